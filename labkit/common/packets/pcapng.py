@@ -70,11 +70,11 @@ def packet(
 ) -> bytes:
     """A frame at the hop of that number. `flags`: direction (1 in, 2 out) and way of reception (4 unicast, 8 multicast,
     12 broadcast, 16 for another's address). `comment`: a text for people; Wireshark shows it."""
-    said = b"" if comment is None else _option(COMMENT, comment.encode())
+    option = b"" if comment is None else _option(COMMENT, comment.encode())
     padded = -len(data) % 4
-    total = 44 + len(data) + padded + len(said)
+    total = 44 + len(data) + padded + len(option)
     head = _packet.pack(PACKET, total, hop, time_ns >> 32, time_ns & 0xFFFFFFFF, len(data), length_bytes)
-    return head + data + bytes(padded) + said + struct.pack("<HHIII", FLAGS, 4, flags, 0, total)
+    return head + data + bytes(padded) + option + struct.pack("<HHIII", FLAGS, 4, flags, 0, total)
 
 
 def statistics(hop: int, time_ns: int, counts: Counts) -> bytes:
