@@ -112,6 +112,21 @@ class Run:
         left, right = against or self._baseline(), arm or self._variant()
         return why_page.explain(f"{self.folder}:{left}", right)
 
+    def causes(self) -> None:
+        """Show why each variant differs from the baseline, with a flame graph where it was profiled with perf_record."""
+        profiles = self.profiles
+        arms = profiles.loc[profiles["role"].eq("variant") & profiles["observer"].notna(), "arm"].unique()
+        if not len(arms):
+            display(
+                Markdown("*Not measured: set `observe=perf_record,counters` to see causes and flame graphs.*")
+            )
+        for arm in arms:
+            display(Markdown(f"### {arm}"))
+            try:
+                display(self.why(str(arm)))
+            except BadInput as error:
+                display(Markdown(f"*Nothing can be said about {arm}: {error}.*"))
+
     def _baseline(self) -> str:
         return self._only("baseline")
 
@@ -276,11 +291,15 @@ class Run:
 
 def measure(experiment: str, names: Mapping[str, Any]) -> Run:
     """Measure with the parameters in `names` (a notebook's globals()), or load the finished run or sweep in
-    names["folder"]."""
+    names["folder"].
+
+    `details` in `names` is a dictionary of further parameters. A parameter that also has a name of its own takes that
+    value, so papermill can set each by its name.
+    """
     folder = Path(names["folder"]) if names.get("folder") else None
     if folder is None or not (folder / "sweep.json").exists():
         fields = experiments.find(experiment).parameters.__struct_fields__
-        parameters = {name: names[name] for name in fields if name in names}
+        parameters = {**names.get("details", {}), **{name: names[name] for name in fields if name in names}}
         return run_experiment(experiment, parameters, folder)
     return Run(folder)
 

@@ -29,6 +29,7 @@ from labkit.runner.progress import Bar
 from labkit.system import machine
 
 MOST_POINTS = 10_000  # in a sweep; at some seconds each, this many take a day
+_DETAIL = re.compile(r'^ +"(\w+)": .*?  # (.+)$', re.MULTILINE)  # a line of a notebook's dictionary `details`
 START_S = 6.0  # start time of a notebook, for the estimate of the remaining time
 
 
@@ -126,14 +127,21 @@ def experiment_of(notebook: Path) -> str:
 
 
 def parameters_of(notebook: Path) -> dict[str, str]:
-    """Return the names in the parameters cell of a notebook, with their help."""
+    """Return the parameters of a notebook by name, with their help: those of the cell tagged `parameters`, and the keys
+    of the dictionary in the cell tagged `details`."""
     import papermill  # the import takes a second, and other commands do not need it
 
     if not notebook.is_file():
         names = ", ".join(sorted(one.stem for one in notebook.parent.glob("*.ipynb"))) or "none"
         raise BadInput(f"there is no notebook {notebook.stem}; there are: {names}")
     result = papermill.inspect_notebook(str(notebook).replace("{", "{{").replace("}", "}}"))
-    return {name: parameter["help"] for name, parameter in result.items()}
+    details = [
+        match
+        for cell in run_folder.read_json(notebook)["cells"]
+        if "details" in cell["metadata"].get("tags", ())
+        for match in _DETAIL.findall("".join(cell["source"]))
+    ]
+    return {name: parameter["help"] for name, parameter in result.items()} | dict(details)
 
 
 def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:

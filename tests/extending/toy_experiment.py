@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import measuring_loop
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import HELP as USUAL
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
@@ -53,3 +53,6 @@ def planned_s(parameters: Jumbo) -> float:
 def run(parameters: Jumbo, run_context: RunContext) -> Iterator[Event]:
     """Rows of every point that has none yet, with progress between."""
     return measuring_loop.run(plan(parameters), run_context)
+
+
+EXPERIMENT = Experiment(Jumbo, HELP, run, planned_s)

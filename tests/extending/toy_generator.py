@@ -13,7 +13,6 @@ from labkit.measure.endpoints import FarPair, Pair
 from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters
 from labkit.system import process
 
-PATIENCE_S = 10
 # Runs in the client's namespace: the address and a number of seconds are its arguments, it prints a time a line.
 CLIENT = """
 import socket, sys, time
@@ -41,12 +40,10 @@ class Refused(LatencyGenerator):
 
     def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
         """Times in seconds, of all pairs at once. Raises Failed when a client ends badly."""
-        argv = [sys.executable, "-I", "-c", CLIENT]
-        clients = [
-            pair.client.start([*argv, pair.server.address, str(parameters.duration_s)]) for pair in pairs
-        ]
+        argv, seconds = [sys.executable, "-I", "-c", CLIENT], str(parameters.duration_s)
+        clients = [pair.client.start([*argv, pair.server.address, seconds]) for pair in pairs]
         with process.all_ended(clients):
-            process.wait(clients, time.monotonic() + parameters.duration_s + PATIENCE_S)
+            process.wait(clients, time.monotonic() + parameters.duration_s + 10)
             ended = [one.ended() for one in clients]
         times = sorted(float(line) for one in ended for line in one.stdout.split())
         if not times or any(one.returncode != 0 for one in ended):
@@ -57,3 +54,6 @@ class Refused(LatencyGenerator):
             "latency_p50_s": statistics.median(times),
             "latency_max_s": times[-1],
         }
+
+
+REFUSED = Refused()

@@ -1,45 +1,58 @@
-"""An observer: how often the machine switched between threads while traffic ran (/proc/stat, ctxt; proc(5))."""
+"""An observer: how often something happened on the machine while traffic ran (/proc/stat; proc(5))."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from labkit.measure import topologies
-from labkit.measure.observers.base import Observation, ObservedLoad, Observer
+from labkit.measure.observers import base
+from labkit.measure.parameters import one_of
 
 
-def switches() -> int:
-    """Context switches of all CPUs since boot."""
-    return int(re.findall(r"^ctxt (\d+)$", Path("/proc/stat").read_text(), flags=re.MULTILINE)[0])
+class StatParameters(base.ObserverParameters, frozen=True, kw_only=True):
+    """The parameters of this observer."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "stat_event": "what machine_events counts: ctxt (context switches), intr (interrupts), processes (forks)"
+    }
+    stat_event: str = "ctxt"
+
+    def check(self) -> None:
+        """Raises BadInput for an event that is not in the list."""
+        one_of("stat_event", self.stat_event, ("ctxt", "intr", "processes"))
 
 
-class ContextSwitches:
+class Counter:
     """Counts while `counting` is open."""
 
-    count = 0
+    def __init__(self, event: str) -> None:
+        self.event, self.count = event, 0
+
+    def total(self) -> int:
+        """How often it happened since boot."""
+        return int(re.findall(rf"^{self.event} (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)[0])
 
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Around the traffic that is measured."""
-        before = switches()
+        before = self.total()
         yield
-        self.count = switches() - before
+        self.count = self.total() - before
 
-    def report(self) -> Observation:
+    def report(self) -> base.Observation:
         """The column `observed` of a row."""
-        return Observation({"context_switches_count": self.count})
+        return base.Observation({f"{self.event}_count": self.count})
 
 
 @contextmanager
-def armed(
-    _parameters: ObservedLoad, _topology: topologies.Topology, _stem: Path
-) -> Iterator[ContextSwitches]:
+def armed(parameters: base.ObservedLoad, _topology: topologies.Topology, _stem: Path) -> Iterator[Counter]:
     """An observer of one whole run. It needs neither the topology nor a file of its own."""
-    yield ContextSwitches()
+    yield Counter(base.own_parameters(parameters, StatParameters).stat_event)
 
 
-# `check` raises Unsupported or BadInput before anything is measured. Every kernel has this counter.
-CONTEXT_SWITCHES = Observer(check=lambda _parameters: None, armed=armed)
+# `check` raises Unsupported or BadInput before anything is measured. Every kernel has these counters.
+MACHINE_EVENTS = base.Observer(check=lambda _parameters: None, armed=armed, parameters=StatParameters)

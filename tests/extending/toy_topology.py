@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from labkit.measure.topologies.base import (
     Spec,
     Topology,
+    TopologyKind,
     endpoint_addresses,
     ends_and_between,
     give_addresses,
@@ -36,3 +37,6 @@ def two_bridges(name: str, spec: Spec) -> Iterator[Topology]:
             between.netlink.do(port(spec, space, number, RIGHT if number % 2 else LEFT))
         give_addresses(spec, ends)
         yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
+
+
+TWO_BRIDGES = TopologyKind(two_bridges)

@@ -19,14 +19,13 @@ from topology_kinds import IPV4_ALONE, OF_PAIRS, require_kind
 
 from labkit.measure.hosts import local
 from labkit.measure.topologies import TABLE
-from labkit.measure.topologies.registry import ISOLATED
 from labkit.measure.topologies.tunnels import ARMS
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
 Answer = dict[str, Any]
 PARAMETERS = list(itertools.product((1, 3), (1500, 9000), (4, 6)))
-TALK = [name for name in OF_PAIRS if name not in ISOLATED and name != "macvlan_passthru"]
+TALK = [name for name in OF_PAIRS if TABLE[name].isolated is None and name != "macvlan_passthru"]
 
 
 def built(requests: list[Answer]) -> list[str]:
@@ -50,7 +49,13 @@ def ask(requests: list[Answer]) -> list[Answer]:
 def answers(name: str) -> dict[tuple[int, int, int], Answer]:
     """Return the findings for this topology for every (pairs, MTU, family)."""
     requests = [
-        {"name": name, "isolated": name in ISOLATED, "pairs": pairs, "mtu_bytes": mtu, "family": family}
+        {
+            "name": name,
+            "isolated": TABLE[name].isolated is not None,
+            "pairs": pairs,
+            "mtu_bytes": mtu,
+            "family": family,
+        }
         for pairs, mtu, family in PARAMETERS
     ]
     return dict(zip(PARAMETERS, ask(requests), strict=True))

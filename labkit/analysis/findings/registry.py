@@ -6,11 +6,13 @@ To let another experiment say more than a verdict, add it to BY_EXPERIMENT.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 
 import pandas as pd
 
 from labkit.analysis.findings import loss_rates, ovs_test_plan, packet_size, trex, virtual_tap
 from labkit.analysis.packet_cost import cost_model
+from labkit.common import extensions
 
 # Takes the rows of one experiment and its profiles, and returns Markdown sentences
 Findings = Callable[[pd.DataFrame, pd.DataFrame], list[str]]
@@ -34,3 +36,4 @@ BY_EXPERIMENT: dict[str, Findings] = {
     "trex_stateless": lambda rows, _profiles: [f"- {sentence}" for sentence in trex.report(rows)],
     "trex_stateful": lambda rows, _profiles: [f"- {sentence}" for sentence in trex.stateful(rows)],
 }
+BY_EXPERIMENT |= extensions.load_all("labkit.findings", FunctionType, BY_EXPERIMENT)

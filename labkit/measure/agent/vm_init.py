@@ -253,7 +253,7 @@ def main() -> None:
     """Serve requests until the lab VM is turned off."""
     result = _settled()
     port = Port()
-    for name in experiments.TABLE:
+    for name in experiments.OWN:
         experiments.find(name)  # import it before any request
     gc.freeze()  # children share these pages
     while True:

@@ -14,7 +14,7 @@ from typing import Any
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.parameters import left_out
@@ -108,3 +108,6 @@ def run(parameters: ContainerVsVm, run_context: RunContext) -> Iterator[Event]:
     return measuring_loop.run(
         plan(parameters, run_context.seed, profiled_runs.unusable(parameters)), run_context
     )
+
+
+EXPERIMENT = Experiment(ContainerVsVm, HELP, run, planned_s)

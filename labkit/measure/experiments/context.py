@@ -1,13 +1,15 @@
-"""The context of a run, and the events that an experiment yields while it runs."""
+"""What an experiment is, the context of its run, and the events that it yields while it runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labkit.common import run_folder
 from labkit.measure.experiments.server_link import Peer
+from labkit.measure.parameters import Parameters
 
 Event = dict[str, Any]
 
@@ -34,6 +36,17 @@ class RunContext:
     def done(self) -> set[str]:
         """Return the points that have rows and need no measurement."""
         return run_folder.finished_points(self.folder) - self.again
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment: its parameters, a help text for each, the function that yields its events (rows, progress), and
+    the function that estimates its duration in seconds."""
+
+    parameters: type[Parameters]
+    help: dict[str, str]
+    run: Callable[[Any, RunContext], Iterator[Event]]
+    planned_s: Callable[[Any], float]
 
 
 def rows(point: str, content: list[dict[str, Any]]) -> Event:

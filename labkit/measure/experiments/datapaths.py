@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from labkit.common.units import many
 from labkit.measure.experiments import measuring_loop, profiled_runs
-from labkit.measure.experiments.context import Event, RunContext
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.context import Event, Experiment, RunContext
+from labkit.measure.experiments.datapaths_parameters import HELP, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 
 
@@ -62,3 +62,6 @@ def planned_s(parameters: DatapathParameters) -> float:
 def run(parameters: DatapathParameters, run_context: RunContext) -> Iterator[Event]:
     """Measure every point that has no rows yet; yield rows, progress, and why the measuring stopped."""
     return measuring_loop.run(plan(parameters, run_context.seed), run_context)
+
+
+EXPERIMENT = Experiment(DatapathParameters, HELP, run, planned_s)

@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.common import schema
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search import parameters as search
 from labkit.measure.experiments.throughput_search.parameters import Throughput
@@ -131,3 +131,6 @@ def planned_s(parameters: OvsTestPlan) -> float:
 def run(parameters: OvsTestPlan, run_context: RunContext) -> Iterator[Event]:
     """Search every arm at every point that has no rows yet; yield rows and progress."""
     return experiment.run(parameters.of_arms(), run_context)
+
+
+EXPERIMENT = Experiment(OvsTestPlan, HELP, run, planned_s)

@@ -16,7 +16,7 @@ from labkit.common.errors import BadInput
 from labkit.common.units import many
 from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.experiments.profiled_runs import Profile
@@ -124,3 +124,6 @@ def run(parameters: PacketSize, run_context: RunContext) -> Iterator[Event]:
     return measuring_loop.run(
         plan(parameters, run_context.seed, profiled_runs.unusable(parameters)), run_context
     )
+
+
+EXPERIMENT = Experiment(PacketSize, HELP, run, planned_s)

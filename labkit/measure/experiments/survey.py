@@ -18,7 +18,6 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured, row_of
 from labkit.measure.experiments.two_hosts.client_side import across
 from labkit.measure.observers import registry
-from labkit.measure.topologies.registry import ISOLATED
 from labkit.measure.traffic import ping
 
 SMALL_BYTES = 128  # the size of a ping that has to pass even if a change makes the MTU smaller
@@ -102,15 +101,15 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
         with topologies.build(
             own.described(name), own.spec(1, run_context.machine_netns, endpoint=arm.endpoint)
         ) as topology:
-            if name in ISOLATED:
+            if isolated := topologies.kind_of(own.described(name)).isolated:
                 if ping.silent(topology.pairs[0]):
                     return (
                         "isolated",
-                        f"{ISOLATED[name]}; pings were sent and none was answered, as it must be",
+                        f"{isolated}; pings were sent and none was answered, as it must be",
                     )
                 return (
                     "failed",
-                    f"{ISOLATED[name]}, but here a ping was answered: this kernel differs from what labkit knows",
+                    f"{isolated}, but here a ping was answered: this kernel differs from what labkit knows",
                 )
             if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
                 return "failed", words

@@ -14,7 +14,7 @@ from typing import Any
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.parameters import left_out, one_of, within
@@ -146,3 +146,6 @@ def planned_s(parameters: VirtualTap) -> float:
 def run(parameters: VirtualTap, run_context: RunContext) -> Iterator[Event]:
     """Measure every point that has no rows yet; yield rows and progress."""
     return measuring_loop.run(plan(parameters, run_context.seed), run_context)
+
+
+EXPERIMENT = Experiment(VirtualTap, HELP, run, planned_s)

@@ -13,7 +13,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments import changes, datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.changes import Change
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.parameters import left_out
@@ -107,3 +107,6 @@ def planned_s(parameters: WhatDoesItCost) -> float:
 def run(parameters: WhatDoesItCost, run_context: RunContext) -> Iterator[Event]:
     """Measure every point that has no rows yet; yield rows and progress."""
     return measuring_loop.run(plan(parameters, run_context.seed), run_context)
+
+
+EXPERIMENT = Experiment(WhatDoesItCost, HELP, run, planned_s)

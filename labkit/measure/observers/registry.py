@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from labkit.common import extensions
 from labkit.common.errors import BadInput
 from labkit.measure import topologies
 from labkit.measure.observers.base import ObservedLoad, Observer, own_parameters
@@ -27,6 +28,7 @@ TABLE: dict[str, Observer] = {
     "function_graph": FUNCTION_GRAPH,
     "kprobe": KPROBE,
 }
+TABLE |= extensions.load_all("labkit.observers", Observer, TABLE)
 NAMES = tuple(TABLE)
 TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)
 DISTURBING = frozenset(name for name, one in TABLE.items() if one.disturbs)

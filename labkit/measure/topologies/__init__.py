@@ -4,12 +4,13 @@ A new topology is one function in a module of this package and one entry in TABL
 """
 
 from labkit.common.topology_state import State
-from labkit.measure.topologies.across_hosts import ACROSS, far_ends
+from labkit.measure.topologies.across_hosts import far_ends
 from labkit.measure.topologies.base import CLIENTS, SERVERS, Spec, Topology
 from labkit.measure.topologies.network.build import build as build_network
 from labkit.measure.topologies.network.build import check as check_network
 from labkit.measure.topologies.network.parts import Network
 from labkit.measure.topologies.registry import (
+    ACROSS,
     ENDPOINTS,
     IN_GUESTS,
     TABLE,
@@ -19,6 +20,7 @@ from labkit.measure.topologies.registry import (
     check_names,
     check_parent,
     half,
+    kind_of,
     usual,
 )
 from labkit.measure.topologies.state.packet_path import Step, packet_paths
@@ -46,6 +48,7 @@ __all__ = [
     "check_parent",
     "far_ends",
     "half",
+    "kind_of",
     "packet_paths",
     "state",
     "usual",

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 
 from labkit.measure.endpoints import Endpoint, FarEnd, Namespace
 from labkit.measure.topologies.base import (
+    SideBuilder,
     Spec,
     end_address,
     end_name,
@@ -25,8 +26,6 @@ from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES, MACVLAN_MODES
 from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.measure.topologies.veth import BRIDGE, port
 from labkit.system import netlink
-
-Part = Callable[[Spec, list[Namespace], Namespace, ExitStack], Callable[[int], str] | None]
 
 
 def veth_bridge(
@@ -63,18 +62,11 @@ def ipvlan_l2(
     return None
 
 
-ACROSS: dict[str, Part] = {
-    "veth_bridge": veth_bridge,
-    "macvlan_bridge": macvlan_bridge,
-    "ipvlan_l2": ipvlan_l2,
-}
-
-
 @contextmanager
-def one_side(spec: Spec, part: Part) -> Iterator[list[Endpoint]]:
+def one_side(spec: Spec, build: SideBuilder) -> Iterator[list[Endpoint]]:
     """Build the ends of side `spec.side`, until the block ends. Raises BadInput for a NIC that cannot be used."""
     with ends_and_between(spec) as (ends, between), ExitStack() as stack:
-        give_addresses(spec, ends, part(spec, ends, between, stack))
+        give_addresses(spec, ends, build(spec, ends, between, stack))
         yield ends_of(spec, ends)
 
 

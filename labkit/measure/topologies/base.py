@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -72,6 +72,27 @@ class Topology:
 
 
 Builder = Callable[[str, Spec], AbstractContextManager[Topology]]
+# Builds one side of a topology across two hosts; returns the MAC address of each end, None if the NIC's is used.
+SideBuilder = Callable[[Spec, list[Namespace], Namespace, ExitStack], Callable[[int], str] | None]
+
+
+@dataclass(frozen=True)
+class TopologyKind:
+    """An entry of the registry: how to build a topology, and what else it supports.
+
+    `check_options`: raises BadInput for invalid options behind the name; None if it takes none. `check_load`: raises
+    BadInput if the topology (its name) cannot carry this many pairs, MTU in bytes and IP version. `guests`: the builder
+    for each kind of endpoint in guests (guest, shared_guest). `side`: builds one side of it across two hosts.
+    `takes_parent`: whether it is built on a NIC. `isolated`: why no packet may pass, for one that must isolate its ends.
+    """
+
+    build: Builder
+    check_options: Callable[[str], object] | None = None
+    check_load: Callable[[str, int, int, int], object] = lambda _name, _pairs, _mtu_bytes, _family: None
+    guests: Mapping[str, Builder] = field(default_factory=dict)
+    side: SideBuilder | None = None
+    takes_parent: bool = False
+    isolated: str | None = None
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:

@@ -4,42 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
+from labkit.common import extensions
 from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Endpoint
-from labkit.measure.topologies import open_vswitch, tunnels
-from labkit.measure.topologies.across_hosts import ACROSS, one_side
-from labkit.measure.topologies.base import Builder, Spec, Topology, entered
+from labkit.measure.topologies import across_hosts, open_vswitch, tunnels
+from labkit.measure.topologies.base import Spec, Topology, TopologyKind, entered
 from labkit.measure.topologies.containers_and_guests import bridge_inside, tap_bridge, with_containers
 from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
 from labkit.measure.topologies.network import build as network_builder
 from labkit.measure.topologies.network.parts import Network
 from labkit.measure.topologies.veth import loopback, veth, veth_bridge, veth_routed
 
-TABLE: dict[str, Builder] = {
-    "loopback": loopback,
-    "veth": veth,
-    "veth_bridge": veth_bridge,
-    "veth_routed": veth_routed,
-    **{f"macvlan_{mode}": macvlan for mode in MACVLAN_MODES},
-    **{f"ipvlan_{mode}": ipvlan for mode in IPVLAN_MODES},
-    **dict.fromkeys(tunnels.ARMS, tunnels.tunnel),
-    "overlay": network_builder.overlay,
-    **dict.fromkeys(open_vswitch.NAMES, open_vswitch.ovs),
+_MACVLAN = TopologyKind(macvlan, takes_parent=True)
+_IPVLAN = TopologyKind(ipvlan, takes_parent=True)
+_TUNNEL = TopologyKind(
+    tunnels.tunnel,
+    check_load=lambda name, _pairs, mtu_bytes, family: tunnels.outside_bytes(name, mtu_bytes, family),
+)
+_OVS = TopologyKind(
+    open_vswitch.ovs, check_options=open_vswitch.options, guests={"guest": open_vswitch.ovs_guests}
+)
+TABLE: dict[str, TopologyKind] = {
+    "loopback": TopologyKind(loopback),
+    "veth": TopologyKind(veth),
+    "veth_bridge": TopologyKind(
+        veth_bridge,
+        guests={"guest": tap_bridge, "shared_guest": bridge_inside},
+        side=across_hosts.veth_bridge,
+    ),
+    "veth_routed": TopologyKind(veth_routed),
+    **{f"macvlan_{mode}": _MACVLAN for mode in MACVLAN_MODES},
+    "macvlan_bridge": replace(_MACVLAN, side=across_hosts.macvlan_bridge),
+    # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
+    # reachability must fail.
+    "macvlan_private": replace(
+        _MACVLAN, isolated="macvlan private mode passes no frame between two devices of one parent"
+    ),
+    **{f"ipvlan_{mode}": _IPVLAN for mode in IPVLAN_MODES},
+    "ipvlan_l2": replace(_IPVLAN, side=across_hosts.ipvlan_l2),
+    **dict.fromkeys(tunnels.ARMS, _TUNNEL),
+    "overlay": TopologyKind(network_builder.overlay),
+    **dict.fromkeys(open_vswitch.NAMES, _OVS),
 }
-# The topologies that take options after their name, with the function that raises BadInput for invalid options.
-OPTIONS = dict.fromkeys(open_vswitch.NAMES, open_vswitch.options)
-# The topologies that can have endpoints in guests, with their builder for each of these endpoint kinds.
-GUESTS: dict[str, dict[str, Builder]] = {
-    "veth_bridge": {"guest": tap_bridge, "shared_guest": bridge_inside},
-    **{name: {"guest": open_vswitch.ovs_guests} for name in open_vswitch.NAMES},
-}
+TABLE |= extensions.load_all("labkit.topologies", TopologyKind, TABLE)
+ACROSS = tuple(name for name, kind in TABLE.items() if kind.side)  # those that can connect two hosts
 IN_GUESTS = ("guest", "shared_guest")
 ENDPOINTS = ("namespace", "container", *IN_GUESTS)
-TAKES_PARENT = {macvlan, ipvlan}
-# Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
-# reachability must fail.
-ISOLATED = {"macvlan_private": "macvlan private mode passes no frame between two devices of one parent"}
 
 
 def check_names(parameters: Iterable[str | Network]) -> None:
@@ -50,34 +62,36 @@ def check_names(parameters: Iterable[str | Network]) -> None:
             if name.name in TABLE:
                 raise BadInput(f"a network to be measured cannot be called {name}: a topology of labkit is")
             continue
-        kind, plus, _options = name.partition("+")
-        if kind not in TABLE:
-            raise BadInput(f"{kind} is not a topology: choose {', '.join(TABLE)}")
-        if plus and kind not in OPTIONS:
-            raise BadInput(f"{name}: {kind} takes no options; {', '.join(OPTIONS)} do")
+        word, plus, _options = name.partition("+")
+        if word not in TABLE:
+            raise BadInput(f"{word} is not a topology: choose {', '.join(TABLE)}")
         if plus:
-            OPTIONS[kind](name)
+            check_options = TABLE[word].check_options
+            if check_options is None:
+                able = ", ".join(name for name, kind in TABLE.items() if kind.check_options)
+                raise BadInput(f"{name}: {word} takes no options; {able} do")
+            check_options(name)
 
 
-def builder_of(topology: str | Network) -> Builder:
-    """Return the builder of a topology, whose options are ignored."""
+def kind_of(topology: str | Network) -> TopologyKind:
+    """Return the entry of a topology, whose options are ignored; for a network of one's own, an entry that builds it."""
     if isinstance(topology, Network):
-        return lambda _name, spec: network_builder.arm(topology, spec)
+        return TopologyKind(
+            lambda _name, spec: network_builder.arm(topology, spec),
+            check_load=lambda _name, *load: network_builder.check_load(topology, *load),
+        )
     return TABLE[topology.partition("+")[0]]
 
 
 def check_parent(topology: str | Network, parent: str | None) -> None:
     """Raise BadInput if a parent NIC is given for a topology that takes none."""
-    if parent is not None and builder_of(topology) not in TAKES_PARENT:
+    if parent is not None and not kind_of(topology).takes_parent:
         raise BadInput(f"parent={parent}: {topology} has no parent: only macvlan and ipvlan have one")
 
 
 def check_carries(topology: str | Network, pairs: int, mtu_bytes: int, family: int) -> None:
     """Raise BadInput if a tunnel or a network of one's own cannot carry the load of this many pairs."""
-    if isinstance(topology, Network):
-        network_builder.check_load(topology, pairs, mtu_bytes, family)
-    elif topology in tunnels.ARMS:
-        tunnels.outside_bytes(topology, mtu_bytes, family)
+    kind_of(topology).check_load(str(topology), pairs, mtu_bytes, family)
 
 
 def usual(topology: str | Network) -> dict[str, int]:
@@ -93,23 +107,23 @@ def build(topology: str | Network, spec: Spec) -> Iterator[Topology]:
     feature, Isolated if the kernel refuses by design, LinkError for any other refusal of the kernel.
     """
     check_names([topology])
-    builder, name = builder_of(topology), str(topology)
+    kind, name = kind_of(topology), str(topology)
     check_parent(topology, spec.parent)
     with ExitStack() as stack:
         if spec.endpoint in IN_GUESTS:
             check_guests([name], spec.endpoint)
-            yield entered(stack, GUESTS[name.partition("+")[0]][spec.endpoint](name, spec))
+            yield entered(stack, kind.guests[spec.endpoint](name, spec))
             return
-        built = entered(stack, builder(name, spec))
+        built = entered(stack, kind.build(name, spec))
         yield stack.enter_context(with_containers(built)) if spec.endpoint == "container" else built
 
 
 def check_guests(parameters: Iterable[str | Network], endpoint: str = "guest") -> None:
     """Raise BadInput if a topology has no builder for this endpoint kind (guest or shared_guest)."""
-    for name in map(str, parameters):
-        if endpoint not in GUESTS.get(name.partition("+")[0], {}):
-            there = ", ".join(kind for kind, kinds in GUESTS.items() if endpoint in kinds)
-            raise BadInput(f"{name} does not support endpoint={endpoint}: choose {there}")
+    for topology in parameters:
+        if endpoint not in kind_of(topology).guests:
+            able = ", ".join(name for name, kind in TABLE.items() if endpoint in kind.guests)
+            raise BadInput(f"{topology} does not support endpoint={endpoint}: choose {able}")
 
 
 @contextmanager
@@ -118,7 +132,8 @@ def half(name: str, spec: Spec) -> Iterator[list[Endpoint]]:
 
     Raises the same errors as `build`.
     """
-    if name not in ACROSS:
+    side = TABLE[name].side if name in TABLE else None
+    if side is None:
         raise BadInput(f"{name} cannot connect two hosts: choose {', '.join(ACROSS)}")
     with ExitStack() as stack:
-        yield entered(stack, one_side(spec, ACROSS[name]))
+        yield entered(stack, across_hosts.one_side(spec, side))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from labkit.common import extensions
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.traffic.base import FlowGenerator, Generator, TrialGenerator
 from labkit.measure.traffic.iperf3 import Iperf3
@@ -11,6 +12,7 @@ from labkit.measure.traffic.packet_generator import PacketGenerator
 from labkit.measure.traffic.ping import Ping
 
 GENERATORS: dict[str, Generator] = {one.name: one for one in (Iperf3(), Ping(), PacketGenerator())}
+GENERATORS |= extensions.load_all("labkit.generators", Generator, GENERATORS)  # type: ignore[type-abstract]
 PROTOCOLS = tuple(dict.fromkeys(name for one in GENERATORS.values() for name in one.capabilities.protocols))
 
 

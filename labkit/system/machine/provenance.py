@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import labkit
-from labkit.common import errors
+from labkit.common import errors, extensions
 from labkit.common.errors import LabkitError
 from labkit.system import process
 from labkit.system.machine import settings
@@ -85,7 +85,12 @@ def details() -> dict[str, Any]:
         "smt": None if smt is None else smt == "1",
         "sysctls": sysctls(),
         "settings": settings.of_machine(),
-        "tools": {**versions(TOOLS), "python": platform.python_version(), "pyroute2": _package("pyroute2")},
+        "tools": {
+            **versions(TOOLS),
+            "python": platform.python_version(),
+            "pyroute2": _package("pyroute2"),
+            **extensions.packages(),
+        },
     }
 
 

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import synthetic_rows
+from synthetic_why_run import run as profiled_run
 
 import labkit
 from labkit import notebook
@@ -74,6 +76,33 @@ def test_why_needs_profiles(run: Run) -> None:
     for arm in ("macvlan_bridge", ""):
         with pytest.raises(BadInput, match="was not profiled: run it with observe=perf_record"):
             run.why(arm)
+
+
+def test_causes_of_every_variant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(notebook, "display", shown.append)
+    profiled = Run(profiled_run(tmp_path / "run"))
+    profiled.causes()
+    head, explanation = shown
+    assert head.data == "### macvlan_bridge"
+    assert explanation.flames
+
+
+def test_causes_without_profiles(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(notebook, "display", shown.append)
+    run.causes()
+    [line] = shown
+    assert "observe=perf_record,counters" in line.data
+
+
+def test_details_and_names_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parameter's own name wins over the dictionary, because papermill sets names."""
+    given: list[Any] = []
+    monkeypatch.setattr(notebook, "run_experiment", lambda *words: given.append(words))
+    names = {"topology": ["veth"], "slices": 3, "details": {"slices": 12, "seed": 9}, "rows": None}
+    notebook.measure("datapaths", names)
+    assert given == [("datapaths", {"topology": ["veth"], "slices": 3, "seed": 9}, None)]
 
 
 def test_observers_that_cannot_be_used_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import yaml
 from conftest import ROOT
 
 from labkit.common.errors import BadInput
-from labkit.measure import hosts
+from labkit.measure import experiments, hosts
 from labkit.measure.experiments.overlay.experiment import PARTS
 from labkit.runner import sweep
 from labkit.runner.progress import Bar
@@ -199,9 +200,38 @@ def test_missing_or_binary_file(project: Path) -> None:
         sweep.load(project / "params" / "binary.yaml")
 
 
-def test_notebook_parameters_have_help(project: Path) -> None:
-    result = sweep.parameters_of(project / "notebooks" / "01_datapaths.ipynb")
+MEASURING = sorted(
+    path
+    for path in (ROOT / "notebooks").glob("*.ipynb")
+    if sweep.experiment_of(path) in experiments.TABLE and not path.name.startswith("00")
+)
+
+
+@pytest.mark.parametrize("notebook", MEASURING, ids=[path.stem for path in MEASURING])
+def test_notebook_parameters(notebook: Path) -> None:
+    """The first cell has the ten that people change first, the next one has the others; each is of the experiment."""
+    result = sweep.parameters_of(notebook)
     assert all(result.values()), [name for name, text in result.items() if not text]
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    names: dict[str, Any] = {}
+    exec("".join(cells[0]["source"]), names)
+    first = names.keys() & result.keys()
+    assert len(first) <= 10
+    exec("".join(cells[1]["source"]), names)
+    assert cells[1]["metadata"]["tags"] == ["details"]
+    details = names["details"]
+    assert not first & details.keys()
+    assert first | details.keys() == result.keys()
+    fields = experiments.find(sweep.experiment_of(notebook)).parameters
+    assert result.keys() - {"folder"} <= {*fields.__struct_fields__}
+    fields.of({**details, **{name: names[name] for name in first - {"folder"}}})
+
+
+def test_details_are_parameters_of_a_sweep(project: Path) -> None:
+    content = GOOD | {"parameters": GOOD["parameters"] | {"slices": 3}}
+    assert sweep.load(written(project, content)).points[0].parameters["slices"] == 3
+    with pytest.raises(BadInput, match="has no parameter slice; it has: .*slices"):
+        sweep.load(written(project, GOOD | {"parameters": GOOD["parameters"] | {"slice": 3}}))
 
 
 def test_change_files_beside_the_sweep_only(project: Path) -> None:

@@ -15,7 +15,7 @@ from labkit.common.run_folder import Row
 from labkit.measure import topologies
 from labkit.measure.experiments import context, datapaths, rows
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.overlay import header_overhead, packet_path
 from labkit.measure.experiments.overlay import spine_failure as failing
@@ -267,3 +267,6 @@ def _refused(error: Unsupported | Failed) -> Row:
 
 
 MEASURE = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}
+
+
+EXPERIMENT = Experiment(Overlay, HELP, run, planned_s)

@@ -20,12 +20,12 @@ from labkit.common.units import many
 from labkit.measure.experiments import context, survey
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.built_arm import LocalArm
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.throughput_search import mlrsearch
 from labkit.measure.experiments.throughput_search.conditions import Conditions, ConditionsMonitor, give_cpus
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
-from labkit.measure.experiments.throughput_search.parameters import Throughput
+from labkit.measure.experiments.throughput_search.parameters import HELP, Throughput
 from labkit.measure.experiments.throughput_search.switch_state import SwitchState
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
@@ -370,3 +370,6 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
             f"generator-limited: {goal} up to {units.si(one.lower_pps, 'pps')}, the most that the generator offers here"
         )
     return None, None
+
+
+EXPERIMENT = Experiment(Throughput, HELP, run, planned_s)

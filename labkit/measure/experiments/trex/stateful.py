@@ -9,10 +9,10 @@ from labkit.common.errors import Failed, LabkitError
 from labkit.measure.experiments import context
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.changes import SOURCES
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.experiments.trex import stateless
-from labkit.measure.experiments.trex.parameters import Stateful
+from labkit.measure.experiments.trex.parameters import STATEFUL_HELP, Stateful
 from labkit.measure.traffic.trex import readings
 from labkit.measure.traffic.trex.client import Client
 
@@ -116,3 +116,6 @@ def _measured(parameters: Stateful, client: Client, mult: float) -> list[dict[st
         for one, bps in zip(directions, bits, strict=True)
     ]
     return [whole | result | state, *ways]
+
+
+EXPERIMENT = Experiment(Stateful, STATEFUL_HELP, run, planned_s)

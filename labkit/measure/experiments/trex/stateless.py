@@ -17,9 +17,9 @@ from labkit.common.errors import Failed, LabkitError
 from labkit.measure.experiments import context
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.changes import SOURCES
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.rows import Arm
-from labkit.measure.experiments.trex.parameters import OnServer, Stateless
+from labkit.measure.experiments.trex.parameters import HELP, OnServer, Stateless
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.trex.client import Client, Server
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
@@ -285,3 +285,6 @@ def _rows(
         for one in (result, *outcome.rows)
     ]
     return context.rows(point_name(parameters, number), rows)
+
+
+EXPERIMENT = Experiment(Stateless, HELP, run, planned_s)
