@@ -113,7 +113,7 @@ class Run:
         return why_page.explain(f"{self.folder}:{left}", right)
 
     def causes(self) -> None:
-        """Show why each variant differs from the baseline, with a flame graph where it was profiled with perf_record."""
+        """Show why each variant differs from the baseline, with a flame graph if perf_record profiled both."""
         profiles = self.profiles
         arms = profiles.loc[profiles["role"].eq("variant") & profiles["observer"].notna(), "arm"].unique()
         if not len(arms):

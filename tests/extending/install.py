@@ -24,7 +24,7 @@ def site_packages(folder: Path) -> Path:
 
 
 def install(package: Path, folder: Path) -> None:
-    """Write what pip writes about a package (its .dist-info) from its pyproject.toml, and put its folder on the path."""
+    """Write what pip writes about a package (its .dist-info), and put its folder on the path."""
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     packages = site_packages(folder)
     (packages / f"{project['name']}.pth").write_text(f"{package}\n")
@@ -33,9 +33,7 @@ def install(package: Path, folder: Path) -> None:
     (info / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
     )
-    groups = project["entry-points"].items()
-    lines = [
-        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
-        for group, points in groups
-    ]
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
     (info / "entry_points.txt").write_text("\n".join(lines))

@@ -47,8 +47,8 @@ def run(python: Path, folder: Path, *words: str) -> tuple[list[dict[str, Any]], 
 def test_topology_generator_and_observer(python: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     rows, _text = run(
-        python, folder, "datapaths", "topology=veth_bridge,two_bridges", "generator=refused", "protocol=ping", "slices=0",
-        "observe=machine_events", "stat_event=processes", "profile_rounds=1", *SHORT,
+        python, folder, "datapaths", "topology=veth_bridge,two_bridges", "generator=refused", "protocol=ping",
+        "slices=0", "observe=machine_events", "stat_event=processes", "profile_rounds=1", *SHORT,
     )  # fmt: skip
     assert {row["topology"] for row in rows} == {"veth_bridge", "two_bridges"}
     assert {row["status"] for row in rows} == {"ok"}, [row["reason"] for row in rows]

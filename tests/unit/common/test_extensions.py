@@ -33,8 +33,8 @@ def labkit(python: Path, *words: str, folder: Path) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     ("points", "code", "sentence"),
     [
-        (point("veth", "one:KIND"), TOPOLOGY, "veth (labkit.topologies) of the package one has a name that labkit itself uses"),
-        (point("new", "one:KIND"), "import nowhere", "cannot be imported (ModuleNotFoundError: No module named 'nowhere')"),
+        (point("veth", "one:KIND"), TOPOLOGY, "veth (labkit.topologies) of the package one has a name that"),
+        (point("new", "one:KIND"), "import nowhere", "cannot be imported (ModuleNotFoundError: "),
         (point("new", "one:KIND"), "KIND = 1", "is of type int: labkit needs a TopologyKind"),
     ],
     ids=["a name of labkit", "a broken module", "another type"],

@@ -230,7 +230,7 @@ def test_notebook_parameters(notebook: Path) -> None:
 def test_details_are_parameters_of_a_sweep(project: Path) -> None:
     content = GOOD | {"parameters": GOOD["parameters"] | {"slices": 3}}
     assert sweep.load(written(project, content)).points[0].parameters["slices"] == 3
-    with pytest.raises(BadInput, match="has no parameter slice; it has: .*slices"):
+    with pytest.raises(BadInput, match=r"has no parameter slice; it has: .*slices"):
         sweep.load(written(project, GOOD | {"parameters": GOOD["parameters"] | {"slice": 3}}))
 
 
