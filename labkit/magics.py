@@ -20,14 +20,14 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from labkit import cli, notebook
-from labkit.commands import arguments
+from labkit.commands import arguments, registry
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure import experiments, topologies
 from labkit.measure.observers import registry as observers
 from labkit.measure.traffic import registry as traffic
 
 OPEN = "open"
-COMMANDS = [OPEN, *(name for name in arguments.COMMANDS if name not in ("shell", "completion"))]
+COMMANDS = [OPEN, *(name for name in registry.COMMANDS if name not in ("shell", "completion"))]
 # Completions after the = of a parameter. For flags they follow from the type of the parameter.
 VALUES: dict[str, Iterable[str]] = {
     "topology": topologies.TABLE,

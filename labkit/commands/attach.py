@@ -9,6 +9,7 @@ which remains afterwards.
 
 from __future__ import annotations
 
+import argparse
 import ipaddress
 import os
 import re
@@ -22,6 +23,7 @@ from errno import EOPNOTSUPP
 from pathlib import Path
 
 from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.printable import printable
 from labkit.measure.endpoints.namespace import Namespace
 from labkit.system import machine, netlink, process
 from labkit.system.netlink import address_probe
@@ -298,3 +300,47 @@ def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
             raise Failed(f"no DHCP server gave {interface} an address: {ended.words()}")
         report: dict[str, str] = dict(_LEASE.findall(lease.read_text()))
     return f"{report['ip']}/{report.get('mask', '24')}", next(iter(report.get("router", "").split()), None)
+
+
+NOTES = """\
+Everything is removed again when attaching fails. An address by DHCP keeps its first lease, because
+nothing renews it.
+
+    labkit attach CONTAINER --veth BRIDGE --address 10.0.0.2/24
+    labkit attach CONTAINER --macvlan NIC --vlan 10 --address dhcp
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "container", metavar="CONTAINER", help="the name of a running Docker or Podman container"
+    )
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--veth", metavar="BRIDGE", help="connect a veth pair to this bridge")
+    kind.add_argument(
+        "--macvlan", metavar="NIC", help="create a macvlan on this NIC, with its own MAC address"
+    )
+    kind.add_argument(
+        "--ipvlan", metavar="NIC", help="create an ipvlan on this NIC, with the NIC's MAC address"
+    )
+    parser.add_argument(
+        "--interface", default="eth1", metavar="NAME", help="its name in the container; default: eth1"
+    )
+    parser.add_argument(
+        "--address", metavar="ADDRESS/LENGTH|dhcp", help="its address, for example 10.0.0.2/24"
+    )
+    parser.add_argument("--gateway", metavar="ADDRESS", help="gateway of the container's default route")
+    parser.add_argument("--mac", metavar="MAC", help="its MAC address; default: the kernel chooses one")
+    parser.add_argument("--vlan", type=int, metavar="N", help="its VLAN, 1 to 4094")
+    parser.add_argument("--mtu", type=int, metavar="BYTES", help="its MTU in bytes")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    kind = next(name for name in KINDS if getattr(given, name))
+    more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
+    result = attach(given.container, Wanted(kind, getattr(given, kind), *more))
+    address = f" {result.address}" if result.address else ""
+    print(printable(f"{given.container}: {given.interface}{address}; on this machine: {result.here}"))
+    return 0

@@ -9,14 +9,15 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-import shtab
-
 from labkit.commands import arguments
+from labkit.commands.arguments import CommandParser
 from labkit.measure import experiments, topologies
 
 
 def script(shell: str) -> str:
-    """Return the completion script for one of arguments.SHELLS."""
+    """Return the completion script for one of SHELLS."""
+    import shtab
+
     parser, words = arguments.command_parser(), _words()
     for action in _actions(parser):
         if action.dest in words and not action.option_strings:
@@ -44,9 +45,30 @@ def _words() -> dict[str, list[str]]:
     }
 
 
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    for action in parser._actions:
-        yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield from _actions(below)
+def _actions(parser: CommandParser) -> Iterator[argparse.Action]:
+    yield from parser._actions
+    for below in parser.commands():
+        yield from _actions(below)
+
+
+NOTES = """\
+bash: write it to a file in ~/.local/share/bash-completion/completions named labkit. zsh: to a file
+_labkit in a folder of fpath. fish: to ~/.config/fish/completions/labkit.fish.
+
+    labkit completion bash
+    labkit completion zsh
+    labkit completion fish
+"""
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    print(script(given.shell), end="")
+    return 0

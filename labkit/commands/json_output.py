@@ -15,59 +15,6 @@ import pandas as pd
 from labkit.analysis import load, verdicts
 from labkit.common.printable import printable_json
 
-FIELDS: dict[str, dict[str, str]] = {
-    "doctor": {
-        "machine": "the columns that describe the host (docs/ROWS.md)",
-        "details": "what lscpu and the system say about it; its fields depend on the machine",
-        "capabilities": "a list: `group`, `name`, `available` (null: not tested), `detail`, `lost` (what is"
-        " not possible without it), `remedy` (how to get it)",
-    },
-    "sweep": {
-        "folder": "the sweep's folder",
-        "report": "the path of the HTML report",
-        "failed": "points that could not be measured, each with the reason",
-        "verdicts": "a list, a line for each topology and point: the columns by which points differ (`group` and `host`"
-        " in docs/ROWS.md), `topology`, `baseline`, `ratio` with its 95 % interval `low` to `high`, `n_count` and"
-        " `rounds_count`, `how` (the estimator), `word` (the verdict), `sentence`; `control_…` of the baseline against"
-        " itself, `whole_…` of whole runs; `disagree`: slices and whole runs do; `vetoed`: by the control",
-        "doubts": "sentences",
-    },
-    "report": {
-        "report": "the path of the HTML report",
-        "figures": "with --images, the paths of the images",
-    },
-    "compare": {
-        "lines": "a list, a line for each topology and point of both runs: the columns by which points differ,"
-        " `topology`, `baseline`, `left_host`, `right_host`, `method`, `metric`, `left_median` and `right_median` in"
-        " the metric's unit, `left_setups_count`, `right_setups_count`, `ratio` right to left with `low` and `high`,"
-        " `relative_…` of the ratios to the baseline, `how`, `word`, `sentence`",
-        "doubts": "sentences",
-    },
-    "why": {
-        "left": "the name of the left side",
-        "right": "the name of the right side",
-        "verdicts": "what the rounds that measured show, in sentences",
-        "notes": "what has to be known of the verdicts, in sentences",
-        "points": "a list: `point`, `sentence` (the conclusion), `cause` (null: withheld), `notes`, `next` (what would"
-        " decide), `candidates` (`name`, `evidence`: strong, good, weak or none, `known`, `difference_s` of CPU"
-        " time for each unit that arrived, `half_width_s` of its 95 % interval)",
-        "page": "the path of the HTML page",
-        "exported": "with --export, a sentence that names the files; otherwise null",
-    },
-    "kernels": {
-        "release": "the kernel's release",
-        "where": "the value of the parameter where",
-        "flavour": "the end of the release, for example cloud-amd64",
-        "source": "where labkit found it",
-        "image": "the path of the image",
-        "modules": "the folder of its modules",
-        "size_bytes": "the size of image and modules",
-        "digest": "a digest of the image",
-        "answer": "what `labkit doctor --json` prints in it; null: not examined yet",
-    },
-}
-LINES = {"kernels"}  # commands that print a list of such objects
-
 
 def text(content: Any) -> str:
     """Return indented JSON, safe for a terminal."""

@@ -5,6 +5,7 @@ Each kernel is examined once, by booting it. The answer is stored under the dige
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,9 +14,13 @@ from typing import Any
 import msgspec
 
 from labkit import __version__
+from labkit.commands import arguments
+from labkit.commands.messages import note
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, LabkitError
-from labkit.runner import run
+from labkit.common.printable import printable, printable_json
+from labkit.measure.hosts import debian_kernels
+from labkit.runner import run as running
 from labkit.system.qemu import kernels
 
 # The capabilities in which kernels differ: the column's title, and the group and name in the doctor's answer.
@@ -54,7 +59,7 @@ def ask_kernel(kernel: kernels.Kernel, say: Callable[[str], None]) -> dict[str, 
     Raises Unsupported if this machine cannot run a lab VM, and Failed if the kernel does not boot.
     """
     # This profile emulates all CPUs in one thread, which makes it safe to arm tracers.
-    answer = next(run.ask(f"vm:{kernel.release},profile=tracing", {"do": "doctor", "alone": True}, say))
+    answer = next(running.ask(f"vm:{kernel.release},profile=tracing", {"do": "doctor", "alone": True}, say))
     del answer["event"]
     run_folder.write_json(_memory(kernel), answer)
     return answer
@@ -128,3 +133,99 @@ def _cells(described: dict[str, Any]) -> tuple[str, ...]:
 def _answers(capabilities: Iterable[dict[str, Any]]) -> list[str]:
     known = {(each["group"], each["name"]): each["available"] for each in capabilities}
     return [_YES_NO[known.get(each)] for each in CAPABILITIES.values()]
+
+
+NOTES = """\
+`labkit kernels get` downloads a kernel. `labkit kernels install` offers kernels to notebooks.
+"""
+_GET_NOTES = """\
+    labkit kernels get
+    labkit kernels get cloud
+"""
+_INSTALL_NOTES = """\
+Notebooks then have the kernels "labkit (this kernel)" and, for example, "labkit (Linux 6.1 lab
+VM)". Cells of the second run as root of that Linux. They write into the notebook's folder only.
+`make lab` installs both.
+
+    labkit kernels install
+    papermill -k labkit-vm-6.1 --start-timeout 120 NOTEBOOK RESULT
+"""
+
+JSON_LINES = True
+JSON = {
+    "release": "the kernel's release",
+    "where": "the value of the parameter where",
+    "flavour": "the end of the release, for example cloud-amd64",
+    "source": "where labkit found it",
+    "image": "the path of the image",
+    "modules": "the folder of its modules",
+    "size_bytes": "the size of image and modules",
+    "digest": "a digest of the image",
+    "answer": "what `labkit doctor --json` prints in it; null: not examined yet",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("--ask", action="store_true", help="boot each kernel that was not examined yet")
+    parser.add_argument("--json", action="store_true", help="print everything that is known as JSON")
+    more = parser.add_subparsers(metavar="get | install")
+    text = "download a Debian kernel into labkit's store; nothing is installed on the system"
+    get = arguments.add_command(more, "kernels get", text)
+    get.described(_GET_NOTES, _get)
+    get.add_argument(
+        "name",
+        nargs="?",
+        default=debian_kernels.ARCHITECTURE,
+        metavar="PACKAGE|RELEASE",
+        help=f"{', '.join(debian_kernels.SHORT)} (the newest; cloud is smaller), or a package or release of apt",
+    )
+
+    text = "write kernelspecs: JupyterLab and papermill run notebooks on this kernel, or in a lab VM"
+    install = arguments.add_command(more, "kernels install", text)
+    install.described(_INSTALL_NOTES, _install)
+    install.add_argument(
+        "parameters",
+        nargs="*",
+        metavar="RELEASE[,cpus=N,...]",
+        help="a kernel as after vm:, with or without options; default: the newest kernel of each series",
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    failed = ask_all(note) if given.ask else []
+    print(
+        printable_json(as_json()) if given.json else printable(as_text()),
+        end="",
+    )
+    return 2 if failed else 0
+
+
+def _get(given: argparse.Namespace) -> int:
+    before = _debian_release()
+    kernel = debian_kernels.get(given.name, note)
+    if before not in (None, after := _debian_release()):
+        note(f"vm:debian now means {after} instead of {before}: write vm:{before} to keep the old kernel")
+    print(printable(f"{kernel.image}\nwhere=vm:{kernel.release}"))
+    return 0
+
+
+def _debian_release() -> str | None:
+    """Return the kernel release that vm:debian stands for, or None when there is none."""
+    try:
+        return kernels.find("debian").release
+    except BadInput:
+        return None
+
+
+def _install(given: argparse.Namespace) -> int:
+    from labkit.jupyter import kernelspecs
+
+    for name, display in kernelspecs.install(given.parameters).items():
+        print(printable(f"{name}: {display}"))
+    if not kernelspecs.newest():
+        note(
+            "there is no kernel for a lab VM yet: fetch one with `labkit kernels get`, then repeat this command"
+        )
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import math
 import sys
@@ -17,6 +18,7 @@ from rich.live import Live
 from rich.table import Table
 
 from labkit import live
+from labkit.commands import arguments
 from labkit.commands.console import new_console, new_table
 from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput, Unsupported
@@ -240,3 +242,70 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
         stamp = f"{clock}.{one.time_ns % 10**9 // 1000:06d}"
         last.add_row(stamp, one.direction, str(one.length_bytes), one.stack)
     return Group(by_class, talkers, last)
+
+
+NOTES = """\
+The kernel selects packets, so that others cost little. A sampler then chooses, and memory holds the
+last of those. Every packet is counted: seen by the interface, selected, dropped (the reader was too
+slow), sampled, kept, forgotten (pushed out of memory). A mirror port of Open vSwitch is monitored
+where its copies arrive: mirror0 in the namespace monitor. An interface of this machine needs root.
+
+    labkit monitor eth0 source=10.0.0.1 destination=10.0.0.0/8 --seconds 10
+    labkit monitor eth0 expression='tcp[tcpflags] & tcp-syn != 0' sample=interval:10:1
+    labkit monitor veth_bridge interface=client0:eth0 protocol=icmp --ping --seconds 3 --pcapng seen.pcapng
+    labkit monitor veth_bridge interface=client0:eth0 where=vm:debian --ping --seconds 5
+    labkit monitor eth0 --serve
+
+--serve prints the address of a page with controls, charts, conversations and the last packets. It
+needs the extra labkit[serve]. From another machine, forward the port: ssh -L PORT:127.0.0.1:PORT.
+
+parameters of a monitor:
+    source=, destination=   an address or a prefix, IPv4 or IPv6
+    port=                   of the source or the destination: 53, or 5000-5010
+    protocol=               arp, gre, icmp, icmp6, ip, ip6, sctp, tcp, udp
+    vlan=                   the VLAN's number
+    inside=                 vxlan, geneve, gre: source and destination are inner IPv4 addresses
+    expression=             what else must hold, in libpcap's syntax (pcap-filter)
+    sample=                 all, one_in:N, random:P, interval:N:S (N packets every S seconds),
+                            first:B (the first B bytes of each flow)
+    display=                of these keep what matches, in Wireshark's syntax (needs tshark)
+    keep_count=             packets in memory; default 10000
+    snap_bytes=             bytes of each packet; default 256
+    interface=              of a topology: NAMESPACE:INTERFACE, or a name that only one namespace has
+and those of the topology (pairs, mtu_bytes, family, parent) and where.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "target",
+        metavar="INTERFACE|TOPOLOGY",
+        help="an interface of this machine; or a topology or a YAML file of a network, with interface=NAME",
+    )
+    parser.add_argument(
+        "parameters", nargs="*", metavar="name=value", help="what is selected, and how it is sampled"
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="stop after so long; default: Ctrl-C stops it"
+    )
+    parser.add_argument(
+        "--pcapng", action=arguments.Folder, metavar="FILE", help="write the sampled packets to this file"
+    )
+    parser.add_argument(
+        "--serve", action="store_true", help="show a page on loopback, behind a token, instead of a table"
+    )
+    parser.add_argument("--port", type=int, metavar="N", help="the page's port; default: a free one")
+    parser.add_argument(
+        "--ping", action="store_true", help="each client of the topology pings its server meanwhile"
+    )
+    parser.add_argument("--json", action="store_true", help="print the last counts as one JSON object")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    parameters = arguments.name_value_pairs(given.parameters)
+    if given.serve:
+        return serve(given.target, parameters, given.port, given.ping)
+    watch(given.target, parameters, given.seconds, given.pcapng, given.ping, given.json)
+    return 0

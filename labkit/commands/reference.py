@@ -8,7 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from labkit.commands import arguments, json_output
+from labkit.commands import arguments
+from labkit.commands.arguments import CommandParser
 from labkit.measure import experiments, topologies
 
 BEGINNING = """\
@@ -36,26 +37,20 @@ def _beginning() -> Iterator[str]:
     )
 
 
-def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for one in _subparsers(parser):
-        name = one.get_default("command")
-        yield f"## labkit {name}\n"
+def _commands(parser: CommandParser) -> Iterator[str]:
+    for one in parser.commands():
+        one.fill()
+        yield f"## labkit {one.name}\n"
         yield f"{one.description}\n"
         rows = [(_words(action), _help(one, action)) for action in one._actions if _is_argument(action)]
         if rows:
             yield _table(("argument", "meaning"), rows)
-        yield arguments.NOTES[name]
-        if fields := json_output.FIELDS.get(name):
-            printed = "a list of objects" if name in json_output.LINES else "one object"
+        yield one.notes
+        if one.json:
+            printed = "a list of objects" if one.lines else "one object"
             yield f"With `--json` it prints {printed}:\n"
-            yield _table(("field", "meaning"), [(f"`{field}`", text) for field, text in fields.items()])
+            yield _table(("field", "meaning"), [(f"`{field}`", text) for field, text in one.json.items()])
         yield from _commands(one)
-
-
-def _subparsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.values()
 
 
 def _is_argument(action: argparse.Action) -> bool:

@@ -6,6 +6,7 @@ unit, meaning, role and use.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import sys
@@ -16,7 +17,8 @@ from typing import Any
 import msgspec
 
 from labkit import __version__
-from labkit.common import run_folder, schema
+from labkit.commands.messages import note
+from labkit.common import run_folder, schema, units
 from labkit.common.errors import BadInput
 from labkit.common.printable import printable, printable_json
 from labkit.runner import sweep
@@ -113,6 +115,11 @@ def _metadata(column: schema.Column | None) -> dict[str, str]:
 
 
 FORMS = {"parquet": parquet, "csv": csv_text, "json": json_lines}
+FORM_TEXTS = {
+    "parquet": "Parquet, with units and meanings",
+    "csv": "CSV",
+    "json": "JSON, one object per line",
+}
 
 
 def write(folder: Path, form: str, out: Path) -> int:
@@ -130,3 +137,32 @@ def write(folder: Path, form: str, out: Path) -> int:
         text = content.decode()
         sys.stdout.write(printable_json(text) if form == "json" else printable(text.replace("\r\n", "\n")))
     return len(rows)
+
+
+NOTES = """\
+Parquet, CSV and JSON (one object per line) contain the rows as they are on disk, with profiles. In
+Parquet each column contains its unit and its meaning. The file - is standard output.
+docs/ROWS.md explains the columns.
+
+    labkit rows RUN --parquet rows.parquet
+    labkit rows RUN --csv - --json rows.jsonl
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run or a sweep")
+    for form, text in FORM_TEXTS.items():
+        parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"write the rows as {text}")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    wanted = {form: out for form in FORMS if (out := getattr(given, form)) is not None}
+    if not wanted:
+        raise BadInput(f"nothing says how to write the rows: name --{' FILE, --'.join(FORMS)} FILE")
+    for form, out in wanted.items():
+        count = write(given.run, form, out)
+        if out != STDOUT:
+            note(f"{units.many(count, 'row')} in {run_folder.shown(out)}")
+    return 0

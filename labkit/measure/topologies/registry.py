@@ -74,7 +74,7 @@ def check_names(parameters: Iterable[str | Network]) -> None:
 
 
 def kind_of(topology: str | Network) -> TopologyKind:
-    """Return the entry of a topology, whose options are ignored. A network of one's own gets an entry that builds it."""
+    """Return the entry of a topology, without its options. A network of one's own gets an entry that builds it."""
     if isinstance(topology, Network):
         return TopologyKind(
             lambda _name, spec: network_builder.arm(topology, spec),

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from labkit import cli
-from labkit.commands import arguments, completion
+from labkit.commands import completion, registry
 from labkit.measure import topologies
 
 ASK = 'source /dev/stdin; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_labkit; printf "%s\\n" "${COMPREPLY[@]}"'
@@ -40,7 +40,7 @@ def test_bash_completes(words: list[str], expected: set[str]) -> None:
 
 def test_fish_has_commands_words_and_options() -> None:
     script = completion.script("fish")
-    for word in (*arguments.COMMANDS, "get", "install", *topologies.TABLE, "mtu_bytes=", "-l keep-failed"):
+    for word in (*registry.COMMANDS, "get", "install", *topologies.TABLE, "mtu_bytes=", "-l keep-failed"):
         assert word in script
 
 

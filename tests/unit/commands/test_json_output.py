@@ -13,8 +13,8 @@ import pytest
 import synthetic_rows
 from synthetic_why_run import run as profiled_run
 
-from labkit import cli
-from labkit.commands import json_output
+from labkit import cli, commands
+from labkit.commands import compare, json_output, kernels, report, sweep, why
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -25,13 +25,13 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 def fields_of(command: str, field: str) -> set[str]:
     """Return the field names in backquotes in an explanation. An ending … stands for several."""
-    return set(re.findall(r"`(\w+…?)`", json_output.FIELDS[command][field]))
+    return set(re.findall(r"`(\w+…?)`", getattr(commands, command).JSON[field]))
 
 
 def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [synthetic_rows.save(tmp_path / name, synthetic_rows.rows(seed=len(name))) for name in ("a", "bb")]
     result = printed(capsys, "compare", *map(str, runs))
-    assert result.keys() == json_output.FIELDS["compare"].keys()
+    assert result.keys() == compare.JSON.keys()
     [line, *_] = result["lines"]
     assert fields_of("compare", "lines") - {"group", "host", "relative_…"} <= line.keys()
     assert line["low"] <= line["ratio"] <= line["high"]
@@ -42,7 +42,7 @@ def test_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = profiled_run(tmp_path / "run")
     words = ["why", f"{folder}:veth_bridge", "macvlan_bridge", "--out", str(tmp_path / "why.html")]
     result = printed(capsys, *words)
-    assert result.keys() == json_output.FIELDS["why"].keys()
+    assert result.keys() == why.JSON.keys()
     [point] = result["points"]
     assert point.keys() == {"point", "sentence", "cause", "notes", "next", "candidates"}
     assert {"point", "sentence", "cause", "notes", "next", "candidates"} <= fields_of("why", "points")
@@ -55,7 +55,7 @@ def test_sweep(tmp_path: Path) -> None:
     result = json.loads(
         json_output.text(json_output.of_sweep(folder, tmp_path / "report.html", {"b": "why"}))
     )
-    assert result.keys() == json_output.FIELDS["sweep"].keys()
+    assert result.keys() == sweep.JSON.keys()
     [line] = result["verdicts"]
     assert fields_of("sweep", "verdicts") - {"group", "host", "control_…", "whole_…"} <= line.keys()
     assert line["word"] == "faster"
@@ -63,7 +63,7 @@ def test_sweep(tmp_path: Path) -> None:
 
 def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     for kernel in printed(capsys, "kernels"):
-        assert kernel.keys() == json_output.FIELDS["kernels"].keys()
+        assert kernel.keys() == kernels.JSON.keys()
 
 
 def test_missing_values_are_null() -> None:
@@ -77,6 +77,6 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Found")])
     nbformat.write(document, folder / "notebook.ipynb")
     result = printed(capsys, "report", str(folder))
-    assert result.keys() == json_output.FIELDS["report"].keys()
+    assert result.keys() == report.JSON.keys()
     assert "Found" in Path(result["report"]).read_text()
     assert result["figures"] == []

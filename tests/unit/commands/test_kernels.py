@@ -261,7 +261,7 @@ def test_capability_table(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         yield {"event": "doctor", "machine": {}, "capabilities": result}
 
     assert kernels_command.as_text().count("not examined yet") == 2
-    monkeypatch.setattr(kernels_command.run, "ask", answer)
+    monkeypatch.setattr(kernels_command.running, "ask", answer)
     lines: list[str] = []
     assert kernels_command.ask_all(lines.append) == ["6.1.0-56-cloud-amd64: it did not boot"]
     head, cloud, full = (line.split() for line in kernels_command.as_text().splitlines()[:3])
@@ -290,7 +290,7 @@ def test_changed_meaning_of_debian_is_reported(
         there[:] = [*there, kernels.in_store(name)]
         return there[-1]
 
-    monkeypatch.setattr(cli.debian_kernels, "get", get)
+    monkeypatch.setattr(kernels_command.debian_kernels, "get", get)
     assert cli.main(["kernels", "get", "6.12.9-cloud-amd64"]) == 0
     lines = (
         "vm:debian now means 6.12.9-cloud-amd64 instead of 6.1.0-56-amd64:"

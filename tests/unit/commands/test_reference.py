@@ -8,7 +8,7 @@ import shlex
 import pytest
 from conftest import ROOT
 
-from labkit.commands import arguments, reference
+from labkit.commands import arguments, reference, registry, why
 from labkit.measure import experiments
 
 EXAMPLES = sorted(set(re.findall(r"^    labkit (.*)$", reference.page(), re.MULTILINE)))
@@ -20,7 +20,7 @@ def test_page_is_current() -> None:
 
 def test_page_has_every_command_and_parameter() -> None:
     headings = set(re.findall(r"^## (.*)$", reference.page(), re.MULTILINE))
-    assert {f"labkit {name}" for name in arguments.NOTES} | {
+    assert {f"labkit {name}" for name in (*registry.COMMANDS, "kernels get", "kernels install")} | {
         f"Parameters of {name}" for name in experiments.TABLE
     } < headings
     for name in experiments.TABLE:
@@ -40,4 +40,4 @@ def test_example_is_a_command(words: str) -> None:
 def test_help_ends_with_notes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         arguments.parsed(["why", "--help"])
-    assert capsys.readouterr().out.strip().endswith(arguments.NOTES["why"].strip())
+    assert capsys.readouterr().out.strip().endswith(why.NOTES.strip())

@@ -16,7 +16,7 @@ import synthetic_report
 
 from labkit import cli
 from labkit.analysis import compare_runs, why
-from labkit.commands import doctor, terminal_tables
+from labkit.commands import doctor_text, terminal_tables
 from labkit.common.printable import printable, printable_json
 from labkit.measure.capabilities import Capability
 from labkit.runner.progress import Bar
@@ -78,7 +78,7 @@ def test_the_doctor() -> None:
     one = Capability(ATTACK, ATTACK, False, ATTACK, ATTACK, ATTACK)
     machine = {"kernel": ATTACK, "cpu": ATTACK, "cpus_count": 1, "accelerator": ATTACK}
     answer = {"machine": machine, "details": {}, "capabilities": [msgspec.to_builtins(one)]}
-    for text in (doctor.as_text(answer, io.StringIO()), doctor.as_json(answer)):
+    for text in (doctor_text.as_text(answer, io.StringIO()), doctor_text.as_json(answer)):
         assert "title" in text
         assert not OBEYED.search(text)
 

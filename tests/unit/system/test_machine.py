@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from conftest import ROOT, Need
 
-from labkit.commands import doctor
+from labkit.commands import doctor_text
 from labkit.measure.capabilities import Capability, base
 from labkit.system import machine
 from labkit.system.machine import cpu_time, interfaces, privilege, programs, provenance
@@ -273,7 +273,7 @@ class TestDoctor:
         return {"machine": report, "details": {}, "capabilities": msgspec.to_builtins(list(self.FOUND))}
 
     def test_text(self, answer: dict[str, Any]) -> None:
-        text = doctor.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
         lines = text.splitlines()
         assert lines[0] == "Linux 6.1.0, A CPU, 2 CPUs, an emulated CPU (tcg), without root"
         assert "  ✓ veth" in lines
@@ -284,19 +284,19 @@ class TestDoctor:
 
     def test_long_lines_stay_one_line_and_plain(self, answer: dict[str, Any]) -> None:
         answer["capabilities"][2]["lost"] = "very " * 200 + "long"
-        text = doctor.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
         assert len([line for line in text.splitlines() if "very" in line]) == 1
         assert "\x1b" not in text
 
     def test_ascii(self, answer: dict[str, Any]) -> None:
         answer["machine"]["cpu"] = "Ω"
-        text = doctor.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
         assert text.isascii()
         assert "  x ipvlan" in text
         assert "  + veth" in text
 
     def test_json_round_trip(self, answer: dict[str, Any]) -> None:
-        decoded = msgspec.json.decode(doctor.as_json(answer))
+        decoded = msgspec.json.decode(doctor_text.as_json(answer))
         assert msgspec.convert(decoded["capabilities"], list[Capability]) == list(self.FOUND)
 
 

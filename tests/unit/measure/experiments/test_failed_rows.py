@@ -14,6 +14,7 @@ import pytest
 
 from labkit import cli
 from labkit.analysis import load
+from labkit.commands import sweep as sweep_command
 from labkit.commands import terminal_tables
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
@@ -209,7 +210,7 @@ def test_unbootable_kernel_fails_its_point_only(
     assert tuple(only[name] for name in ("status", "reason", "where", "point")) == expected
     assert run_folder.read_run(made.folder / "old")["parameters"]["where"] == "vm:old"
     assert list(load.load(made.folder)["status"]) == ["failed"]
-    assert cli._judge_sweep(made.folder) == 2
+    assert sweep_command.judge_sweep(made.folder) == 2
     assert (
         capsys.readouterr().err
         == "labkit: point old could not be measured: vm:old: the lab VM did not boot\n"
@@ -221,7 +222,7 @@ def test_unbootable_kernel_fails_its_point_only(
     assert asked_for[-1].get("again") is None, "the row of the host is no point of the experiment"
     assert sweep.failed(made.folder) == {}
     assert [one["status"] for one in sweep.rows(made.folder)] == ["ok"]
-    assert cli._judge_sweep(made.folder) == 0
+    assert sweep_command.judge_sweep(made.folder) == 0
     broken.update({"vm:old", "vm:new"})
     with pytest.raises(Failed, match="did not boot"):
         sweep.run(cast(Any, made), bar, bar.say)

@@ -10,6 +10,7 @@ import pytest
 from numpy._core._multiarray_umath import __cpu_baseline__
 
 from labkit import cli
+from labkit.commands import doctor
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import hosts
 from labkit.measure.hosts import vm, vm_initramfs
@@ -173,7 +174,7 @@ def test_doctor_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
         parameters.append((where, request))
         raise Unsupported("no answer")
 
-    monkeypatch.setattr(cli.run, "ask", ask)
+    monkeypatch.setattr(doctor.running, "ask", ask)
     for where in ("vm:debian", "vm:debian,profile=traffic", "here"):
         assert cli.main(["doctor", "--where", where]) == 2
     alone = {"do": "doctor", "alone": True}

@@ -1,0 +1,58 @@
+"""`labkit draw`: draw a topology."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from labkit.commands import arguments
+from labkit.commands.messages import note
+from labkit.commands.shell import add_arguments as add_topology
+from labkit.common import run_folder
+from labkit.common.printable import printable, printable_json
+from labkit.measure import topologies
+from labkit.runner import run as running
+
+NOTES = """\
+The drawing shows what the kernel reports, not what was asked for. docs/network.yaml is an example
+of a network as a file.
+
+    labkit draw veth_bridge pairs=2
+    labkit draw docs/network.yaml --mermaid
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_topology(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
+    form.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart")
+    form.add_argument(
+        "--json", action="store_true", help="print everything that the kernel reports as one JSON object"
+    )
+    form.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a figure as an HTML file that works offline"
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    from labkit.analysis import drawing
+
+    request = running.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
+    [answer] = running.ask(request["parameters"]["where"], {"do": "draw", **request}, note)
+    state = msgspec.convert(answer["state"], topologies.State)
+    if given.html:
+        from labkit.analysis.drawing import figure
+
+        run_folder.write(given.html, figure.page(state).encode())
+        print(f"drawing: {printable(run_folder.shown(given.html))}")
+    elif given.json:
+        print(printable_json(msgspec.json.format(msgspec.json.encode(state), indent=2).decode()))
+    else:
+        draw = drawing.dot if given.dot else drawing.mermaid if given.mermaid else drawing.tree
+        print(printable(draw(state)), end="")
+    return 0

@@ -1,0 +1,61 @@
+"""`labkit report`: write the report of a run or a sweep."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from labkit.commands import arguments
+from labkit.common import run_folder
+from labkit.common.errors import BadInput
+from labkit.common.printable import printable
+from labkit.runner import sweep
+from labkit.runner.progress import Bar
+
+NOTES = """\
+`--images` needs the extra labkit[images]. The images are written to the folder figures of the run.
+
+    labkit report data/datapaths/RUN --images
+"""
+
+JSON = {
+    "report": "the path of the HTML report",
+    "figures": "with --images, the paths of the images",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run or a sweep")
+    parser.add_argument(
+        "--images",
+        action="store_true",
+        help="also write the figures as PNG and SVG into the folder figures of the run (needs a browser)",
+    )
+    arguments.add_json(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    from labkit.analysis import report
+    from labkit.commands import json_output
+
+    notebook = given.run / "notebook.ipynb"
+    if given.run.exists() and not given.run.is_dir():
+        raise BadInput(f"{given.run} is not a folder: name the folder of a run or a sweep")
+    if not given.run.is_dir():
+        raise BadInput(
+            f"there is no folder {given.run}: name the folder of a run or a sweep, for example one in"
+            f" {run_folder.shown(run_folder.data_root())}"
+        )
+    if not notebook.is_file():
+        sweep.show(given.run, Bar())
+    page = report.html(notebook, given.run / "report.html")
+    images = report.images(notebook, given.run / "figures") if given.images else []
+    if given.json:
+        print(json_output.text({"report": str(page), "figures": list(map(str, images))}))
+        return 0
+    print(f"report: {printable(run_folder.shown(page))}")
+    for path in images:
+        print(f"figure: {printable(run_folder.shown(path))}")
+    return 0

@@ -1,0 +1,130 @@
+"""`labkit run`: measure one experiment."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import msgspec
+
+from labkit.commands import arguments
+from labkit.commands.messages import sorry
+from labkit.common import run_folder
+from labkit.common.printable import printable_json
+from labkit.measure import experiments, hosts, topologies
+from labkit.runner import run as running
+from labkit.runner import yaml_files
+from labkit.runner.progress import Bar
+
+NOTES = """\
+A run writes a folder in data/, and the command says which. The first topology is the baseline.
+Several values of topology, endpoint or change are arms of one comparison. docs/network.yaml is an
+example of a network of your own as an arm.
+
+    labkit run datapaths topology=veth_bridge,macvlan_bridge pairs=1,4 rounds=5 slices=12 whole_runs=1 duration_s=1
+    labkit run datapaths topology=veth,vxlan protocol=ping rounds=5 duration_s=1
+    labkit run datapaths endpoint=namespace,container,guest rounds=3 duration_s=3
+    labkit run datapaths topology=veth_bridge change='gro: offload gro on at server' rounds=5 duration_s=1
+    labkit run throughput topology=ovs_netdev
+    labkit run datapaths topology=docs/network.yaml,veth duration_s=1
+    labkit run trex_stateless server=HOST profile=imix target=50%
+
+where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
+files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
+release or the path of a kernel, and takes options behind commas: cpus=N, memory_mib=N,
+profile=tracing, append=WORD+WORD, modules=NAME+NAME, fresh. ssh:NAME runs on another machine by
+your own `ssh NAME`. That machine needs Python 3.11 and iperf3. labkit is copied there, and nothing
+of a run stays.
+
+    labkit run datapaths where=vm:debian topology=veth_bridge,ipvlan_l2 duration_s=3
+    labkit run overlay part=path,reachability routes=static where=vm:debian,cpus=1
+
+nodes=two puts the clients on one host and the servers on another: two lab VMs with a cable between
+them, or two machines with a NIC each (where=ssh:ONE peer=ssh:OTHER parent=NIC,NIC).
+
+    labkit run datapaths where=vm:debian nodes=two mtu_bytes=9000 link_rate_bps=1e8
+
+observe= measures every arm again under observers. These runs enter no verdict. `labkit why`
+explains what they saw.
+
+    labkit run datapaths topology=veth,veth_bridge protocol=udp length_bytes=64 observe=perf_record,counters
+    labkit run datapaths observe=function_times functions=ip_rcv,br_handle_frame where=vm:debian,profile=tracing
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.epilog = f"{NOTES}\n{_experiments()}"
+    parser.add_argument("experiment", metavar="EXPERIMENT", help=f"one of {', '.join(experiments.TABLE)}")
+    parser.add_argument(
+        "parameters", nargs="*", metavar="name=value", help="its parameters; lists with commas: pairs=1,2,8"
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print each row as soon as it is measured, one JSON object per line",
+    )
+    parser.add_argument(
+        "--folder",
+        action=arguments.Folder,
+        help="the run's folder; an unfinished run in it is resumed",
+    )
+    arguments.add_keep_failed(parser)
+
+
+def _experiments() -> str:
+    lines = ["experiments, and their parameters with defaults:"]
+    for name in experiments.TABLE:
+        experiment = experiments.find(name)
+        lines.append(f"  {name}")
+        values = experiment.parameters().asdict()
+        for key, text in experiment.help.items():
+            if key in values:
+                lines.append(f"    {f'{key}={arguments.typed(values[key])}':24}  {text}")
+    return "\n".join([*lines, f"topologies: {', '.join(topologies.TABLE)}"])
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    # A user who types a command may name any file; a YAML file may only name files in its own folder.
+    parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
+    bar = Bar()
+    if parameters.get("where", "here") == "here":
+        say_limits(bar)
+
+    def watch(event: dict[str, Any]) -> None:
+        bar.see(event)
+        if event["event"] == "rows" and given.json:
+            for row in event["rows"]:
+                print(printable_json(msgspec.json.encode(row).decode()))
+            sys.stdout.flush()
+
+    try:
+        folder = running.measure(given.experiment, parameters, given.folder, watch, given.keep_failed)
+    finally:
+        bar.stop()
+    if not given.json:
+        from labkit.analysis import load
+        from labkit.commands import terminal_tables
+
+        result = load.load(folder, None)
+        terminal_tables.show_rows(terminal_tables.show_parts(result))
+        profiles = load.profiles(folder)
+        terminal_tables.show_findings(result, profiles)
+        terminal_tables.show_profiles(profiles)
+    return judge(run_folder.read_rows(folder))
+
+
+def say_limits(bar: Bar) -> None:
+    """Say what of this machine limits the measurement."""
+    if lines := hosts.local.limits():
+        bar.say(lines)
+
+
+def judge(rows: list[run_folder.Row]) -> int:
+    """Return the exit code: 0, or 2 if a row failed or nothing could be measured. The first reason is reported."""
+    failed = [row for row in rows if row["status"] == "failed"]
+    if rows and all(row["status"] in ("unsupported", "isolated", "failed") for row in rows):
+        failed = failed or rows
+    return sorry(f"{failed[0].get('arm') or failed[0]['point']}: {failed[0]['reason']}") if failed else 0

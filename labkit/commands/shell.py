@@ -1,0 +1,51 @@
+"""`labkit shell`: open a shell inside a topology."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import msgspec
+
+from labkit.commands import arguments
+from labkit.common.errors import BadInput
+from labkit.measure import hosts, topologies
+from labkit.runner import run as running
+from labkit.system import process
+
+NOTES = """\
+The topology is removed when the shell ends, and the exit code is that of the shell. A notebook has
+the same: `from labkit import live; net = live.build("veth_bridge")`.
+
+    labkit shell veth_bridge pairs=2
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "topology",
+        metavar="TOPOLOGY",
+        help=f"{', '.join(topologies.TABLE)}; or a YAML file that describes a network",
+    )
+    parser.add_argument(
+        "parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent"
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    request = running.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
+    if (where := request["parameters"]["where"]) != "here":
+        raise BadInput(
+            f"where={where} is not possible: `labkit shell` runs on this kernel only; leave where out"
+        )
+    fds: tuple[int, ...] = ()
+    if hosts.local.privileged():
+        fds = (os.open("/proc/self/ns/net", os.O_RDONLY),)
+        request["machine_netns"] = fds[0]
+    argv = [
+        *hosts.local.prefix(),
+        *process.python("-m", "labkit.measure.agent.main", msgspec.json.encode(request).decode()),
+    ]
+    return process.interactive(argv, pass_fds=fds)

@@ -1,0 +1,106 @@
+"""`labkit sweep`: measure every point of a grid."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from pathlib import Path
+
+from labkit.commands import arguments
+from labkit.commands.messages import sorry
+from labkit.commands.run import judge, say_limits
+from labkit.common import run_folder
+from labkit.common.errors import Unsupported
+from labkit.common.printable import printable
+from labkit.runner import sweep, unmeasured_point
+from labkit.runner.progress import Bar
+from labkit.runner.sweep import Measure
+
+NOTES = """\
+An interrupted sweep resumes when the same command is given again. A point that cannot be measured
+is named, and the sweep goes on. `--dask` needs the extra labkit[dask] and workers that take one
+point at a time.
+
+    labkit sweep params/datapaths.yaml
+    dask worker ADDRESS --resources "labkit=1" --nthreads 2
+    labkit sweep params/datapaths.yaml --dask ADDRESS
+
+params/datapaths.yaml is the sweep of the paper: up to 128 pairs, MTU 1500 and 9000.
+params/kernels.yaml puts kernels side by side. params/nodes.yaml uses two hosts. params/overlay.yaml
+follows packets through an overlay, lets a spine fail, and measures what each tunnel costs.
+params/container_vs_vm.yaml compares containers with virtual machines. params/packet_size.yaml
+measures what a packet costs, fixed and by the byte. params/virtual_tap.yaml measures mirrors of
+Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday changes.
+params/ovs_test_plan.yaml searches the rates of Open vSwitch with 1,000 rules and 64,000 flows.
+"""
+
+JSON = {
+    "folder": "the sweep's folder",
+    "report": "the path of the HTML report",
+    "failed": "points that could not be measured, each with the reason",
+    "verdicts": "a list, a line for each topology and point: the columns by which points differ (`group` and `host`"
+    " in docs/ROWS.md), `topology`, `baseline`, `ratio` with its 95 % interval `low` to `high`, `n_count` and"
+    " `rounds_count`, `how` (the estimator), `word` (the verdict), `sentence`; `control_…` of the baseline against"
+    " itself, `whole_…` of whole runs; `disagree`: slices and whole runs do; `vetoed`: by the control",
+    "doubts": "sentences",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "file", type=Path, metavar="params/FILE.yaml", help="a YAML file: notebook, parameters, grid"
+    )
+    parser.add_argument(
+        "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"
+    )
+    arguments.add_json(parser)
+    arguments.add_keep_failed(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    from labkit.analysis import load, report
+    from labkit.commands import json_output, terminal_tables
+
+    bar = Bar()
+    parameters = sweep.load(given.file)
+    say_limits(bar)
+    folder = sweep.run(
+        parameters, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed
+    )
+    bar.doing("writing the report")
+    page = report.html(folder / "notebook.ipynb", folder / "report.html")
+    bar.stop()
+    if given.json:
+        print(json_output.text(json_output.of_sweep(folder, page, sweep.failed(folder))))
+        return judge_sweep(folder)
+    result = load.load(folder, None)
+    terminal_tables.show_verdicts(terminal_tables.show_parts(result))
+    profiles = load.profiles(folder)
+    terminal_tables.show_findings(result, profiles)
+    terminal_tables.show_profiles(profiles)
+    print(f"report: {printable(run_folder.shown(page))}")
+    return judge_sweep(folder)
+
+
+def judge_sweep(folder: Path) -> int:
+    """Return the exit code for all rows, like `run.judge`; 2 with a sentence for each point that was not measured."""
+    failed = sweep.failed(folder)
+    for name, why in failed.items():
+        sorry(f"point {name} could not be measured: {why}")
+    measured = [row for row in sweep.rows(folder) if row["point"] != unmeasured_point.POINT]
+    return max(judge(measured), 2 if failed else 0)
+
+
+def _fleet(address: str) -> Measure:
+    """Return the function that measures the points of a sweep on a Dask cluster."""
+    try:
+        from labkit.runner.cluster import caller  # imported here, because it takes half a second
+    except ModuleNotFoundError as error:
+        if error.name != "distributed":
+            raise
+        raise Unsupported(
+            "--dask needs the Python package distributed, which is not installed: pip install 'labkit[dask]'"
+        ) from None
+    return functools.partial(caller.measure, address)

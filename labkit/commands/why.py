@@ -1,0 +1,87 @@
+"""`labkit why`: explain a difference."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from labkit.commands import arguments
+from labkit.common import run_folder
+from labkit.common.printable import printable
+
+NOTES = """\
+The first sentence names the cause of the difference with its size and share, or says what is known
+and withholds. The page works offline. Both sides need profiles (`labkit run ...
+observe=perf_record,counters`). Several runs of one side are RUN+RUN. Arms are named by what
+differs.
+
+    labkit why RUN
+    labkit why RUN:veth veth_bridge
+    labkit why RUN:veth,length_bytes=1472 length_bytes=1473
+    labkit why RUN:veth,pairs=1 pairs=8
+    labkit why RUN+RUN RUN+RUN
+"""
+
+JSON = {
+    "left": "the name of the left side",
+    "right": "the name of the right side",
+    "verdicts": "what the rounds that measured show, in sentences",
+    "notes": "what has to be known of the verdicts, in sentences",
+    "points": "a list: `point`, `sentence` (the conclusion), `cause` (null: withheld), `notes`, `next` (what would"
+    " decide), `candidates` (`name`, `evidence`: strong, good, weak or none, `known`, `difference_s` of CPU"
+    " time for each unit that arrived, `half_width_s` of its 95 % interval)",
+    "page": "the path of the HTML page",
+    "exported": "with --export, a sentence that names the files; otherwise null",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument(
+        "left",
+        metavar="RUN[:ARM][,name=value…]",
+        help="a run's folder, one of its arms, and one of its points, for example RUN:veth,length_bytes=1472",
+    )
+    parser.add_argument(
+        "right",
+        nargs="?",
+        metavar="RUN[:ARM]|ARM[,name=value…]",
+        help="what to compare with: another run, or another arm or point of the same run, for example veth_bridge, or"
+        " length_bytes=1473, or pairs=8; a value that only one side names holds for both",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where to write the page; default: why.html in the first run's folder",
+    )
+    parser.add_argument(
+        "--processes",
+        default=r"(?!elsewhere$).*",
+        metavar="REGEX",
+        help="count the CPU time of these processes; default: all of the experiment and of the kernel",
+    )
+    parser.add_argument(
+        "--export",
+        type=Path,
+        metavar="DIR",
+        help="also write the stacks of each side to this folder, folded and for speedscope",
+    )
+    arguments.add_json(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    from labkit.analysis import why
+    from labkit.commands import json_output
+
+    explained = why.explain(given.left, given.right, given.processes)
+    path = explained.write(given.out)
+    exported = explained.export(given.export) if given.export is not None else None
+    if given.json:
+        print(json_output.text({**explained.as_json(), "page": str(path), "exported": exported}))
+        return 0
+    for sentence in [*explained.sentences(), *([exported] if exported else [])]:
+        print(f"- {printable(sentence)}")
+    print(f"page: {printable(run_folder.shown(path))}")
+    return 0
