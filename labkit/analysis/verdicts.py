@@ -348,7 +348,9 @@ def _mixed(ok: pd.DataFrame) -> list[str]:
     """Return a doubt for each property that is unknown or differs among compared rows."""
     lines = []
     for name in [*RAN_ON, *PEER_RAN_ON, *PROVENANCE]:
-        unknown = ok[name].isna() & ~(ok["protocol"].eq("ping") & (name == "iperf3"))
+        unknown = ok[name].isna()
+        if name in set(ok["generator"]) | {"iperf3"}:  # the version of a generator
+            unknown &= ok["generator"].eq(name)
         unknown &= ok["nodes"].eq("two") | (name not in PEER_RAN_ON)
         if unknown.any():
             lines.append(

@@ -165,7 +165,7 @@ JSON = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.CommandParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--ask", action="store_true", help="boot each kernel that was not examined yet")
     parser.add_argument("--json", action="store_true", help="print everything that is known as JSON")

@@ -1,4 +1,4 @@
-"""Open vSwitch with the kernel's datapath, in one lab VM for all tests, on a kernel that has it."""
+"""Open vSwitch with the kernel's datapath, in the session's lab VM, whose kernel has it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, SharedVm
 
 from labkit import live
 
@@ -30,12 +30,11 @@ TOPOLOGIES = {
 
 
 @pytest.fixture(scope="module")
-def result(full_kernel: str) -> dict[str, Answer]:
+def result(shared_vm: SharedVm) -> dict[str, Answer]:
     """Return the findings for each switch."""
     requests = [{"name": name} for name in TOPOLOGIES.values()]
     program = [sys.executable, str(ROOT / "tests/lab/build_switches.py"), json.dumps(requests)]
-    # The first tunnel of a kind patches the kernel's code (jump labels). A second emulated CPU may fail on that.
-    with live.build("veth", where=f"vm:{full_kernel},cpus=1") as net:
+    with live.build("veth", where=shared_vm.where) as net:
         report = net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
     return dict(zip(TOPOLOGIES, json.loads(report), strict=True))
 

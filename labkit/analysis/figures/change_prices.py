@@ -18,8 +18,6 @@ UNIT = {
     "tcp": ("GB", 1e9),
     "udp": ("packet", 1.0),
 }  # unit of received data: its name, and its size in the column's unit
-COLUMN = {"tcp": "received_bytes", "udp": "received_count"}
-FEWEST_ROUNDS = 2
 COLUMNS = [
     "topology", "baseline", "ratio", "low", "high", "control_low", "control_high", "cost_s", "baseline_s",
     "rounds_count", "word", "sentence",
