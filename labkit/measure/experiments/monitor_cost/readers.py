@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
@@ -161,7 +160,7 @@ def _program(
             begun = time.monotonic()
             argv = [*hop.namespace.prefix, path, *words(hop.interface, f"{folder}/packets", port)]
             with process.all_ended([process.Running(argv)]) as [program]:
-                _wait_ready(hop, program)
+                _wait_ready(name, hop, program)
 
                 def stop() -> Counted:
                     program.signal(signal.SIGINT)
@@ -186,7 +185,7 @@ def counted(name: str, text: str, found: int | None = None) -> Counted:
     return Counted(taken, dropped if dropped is not None or name != "tshark" else 0, found)
 
 
-def _wait_ready(hop: CapturePoint, program: process.Running) -> None:
+def _wait_ready(name: str, hop: CapturePoint, program: process.Running) -> None:
     """Wait until the interface has had a packet socket for a while."""
     with netlink.inside(hop.namespace.fd):
         index = netlink.index_of(hop.interface)
