@@ -196,9 +196,7 @@ def _wait_ready(name: str, hop: CapturePoint, program: process.Running) -> None:
             if program.poll():
                 raise Failed(f"the reader {program.ended().words()}")
             if time.monotonic() > deadline:
-                raise Failed(
-                    f"the reader {Path(program.argv[-1]).name} captured nothing within {START_S:g} s"
-                )
+                raise Failed(f"{name} opened no packet socket within {START_S:g} s")
             since = None if index not in sockets.drops() else since or time.monotonic()
             time.sleep(0.01)
     finally:
