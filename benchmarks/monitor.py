@@ -18,6 +18,7 @@ from benchmarks.promise import NotMeasuredError, Promise, inside, median, note
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.experiments.monitor_cost import experiment, readers
+from labkit.measure.experiments.throughput_search.conditions import descendants
 from labkit.measure.observers.capture.capture import CapturePoint
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Trial, Trials
@@ -120,9 +121,7 @@ def _measure(own: dict[str, list[float]], trials: Trials, hop: CapturePoint, nam
     """Append what one reader costs: at the greatest rate, and at a rate that it can follow."""
     is_slow = name == "tshark"
     with readers.reading(name, hop, FIRST_PORT, "all") as running:
-        pids = frozenset(
-            {running.pid, *experiment.descendants(running.pid)} if running.pid else {os.getpid()}
-        )
+        pids = frozenset({running.pid, *descendants(running.pid)} if running.pid else {os.getpid()})
         before_bytes = _resident_bytes(running.pid)
         offered = 0
         if not is_slow:
