@@ -18,6 +18,7 @@ OWN = {
     "packet_size": "packet_size",
     "what_does_it_cost": "what_does_it_cost",
     "virtual_tap": "virtual_tap",
+    "monitor_cost": "monitor_cost.experiment",
     "throughput": "throughput_search.experiment",
     "ovs_test_plan": "ovs_test_plan",
     "trex_stateless": "trex.stateless",
