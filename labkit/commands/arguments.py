@@ -86,6 +86,7 @@ def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
     argparse alone would reject.
     """
     parser = command_parser()
+    arguments: argparse.Namespace
     arguments, rest = parser.parse_known_args(argv)
     if any(word.startswith("-") for word in rest) or (rest and not hasattr(arguments, "parameters")):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

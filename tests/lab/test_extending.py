@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import IN_A_NAMESPACE, ROOT
-from extending.install import environment, install
+from python_environment import environment, install
 
 from labkit.analysis import load, theme, verdicts
 from labkit.analysis.findings.registry import BY_EXPERIMENT

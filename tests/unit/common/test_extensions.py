@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from extending.install import environment, install
+from python_environment import environment, install
 
 TOPOLOGY = "from labkit.measure.topologies.base import TopologyKind\nKIND = TopologyKind(print)\n"
 
