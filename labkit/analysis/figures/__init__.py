@@ -27,6 +27,7 @@ from labkit.analysis.figures.kernels import kernels
 from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against_pairs
 from labkit.analysis.figures.load_loss import load_loss
 from labkit.analysis.figures.mirror_tax import mirror_tax
+from labkit.analysis.figures.monitor_cost import monitor_cost, selected
 from labkit.analysis.figures.ovs_test_plan import ranked_factors, use_cases
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.analysis.figures.trex_load import line_shares, probe_latency, ramp
@@ -34,8 +35,8 @@ from labkit.analysis.figures.uplink import uplink
 
 __all__ = [
     "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "line_shares",
-    "load_loss", "mirror_tax", "overhead", "price_list", "price_sentences", "prices", "probe_latency", "ramp",
-    "ranked_factors", "rates", "sides", "slices", "throughput", "timed", "uplink", "use_cases",
+    "load_loss", "mirror_tax", "monitor_cost", "overhead", "price_list", "price_sentences", "prices", "probe_latency",
+    "ramp", "ranked_factors", "rates", "sides", "slices", "throughput", "timed", "uplink", "use_cases",
 ]  # fmt: skip
 
 SLICES_PX = 250
