@@ -36,7 +36,7 @@ from labkit.analysis.figures.uplink import uplink
 __all__ = [
     "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "line_shares",
     "load_loss", "mirror_tax", "monitor_cost", "overhead", "price_list", "price_sentences", "prices", "probe_latency",
-    "ramp", "ranked_factors", "rates", "sides", "slices", "throughput", "timed", "uplink", "use_cases",
+    "ramp", "ranked_factors", "rates", "selected", "sides", "slices", "throughput", "timed", "uplink", "use_cases",
 ]  # fmt: skip
 
 SLICES_PX = 250
