@@ -506,7 +506,9 @@ def released_plan() -> Plan:
     plan = Plan(**mode, **fields)
     if plan.log:
         with open(plan.log, "a") as log:
-            how = {"argv": sys.argv, "cwd": str(Path.cwd()), "libraries": os.environ.get("LD_LIBRARY_PATH")}
+            words_of_all = Path("/proc/self/cmdline").read_text().rstrip("\0").split("\0")
+            own = words_of_all[words_of_all.index("./_t-rex-64") :]  # behind the interpreter
+            how = {"argv": own, "cwd": str(Path.cwd()), "libraries": os.environ.get("LD_LIBRARY_PATH")}
             log.write(json.dumps(["started", how | {"config": config}]) + "\n")
     if not config["low_end"]:
         sys.exit("ERROR: You don't have enough physical cores")
