@@ -65,7 +65,7 @@ class Plan:
     `ring_pps`: TRex's own ring drops packets above this rate (`ierrors`). `most_pps`: TRex sends no faster. `swallows`:
     frames exceed the MTU, so only `oerrors` rise. `dies_after`: the process ends at the n-th start of traffic.
     `silent`: it never answers. `silent_at`: it stops answering at this method. `wires`: the ports' interfaces and MAC
-    addresses; each start of traffic then sends real frames, and if they do not arrive at the other port, none does.
+    addresses; the first start of a port sends real frames, and if they do not arrive at the other one, none does.
     """
 
     recorded: str = "stl_errors"
@@ -123,6 +123,7 @@ class Server:
         self.seen: dict[int, int] = {}
         self.handlers = itertools.count()
         self.starts = 0
+        self.tried: set[int] = set()
         self.astf_owner = plan.owner
         self.astf_until: float | None = None
         self.epoch = 0
@@ -302,8 +303,10 @@ class Server:
                 f"Expected L1 B/W: '{wanted / 1e9:.0f} Gbps' exceeds port line rate:"
                 f" '{self.plan.line_bps / 1e9:.0f} Gbps'"
             )
-        if self.plan.wires and not self._arrives(number):
-            self.plan.loss_ratio = 1.0
+        if self.plan.wires and number not in self.tried:
+            self.tried.add(number)
+            if not self._arrives(number):
+                self.plan.loss_ratio = 1.0
         now = time.monotonic()
         port.since, port.duration, port.running = now, parameters["duration"], True
         port.probes_since = port.sent, self.ports[number ^ 1].received

@@ -69,7 +69,7 @@ def test_load_test_of_two_topologies(box: Sandbox) -> None:
         "veth_bridge (again)": "ok",
         "veth_routed": "ok",
     }, [row["reason"] for row in found.values()]
-    assert found["veth_routed"]["throughput_pps"] == pytest.approx(40_000, rel=0.05)
+    assert found["veth_routed"]["throughput_pps"] == pytest.approx(40_000, rel=0.1)
     assert found["veth_routed"]["trex_server"] == "labkit's own server"
     assert "64b through veth_routed, test 1" in out
     starts = [how for what, how in logged if what == "started"]
@@ -113,7 +113,7 @@ def test_parameter_names_the_folder(box: Sandbox) -> None:
 
 def test_server_that_does_not_start(box: Sandbox) -> None:
     rows, _, _ = own(
-        box, "broken", "trex_stateless", *SHORT, code=1, ends="ERROR: You don't have enough physical cores"
+        box, "broken", "trex_stateless", *SHORT, code=2, ends="ERROR: You don't have enough physical cores"
     )
     row = results(rows)["veth_bridge"]
     assert row["status"] == "failed"
