@@ -17,11 +17,15 @@ NO_LOSS = 1e-6  # position of steps without loss on the logarithmic axis
 def ramp(rows: pd.DataFrame) -> go.Figure:
     """Draw the rates of all ports together, and the loss ratio, against the seconds of traffic; a line for each test.
 
-    A cross is a step that says nothing about the device (invalid). Dotted lines: the rate of the lines, and the loss
-    limit. rows: those of `trex_stateless`, with the part `steps`.
+    A cross is a step that says nothing about the device (invalid). Dotted lines: the rate of the lines if it is near,
+    and the loss limit. rows: those of `trex_stateless`, with the part `steps`.
     """
     steps = rows[rows["part"].eq("steps") & rows["direction"].eq("all") & rows["offered_pps"].notna()]
-    titles = {(1, 1): "<b>rate</b>", (2, 1): "<b>loss</b>"}
+    line_pps = _line_pps(rows, steps)
+    limit = float(steps["loss_goal_ratio"].max()) if len(steps) else None
+    of_line = "" if line_pps is None else f", dotted: all lines full ({si(line_pps, 'pps')})"
+    of_limit = "" if limit is None else f", dotted: the limit ({100 * limit:g} %)"
+    titles = {(1, 1): f"<b>rate</b>{of_line}", (2, 1): f"<b>loss</b>{of_limit}"}
     figure = titled_grid(titles, rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.12)
     for (arm, test, role), own in steps.groupby(["arm", "point", "role"], sort=False):
         style = theme.arm_style(str(arm), str(role))
@@ -57,9 +61,10 @@ def ramp(rows: pd.DataFrame) -> go.Figure:
             row=2,
             col=1,
         )
-    results = rows[rows["part"].eq("cost") & rows["line_pps"].notna()]
-    _line(figure, 1, (results["line_pps"] * results["senders_count"]).max(), "all lines full: {}", "frames/s")
-    _line(figure, 2, steps["loss_goal_ratio"].max(), "limit: {}", "")
+    for row, value in ((1, line_pps), (2, limit)):
+        if value is not None:
+            dotted = {"dash": "dot", "color": theme.GREY, "width": 2}
+            figure.add_hline(y=value, line=dotted, row=row, col=1)
     figure.update_yaxes(title_text="frames/s", exponentformat="SI", rangemode="tozero", row=1, col=1)
     figure.update_yaxes(
         type="log", title_text="loss ratio", exponentformat="power", range=[-6.3, 0.2], row=2, col=1
@@ -72,15 +77,11 @@ def ramp(rows: pd.DataFrame) -> go.Figure:
     return finish(figure, rows[rows["part"].eq("cost")], "Rate over time until the device loses", subtitle)
 
 
-def _line(figure: go.Figure, row: int, value: float, words: str, unit: str) -> None:
-    """Draw a dotted line if it does not push everything else to the bottom of the panel."""
-    if pd.isna(value) or value <= 0:
-        return
-    highest = max((max(trace.y) for trace in figure.data if len(trace.y)), default=0.0)
-    if row == 1 and value > 5 * highest:
-        return
-    text = words.format(si(value, unit) if unit else f"{100 * value:g} %")
-    figure.add_hline(y=value, line={"dash": "dot", "color": theme.GREY}, annotation_text=text, row=row, col=1)
+def _line_pps(rows: pd.DataFrame, steps: pd.DataFrame) -> float | None:
+    """Return what all lines carry, unless it would push everything else to the bottom of the panel."""
+    results = rows[rows["part"].eq("cost") & rows["line_pps"].notna()]
+    most = (results["line_pps"] * results["senders_count"]).max()
+    return None if pd.isna(most) or most > 5 * steps["requested_pps"].max() else float(most)
 
 
 def line_shares(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
