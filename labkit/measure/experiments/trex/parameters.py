@@ -15,17 +15,12 @@ from labkit.measure.traffic.trex.client_process import PROFILES, STATEFUL
 
 UNUSED = (
     "guest", "generator", "protocol", "pairs", "length_bytes", "rate_bps", "streams",
-    "duration_s", "omit_s", "slices", "whole_runs", "half_width", "observe", "profile_rounds", "events", "functions",
-    "sample_hz", "graph_functions", "keep_perf_data", "mss_bytes", "congestion", "zerocopy", "affinity",
+    "duration_s", "omit_s", "slices", "whole_runs", "half_width", "placement", "observe", "profile_rounds", "events",
+    "functions", "sample_hz", "graph_functions", "keep_perf_data", "mss_bytes", "congestion", "zerocopy", "affinity",
     "nodes", "peer", "link_rate_bps", "link_delay_s", "family",
 )  # fmt: skip
-DEVICE = (
-    "topology",
-    "endpoint",
-    "change",
-    "parent",
-    "mtu_bytes",
-)  # what labkit builds between its own server's ports
+# What labkit builds between the ports of its own server
+DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")
 UNUSED_WORDS = "not used: TRex makes the load"
 OF_A_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
 OF_OWN_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
