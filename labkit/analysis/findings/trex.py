@@ -77,7 +77,7 @@ def histogram(rows: pd.DataFrame) -> pd.DataFrame:
         for edge, count in row["latency_buckets"].items()
     ]
     table = pd.DataFrame(lines, columns=["arm", "direction", "bucket_us", "count"])
-    return table.groupby(["arm", "direction", "bucket_us"], as_index=False, sort=True)["count"].sum()
+    return table.groupby(["arm", "direction", "bucket_us"], as_index=False, sort=True).sum()
 
 
 def directions(rows: pd.DataFrame) -> pd.DataFrame:
