@@ -25,7 +25,9 @@ VARIABLES = {
     "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks whoever"
     " wrote them",
     "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured;"
-    " trex_profile: a sweep's file may name a profile of TRex, which is code; several behind commas",
+    " trex_profile: a sweep's file may name a profile of TRex, which is code; trex_folder: it may name the folder of"
+    " TRex, from which a program is started; several behind commas",
+    "LABKIT_TREX": "the folder of an unpacked TRex release, from which labkit starts a server",
 }
 
 
