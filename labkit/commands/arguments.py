@@ -64,7 +64,9 @@ class CommandParser(argparse.ArgumentParser):
         self.fill()
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
-                yield from action.choices.values()
+                for parser in action.choices.values():
+                    parser.fill()
+                    yield parser
 
 
 def add_command(

@@ -39,7 +39,6 @@ def _beginning() -> Iterator[str]:
 
 def _commands(parser: CommandParser) -> Iterator[str]:
     for one in parser.commands():
-        one.fill()
         yield f"## labkit {one.name}\n"
         yield f"{one.description}\n"
         rows = [(_words(action), _help(one, action)) for action in one._actions if _is_argument(action)]

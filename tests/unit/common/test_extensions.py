@@ -42,7 +42,7 @@ def labkit(python: Path, *words: str, folder: Path) -> subprocess.CompletedProce
 def test_faulty_packages_are_named(tmp_path: Path, points: str, code: str, sentence: str) -> None:
     python = environment(tmp_path / "environment", [ROOT])
     install(package(tmp_path, "one", points, code), tmp_path / "environment")
-    done = labkit(python, "--version", folder=tmp_path)
+    done = labkit(python, "draw", "nothing", folder=tmp_path)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
@@ -52,7 +52,7 @@ def test_two_packages_with_one_name(tmp_path: Path) -> None:
     python = environment(tmp_path / "environment", [ROOT])
     for name in ("one", "other"):
         install(package(tmp_path, name, point("new", f"{name}:KIND")), tmp_path / "environment")
-    done = labkit(python, "--version", folder=tmp_path)
+    done = labkit(python, "draw", "nothing", folder=tmp_path)
     assert done.returncode == 2
     assert "are both installed: remove one" in done.stderr
 
