@@ -289,7 +289,7 @@ def _rows(given: argparse.Namespace) -> int:
 
     wanted = {form: out for form in rows.FORMS if (out := getattr(given, form)) is not None}
     if not wanted:
-        raise BadInput(f"nothing says how to write the rows: name --{' FILE, --'.join(rows.FORMS)} FILE")
+        raise BadInput(f"no output is named: write --{' FILE, --'.join(rows.FORMS)} FILE")
     for form, out in wanted.items():
         count = rows.write(given.run, form, out)
         if out != rows.STDOUT:

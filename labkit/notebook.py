@@ -299,7 +299,7 @@ def run_experiment(
     try:
         return Run(running.measure(experiment, parameters, folder, bar.see, keep_failed))
     except KeyboardInterrupt:
-        bar.end("interrupted: finished rows are kept, and the same with this folder resumes")
+        bar.end("interrupted: finished rows are kept; repeat the call with this folder to resume")
         raise
     except LabkitError:
         bar.end("ended early")

@@ -73,7 +73,7 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         if missing := len(names) - len(there):
             unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
     elif not (top / "run.json").exists():
-        raise BadInput(f"{top} is no run, or a half written one: it has neither run.json nor sweep.json")
+        raise BadInput(f"{top} is not a run, or is incomplete: it has neither run.json nor sweep.json")
     rows: list[dict[str, Any]] = []
     for folder in there:
         run = _object(folder / "run.json")
@@ -89,7 +89,7 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
 def _object(path: Path) -> dict[str, Any]:
     result = run_folder.read_json(path)
     if not isinstance(result, dict):
-        raise BadInput(f"{path} cannot be read: it holds no JSON object")
+        raise BadInput(f"{path} cannot be read: it does not contain a JSON object")
     return result
 
 
@@ -99,8 +99,8 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
         wrong = [name for name in ("topology", "protocol", "status") if not isinstance(row.get(name), str)]
         wrong += [name for name in NUMBERS if not isinstance(row.get(name), int | float | None)]
         if wrong:
-            what = f"a row of point {row.get('point')} that has {row.get(wrong[0])!r} for {wrong[0]}"
-            raise BadInput(f"{folder / 'rows'} holds {what}")
+            what = f"the column {wrong[0]} has the invalid value {row.get(wrong[0])!r}"
+            raise BadInput(f"{folder / 'rows'}: in a row of point {row.get('point')} {what}")
     return rows
 
 
@@ -180,7 +180,9 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
     """
     ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE)].copy()
     if unknown := sorted(set(ok["protocol"].astype(str)) - set(METRIC)):
-        raise BadInput(f"nothing is known about comparing {unknown[0]}: there are {', '.join(METRIC)}")
+        raise BadInput(
+            f"rows with protocol={unknown[0]} cannot be compared: labkit compares {', '.join(METRIC)}"
+        )
     ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in METRIC.items()})
     ok["value"] = np.nan
     for metric in {metric for metric, _ in METRIC.values()}:

@@ -78,11 +78,13 @@ def load(path: Path) -> Sweep:
         "grid",
         "parameters",
     }:
-        raise BadInput(f"{path} is no sweep: it needs notebook and grid, and may have parameters")
+        raise BadInput(f"{path} is not a sweep: it needs notebook and grid, and may have parameters")
     if content["grid"] == []:
         raise BadInput(f"{path}: grid is an empty list: there would be nothing to measure")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", str(content["notebook"])):
-        raise BadInput(f"{path}: notebook is the name of one in notebooks/, without folder and ending")
+        raise BadInput(
+            f"{path}: notebook must be the name of a notebook in notebooks/, without folder and suffix"
+        )
     notebook = run_folder.notebooks() / f"{content['notebook']}.ipynb"
     known = parameters_of(notebook)
     points = list(_points(path, content))
@@ -161,7 +163,7 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:
             at = dict(zip(axes, values, strict=True))
             name = "-".join(map(_word, values)) or "all"
             if name in seen:
-                raise BadInput(f"{path}: the point {name} is there twice")
+                raise BadInput(f"{path}: the grid has the point {name} twice")
             seen.add(name)
             yield SweepPoint(name, _with_files({**common, **own, **at}, path.parent))
 
@@ -235,7 +237,7 @@ def run(
     if not left:
         say(f"all {len(order)} points were measured before; to measure anew, remove {folder}")
     elif len(left) < len(order):
-        say(f"{len(order) - len(left)} of {len(order)} points were measured before; going on in {folder}")
+        say(f"{len(order) - len(left)} of {len(order)} points were measured before; continuing in {folder}")
     if left:
         (measure or _one_by_one)(sweep, left, bar)
     without = failed(folder)
@@ -302,7 +304,7 @@ def _measure_on(sweep: Sweep, point: SweepPoint, leased: str, lend: Callable[[st
     except Failed as error:
         if not lend(leased):
             raise
-        bar.say(f"{error}; its lab VM was booted anew, and the point goes on")
+        bar.say(f"{error}; labkit booted its lab VM again and continues the point")
         _measure(sweep, point, bar)
 
 
@@ -325,12 +327,12 @@ def show(folder: Path, bar: Bar) -> Path:
     """
     if (folder / "sweep.json").exists():
         raise BadInput(
-            f"the sweep in {folder} is not finished: give the same labkit sweep command again, and it goes on"
+            f"the sweep in {folder} is not finished: repeat the same labkit sweep command to continue it"
         )
     described = run_folder.read_run(folder)
     if not run_folder.is_finished(folder, described):
         raise BadInput(
-            f"the run in {folder} is not finished: run the same again with --folder {folder}, and it goes on"
+            f"the run in {folder} is not finished: repeat the command with --folder {folder} to continue it"
         )
     notebooks = run_folder.notebooks()
     result = next(iter(notebooks.glob(f"*_{described['experiment']}.ipynb")), None)

@@ -78,7 +78,7 @@ BAD_RUNS = [
     ("run datapaths congestion=nonesuch duration_s=1 omit_s=0", "congestion"),
     (
         "run datapaths endpoint=shared_guest pairs=1,33 protocol=ping",
-        "one guest for 66 ends would have cpus=66",
+        "one guest for 66 endpoints needs cpus=66",
     ),
     ("shell nothing", "nothing is not a topology: choose"),
     ("shell veth pairs=0", "pairs=0 is outside"),

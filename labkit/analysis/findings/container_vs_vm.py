@@ -286,6 +286,6 @@ def objections(result: pd.DataFrame) -> Iterator[str]:
     if math.isfinite(busy) and busy > 1:
         yield (
             f"`ip_rcv` cannot have taken {two['ip_rcv_s'] * 1e3:.0f} ms a packet in the VM: with"
-            f" {two['received_pps']:.0f} datagrams a second that is {busy:.1f} CPUs. One printed call, with whatever"
-            " interrupted it, is no distribution."
+            f" {two['received_pps']:.0f} datagrams a second that is {busy:.1f} CPUs. A single printed call,"
+            " interrupts included, is not a distribution."
         )

@@ -12,8 +12,8 @@ from labkit.common.units import si
 
 ALIKE = 1.2  # the largest ratio of the arms' shortest calls at which their times are comparable
 TABLE = (
-    "What functions took themselves (self time) in these two packets: what only one of them called stands first. One"
-    " packet each shows what is called; how much dearer it is, the profiles tell."
+    "Self time of each function in these two packets. Functions that only one of them called come first. A single"
+    " packet shows what is called. The profiles show how much more it costs."
 )
 
 
@@ -33,7 +33,7 @@ def side_by_side(arms: Sequence[Sequence[PacketCalls]]) -> Iterator[str | Flame 
             yield TABLE + _mood(there[0].shortest_s, other.shortest_s)
             yield packets_compared(there[0], other)
         if len(there) == 1 < len(each):
-            yield f"Only {there[0].arm} has calls of {root} that were recorded."
+            yield f"Calls of {root} were recorded for {there[0].arm} only."
 
 
 def _mood(left_s: float, right_s: float) -> str:
@@ -41,6 +41,6 @@ def _mood(left_s: float, right_s: float) -> str:
     if min(left_s, right_s) <= 0 or max(left_s, right_s) / min(left_s, right_s) < ALIKE:
         return ""
     return (
-        f" Of all calls the shortest took {si(left_s, 's')} on one side and {si(right_s, 's')} on the other: the"
-        " machine or its tracer was not equally fast in both, so times cannot be compared; what was called can."
+        f" The shortest call took {si(left_s, 's')} on one side and {si(right_s, 's')} on the other, so the"
+        " machine or its tracer was not equally fast. Compare which functions were called, not their times."
     )

@@ -35,16 +35,14 @@ def table(point: ProfiledPoint) -> Table:
         for pair in (pair for report, _ in rounds for pair in report.get("loss", []) if pair.get("unit")):
             units[name] = pair["unit"]
     if not columns:
-        return title, f"The way of the packets is not known.{in_guests(seen)}", None
+        return title, f"The path of the packets is not known.{in_guests(seen)}", None
     places = _merged([[place for place in own if place != ALL] for own in columns.values()])
     shown = pd.DataFrame(columns).reindex([*places, ALL]).fillna("–")
-    words = f"Of {_sent(units)}; mean of the rounds with its 95 % interval; hops in the order of the way."
+    words = f"Of {_sent(units)}; mean of the rounds with its 95 % interval; hops in the order of the path."
     if any(place.startswith(FRAMES) for place in places):
-        words += (
-            " Frames that are fragments, or have others in them, stand apart: of the frames that were sent."
-        )
+        words += " Fragments and encapsulating frames are listed separately, as shares of the frames that were sent."
     if point.protocol == "udp" and "frames" in units.values():
-        words += " What sockets lost is not in it."
+        words += " Losses at sockets are not included."
     return title, words + in_guests(seen), shown
 
 

@@ -130,7 +130,7 @@ class Child:
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
         if code == -signal.SIGKILL and _out_of_memory():
-            how += ", as the lab VM was out of memory (memory_mib gives it more)"
+            how += ", because the lab VM was out of memory (memory_mib gives it more)"
         return f"{how}{': ' if last else ''}{''.join(last)}"
 
 

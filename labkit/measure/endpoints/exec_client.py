@@ -206,7 +206,7 @@ def main() -> int:
         code = _relay(talk, caught)
     except (Over, OSError) as error:
         words_of = f": {error}" if str(error) else ""
-        _write(2, f"{os.path.basename(folder)} has gone, or does not answer{words_of}\n".encode())
+        _write(2, f"{os.path.basename(folder)} no longer exists, or does not answer{words_of}\n".encode())
         return 125
     if code < 0:  # end by the same signal
         if -code not in (signal.SIGKILL, signal.SIGSTOP):

@@ -178,5 +178,5 @@ def no_guest(kind: str, place: Place) -> None:
     """Raise Unsupported for a place in the kernel of a guest."""
     if place.kernel is not None:
         raise Unsupported(
-            f"{kind} cannot be changed inside a guest yet: sysctl can, and everything in namespaces and containers"
+            f"{kind} cannot be changed inside a guest: use endpoint=namespace or container, or a sysctl"
         )

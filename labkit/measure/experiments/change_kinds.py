@@ -56,7 +56,7 @@ def _pairs(kind: str, text: str) -> dict[str, Any]:
     """Parse `gro off tso off` into a mapping."""
     words = text.split()
     if not words or len(words) % 2:
-        raise BadInput(f"{kind} takes names with a value behind each: {text!r} is not")
+        raise BadInput(f"{kind} {text!r}: write names, each followed by its value")
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
@@ -79,7 +79,7 @@ class Sysctl(Kind):
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
-            raise BadInput(f"sysctl takes NAME=VALUE: {text!r} is not")
+            raise BadInput(f"sysctl {text!r}: write NAME=VALUE")
         return {name.strip(): value.strip()}
 
     def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Sysctl(Kind):
                 raise BadInput(f"sysctl {name}={value!r}: a value has letters, digits, spaces and . , : _ -")
             if not name.startswith(("net.", "net/")):
                 raise BadInput(
-                    f"sysctl {name}: only net. belongs to a namespace; machine_sysctl changes others"
+                    f"sysctl {name}: only net.* belongs to a namespace; use machine_sysctl for others"
                 )
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -184,7 +184,7 @@ class Nftables(Kind):
     def check(self, options: Mapping[str, Any]) -> None:
         text_options("nftables", options, "file", "rules", "digest")
         if digest(options["rules"].encode()) != options["digest"]:
-            raise BadInput("nftables: the rules do not have the digest that stands beside them")
+            raise BadInput("nftables: the rules do not match the digest beside them")
         # nft would read any file that the user can read, and quote it in its messages.
         if re.search(r"\binclude\b", options["rules"]):
             raise BadInput(
@@ -306,7 +306,7 @@ class Offload(Kind):
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():
             if after[OFFLOAD_NAMES.get(name, name)] != value:
-                raise Unsupported(f"{place} does not let its offload {name} be {value}")
+                raise Unsupported(f"{place} cannot set its offload {name} to {value}")
 
 
 class Counts(Kind):
@@ -325,7 +325,7 @@ class Counts(Kind):
     def check(self, options: Mapping[str, Any]) -> None:
         for name, value in options.items():
             if name not in ("rx", "tx", "combined", "other", "rx-mini", "rx-jumbo"):
-                raise BadInput(f"{self._name} {name}: there are rx, tx, combined, other, rx-mini, rx-jumbo")
+                raise BadInput(f"{self._name} {name}: choose rx, tx, combined, other, rx-mini, rx-jumbo")
             _number(f"{self._name} {name}", value, 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -367,7 +367,7 @@ class Mtu(Kind):
                 netlink.set_link(_link(place).index, up=False, mtu_bytes=int(options["bytes"]))
             )
         except netlink.LinkError as error:
-            raise Failed(f"{place} does not take an MTU of {options['bytes']} bytes: {error}") from None
+            raise Failed(f"{place} does not accept an MTU of {options['bytes']} bytes: {error}") from None
 
 
 def _link(place: Place) -> netlink.Link:
@@ -429,7 +429,7 @@ class Filter(Kind):
     def check(self, options: Mapping[str, Any]) -> None:
         text_options("tc_filter", options, "way", "words")
         if options["way"] not in self.WAYS:
-            raise BadInput(f"tc_filter {options['way']}: there are {', '.join(self.WAYS)}")
+            raise BadInput(f"tc_filter {options['way']}: choose {', '.join(self.WAYS)}")
         _tc_words("tc_filter", options["words"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -478,7 +478,7 @@ class Bpf(Kind):
             content = bpf_object.passing(self._own)
             return self._options("pass", self._own, content)
         if len(words) not in (2, 3):
-            raise BadInput(f"{self._name} takes pass, or FILE SECTION sha256:DIGEST: {text!r} is not")
+            raise BadInput(f"{self._name} {text!r}: write pass, or FILE SECTION sha256:DIGEST")
         return self._read(words[0], words[1], words[2] if words[2:] else None, files)
 
     def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
@@ -492,9 +492,9 @@ class Bpf(Kind):
         content = files.read(name)
         own = digest(content)
         if parameters is None:
-            raise BadInput(f"{self._name} {name}: say which file it is by its digest, {own[:19]}")
+            raise BadInput(f"{self._name} {name}: add the digest of the file, {own[:19]}")
         if not re.fullmatch(SHORT_DIGEST, str(parameters)) or not own.startswith(str(parameters)):
-            raise BadInput(f"{self._name} {name}: its digest is {own[:19]}, and not {parameters}")
+            raise BadInput(f"{self._name} {name}: its digest is {own[:19]}, not {parameters}")
         return self._options(Path(name).name, section, content)
 
     @staticmethod
@@ -507,7 +507,7 @@ class Bpf(Kind):
         if not re.fullmatch(SECTION, options["section"]):
             raise BadInput(f"{self._name}: {options['section']!r} is not the name of a section")
         if digest(self._object(options)) != options["digest"]:
-            raise BadInput(f"{self._name}: the object does not have the digest that stands beside it")
+            raise BadInput(f"{self._name}: the object does not match the digest beside it")
 
     def _object(self, options: Mapping[str, Any]) -> bytes:
         try:
@@ -626,7 +626,7 @@ class Neighbour(Kind):
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
         words = text.split()
         if len(words) != 2:
-            raise BadInput(f"neighbour takes ADDRESS MAC: {text!r} is not")
+            raise BadInput(f"neighbour {text!r}: write ADDRESS MAC")
         return {"address": words[0], "mac": words[1]}
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -736,7 +736,7 @@ class Parameter(Kind):
             return {self._only: text}
         name, equals, value = text.partition("=")
         if not equals:
-            raise BadInput(f"parameter takes NAME=VALUE: {text!r} is not")
+            raise BadInput(f"parameter {text!r}: write NAME=VALUE")
         return {name.strip(): value.strip()}
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -744,7 +744,7 @@ class Parameter(Kind):
             raise BadInput("parameter needs NAME=VALUE")
         for name, value in options.items():
             if name not in PARAMETERS:
-                raise BadInput(f"parameter {name} cannot be a change; there are {', '.join(PARAMETERS)}")
+                raise BadInput(f"parameter {name} cannot be a change: choose {', '.join(PARAMETERS)}")
             if not isinstance(value, (str, int, float)):
                 raise BadInput(f"parameter {name}: one value is needed")
 
@@ -831,5 +831,5 @@ KINDS: dict[str, Kind] = {
 def find(name: str) -> Kind:
     """Return the kind `name`. Raises BadInput with the known kinds."""
     if name not in KINDS:
-        raise BadInput(f"there is no kind of change {name!r}; there are {', '.join(KINDS)}")
+        raise BadInput(f"there is no kind of change {name!r}: choose {', '.join(KINDS)}")
     return KINDS[name]

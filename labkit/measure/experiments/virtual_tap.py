@@ -36,7 +36,7 @@ HELP = {
     "uplink_bps": SWITCH["uplink_bps"],
     "uplink_mtu": SWITCH["uplink_mtu"],
     "also": "further arms: topologies with options, such as ovs_netdev+mirrors=1+snaplen=96, or without",
-    "loads": "what is run through the switch, one after the other: udp or tcp, each with or without :BYTES; with @RATE"
+    "loads": "loads through the switch, one after the other: udp or tcp, each with or without :BYTES; with @RATE"
     " (bit/s) in a whole run at that rate instead of slices",
     "generator": "say loads instead",
     "protocol": "say loads instead",
@@ -44,7 +44,7 @@ HELP = {
     "rate_bps": "say loads instead: udp:512@1e8",
     "whole_runs": "not used: loads with a rate are whole runs, others slices",
     "half_width": "not used: all rounds are measured",
-    "nodes": "not used: a switch is of one host, and a tunnel's far end a namespace of it",
+    "nodes": "not used: the switch and the far ends of its tunnels are on one host",
     "observe": f"{usual.HELP['observe']}; with the first load",
 }
 

@@ -39,7 +39,7 @@ UNUSED = ("generator", "protocol", "length_bytes", "half_width", "nodes")
 
 HELP = {
     **usual.HELP,
-    "loads": "what is run between the ends, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
+    "loads": "loads between the endpoints, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
     "topology": "what is changed, one",
     "generator": "say loads instead",
     "protocol": "say loads instead",

@@ -20,14 +20,14 @@ _CHILD_KILLED = "unshare: sigprocmask unblock failed: Invalid argument"
 # What unshare writes if the kernel refuses a namespace, and what it means (namespaces(7), user_namespaces(7)).
 _NO_NAMESPACE = {
     "unshare: unshare failed: No space left on device": (
-        "may not make a namespace: their number is limited here, as root raise the sysctls"
+        "cannot create a namespace, because their number is limited: as root, raise the sysctls"
         " user.max_user_namespaces and user.max_net_namespaces"
     ),
     "unshare: unshare failed: Operation not permitted": (
-        "may not make a namespace: run labkit as root, or allow user namespaces (as root: sysctl"
+        "is not permitted to create a namespace: run labkit as root, or allow user namespaces (as root: sysctl"
         " kernel.unprivileged_userns_clone=1, or kernel.apparmor_restrict_unprivileged_userns=0)"
     ),
-    "unshare: unshare failed: Invalid argument": "cannot make a namespace: this kernel lacks one of their kinds",
+    "unshare: unshare failed: Invalid argument": "cannot create a namespace: this kernel lacks one kind of them",
 }
 
 LONGEST_LINE = 128 << 20  # bytes of one line of a conversation
@@ -112,7 +112,7 @@ class Conversation:
     def words(self) -> str:
         """Say how it ended, with the last line that it wrote on standard error."""
         if self._silent_s is not None:
-            return f"said nothing for {self._silent_s:g} s"
+            return f"was silent for {self._silent_s:g} s"
         returncode = self._popen.wait()
         last = content_of(self._stderr).strip().splitlines()[-1:]
         if last == [_CHILD_KILLED]:

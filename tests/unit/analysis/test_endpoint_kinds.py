@@ -247,7 +247,10 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
     assert titles == [f"{arm}: {root}" for root in ROOTS for arm in arms]
     half = traced(tmp_path / "half", status="failed", reason="it ended early")
     _, missing, *pieces = packets(half)
-    assert missing == "*veth_bridge/container was traced, and no calls of it count: failed (it ended early).*"
+    assert (
+        missing
+        == "*veth_bridge/container was traced, but none of its calls can be used: failed (it ended early).*"
+    )
     assert len(pieces) == 2
     none = save(tmp_path / "none", rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp"))
     assert packets(none) == ["*Not measured: set `observe=function_graph`.*"]
@@ -264,8 +267,8 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
         ({"protocol": "tcp"}, "protocol=tcp: say loads instead"),
         ({"slices": 3}, "slices=3: not used"),
         ({"half_width": 0.5}, "half_width=0.5: not used: all rounds are measured"),
-        ({"nodes": "two"}, "nodes=two: not used: guests are of one host"),
-        ({"topology": "veth_bridge,macvlan_bridge"}, "on one topology at a time"),
+        ({"nodes": "two"}, "nodes=two: not used: guests run on one host"),
+        ({"topology": "veth_bridge,macvlan_bridge"}, "on one topology; name one"),
         ({"topology": "veth"}, "veth does not support endpoint="),
     ],
 )

@@ -238,7 +238,7 @@ def test_hosts_compared_by_ratios_only(tmp_path: Path, name: str) -> None:
 def test_hosts_need_a_common_baseline(tmp_path: Path) -> None:
     left = save(tmp_path / "monday", rows({"veth_bridge": 1.0}))
     right = save(tmp_path / "tuesday", rows({"veth_bridge": 1.0}, kernel="6.18.5"))
-    with pytest.raises(BadInput, match="of different hosts, whose speeds are not compared"):
+    with pytest.raises(BadInput, match="on different hosts, whose speeds are not compared"):
         compare(left, right)
 
 

@@ -306,7 +306,10 @@ def test_control_vetoes() -> None:
     differs = replace(QUIET, ratio=1.1, wide_low=1.01, wide_high=1.2)
     for control, says in (
         (None, "v was not measured twice"),
-        (replace(QUIET, low=None, high=None, wide_low=None, wide_high=None), "measured twice only once"),
+        (
+            replace(QUIET, low=None, high=None, wide_low=None, wide_high=None),
+            "measured twice in one round only",
+        ),
         (differs, "v differs from itself (ratio 1.1 [1.01, 1.2] at 99 %)"),
         (replace(differs, low=1.01, high=1.2, wide_low=None, wide_high=None), "v differs from itself"),
     ):

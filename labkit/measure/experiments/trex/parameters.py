@@ -61,7 +61,7 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
         left_out(self, UNUSED, _WORDS)
         super().check()
         if self.server is None:
-            raise BadInput("TRex's server is missing: say server=HOST or server=HOST:PORT")
+            raise BadInput("the TRex server is missing: add server=HOST or server=HOST:PORT")
         client.address(self.server)
         client.ports(self.ports)
         if self.where != "here":

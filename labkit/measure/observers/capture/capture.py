@@ -189,7 +189,7 @@ def _stopped(forked: process.Forked, settle_s: float, path: Path) -> RecorderRep
         reply = forked.stop(settle_s + DRAIN_S + WRITE_S)
         report = msgspec.json.decode(reply, type=RecorderReport)
     except (Failed, msgspec.DecodeError) as error:
-        raise Failed(f"the packet recorder {error}; {path} holds what it wrote before") from None
+        raise Failed(f"the packet recorder {error}; {path} contains what it wrote before") from None
     if report.error:
         raise Failed(f"packets could not be recorded: {report.error}")
     return report

@@ -125,7 +125,7 @@ def test_fragmentation_and_segmentation_words() -> None:
         ({"rate_bps": 1e6}, "arrived: the requested rate determines the time between datagrams."),
         (
             {"pairs": 8},
-            "there the senders are the limit, and the time between datagrams is between those of all senders together",
+            "there the senders are the limit, and the time between datagrams is that of all senders together",
         ),
         ({"streams": 4}, "there the senders are the limit"),
     ],

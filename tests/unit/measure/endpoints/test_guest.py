@@ -55,11 +55,11 @@ def test_invalid_guest_is_refused(word: str, says: str) -> None:
         ({"endpoint": "jail"}, "namespace, container, guest"),
         ({"endpoint": "guest,guest"}, "none twice"),
         ({"endpoint": "guest", "topology": "veth"}, "does not support endpoint="),
-        ({"guest": "debian"}, "say endpoint=guest"),
+        ({"guest": "debian"}, "add endpoint=guest"),
         ({"endpoint": "guest", "guest": "debian,queues=2"}, "cpus=2"),
         (
             {"endpoint": "namespace,shared_guest", "guest": "debian,cpus=2", "pairs": "1,17"},
-            r"one guest for 34 ends would have cpus=68,.*choose fewer pairs",
+            r"one guest for 34 endpoints needs cpus=68,.*choose fewer pairs",
         ),
         ({"endpoint": "shared_guest", "guest": "debian,memory_mib=5000", "pairs": "32"}, "memory_mib=320000"),
         ({"endpoint": "shared_guest,guest", "affinity": "0,1"}, "a guest has CPUs 0 to 0; cpus=N"),
@@ -122,7 +122,7 @@ def test_early_qemu_exit_is_not_a_kvm_failure(tmp_path: Path) -> None:
 def test_shared_guest_size_is_bounded() -> None:
     parameters = parse("debian,cpus=2")
     assert More(32).of(parameters).machine.cpus == 64
-    with pytest.raises(BadInput, match=r"one guest for 33 ends would have cpus=66,.*choose fewer pairs"):
+    with pytest.raises(BadInput, match=r"one guest for 33 endpoints needs cpus=66,.*choose fewer pairs"):
         More(33).of(parameters)
 
 

@@ -155,10 +155,10 @@ def test_content_digest(tmp_path: Path) -> None:
         "at": "server",
         "options": {"file": "x", "rules": RULES, "digest": digest(b"other")},
     }
-    with pytest.raises(BadInput, match="do not have the digest"):
+    with pytest.raises(BadInput, match="do not match the digest"):
         one({"name": "x", "steps": [step]})
     (tmp_path / "pass.o").write_bytes(b"object")
-    with pytest.raises(BadInput, match="say which file it is by its digest, sha256:"):
+    with pytest.raises(BadInput, match="add the digest of the file, sha256:"):
         one("x: xdp pass.o xdp at server", tmp_path)
     with pytest.raises(BadInput, match="its digest is"):
         one("x: xdp pass.o xdp sha256:000000000000 at server", tmp_path)

@@ -50,10 +50,10 @@ def test_rows_say_what_the_switch_is() -> None:
         ({"tunnel": "gre"}, "tunnel=gre: there are off, vxlan"),
         (
             {"case": "vm_to_vm", "tunnel": "vxlan"},
-            "vm_to_vm has no network that a tunnel could reach: say tunnel=off",
+            "vm_to_vm has no network behind a tunnel: add tunnel=off",
         ),
         ({"rules_count": "3"}, "rules_count=3 is outside 4 to 65536"),
-        ({"rules_count": "15"}, "rules_count=15 is too few for pairs=4: 16 rules are the least"),
+        ({"rules_count": "15"}, "rules_count=15 is too few for pairs=4: 16 rules are the minimum"),
         ({"rules_count": "70000"}, "rules_count=70000 is outside 4 to 65536"),
         ({"flows": "0"}, "flows=0 is outside 1 to 65536"),
         ({"flows": "100000"}, "flows=100000 is outside 1 to 65536"),

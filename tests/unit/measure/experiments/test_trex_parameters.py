@@ -13,7 +13,7 @@ from labkit.measure.traffic.trex import client
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "TRex's server is missing"),
+        ({}, "the TRex server is missing"),
         ({"server": "-x"}, "server=-x: write HOST or HOST:PORT"),
         ({"server": "host:99999"}, "with the port of TRex's RPC"),
         ({"server": "host", "ports": "0"}, "name pairs of different ones"),
