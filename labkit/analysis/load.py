@@ -191,7 +191,7 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
-    least = ok.groupby([*GROUP, "role", "topology", "method"], dropna=False)["value"].transform(least_fed)
+    least = ok.groupby([*GROUP, "role", "topology", "method"], dropna=False)["value"].transform(starved_limit)
     ok["starved"] = ok["value"].lt(least) | least.isna()
     ok["log"] = np.log(ok["value"].astype(float).mask(ok["starved"], least))
     for key, group in groups(ok):
@@ -202,7 +202,7 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
     return ok
 
 
-def least_fed(values: pd.Series[float]) -> float:
+def starved_limit(values: pd.Series[float]) -> float:
     """Return the least of an arm's values that is not starved, or NaN."""
     fed = values[values.gt(0) & values.ge(STARVED * values.median())]
     return float(fed.min()) if len(fed) else math.nan
@@ -294,7 +294,7 @@ def each_doubt(rows: pd.DataFrame) -> pd.Series[str]:
 
 def group_similar(reasons: pd.Series[str]) -> pd.Series[str]:
     """Replace reasons that differ only in numbers by the first of them, marked as an example."""
-    same = bare(reasons)
+    same = without_numbers(reasons)
     first = reasons.groupby(same).transform("first")
     several = reasons.groupby(same).transform("nunique").gt(1)
     return first.mask(several, first + " (for example)")
@@ -307,10 +307,10 @@ def group_text(key: Key, host: str = "") -> str:
     words += [f"{of['pairs']:g} pair{'s' * (of['pairs'] != 1)}"] if of["pairs"] is not None else []
     words += [f"MTU {of['mtu_bytes']:g}"] if of["mtu_bytes"] is not None else []
     there = [f"on {host}"] if host else [f"in {of['where']}"] if of["where"] not in (None, "here") else []
-    return ", ".join([*words, *unusual(of), *there])
+    return ", ".join([*words, *non_defaults(of), *there])
 
 
-def unusual(of: Mapping[str, Any]) -> list[str]:
+def non_defaults(of: Mapping[str, Any]) -> list[str]:
     """Describe the parameters of a group that are not defaults, except protocol, pairs, MTU and host."""
     words = ["two nodes"] if of["nodes"] == "two" else []
     words += [f"by {of['generator']}"] if of["generator"] not in (None, "iperf3", "ping") else []
@@ -336,6 +336,6 @@ def unusual(of: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def bare(reasons: pd.Series[str]) -> pd.Series[str]:
+def without_numbers(reasons: pd.Series[str]) -> pd.Series[str]:
     """Return the reasons with every number replaced by 0."""
     return reasons.str.replace(r"\d+([.,]\d+)*", "0", regex=True)

@@ -24,11 +24,11 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
     """
     parameters = rows[rows["observer"].eq(observer)]
     own = parameters[parameters["status"].eq("ok")]
-    usual = set(load.bare(load.each_doubt(rows[rows["observer"].isna()])))
+    usual = set(load.without_numbers(load.each_doubt(rows[rows["observer"].isna()])))
     seen = own.get("observed", ())
     by_bpf = sum(observed(profile_doubts).get("tracer") == "bpf" for profile_doubts in seen)
     each = pd.concat([load.each_doubt(own), pd.Series([BPF] * by_bpf, dtype="str")])
-    each = each[~load.bare(each).isin(usual)]
+    each = each[~load.without_numbers(each).isin(usual)]
     lines = [
         f"{doubt} (in {count} of {units.many(len(own), 'row')})"
         for doubt, count in load.group_similar(each).value_counts(sort=False).items()

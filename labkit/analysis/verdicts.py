@@ -193,7 +193,7 @@ def _unmeasured(
     )
 
 
-def medians_apart(df: pd.DataFrame) -> list[str]:
+def contradicting_medians(df: pd.DataFrame) -> list[str]:
     """Return a sentence for each verdict whose interval does not contain the quotient of the two arms' medians."""
     df = complete(df)
     ok = measured(df)

@@ -196,7 +196,7 @@ class _Writer:
 
 @contextlib.contextmanager
 def _writing(path: Path, one: LiveMonitor) -> Iterator[_Writer]:
-    with run_folder.write_errors(path), safe_files.anew(path) as file:
+    with run_folder.write_errors(path), safe_files.create_new(path) as file:
         yield _Writer(path, file, one.hop, one.request.snap_bytes)
 
 

@@ -283,26 +283,26 @@ def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
     planned = list(map(sweep.planned_s, points))
     for point in points:  # a missing kernel is reported before the first point
         hosts.resolved(where(point))
-    with hosts.lending(sweep.folder, bar.say) as lend:
+    with hosts.leasing(sweep.folder, bar.say) as lease:
         for number, point in enumerate(points):
             bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
             # Two nodes boot their own lab VMs with a cable between them.
             leased = "here" if point.parameters.get("nodes") == "two" else where(point)
             try:
-                _measure_on(sweep, point, leased, lend, bar)
+                _measure_on(sweep, point, leased, lease, bar)
             except Failed as error:
                 if where(point) == "here":
                     raise
                 go_on_without(sweep, point, str(error), bar)
 
 
-def _measure_on(sweep: Sweep, point: SweepPoint, leased: str, lend: Callable[[str], bool], bar: Bar) -> None:
+def _measure_on(sweep: Sweep, point: SweepPoint, leased: str, lease: Callable[[str], bool], bar: Bar) -> None:
     """Measure a point on its host. If its lab VM has ended, boot it again and retry once."""
-    lend(leased)
+    lease(leased)
     try:
         _measure(sweep, point, bar)
     except Failed as error:
-        if not lend(leased):
+        if not lease(leased):
             raise
         bar.say(f"{error}; labkit booted its lab VM again and continues the point")
         _measure(sweep, point, bar)

@@ -80,7 +80,12 @@ class ContainerVsVm:
             display(Markdown(f"*{_missing(self.profiles, TIMERS)}*"))
         else:
             display(result.style.hide(axis="index").format(_formats(result), na_rep="–", escape="html"))
-        _list([*profile_doubts.profile_doubts(self.profiles, self.rows, TIMERS), *objections(self.published)])
+        _list(
+            [
+                *profile_doubts.profile_doubts(self.profiles, self.rows, TIMERS),
+                *report_contradictions(self.published),
+            ]
+        )
 
     def packets(self) -> None:
         """Show the calls for one packet with each kind of endpoint, if `observe` had function_graph."""
@@ -262,7 +267,7 @@ def _ratio_text(line: pd.Series[Any]) -> str:
     return f"{lines}{interval}, {line['word']}"
 
 
-def objections(result: pd.DataFrame) -> Iterator[str]:
+def report_contradictions(result: pd.DataFrame) -> Iterator[str]:
     """Yield sentences on what the published figures themselves, by computation, say against the report's conclusion."""
     if "ip_rcv_s" in result:
         timed = result[result["ip_rcv_s"].notna()].to_dict("records")

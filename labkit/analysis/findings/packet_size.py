@@ -43,13 +43,13 @@ SEEN_SURE = (
 OFFLOADS = ("tx-udp-segmentation", "generic-receive-offload", "rx-gro-list", "rx-udp-gro-forwarding")
 
 
-def travelled(rows: pd.DataFrame) -> list[str]:
+def transport(rows: pd.DataFrame) -> list[str]:
     """Return how datagrams travelled: whole or in fragments, with which offloads, and whether all arrived."""
     result = cost_model.per_round(rows)
     lines = [
         line
         for key, group in load.groups(result, cost_model.BY)
-        for line in _travelled(_named(key, result), group)
+        for line in _transport(_named(key, result), group)
     ]
     return lines + _offloads(rows[rows["status"].eq("ok") & rows["protocol"].eq("udp")])
 
@@ -118,7 +118,7 @@ def all_findings(
     rows: pd.DataFrame, curves: Sequence[Curve], profiles: pd.DataFrame | None = None
 ) -> list[str]:
     """Return all findings."""
-    lines = [*travelled(rows), *fits(curves), *differences(curves)]
+    lines = [*transport(rows), *fits(curves), *differences(curves)]
     return lines if profiles is None or not len(profiles) else [*lines, *functions(profiles)]
 
 
@@ -155,7 +155,7 @@ def _where(curve: Curve, among: Sequence[Curve]) -> str:
     return _named(curve.key, pd.DataFrame([one.of for one in among]))
 
 
-def _travelled(where: str, group: pd.DataFrame) -> Iterator[str]:
+def _transport(where: str, group: pd.DataFrame) -> Iterator[str]:
     mtu, family = int(group["mtu_bytes"].iloc[0]), int(group["family"].iloc[0])
     cut = group[group["fragments_count"] > 1].drop_duplicates("length_bytes").sort_values("length_bytes")
     each = [f"{one['fragments_count']} of {one['length_bytes']:.0f} bytes" for _, one in cut.iterrows()]

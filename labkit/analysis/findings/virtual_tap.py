@@ -85,7 +85,7 @@ def table(taxes: Sequence[Tax]) -> pd.DataFrame:
 
 def copies(rows: pd.DataFrame) -> list[str]:
     """Return sentences on whether mirrors made all copies, and how many copies their readers missed."""
-    result = mirror_tax.made(rows)
+    result = mirror_tax.copy_counts(rows)
     if not result:
         return []
     among = [one.key for one in result]

@@ -30,13 +30,13 @@ def side_by_side(arms: Sequence[Sequence[PacketCalls]]) -> Iterator[str | Flame 
         span_s = max(packet.tree.root.total_ns for packet in there) / 1e9
         yield from (packet.drawn(span_s) for packet in there)
         for other in there[1:]:
-            yield TABLE + _mood(there[0].shortest_s, other.shortest_s)
+            yield TABLE + _speed_warning(there[0].shortest_s, other.shortest_s)
             yield packets_compared(there[0], other)
         if len(there) == 1 < len(each):
             yield f"Calls of {root} were recorded for {there[0].arm} only."
 
 
-def _mood(left_s: float, right_s: float) -> str:
+def _speed_warning(left_s: float, right_s: float) -> str:
     """Return a warning if the machine was faster on one of the sides, or else an empty text."""
     if min(left_s, right_s) <= 0 or max(left_s, right_s) / min(left_s, right_s) < ALIKE:
         return ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkit.analysis.flame import folded_stacks
-from labkit.analysis.flame.frame_tree import Tree, grown
+from labkit.analysis.flame.frame_tree import Tree, build_tree
 from labkit.analysis.flame.significance import Floats
 from labkit.common import units
 from labkit.common.errors import BadInput
@@ -82,7 +82,7 @@ class Arm:
         """Return all stacks as one tree, with a column of samples per round. Raises BadInput if there are no rounds."""
         if not self.rounds:
             raise BadInput(f"{self.name} has no profile: profile at least one round of it")
-        return grown([each.stacks for each in self.rounds])
+        return build_tree([each.stacks for each in self.rounds])
 
     def stacks(self) -> folded_stacks.Stacks:
         """Return the stacks of all rounds together."""

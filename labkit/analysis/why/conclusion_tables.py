@@ -83,6 +83,6 @@ def _line(split: Split, size: Estimate, left: str, right: str) -> dict[str, str]
     return {
         "left": left,
         "right": right,
-        f"difference, {split.unit.unit}": units.give_or_take(size.difference / by, size.half / by, sign=True),
+        f"difference, {split.unit.unit}": units.plus_minus(size.difference / by, size.half / by, sign=True),
         "differs": "yes" if size.certain else "no",
     }

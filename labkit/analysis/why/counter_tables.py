@@ -147,7 +147,7 @@ def _cpu_time(point: ProfiledPoint) -> Table:
                 times[f"softirq on CPU {cpu}{CLOCK}"] += kinds.get("softirq_s", 0.0)
             for guest, its in report.get("guests", {}).items():
                 own_s = sum(kinds.get("softirq_s", 0.0) for kinds in its["cpus"].values())
-                times[f"softirq in the guest {numberless(guest)}{CLOCK}"] += own_s
+                times[f"softirq in the guest {without_pair_number(guest)}{CLOCK}"] += own_s
             counts[-1].append((times, work if has_known_work(busy_s) else math.nan))
     table, left_out = _compared(point, counts, everything=True, one=of.one, unit_s=of.unit_s)
     table.index = [str(name).replace(CLOCK, f", {of.unit}") for name in table.index]
@@ -235,7 +235,7 @@ def _flat(report: dict[str, Any]) -> dict[str, int]:
             for group, counts in kind.items():
                 for name, count in counts.items():
                     if isinstance(count, int | float):
-                        result[f"{numberless(space)}: {group} {name}"] += round(count)
+                        result[f"{without_pair_number(space)}: {group} {name}"] += round(count)
     cpus = {"CPUs": report} | {
         f"CPUs of the guest {name}": its for name, its in report.get("guests", {}).items()
     }
@@ -243,7 +243,7 @@ def _flat(report: dict[str, Any]) -> dict[str, int]:
         for counts in its.get("cpus", {}).values():
             for name, count in counts.items():
                 if isinstance(count, int | float) and not name.endswith("_s"):
-                    result[f"{numberless(place)}: {name}"] += round(count)
+                    result[f"{without_pair_number(place)}: {name}"] += round(count)
     return dict(result)
 
 
@@ -260,7 +260,7 @@ def in_guests(seen: Observed) -> str:
     return " Only this machine's counters are here: the guests' counters were not read."
 
 
-def numberless(text: str) -> str:
+def without_pair_number(text: str) -> str:
     """Remove the pair's number: `client3:eth0 sends` becomes `client:eth0 sends`."""
     return re.sub(r"\b(client|server)\d+\b", r"\1", text)
 
@@ -367,7 +367,7 @@ def _left_out(heads: Sequence[str], counts: Counted) -> str:
 
 def number_texts(middle: Any, half: Any, sign: bool = False) -> list[str]:
     """Return each number as text with half its interval."""
-    return [units.give_or_take(float(one), float(by), sign) for one, by in zip(middle, half, strict=True)]
+    return [units.plus_minus(float(one), float(by), sign) for one, by in zip(middle, half, strict=True)]
 
 
 def others(point: ProfiledPoint, known: Set[str]) -> Iterator[Table]:

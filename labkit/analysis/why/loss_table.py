@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis.flame.significance import half_interval
-from labkit.analysis.why.counter_tables import NOT, Table, in_guests, numberless, observed_by
+from labkit.analysis.why.counter_tables import NOT, Table, in_guests, observed_by, without_pair_number
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.common.units import give_or_take
+from labkit.common.units import plus_minus
 
 ALL, FRAMES = "in all", "frames: "
 
@@ -30,7 +30,7 @@ def table(point: ProfiledPoint) -> Table:
         for place in dict.fromkeys(place for result in hops for place in result):
             shares = np.array([result.get(place, 0.0) for result in hops])
             columns.setdefault(name, {})[place] = (
-                f"{give_or_take(100 * shares.mean(), 100 * half_interval(shares))} %"
+                f"{plus_minus(100 * shares.mean(), 100 * half_interval(shares))} %"
             )
         for pair in (pair for report, _ in rounds for pair in report.get("loss", []) if pair.get("unit")):
             units[name] = pair["unit"]
@@ -86,6 +86,6 @@ def _shares(pairs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     result: Counter[str] = Counter()
     for one in pairs:
         for hop in one["hops"]:
-            result[numberless(hop["at"])] += hop["lost_count"] or 0
+            result[without_pair_number(hop["at"])] += hop["lost_count"] or 0
         result["unexplained"] += one.get("unexplained_count") or 0
     return {place: count / sent for place, count in result.items()} if sent else {}

@@ -102,7 +102,7 @@ def _by_round(rows: pd.DataFrame, metric: str) -> dict[float, float]:
     """Return the logarithm of the metric for each round: the Hodges-Lehmann estimate, because slices have heavy
     tails."""
     values = rows[metric].astype(float)
-    values = values.clip(lower=load.least_fed(values))
+    values = values.clip(lower=load.starved_limit(values))
     values = values[values.gt(0)]
     return {
         float(str(number)): stats.centre(np.log(some.to_numpy()))

@@ -51,7 +51,7 @@ class Caller:
         for work in (self._listen, _beat):
             threading.Thread(target=work, daemon=True).start()
 
-    def speaks_to(self, talk: process.Conversing) -> None:
+    def attach(self, talk: process.Conversing) -> None:
         """Pass lines on to this conversation from now on, earlier ones first."""
         with self._telling:
             self._talk = talk
@@ -82,7 +82,7 @@ def _beat() -> None:
 
 def _answer(request: dict[str, Any], caller: Caller) -> None:
     with local.conversation(request) as talk:
-        caller.speaks_to(talk)
+        caller.attach(talk)
         for line in talk.lines():
             _pass_on(line)
         say({"event": "ended", "words": talk.words()})

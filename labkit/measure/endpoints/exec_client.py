@@ -35,7 +35,7 @@ BEGIN_S = (
 )
 
 
-class Over(Exception):
+class Disconnected(Exception):
     """The server has gone."""
 
 
@@ -89,7 +89,7 @@ class Conversation:
                 continue
             data = self._socket.recv(exec_server.BLOCK)
             if not data:
-                raise Over
+                raise Disconnected
             seen = (seen + data)[-2 * exec_server.BLOCK :]
 
     def _waited(self, deadline: float, check: Callable[[], None] | None) -> None:
@@ -111,14 +111,14 @@ class Conversation:
             self._lock = None
 
     def tell(self, kind: bytes, content: bytes = b"") -> None:
-        """Send a frame. Raises Over."""
+        """Send a frame. Raises Disconnected."""
         try:
             self._socket.sendall(exec_server.frame(kind, content))
         except OSError:
-            raise Over from None
+            raise Disconnected from None
 
     def heard(self, timeout_s: float | None = None) -> list[tuple[bytes, bytes]]:
-        """Return the received frames; none after `timeout_s`. Raises Over."""
+        """Return the received frames; none after `timeout_s`. Raises Disconnected."""
         if self.heard_before:
             result, self.heard_before = self.heard_before, []
             return result
@@ -126,7 +126,7 @@ class Conversation:
             return []
         data = self._socket.recv(exec_server.BLOCK)
         if not data:
-            raise Over
+            raise Disconnected
         return list(self._frames.add(data))
 
     def ask(self, kind: bytes, content: bytes, patience_s: float = PATIENCE_S) -> bytes:
@@ -204,7 +204,7 @@ def main() -> int:
         if held:
             os.kill(os.getpid(), signal.SIGSTOP)  # continuing this process continues the program
         code = _relay(talk, caught)
-    except (Over, OSError) as error:
+    except (Disconnected, OSError) as error:
         words_of = f": {error}" if str(error) else ""
         _write(2, f"{os.path.basename(folder)} no longer exists, or does not answer{words_of}\n".encode())
         return 125

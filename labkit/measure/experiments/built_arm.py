@@ -122,7 +122,7 @@ class BuiltArm(abc.ABC):
         if self.qdisc != baseline.qdisc and "qdisc" not in {one["setting"] for one in self.effects}:
             self.doubts.append(f"qdisc {self.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")
 
-    def stands_in(self, parameters: DatapathParameters) -> None:
+    def mark_as_replacement(self, parameters: DatapathParameters) -> None:
         """Add a doubt if this arm replaces the requested baseline."""
         first = Arm(parameters.topology_names[0], "baseline", parameters.endpoint[0])
         if self.arm.role == "baseline" and self.arm != first:
@@ -175,7 +175,7 @@ def live(
     """Return the arm of a topology on this host; `accelerator` runs the host, `effects` are those of the arm's
     change."""
     client, server = topology.pairs[0].client, topology.pairs[0].server
-    endpoint_columns = {} if client.box is None else client.box.report
+    endpoint_columns = {} if client.runtime is None else client.runtime.report
     return LocalArm(
         endpoint_columns=endpoint_columns,
         emulated=endpoint_columns.get("guest_accelerator", accelerator) == "tcg",
@@ -210,7 +210,7 @@ def qdisc(end: Endpoint) -> str:
 
 def _in_guest(end: Endpoint) -> bool:
     """Return whether the end's interface is in a guest."""
-    return end.box is not None and end.box.kernel is not None
+    return end.runtime is not None and end.runtime.kernel is not None
 
 
 def _short(features: dict[str, bool]) -> str:

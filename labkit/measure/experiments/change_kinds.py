@@ -21,9 +21,9 @@ from labkit.measure.experiments.change_kind import (
     Place,
     State,
     digest,
-    ended_well,
     no_guest,
     refused,
+    run_checked,
     text_options,
 )
 from labkit.system import machine, netlink, process
@@ -194,7 +194,7 @@ class Nftables(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("nftables", place)
-        listed = ended_well(place.program("nft", "list", "ruleset"), "nftables")
+        listed = run_checked(place.program("nft", "list", "ruleset"), "nftables")
         rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
         return {
             "nftables ruleset": f"{rules} lines of rules, {digest(listed.encode())[:19]}"
@@ -203,7 +203,7 @@ class Nftables(Kind):
         }
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        ended_well(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
+        run_checked(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
 
 
 class Conntrack(Nftables):
@@ -228,7 +228,7 @@ class Conntrack(Nftables):
             raise BadInput("conntrack takes on: without it the namespaces of a topology track no connections")
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        ended_well(
+        run_checked(
             place.program("nft", "-f", "-", text=self.RULES),
             "connection tracking by nftables",
             ("no such file",),
@@ -260,7 +260,7 @@ class Rules(Nftables):
         ]
         chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
         text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
-        ended_well(
+        run_checked(
             place.program("nft", "-f", "-", text=text),
             f"{options['count']} nftables rules",
             ("no such file",),
@@ -297,7 +297,7 @@ class Offload(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = ", ".join(f"{name} {value}" for name, value in options.items())
-        ended_well(
+        run_checked(
             place.program("ethtool", "-K", place.interface, *words),
             f"offload {report} of {place}",
             ("could not change",),
@@ -330,7 +330,7 @@ class Counts(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest(self._name, place)
-        text = ended_well(place.program("ethtool", self._get, place.interface), f"{self._name} of {place}")
+        text = run_checked(place.program("ethtool", self._get, place.interface), f"{self._name} of {place}")
         current = text.partition("Current hardware settings:")[2]
         return {
             f"{self._name} {name.strip().lower()}": value.strip()
@@ -341,7 +341,7 @@ class Counts(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = f"{self._name} {' '.join(words)} of {place}"
-        ended_well(place.program("ethtool", self._put, place.interface, *words), report)
+        run_checked(place.program("ethtool", self._put, place.interface, *words), report)
 
 
 class Mtu(Kind):
@@ -391,7 +391,7 @@ class Qdisc(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("qdisc", place)
-        shown = ended_well(
+        shown = run_checked(
             place.program("tc", "qdisc", "show", "dev", place.interface), f"queueing disciplines of {place}"
         )
         lines = [line for line in shown.splitlines() if " clsact " not in line and " ingress " not in line]
@@ -400,7 +400,7 @@ class Qdisc(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = options["words"].split()
-        ended_well(
+        run_checked(
             place.program("tc", "qdisc", "replace", "dev", place.interface, "root", *words),
             f"qdisc {options['words']}",
             ("qdisc not found", "no such file"),
@@ -438,7 +438,7 @@ class Filter(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         _clsact(place, options["way"])
-        ended_well(
+        run_checked(
             place.program(
                 "tc", "filter", "add", "dev", place.interface, options["way"], *options["words"].split()
             ),
@@ -452,7 +452,7 @@ def _clsact(place: Place, way: str) -> None:
         return
     ended = place.program("tc", "qdisc", "add", "dev", place.interface, "clsact")
     if "exclusivity flag on" not in ended.stderr.lower() and "file exists" not in ended.stderr.lower():
-        ended_well(ended, "clsact, the place for filters", ("no such file",))
+        run_checked(ended, "clsact, the place for filters", ("no such file",))
 
 
 def _filters(place: Place, way: str) -> str:
@@ -531,14 +531,14 @@ class Xdp(Bpf):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("xdp", place)
         [link] = json.loads(
-            ended_well(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
+            run_checked(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
         )
         program = link.get("xdp", {}).get("prog", {})
         return {"xdp": f"program of tag {program['tag']}" if program.get("tag") else "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         with self._file(options) as path:
-            ended_well(
+            run_checked(
                 place.program(
                     "ip", "link", "set", "dev", place.interface, "xdp", "obj", path, "sec", options["section"]
                 ),
@@ -559,7 +559,7 @@ class TcBpf(Bpf):
         _clsact(place, "ingress")
         words = ("bpf", "direct-action", "object-file")
         with self._file(options) as path:
-            ended_well(
+            run_checked(
                 place.program(
                     "tc",
                     "filter",
@@ -602,7 +602,7 @@ class Route(Kind):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("route", place)
         version = "-6" if ":" in options["to"] else "-4"
-        listed = ended_well(place.program("ip", version, "route", "show", "table", "main"), "routes")
+        listed = run_checked(place.program("ip", version, "route", "show", "table", "main"), "routes")
         return {"routes": " | ".join(line.strip() for line in listed.splitlines())}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
@@ -612,7 +612,7 @@ class Route(Kind):
             if name in options
             for word in (name, str(options[name]))
         ]
-        ended_well(
+        run_checked(
             place.program("ip", "route", "add", options["to"], *words, "dev", place.interface),
             f"route to {options['to']}",
         )
@@ -637,13 +637,13 @@ class Neighbour(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("neighbour", place)
-        shown = ended_well(place.program("ip", "neighbour", "show", "dev", place.interface), "neighbours")
+        shown = run_checked(place.program("ip", "neighbour", "show", "dev", place.interface), "neighbours")
         own = [line for line in shown.splitlines() if line.split()[:1] == [options["address"]]]
         return {f"neighbour {options['address']}": " ".join(own).strip() or "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [options["address"], "lladdr", options["mac"], "nud", "permanent", "dev", place.interface]
-        ended_well(place.program("ip", "neighbour", "replace", *words), f"neighbour {options['address']}")
+        run_checked(place.program("ip", "neighbour", "replace", *words), f"neighbour {options['address']}")
 
 
 def _address(kind: str, text: Any, prefix: bool = False) -> None:

@@ -230,7 +230,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
         one = spec.parse(self.guest_word)
         if "shared_guest" in self.endpoint:
-            spec.More(2 * max(self.pairs)).of(one)
+            spec.GuestAdditions(2 * max(self.pairs)).of(one)
         each = 1 if "guest" in self.endpoint else 2 * min(self.pairs)
         if max(self._cpus, default=0) >= (count := each * one.machine.cpus):
             words = f"with guest={self.guest_word} a guest has CPUs 0 to {count - 1}"

@@ -185,7 +185,7 @@ def built(
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
         baseline = next((one for one in live if one.arm.role == "baseline"), None)
         for one in live:
-            one.stands_in(parameters)
+            one.mark_as_replacement(parameters)
             if baseline is not None:
                 one.compare(baseline)
         yield live, failed

@@ -30,7 +30,7 @@ BEAT_S = 5
 SILENCE_S = 25  # as labkit.measure.agent.ssh_entry has them
 START_S = 60  # for a shell and a Python to start, and wheels to be unpacked
 MOST_BYTES = 4 << 30  # of files that come back from one run
-BROUGHT = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
+COPIED = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
 
 # ServerAliveCountMax: ssh notices a broken connection within 20 s. ControlMaster: an existing shared connection may be
 # used, but none is left open. ClearAllForwardings: another session may already use a forwarded port of the user's
@@ -108,7 +108,7 @@ class Hello(msgspec.Struct):
     labkit: str
 
 
-class Brought(msgspec.Struct):
+class CopiedFile(msgspec.Struct):
     """A file that the remote side sends back, with its path in the run folder."""
 
     path: str
@@ -245,11 +245,11 @@ class SshConversation:
 
     def _keep(self, line: bytes) -> None:
         try:
-            file = msgspec.json.decode(line, type=Brought)
+            file = msgspec.json.decode(line, type=CopiedFile)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise Failed(f"{self._name} sent an invalid file event: {error}") from None
         self._left_bytes -= len(file.content)
-        inside = BROUGHT.fullmatch(file.path) and ".." not in PurePosixPath(file.path).parts
+        inside = COPIED.fullmatch(file.path) and ".." not in PurePosixPath(file.path).parts
         if self._folder is None or not inside or self._left_bytes < 0:
             size = len(file.content)
             raise Failed(

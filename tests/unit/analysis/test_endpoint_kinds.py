@@ -150,13 +150,13 @@ def test_published_comparison() -> None:
     assert (container["length_bytes"], guest["length_bytes"]) == (8195, 1447)  # from bits and packets
     assert container["received_bps"] == pytest.approx(4.66e9 * (1 - 131428 / 710760))
     assert guest["received_pps"] == pytest.approx(861, abs=1)
-    lines = list(container_vs_vm.objections(endpoint_kinds.published()))
+    lines = list(container_vs_vm.report_contradictions(endpoint_kinds.published()))
     assert "about 8200 bytes, the VMs in datagrams of 1450" in lines[1]
     assert "is 5.2 CPUs" in lines[2]
     assert "containers, 400 bytes: 55.84; containers, 800 bytes: 28.9" in lines[0]
     nothing = endpoint_kinds.published(Path("/nowhere"))
     assert nothing.empty
-    assert list(container_vs_vm.objections(nothing)) == []
+    assert list(container_vs_vm.report_contradictions(nothing)) == []
 
 
 def test_figures_name_their_machines(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_full_size_datagrams_are_the_default() -> None:
     for length, words in ((1472, []), (64, ["64 bytes each"])):
         table = load.complete(pd.DataFrame(rows(rounds=1, protocol="udp", length_bytes=length)))
         [(key, _)] = load.groups(table)
-        assert load.unusual(dict(zip(load.GROUP, key, strict=True))) == words
+        assert load.non_defaults(dict(zip(load.GROUP, key, strict=True))) == words
 
 
 def test_terminal_table_by_host(capsys: pytest.CaptureFixture[str]) -> None:

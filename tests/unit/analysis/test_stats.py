@@ -367,7 +367,7 @@ def test_difference_must_exceed_the_control(ratio: float, band: tuple[float, flo
     ],
 )
 def test_significant_digits(middle: float, half: float, text: str) -> None:
-    assert units.give_or_take(middle, half) == text
+    assert units.plus_minus(middle, half) == text
 
 
 @pytest.mark.parametrize(

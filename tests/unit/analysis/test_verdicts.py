@@ -355,13 +355,13 @@ def test_contradicting_medians_are_explained() -> None:
     So the medians say faster, and the pairs say slower.
     """
     some = rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 0.9}, noise=0.005, rounds=6)
-    assert verdicts.medians_apart(pd.DataFrame(some)) == []
+    assert verdicts.contradicting_medians(pd.DataFrame(some)) == []
     for row in some:
         row["throughput_bps"] *= 2.0 ** row["round"]
     left_out = [row for row in some if row["arm"].startswith("veth") and row["round"] > 3]
     for row in left_out:
         row |= {"status": "failed", "reason": "it broke"}
-    [sentence] = verdicts.medians_apart(pd.DataFrame(some))
+    [sentence] = verdicts.contradicting_medians(pd.DataFrame(some))
     assert "the quotient of the medians of macvlan_bridge and veth is 1.8" in sentence
     assert "but the ratio 0.89" in sentence
 

@@ -57,7 +57,7 @@ def parse(text: str) -> GuestSpec:
 
 
 @dataclass(frozen=True)
-class More:
+class GuestAdditions:
     """What a shared guest has in addition: `times` the CPUs and memory, more modules and programs."""
 
     times: int = 1
@@ -75,7 +75,7 @@ class More:
         return replace(spec, machine=made, programs=(*spec.programs, *self.programs))
 
 
-NO_MORE = More()
+NO_ADDITIONS = GuestAdditions()
 
 
 @dataclass(frozen=True)

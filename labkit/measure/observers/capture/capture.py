@@ -121,7 +121,7 @@ def capture(
         named = [(hop.name, ring.link_type) for hop, ring in zip(hops, rings, strict=True)]
         with run_folder.write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(safe_files.anew(path))
+            file = stack.enter_context(safe_files.create_new(path))
             file.write(pcapng.header(named, snap_bytes))
         recorder = Recorder(rings, path, file, Limits(snap_bytes, rate_pps, total_bytes, settle_s))
         forked = process.Forked(recorder.record, recorder.descriptors())

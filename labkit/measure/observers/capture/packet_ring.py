@@ -104,7 +104,7 @@ class Ring:
         program = struct.pack("HP", len(instructions) // 8, ctypes.addressof(code))
         self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
-    def deafen(self) -> None:
+    def stop_receiving(self) -> None:
         """Ignore packets from now on."""
         self._take(0)
 

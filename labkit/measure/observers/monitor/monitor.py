@@ -226,7 +226,7 @@ class _Watching:
 
     def _drain(self) -> None:
         """Read all that the socket has seen: a block that is not full is handed over only after a while."""
-        self._ring.deafen()
+        self._ring.stop_receiving()
         end = time.monotonic() + DRAIN_S
         while time.monotonic() < end:
             while self._take():

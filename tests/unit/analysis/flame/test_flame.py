@@ -61,7 +61,7 @@ def test_invalid_folded_stacks(tmp_path: Path, name: str, content: bytes | None,
 
 
 def test_tree_sums_by_round() -> None:
-    grown = frame_tree.grown([{"p;a;b": 1, "p;a": 2, IDLE: 9}, {"p;a;b": 4, "q;b": 8}])
+    grown = frame_tree.build_tree([{"p;a;b": 1, "p;a": 2, IDLE: 9}, {"p;a;b": 4, "q;b": 8}])
     where = {}
     for frame in range(len(grown)):
         above = where.get(int(grown.parent[frame]), "")
@@ -72,11 +72,11 @@ def test_tree_sums_by_round() -> None:
     assert grown.idle.tolist() == [9, 0]
     by_name = dict(zip(grown.names, grown.by_name(grown.own).tolist(), strict=True))
     assert by_name == {"all": [0, 0], "p": [0, 0], "a": [2, 0], "b": [1, 12], "q": [0, 0]}
-    assert frame_tree.grown([{IDLE: 9}], idle=True).total[0] == 9
+    assert frame_tree.build_tree([{IDLE: 9}], idle=True).total[0] == 9
 
 
 def test_recursion_and_reserved_names() -> None:
-    grown = frame_tree.grown([{"p;all;x;all": 3, "p;x;x;x": 4}])
+    grown = frame_tree.build_tree([{"p;all;x;all": 3, "p;x;x;x": 4}])
     inclusive = dict(
         zip(
             [f"{at} {name}" for at, name in enumerate(grown.names)],

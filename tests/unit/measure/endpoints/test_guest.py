@@ -10,7 +10,7 @@ import pytest
 
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints.guest import initramfs, qemu_guest
-from labkit.measure.endpoints.guest.spec import More, Nic, parse
+from labkit.measure.endpoints.guest.spec import GuestAdditions, Nic, parse
 from labkit.measure.experiments import DatapathParameters
 from labkit.system import process
 from labkit.system.qemu import kvm
@@ -121,9 +121,9 @@ def test_early_qemu_exit_is_not_a_kvm_failure(tmp_path: Path) -> None:
 
 def test_shared_guest_size_is_bounded() -> None:
     parameters = parse("debian,cpus=2")
-    assert More(32).of(parameters).machine.cpus == 64
+    assert GuestAdditions(32).of(parameters).machine.cpus == 64
     with pytest.raises(BadInput, match=r"one guest for 33 endpoints needs cpus=66,.*choose fewer pairs"):
-        More(33).of(parameters)
+        GuestAdditions(33).of(parameters)
 
 
 @pytest.mark.needs("busybox")
