@@ -109,8 +109,8 @@ only ratios to the same baseline are compared, never speeds.
     labkit compare RUN RUN
 """,
     "why": """\
-The first sentence names the cause of the difference with its size and share, or says what is known
-and withholds. The page works offline. Both sides need profiles (`labkit run ...
+The first sentence names the cause of the difference with its size and share. If the evidence is too
+weak, it says what is known. The page works offline. Both sides need profiles (`labkit run ...
 observe=perf_record,counters`). Several runs of one side are RUN+RUN. Arms are named by what
 differs.
 
