@@ -56,7 +56,7 @@ class Caller:
         with self._telling:
             self._talk = talk
             for line in self._early:
-                talk.tell(line)
+                talk.send(line)
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
@@ -65,7 +65,7 @@ class Caller:
                 continue
             with self._telling:
                 if self._talk:
-                    self._talk.tell(text)
+                    self._talk.send(text)
                 else:
                     self._early.append(text)
         os._exit(1)

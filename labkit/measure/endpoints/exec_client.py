@@ -49,7 +49,7 @@ class Conversation:
     def __init__(self, folder: str, port: int | None = None, check: Callable[[], None] | None = None) -> None:
         self._frames = exec_server.Frames()
         self._lock: int | None = None
-        self.heard_before: list[tuple[bytes, bytes]] = []
+        self.received_before: list[tuple[bytes, bytes]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         deadline = time.monotonic() + (PATIENCE_S if check is None else math.inf)
         try:
@@ -110,17 +110,17 @@ class Conversation:
             os.close(self._lock)
             self._lock = None
 
-    def tell(self, kind: bytes, content: bytes = b"") -> None:
+    def send(self, kind: bytes, content: bytes = b"") -> None:
         """Send a frame. Raises Disconnected."""
         try:
             self._socket.sendall(exec_server.frame(kind, content))
         except OSError:
             raise Disconnected from None
 
-    def heard(self, timeout_s: float | None = None) -> list[tuple[bytes, bytes]]:
+    def received(self, timeout_s: float | None = None) -> list[tuple[bytes, bytes]]:
         """Return the received frames; none after `timeout_s`. Raises Disconnected."""
-        if self.heard_before:
-            result, self.heard_before = self.heard_before, []
+        if self.received_before:
+            result, self.received_before = self.received_before, []
             return result
         if not select.select([self._socket], [], [], timeout_s)[0]:
             return []
@@ -132,10 +132,10 @@ class Conversation:
     def ask(self, kind: bytes, content: bytes, patience_s: float = PATIENCE_S) -> bytes:
         """Read a file (F) and return its content, or write one (W). Raises OSError from the server, or
         TimeoutError."""
-        self.tell(kind, content)
+        self.send(kind, content)
         deadline = time.monotonic() + patience_s
         while (rest := deadline - time.monotonic()) > 0:
-            for lines, value in self.heard(rest):
+            for lines, value in self.received(rest):
                 if lines == b"V":
                     return value
                 if lines == b"N":
@@ -152,13 +152,13 @@ def begun(folder: str, words: list[str], held: bool) -> Conversation:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         talk = Conversation(folder)
-        talk.tell(b"T" if held else b"R", b"\0".join(os.fsencode(word) for word in words))
+        talk.send(b"T" if held else b"R", b"\0".join(os.fsencode(word) for word in words))
         until = time.monotonic() + BEGIN_S
         while (rest := until - time.monotonic()) > 0:
-            heard = talk.heard(rest)
-            kinds = [kind for kind, _ in heard]
+            received = talk.received(rest)
+            kinds = [kind for kind, _ in received]
             if b"B" in kinds:  # the program may already have ended
-                talk.heard_before = heard[kinds.index(b"B") + 1 :]
+                talk.received_before = received[kinds.index(b"B") + 1 :]
                 return talk
         talk.close()
         if time.monotonic() > deadline:
@@ -170,14 +170,14 @@ def _relay(talk: Conversation, caught: int) -> int:
     """Pass on output and signals until the program has ended; return its exit code."""
     code: int | None = None
     while code is None:
-        waits = [] if talk.heard_before else [talk.fileno(), caught]
+        waits = [] if talk.received_before else [talk.fileno(), caught]
         ready = select.select(waits, [], [])[0] if waits else [talk.fileno()]
         if caught in ready:
             for number in os.read(caught, 64):
                 passed = signal.SIGSTOP if number == signal.SIGTSTP else number
-                talk.tell(b"S", b"%d" % passed)
+                talk.send(b"S", b"%d" % passed)
         if talk.fileno() in ready:
-            for kind, content in talk.heard():
+            for kind, content in talk.received():
                 if kind in (b"O", b"X"):
                     _write(1 if kind == b"O" else 2, content)
                 elif kind == b"D":

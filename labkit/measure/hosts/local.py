@@ -82,7 +82,7 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
             companion.release()
         # While the process starts, collect the versions of programs.
         report |= {"machine": machine.describe(), "details": machine.details()}
-        talk.tell(msgspec.json.encode(report | request).decode())
+        talk.send(msgspec.json.encode(report | request).decode())
         yield talk
 
 

@@ -305,8 +305,8 @@ class Monitor:
 
     def _asked(self, request: dict[str, Any]) -> Report:
         try:
-            self._forked.tell(msgspec.json.encode(request))
-            return self._with_seen(self._forked.hear(ANSWER_S))
+            self._forked.send(msgspec.json.encode(request))
+            return self._with_seen(self._forked.receive(ANSWER_S))
         except Failed as error:
             raise Failed(f"the monitor of {self._hop.name} {error}: start it again") from None
 
