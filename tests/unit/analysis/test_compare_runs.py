@@ -62,7 +62,7 @@ def test_plain_ratio_needs_more_than_drift(tmp_path: Path) -> None:
         right = drifted(rows(ALONE, rounds=8, seed=4), factor)
         table, _ = compared(tmp_path / str(factor), rows(ALONE, rounds=8), right)
         words[factor] = table.loc["veth_bridge", "word"]
-        assert "widened by 5 % for drift" in str(table.loc["veth_bridge", "how"])
+        assert "widened by 5 % for the drift" in str(table.loc["veth_bridge", "how"])
     assert words == {1.03: "no evidence", 1.2: "faster", 0.8: "slower"}
 
 

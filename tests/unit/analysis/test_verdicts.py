@@ -192,7 +192,7 @@ def test_baselines_are_not_mixed() -> None:
     other = rows({"veth": 1, "veth (again)": 1, "macvlan_bridge": 1.2}, run="b")
     with pytest.raises(BadInput, match="a group needs one baseline, not veth"):
         verdicts.verdicts(pd.DataFrame(rows() + other))
-    with pytest.raises(BadInput, match="comparing carrier pigeon"):
+    with pytest.raises(BadInput, match="protocol=carrier pigeon cannot be compared"):
         verdicts.verdicts(pd.DataFrame(rows(protocol="carrier pigeon")))
 
 
@@ -282,8 +282,8 @@ def test_load(tmp_path: Path) -> None:
         ("sweep.json", '{"points": 3}', "sweep.json does not list its points"),
         ("rows/1-r0.jsonl", '{"topology": "ve', "1-r0.jsonl"),
         ("rows/1-r0.jsonl", "[1]\n", "1-r0.jsonl"),
-        ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "point p that has None for status"),
-        ("rows/1-r0.jsonl", json.dumps(ROW | {"topology": "a", "pairs": "8"}) + "\n", "has '8' for pairs"),
+        ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "point p the column status has the invalid value None"),
+        ("rows/1-r0.jsonl", json.dumps(ROW | {"topology": "a", "pairs": "8"}) + "\n", "pairs has the invalid value '8'"),
     ],
 )  # fmt: skip
 def test_half_written_is_refused(tmp_path: Path, file: str, content: str | None, says: str) -> None:
@@ -363,7 +363,7 @@ def test_contradicting_medians_are_explained() -> None:
         row |= {"status": "failed", "reason": "it broke"}
     [sentence] = verdicts.contradicting_medians(pd.DataFrame(some))
     assert "the quotient of the medians of macvlan_bridge and veth is 1.8" in sentence
-    assert "but the ratio 0.89" in sentence
+    assert "but the verdict uses ratio 0.89" in sentence
 
 
 def recorded_regimes(rounds: range) -> list[Row]:

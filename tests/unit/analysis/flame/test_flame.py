@@ -158,7 +158,9 @@ def test_costs_per_unit_of_work(per: str) -> None:
 
 @pytest.mark.parametrize("count", [None, 0, float("nan")])
 def test_unknown_work_gives_no_sentence(count: float | None) -> None:
-    with pytest.raises(BadInput, match=r"round 1 of r has no received_count"):
+    with pytest.raises(
+        BadInput, match=r"round 1 of r has no cost per packet that arrived, because its received_count is"
+    ):
         flame.difference(arm("l", {"p;a": 1}), arm("r", {"p;a": 1}, received_count=count))
     with pytest.raises(BadInput, match="no cost per mile: choose"):
         flame.difference(arm("l", {"p;a": 1}), arm("r", {"p;a": 1}), per="mile")

@@ -66,7 +66,7 @@ def test_notes_below_the_figure(tmp_path: Path) -> None:
     lines = " ".join(packet.drawn().data["notes"])
     for words in (
         "the median of 7 whole calls", "middle one of 3 rounds", "Tracing a call adds", "took 640 ns", "speed was 25 %",
-        "ip_rcv 12.5 µs (here 154 µs)", "emulated CPU", "self time",
+        "ip_rcv 12.5 µs (here 154 µs)", "CPU was emulated", "self time",
     ):  # fmt: skip
         assert words in lines, lines
     assert "tcp_v4_rcv" not in lines

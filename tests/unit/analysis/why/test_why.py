@@ -163,7 +163,7 @@ def test_names_of_arms(folder: Path, tmp_path: Path, right: str) -> None:
         f"{folder}:macvlan_bridge", f"{folder}:veth_bridge", tmp_path / "back.html"
     )
     assert sentence.startswith("planted saves")
-    assert "gone is planted below function3" in sentence
+    assert "code path no longer used: planted below function3" in sentence
     assert "A/A" not in words(back), "the control is that of the baseline"
 
 
@@ -181,7 +181,7 @@ def test_two_runs(folder: Path, tmp_path: Path) -> None:
     [
         ("{one}", "ipvlan_l2", "is neither the folder of a run"),
         ("{one}:ipvlan_l2", "veth_bridge", "has no arm ipvlan_l2; there are"),
-        ("{one}", "{one}:macvlan_bridge", "name two of them"),
+        ("{one}", "{one}:macvlan_bridge", "name one of them"),
         ("{one}:veth_bridge", None, "also name the arm to compare it with"),
         ("{one}:veth_bridge", "veth_bridge", "are the same"),
         ("nowhere", None, "nowhere is neither the folder"),
