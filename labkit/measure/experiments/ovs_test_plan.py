@@ -64,7 +64,7 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
         for field in ("topology", "case", "rules", "rules_count", "tunnel"):
             values = getattr(self, field)
             if not values or len(set(values)) < len(values):
-                raise BadInput(f"{field} needs at least one value, and none twice")
+                raise BadInput(f"{field} needs at least one value, each once")
         for count in self.rules_count:
             within("rules_count", count, LEAST_RULES, MOST_RULES)
             for vms in self.pairs:

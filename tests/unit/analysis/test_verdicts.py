@@ -237,7 +237,7 @@ def test_different_parameters_are_judged_separately(name: str, one: object, othe
 def test_every_parameter_is_classified() -> None:
     compared = {"topology", "endpoint", "change"}
     how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
-    of_a_search = {"frame", "flows_count", "loss_goal_ratio"}
+    of_a_search = {"frame", "flows_count", "loss_goal_ratio", "load_pps"}
     parameters = set(verdicts.GROUP) - {*RAN_ON, *PEER_RAN_ON} - of_a_search
     observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
     observed |= {"functions", "graph_functions", "probe"}
@@ -282,8 +282,8 @@ def test_load(tmp_path: Path) -> None:
         ("sweep.json", '{"points": 3}', "sweep.json does not list its points"),
         ("rows/1-r0.jsonl", '{"topology": "ve', "1-r0.jsonl"),
         ("rows/1-r0.jsonl", "[1]\n", "1-r0.jsonl"),
-        ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "point p the column status has the invalid value None"),
-        ("rows/1-r0.jsonl", json.dumps(ROW | {"topology": "a", "pairs": "8"}) + "\n", "pairs has the invalid value '8'"),
+        ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "status has the invalid value"),
+        ("rows/1-r0.jsonl", json.dumps(ROW | {"topology": "a", "pairs": "8"}) + "\n", "has the invalid value '8'"),
     ],
 )  # fmt: skip
 def test_half_written_is_refused(tmp_path: Path, file: str, content: str | None, says: str) -> None:

@@ -20,7 +20,7 @@ from labkit.measure.traffic.rates import TAGS_BYTES, Line
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
 UNUSED = (
     "protocol", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s", "slices", "whole_runs", "half_width",
-    "observe", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
+    "observe", "placement", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
 )  # fmt: skip
 
 HELP = {
@@ -76,7 +76,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         for name in ("frame_bytes", "flows", "loss"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise BadInput(f"{name} needs at least one value, and none twice")
+                raise BadInput(f"{name} needs at least one value, each once")
         for ratio in self.loss:
             within("loss", ratio, 0, 0.5, "a ratio, not per cent")
         one_of("preset", self.preset, tuple(PRESETS))

@@ -53,7 +53,7 @@ def test_invalid_guest_is_refused(word: str, says: str) -> None:
     ("given", "says"),
     [
         ({"endpoint": "jail"}, "namespace, container, guest"),
-        ({"endpoint": "guest,guest"}, "none twice"),
+        ({"endpoint": "guest,guest"}, "each once"),
         ({"endpoint": "guest", "topology": "veth"}, "does not support endpoint="),
         ({"guest": "debian"}, "add endpoint=guest"),
         ({"endpoint": "guest", "guest": "debian,queues=2"}, "cpus=2"),
@@ -101,7 +101,7 @@ def test_boot_timeout_shows_the_console(tmp_path: Path) -> None:
     program = process.Running(["sleep", "100"])
     with process.all_ended([program]):
         late = qemu_guest.QemuGuest("client0", tmp_path, program, {})
-        with pytest.raises(Failed, match=r"client0 did not boot in time; .*last words: waiting for nothing"):
+        with pytest.raises(Failed, match=r"client0 did not boot in time; .*last line: waiting for nothing"):
             late.greet(time.monotonic() - 1)
         program.kill()
         program.ended()

@@ -44,10 +44,10 @@ def test_rows_say_what_the_switch_is() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"topology": "veth"}, "topology=veth: there are ovs, ovs_netdev"),
-        ({"case": "net_to_net"}, "case=net_to_net: there are net_to_vm"),
-        ({"rules": "l2,l2"}, "rules needs at least one value, and none twice"),
-        ({"tunnel": "gre"}, "tunnel=gre: there are off, vxlan"),
+        ({"topology": "veth"}, "topology=veth: choose ovs, ovs_netdev"),
+        ({"case": "net_to_net"}, "case=net_to_net: choose net_to_vm"),
+        ({"rules": "l2,l2"}, "rules needs at least one value, each once"),
+        ({"tunnel": "gre"}, "tunnel=gre: choose off, vxlan"),
         (
             {"case": "vm_to_vm", "tunnel": "vxlan"},
             "vm_to_vm has no network behind a tunnel: add tunnel=off",
