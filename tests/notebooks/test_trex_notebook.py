@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             LABKIT_TREX=str(release(made.folder / "v3.08")),
         )
         assert done.returncode == 0, done.stderr
-        [result] = (made.data / "trex").glob("trex-*")
+        [result] = (made.data / "trex_stateless").glob("trex-*")
         yield result
 
 
