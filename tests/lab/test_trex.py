@@ -166,7 +166,7 @@ def test_wrong_port(box: Sandbox, listens: bool) -> None:
         begun = time.monotonic()
         done = box.labkit("run", "trex_stateless", *words_of("127.0.0.1:4999"), timeout=90)
         process.kill()
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "no TRex server answers at 127.0.0.1:4999: start one there" in one_sentence(done)
     assert time.monotonic() - begun < 60
 
@@ -174,7 +174,7 @@ def test_wrong_port(box: Sandbox, listens: bool) -> None:
 @pytest.mark.long
 def test_a_server_that_falls_silent_in_a_step_has_a_deadline(box: Sandbox) -> None:
     folder = box.folder / "silent"
-    with served(box, silent_at="stop_traffic") as (server, _):
+    with served(box, silent_at="start_traffic") as (server, _):
         begun = time.monotonic()
         done = box.labkit("run", "trex_stateless", *words_of(server), "--folder", str(folder), timeout=120)
     assert time.monotonic() - begun < 90
