@@ -119,7 +119,7 @@ class EndpointRuntime(Protocol):
 class Endpoint:
     """One end of a pair: a namespace, the interface that carries the load, and its address.
 
-    With a `runtime`, programs run in it: a container in the namespace, or a guest. The cable of a guest ends in the
+    With a `box`, programs run in it: a container in the namespace, or a guest. The cable of a guest ends in the
     namespace with the interface `tap`; `interface` is then inside the guest.
     """
 
@@ -128,23 +128,23 @@ class Endpoint:
     interface: str
     index: int
     address: str
-    runtime: EndpointRuntime | None = None
+    box: EndpointRuntime | None = None
     tap: str | None = None
 
     @property
     def prefix(self) -> list[str]:
         """The command line prefix that runs a program at this end."""
-        return (self.runtime or self.namespace).prefix
+        return (self.box or self.namespace).prefix
 
     def start(self, argv: Sequence[str], *, held: bool = False) -> process.Running:
         """Start a program at this end. With `held` it is stopped as soon as it exists, until `go`."""
-        if self.runtime is None:
+        if self.box is None:
             program = process.Running([*self.prefix, *argv])
             if held:
                 program.hold()
             return program
-        # In a runtime, the client process must pass the stop signal on to the program instead of stopping itself.
-        words = self.runtime.prefix
+        # In a box, the client process must pass the stop signal on to the program instead of stopping itself.
+        words = self.box.prefix
         ends = words.index("--")
         report = ["held"] if held else []
         return process.Running([*words[:ends], *report, *words[ends:], *argv], stops=signal.SIGTSTP)
@@ -165,7 +165,7 @@ class Endpoint:
 
     @property
     def _kernel(self) -> Kernel | None:
-        return None if self.runtime is None else self.runtime.kernel
+        return None if self.box is None else self.box.kernel
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ def live(
     """Return the arm of a topology on this host; `accelerator` runs the host, `effects` are those of the arm's
     change."""
     client, server = topology.pairs[0].client, topology.pairs[0].server
-    endpoint_columns = {} if client.runtime is None else client.runtime.report
+    endpoint_columns = {} if client.box is None else client.box.report
     return LocalArm(
         endpoint_columns=endpoint_columns,
         emulated=endpoint_columns.get("guest_accelerator", accelerator) == "tcg",
@@ -210,7 +210,7 @@ def qdisc(end: Endpoint) -> str:
 
 def _in_guest(end: Endpoint) -> bool:
     """Return whether the end's interface is in a guest."""
-    return end.runtime is not None and end.runtime.kernel is not None
+    return end.box is not None and end.box.kernel is not None
 
 
 def _short(features: dict[str, bool]) -> str:

@@ -94,7 +94,7 @@ class PacketTrials:
     def __init__(self, pairs: Sequence[Pair], mix: Mix, stack: ExitStack) -> None:
         self._pairs, self._mix, self._stack = pairs, mix, stack
         for end in (end for pair in pairs for end in (pair.client, pair.server)):
-            if end.runtime is not None and end.runtime.kernel is not None:
+            if end.box is not None and end.box.kernel is not None:
                 raise Unsupported(
                     f"the packet generator cannot send in the guest {end.name}: use endpoint=namespace or container"
                 )

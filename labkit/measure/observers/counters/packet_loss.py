@@ -272,7 +272,7 @@ def _pair_path(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, 
 
 
 def _in_guest(end: Endpoint) -> bool:
-    return end.runtime is not None and end.runtime.kernel is not None
+    return end.box is not None and end.box.kernel is not None
 
 
 @contextmanager

@@ -219,11 +219,7 @@ def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[Mac
     from labkit.measure.endpoints.guest import spec  # what only guests need
 
     ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
-    boxes = {
-        end.runtime.name: end.runtime
-        for end in ends
-        if end.runtime is not None and end.runtime.kernel is not None
-    }
+    boxes = {end.box.name: end.box for end in ends if end.box is not None and end.box.kernel is not None}
     word = parameters.guest_word
     for box in boxes.values():
         several = box.report["guest_accelerator"] == "tcg" and box.report["guest_cpus_count"] > 1

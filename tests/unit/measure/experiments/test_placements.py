@@ -13,7 +13,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
 
 def arms(pairs: int, box: object = None, **own: Any) -> Any:
-    end = SimpleNamespace(runtime=box)
+    end = SimpleNamespace(box=box)
     topology = SimpleNamespace(pairs=[SimpleNamespace(client=end, server=end)] * pairs)
     parameters = DatapathParameters.of({"topology": "veth", **own})
     arm = SimpleNamespace(parameters=lambda _given: parameters)

@@ -30,7 +30,7 @@ class Stat:
 
 def end(name: str) -> Any:
     box = SimpleNamespace(name=name, kernel=object())
-    return SimpleNamespace(runtime=box, open=lambda _path: Stat())
+    return SimpleNamespace(box=box, open=lambda _path: Stat())
 
 
 def with_guests() -> server_counters.LocalServer:

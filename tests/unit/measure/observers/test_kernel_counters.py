@@ -200,4 +200,4 @@ def test_guest_kernel_counters() -> None:
     assert packet_loss._pair_path(pair, []) == [("client0", "eth0", "out"), ("server0", "eth0", "in")]
     cable = [Step("between", "port0", "in"), Step("between", "port1", "out")]
     assert packet_loss._pair_path(pair, cable) == WAY
-    assert packet_loss._pair_path(Pair(*(replace(end, runtime=None) for end in ends)), []) == []
+    assert packet_loss._pair_path(Pair(*(replace(end, box=None) for end in ends)), []) == []
