@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 
 from labkit.commands import arguments
-from labkit.commands.messages import sorry
+from labkit.commands.messages import print_error
 from labkit.common.errors import BadInput, LabkitError
 from labkit.system import process
 
@@ -34,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except LabkitError as error:
-        return sorry(str(error))
+        return print_error(str(error))
     except KeyboardInterrupt:
-        sorry(
+        print_error(
             "interrupted: finished points are on disk; repeat the same command to resume (a run needs --folder FOLDER)"
         )
         return INTERRUPTED
@@ -44,13 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()  # the reader of our output, for example head(1), has closed the pipe
         return 0
     except OSError as error:
-        return sorry(_what_failed(error))
+        return print_error(_what_failed(error))
     except RuntimeError as error:
         if sentence := process.exhausted(error):
-            return sorry(sentence)
+            return print_error(sentence)
         if "Symlink loop" not in str(error):  # pathlib raises a RuntimeError for this
             raise
-        return sorry(f"symbolic links form a loop: {error}")
+        return print_error(f"symbolic links form a loop: {error}")
 
 
 def _standard_streams() -> None:

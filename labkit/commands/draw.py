@@ -16,7 +16,7 @@ from labkit.measure import topologies
 from labkit.runner import run as running
 
 NOTES = """\
-The drawing shows what the kernel reports, not what was asked for. docs/network.yaml is an example
+The drawing shows what the kernel reports, not what was requested. docs/network.yaml is an example
 of a network as a file.
 
     labkit draw veth_bridge pairs=2

@@ -12,7 +12,7 @@ def note(text: str) -> None:
     print(f"labkit: {printable(text)}", file=sys.stderr)
 
 
-def sorry(text: str) -> int:
+def print_error(text: str) -> int:
     """Write the message of an error, and return the exit code 2."""
     note(text)
     return 2

@@ -160,7 +160,7 @@ def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
     wanted = {form: out for form in FORMS if (out := getattr(given, form)) is not None}
     if not wanted:
-        raise BadInput(f"nothing says how to write the rows: name --{' FILE, --'.join(FORMS)} FILE")
+        raise BadInput(f"no output is named: write --{' FILE, --'.join(FORMS)} FILE")
     for form, out in wanted.items():
         count = write(given.run, form, out)
         if out != STDOUT:

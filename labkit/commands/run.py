@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from labkit.commands import arguments
-from labkit.commands.messages import sorry
+from labkit.commands.messages import print_error
 from labkit.common import run_folder
 from labkit.common.printable import printable_json
 from labkit.measure import experiments, hosts, topologies
@@ -129,4 +129,6 @@ def judge(rows: list[run_folder.Row]) -> int:
     failed = [row for row in rows if row["status"] == "failed"]
     if rows and all(row["status"] in ("unsupported", "isolated", "failed") for row in rows):
         failed = failed or rows
-    return sorry(f"{failed[0].get('arm') or failed[0]['point']}: {failed[0]['reason']}") if failed else 0
+    return (
+        print_error(f"{failed[0].get('arm') or failed[0]['point']}: {failed[0]['reason']}") if failed else 0
+    )

@@ -7,7 +7,7 @@ import functools
 from pathlib import Path
 
 from labkit.commands import arguments
-from labkit.commands.messages import sorry
+from labkit.commands.messages import print_error
 from labkit.commands.run import judge, say_limits
 from labkit.common import run_folder
 from labkit.common.errors import Unsupported
@@ -89,7 +89,7 @@ def judge_sweep(folder: Path) -> int:
     """Return the exit code for all rows, like `run.judge`; 2 with a sentence for each point that was not measured."""
     failed = sweep.failed(folder)
     for name, why in failed.items():
-        sorry(f"point {name} could not be measured: {why}")
+        print_error(f"point {name} could not be measured: {why}")
     measured = [row for row in sweep.rows(folder) if row["point"] != unmeasured_point.POINT]
     return max(judge(measured), 2 if failed else 0)
 

@@ -10,8 +10,8 @@ from labkit.common import run_folder
 from labkit.common.printable import printable
 
 NOTES = """\
-The first sentence names the cause of the difference with its size and share, or says what is known
-and withholds. The page works offline. Both sides need profiles (`labkit run ...
+The first sentence names the cause of the difference with its size and share. If the evidence is too
+weak, it says what is known. The page works offline. Both sides need profiles (`labkit run ...
 observe=perf_record,counters`). Several runs of one side are RUN+RUN. Arms are named by what
 differs.
 
@@ -25,8 +25,8 @@ differs.
 JSON = {
     "left": "the name of the left side",
     "right": "the name of the right side",
-    "verdicts": "what the rounds that measured show, in sentences",
-    "notes": "what has to be known of the verdicts, in sentences",
+    "verdicts": "verdicts from the rounds without observers, in sentences",
+    "notes": "notes on the verdicts, in sentences",
     "points": "a list: `point`, `sentence` (the conclusion), `cause` (null: withheld), `notes`, `next` (what would"
     " decide), `candidates` (`name`, `evidence`: strong, good, weak or none, `known`, `difference_s` of CPU"
     " time for each unit that arrived, `half_width_s` of its 95 % interval)",
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="RUN[:ARM]|ARM[,name=value…]",
         help="what to compare with: another run, or another arm or point of the same run, for example veth_bridge, or"
-        " length_bytes=1473, or pairs=8; a value that only one side names holds for both",
+        " length_bytes=1473, or pairs=8; a value that only one side names applies to both",
     )
     parser.add_argument(
         "--out",

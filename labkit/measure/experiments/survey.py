@@ -105,11 +105,12 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
                 if ping.silent(topology.pairs[0]):
                     return (
                         "isolated",
-                        f"{isolated}; pings were sent and none was answered, as it must be",
+                        f"{isolated}; no ping was answered, as expected",
                     )
                 return (
                     "failed",
-                    f"{isolated}, but here a ping was answered: this kernel differs from what labkit knows",
+                    f"{isolated}, but here a ping was answered, so this kernel behaves differently"
+                    " than labkit expects",
                 )
             if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
                 return "failed", words
@@ -183,7 +184,7 @@ def built(
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
         baseline = next((one for one in live if one.arm.role == "baseline"), None)
         for one in live:
-            one.stands_in(parameters)
+            one.mark_as_replacement(parameters)
             if baseline is not None:
                 one.compare(baseline)
         yield live, failed

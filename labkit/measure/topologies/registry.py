@@ -60,7 +60,9 @@ def check_names(parameters: Iterable[str | Network]) -> None:
         if isinstance(name, Network):
             network_builder.check(name)
             if name.name in TABLE:
-                raise BadInput(f"a network to be measured cannot be called {name}: a topology of labkit is")
+                raise BadInput(
+                    f"a network to be measured cannot be called {name}: labkit has a topology of that name"
+                )
             continue
         word, plus, _options = name.partition("+")
         if word not in TABLE:
