@@ -35,10 +35,10 @@ class CommandParser(argparse.ArgumentParser):
     """The parser of a command. It imports the command's module when it is used first.
 
     `name`: for example "kernels get"; `notes`: the text below its arguments; `json`: the fields that --json prints, in
-    one object or in each of several `lines`.
+    one object or in each of several `lines`; `rows`: it prints rows.
     """
 
-    name, notes, lines = "labkit", "", False
+    name, notes, lines, rows = "labkit", "", False, False
     json: Mapping[str, str] = MappingProxyType({})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
@@ -52,6 +52,7 @@ class CommandParser(argparse.ArgumentParser):
             module = importlib.import_module(f"labkit.commands.{self.name}")
             self.described(module.NOTES, module.run)
             self.json, self.lines = getattr(module, "JSON", {}), getattr(module, "JSON_LINES", False)
+            self.rows = getattr(module, "JSON_ROWS", False)
             module.add_arguments(self)
 
     def described(self, notes: str, run: Callable[[argparse.Namespace], int]) -> None:
@@ -145,8 +146,9 @@ class Folder(argparse.Action):
         option: str | None = None,
     ) -> None:
         if not value:
+            written = f"{option} " if option else ""
             raise BadInput(
-                f"{option} '' names no folder: write {option} FOLDER, for example {option} results"
+                f"{written}'' names no folder: write {written}{self.metavar or 'FOLDER'}, for example {written}results"
             )
         if getattr(namespace, self.dest) is not None:
             raise BadInput(f"{option} is given twice: keep one of them")

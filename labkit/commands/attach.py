@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from errno import EOPNOTSUPP
 from pathlib import Path
 
+from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.printable import printable
 from labkit.measure.endpoints.namespace import Namespace
@@ -289,9 +290,7 @@ def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
     """
     busybox = next((result for name in ("busybox-static", "busybox") if (result := shutil.which(name))), None)
     if busybox is None:
-        raise Unsupported(
-            "DHCP needs busybox, which is not installed: install the Debian package busybox-static"
-        )
+        raise Unsupported(packages.missing("busybox"))
     with tempfile.TemporaryDirectory() as scratch:
         script, lease = Path(scratch, "script"), Path(scratch, "lease")
         script.write_text(f'#!{busybox} sh\n[ "$1" != bound ] || set >"{lease}"\n')

@@ -23,6 +23,15 @@ of a network as a file.
     labkit draw docs/network.yaml --mermaid
 """
 
+JSON = {
+    "topology": "its name",
+    "kernel": "the kernel's release",
+    "pairs": "a list of pairs, a client and a server each: `name`, `namespace`, `interface`, `address`",
+    "namespaces": "a list: `name`; `interfaces` (`name`, `index`, `kind`, `mode`, `up`, `carrier`, `mtu_bytes`,"
+    " `mac`, `addresses`, `master`, `peer`, `lower`, `tunnel`, `copies`); `routes` (`to`, `hops`, `source`,"
+    " `metric`, `connected`)",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

@@ -112,8 +112,9 @@ def watch(
     else:
         new_console().print(tables(one.hop, last))
     if writer:
-        print(printable(f"packets: {run_folder.shown(writer.path)} ({units.many(writer.count, 'packet')},"
-                        f" {writer.missed} left memory before they could be written)"))  # fmt: skip
+        gone = f"{writer.missed} left memory before they could be written"
+        line = f"packets: {run_folder.shown(writer.path)} ({units.many(writer.count, 'packet')}, {gone})"
+        print(printable(line), file=sys.stderr if as_json else sys.stdout)
 
 
 def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) -> int:
@@ -274,6 +275,23 @@ parameters of a monitor:
     interface=              of a topology: NAMESPACE:INTERFACE, or a name that only one namespace has
 and those of the topology (pairs, mtu_bytes, family, parent) and where.
 """
+
+JSON = {
+    "hop": "the interface, NAMESPACE:INTERFACE",
+    "seen_count": "packets that the interface received and sent",
+    "selected_count": "of these, those that the filter in the kernel selected",
+    "dropped_count": "of the selected, those that were lost because the ring was full",
+    "waiting_count": "those that were not read yet; 0 at the end",
+    "unsampled_count": "those that the sampler left out",
+    "sampled_count": "those that the sampler chose",
+    "kept_count": "of the sampled, those in memory",
+    "forgotten_count": "those that were pushed out of memory",
+    "hidden_count": "those that the display filter did not match",
+    "unexamined_count": "those that tshark was too slow for",
+    "classes": "for each class of packets, the number of packets and their bytes",
+    "conversations": "a list of lists: class, source, destination, packets, bytes",
+    "packets": "the headers of the last packets, a line of text each",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -45,6 +45,8 @@ def _commands(parser: CommandParser) -> Iterator[str]:
         if rows:
             yield _table(("argument", "meaning"), rows)
         yield one.notes
+        if one.rows:
+            yield "With `--json` it prints a row on each line. [ROWS.md](ROWS.md) explains their columns.\n"
         if one.json:
             printed = "a list of objects" if one.lines else "one object"
             yield f"With `--json` it prints {printed}:\n"

@@ -2,14 +2,15 @@
 
 A command is the module of its name in this folder. It has NOTES (the text below the arguments in its help),
 `add_arguments(parser)` and `run(given)`, which returns the exit code. JSON is what its option --json prints: each field
-with its meaning; JSON_LINES is true if it prints a list of such objects. What the run alone needs (pandas, rich) is
-imported by `run`, so that the help of a command is quick.
+with its meaning. JSON_LINES is true if it prints a list of such objects, JSON_ROWS if it prints rows. `run` imports what
+it alone needs (pandas, rich), so that the help of a command is quick.
 """
 
 from __future__ import annotations
 
 COMMANDS = {
     "doctor": "show what this kernel and machine can do, and how to get the rest",
+    "new": "create a project: a folder with labkit's notebooks and sweep files",
     "run": "run one experiment",
     "sweep": "run a notebook for every point of a grid, and write one report about all of them",
     "report": "write the executed notebook of a run or a sweep as one HTML file that works offline",

@@ -36,8 +36,8 @@ where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM s
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
 release or the path of a kernel, and takes options behind commas: cpus=N, memory_mib=N,
 profile=tracing, append=WORD+WORD, modules=NAME+NAME, fresh. ssh:NAME runs on another machine by
-your own `ssh NAME`. That machine needs Python 3.11 and iperf3. labkit is copied there, and nothing
-of a run stays.
+your own `ssh NAME`. That machine needs Python 3.11 to 3.13 and iperf3. labkit is copied there, and
+nothing of a run stays.
 
     labkit run datapaths where=vm:debian topology=veth_bridge,ipvlan_l2 duration_s=3
     labkit run overlay part=path,reachability routes=static where=vm:debian,cpus=1
@@ -53,6 +53,8 @@ explains what they saw.
     labkit run datapaths topology=veth,veth_bridge protocol=udp length_bytes=64 observe=perf_record,counters
     labkit run datapaths observe=function_times functions=ip_rcv,br_handle_frame where=vm:debian,profile=tracing
 """
+
+JSON_ROWS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

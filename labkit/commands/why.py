@@ -65,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--export",
         type=Path,
         metavar="DIR",
-        help="also write the stacks of each side to this folder, folded and for speedscope",
+        help="also write the stacks of each side to this folder: folded (flamegraph.pl, Firefox Profiler) and for"
+        " speedscope",
     )
     arguments.add_json(parser)
 

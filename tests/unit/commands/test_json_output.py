@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import example_states
+import msgspec
 import nbformat
 import pandas as pd
 import pytest
@@ -14,7 +16,8 @@ import synthetic_rows
 from synthetic_why_run import run as profiled_run
 
 from labkit import cli, commands
-from labkit.commands import compare, json_output, kernels, report, sweep, why
+from labkit.commands import arguments, compare, draw, json_output, kernels, monitor, report, sweep, why
+from labkit.measure.observers.monitor.live_monitor import MonitorCounts, MonitorReport
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -64,6 +67,29 @@ def test_sweep(tmp_path: Path) -> None:
 def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     for kernel in printed(capsys, "kernels"):
         assert kernel.keys() == kernels.JSON.keys()
+
+
+def test_monitor() -> None:
+    counts = MonitorCounts(*range(9))
+    seen = MonitorReport(counts, {"tcp": (1, 60)}, [], [], False, 1, None)
+    assert monitor.summary("client0:eth0", seen).keys() == monitor.JSON.keys()
+
+
+def test_draw() -> None:
+    state = json.loads(msgspec.json.encode(example_states.bridged(1)))
+    assert state.keys() == draw.JSON.keys()
+    assert state["pairs"][0][0].keys() == fields_of("draw", "pairs")
+    known = fields_of("draw", "namespaces")
+    for space in state["namespaces"]:
+        assert space.keys() <= known
+        for one in (*space["interfaces"], *space["routes"]):
+            assert one.keys() <= known
+
+
+def test_every_json_is_documented() -> None:
+    for parser in arguments.command_parser().commands():
+        prints = any(one.option_strings == ["--json"] and one.nargs == 0 for one in parser._actions)
+        assert prints == bool(parser.json or parser.rows), parser.name
 
 
 def test_missing_values_are_null() -> None:
