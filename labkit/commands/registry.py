@@ -2,8 +2,8 @@
 
 A command is the module of its name in this folder. It has NOTES (the text below the arguments in its help),
 `add_arguments(parser)` and `run(given)`, which returns the exit code. JSON is what its option --json prints: each field
-with its meaning. JSON_LINES is true if it prints a list of such objects, JSON_ROWS if it prints rows. `run` imports what
-it alone needs (pandas, rich), so that the help of a command is quick.
+with its meaning. JSON_LINES is true if it prints a list of such objects, JSON_ROWS if it prints rows. `run` imports
+what it alone needs (pandas, rich), so that the help of a command is quick.
 """
 
 from __future__ import annotations
