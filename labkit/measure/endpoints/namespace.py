@@ -139,7 +139,9 @@ class Endpoint:
     def start(self, argv: Sequence[str], *, held: bool = False) -> process.Running:
         """Start a program at this end. With `held` it is stopped as soon as it exists, until `go`."""
         if self.box is None:
-            program = process.Running([*self.prefix, *argv])
+            # Without nsenter(1): a program less to load, which takes 50 ms on an emulated CPU.
+            with netlink.inside(self.namespace.fd):
+                program = process.Running(argv)
             if held:
                 program.hold()
             return program
