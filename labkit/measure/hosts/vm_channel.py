@@ -64,7 +64,9 @@ class VmConversation:
     `say` gets a sentence every REPORT_S seconds while the lab VM boots.
     """
 
-    def __init__(self, guest: LabVm, deadline: float, say: Callable[[str], None] = lambda _text: None) -> None:
+    def __init__(
+        self, guest: LabVm, deadline: float, say: Callable[[str], None] = lambda _text: None
+    ) -> None:
         self._guest, self._say = guest, say
         self._begun, self._reports = time.monotonic(), 0
         self._rest = b""
