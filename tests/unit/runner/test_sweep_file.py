@@ -127,6 +127,9 @@ def test_project_sweep_files(name: str, project: Path) -> None:
     elif result.experiment == "monitor_cost":
         [point] = result.points
         assert {"socket", "tcpdump", "dumpcap", "tshark", "monitor"} < set(point.parameters["readers"])
+    elif result.experiment == "trex_stateless":
+        assert [point.parameters["profile"] for point in result.points] == ["imix", "64b"]
+        assert {point.parameters["loss_limit"] for point in result.points} == {1e-4}
     elif result.experiment == "what_does_it_cost":
         assert {point.parameters["topology"] for point in result.points} == {"veth_bridge"}
     else:

@@ -310,12 +310,12 @@ def cpu_s(pids: frozenset[int]) -> float:
     return total / 1e9
 
 
-def drained(pids: frozenset[int], patience_s: float) -> float | None:
-    """Wait SETTLE_S, and longer until the reader has handled all.
+def drained(pids: frozenset[int], patience_s: float, settle_s: float = SETTLE_S) -> float | None:
+    """Wait `settle_s`, and longer until the reader has handled all.
 
-    Returns how long after SETTLE_S it was busy; None if it still is.
+    Returns how long after `settle_s` it was busy; None if it still is.
     """
-    time.sleep(SETTLE_S)
+    time.sleep(settle_s)
     begun, before = time.monotonic(), cpu_s(pids)
     while (now := time.monotonic()) - begun < patience_s:
         time.sleep(QUIET_S)

@@ -13,6 +13,7 @@ from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.measure.traffic.trex import generator, server
+from labkit.measure.traffic.trex.readings import Direction
 from labkit.measure.traffic.trex.server import Port
 
 PORTS = [
@@ -113,3 +114,19 @@ def test_doctor(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(server.PLACE, str(release))
     [found] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
     assert found.detail == str(release)
+
+
+def test_count_that_is_off_by_one_is_no_loss_of_a_search() -> None:
+    """Nor are frames that TRex's own ring dropped, and frames of others do not hide a loss of more than they are."""
+    shared = {
+        "source": 0,
+        "target": 1,
+        "sent_count": 1000,
+        "ring_drops_count": 0,
+        "refused_count": 0,
+        "sent_bytes": 0,
+    }
+    shared |= {"received_bytes": 0, "sent_pps": 0.0, "received_pps": 0.0, "window_s": 1.0}
+    for received, ring, delivered in ((999, 0, 1000), (600, 399, 1000), (1002, 0, 1000), (990, 0, 990)):
+        one = Direction(**{**shared, "received_count": received, "ring_drops_count": ring})
+        assert generator._delivered(one) == delivered
