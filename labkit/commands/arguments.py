@@ -23,7 +23,7 @@ EXIT_CODES = {
 }
 VARIABLES = {
     "LABKIT_DATA": "the folder for runs; default: data in the project",
-    "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks whoever"
+    "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks, whoever"
     " wrote them",
     "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured;"
     " trex_profile: a sweep's file may name a profile of TRex, which is code; trex_folder: it may name the folder of"
@@ -114,8 +114,8 @@ only ratios to the same baseline are compared, never speeds.
     labkit compare RUN RUN
 """,
     "why": """\
-The first sentence names the cause of the difference with its size and share, or says what is known
-and withholds. The page works offline. Both sides need profiles (`labkit run ...
+The first sentence names the cause of the difference with its size and share. If the evidence is too
+weak, it says what is known. The page works offline. Both sides need profiles (`labkit run ...
 observe=perf_record,counters`). Several runs of one side are RUN+RUN. Arms are named by what
 differs.
 
@@ -192,7 +192,7 @@ _labkit in a folder of fpath. fish: to ~/.config/fish/completions/labkit.fish.
     labkit completion fish
 """,
     "draw": """\
-The drawing shows what the kernel reports, not what was asked for. docs/network.yaml is an example
+The drawing shows what the kernel reports, not what was requested. docs/network.yaml is an example
 of a network as a file.
 
     labkit draw veth_bridge pairs=2
@@ -404,7 +404,7 @@ def _why(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="RUN[:ARM]|ARM[,name=value…]",
         help="what to compare with: another run, or another arm or point of the same run, for example veth_bridge, or"
-        " length_bytes=1473, or pairs=8; a value that only one side names holds for both",
+        " length_bytes=1473, or pairs=8; a value that only one side names applies to both",
     )
     parser.add_argument(
         "--out",
