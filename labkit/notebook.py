@@ -24,6 +24,7 @@ from labkit.analysis import why as why_page
 from labkit.analysis.drawing import figure as drawings
 from labkit.analysis.figures import overlay as seen
 from labkit.analysis.findings import overlay
+from labkit.analysis.flame import source_lines
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.jupyter import progress_bar
@@ -116,6 +117,14 @@ class Run:
         """
         left, right = against or self._baseline(), arm or self._variant()
         return why_page.explain(f"{self.folder}:{left}", right)
+
+    def source_lines(self, function: str) -> pd.DataFrame:
+        """Return the source lines in which a function spent its time, for each arm (`flame.source_lines.lines`).
+
+        The run must have been measured with observe=perf_record and keep_perf_data=true. Raises Unsupported without
+        debug symbols.
+        """
+        return source_lines.lines(self.profiles, function)
 
     def _baseline(self) -> str:
         return self._only("baseline")
@@ -378,7 +387,7 @@ def run_experiment(
     try:
         return Run(running.measure(experiment, parameters, folder, bar.see, keep_failed))
     except KeyboardInterrupt:
-        bar.end("interrupted: finished rows are kept, and the same with this folder resumes")
+        bar.end("interrupted: finished rows are kept; repeat the call with this folder to resume")
         raise
     except LabkitError:
         bar.end("ended early")
@@ -429,7 +438,7 @@ def _findings(verdicts: pd.DataFrame) -> list[str]:
     names = [name for name in load.GROUP if name not in (*load.HOST, "pairs")]
     for key, group in load.groups(known, names):
         values = dict(zip(names, key, strict=True))
-        labels = [str(values["protocol"]).upper(), f"MTU {values['mtu_bytes']:g}", *load.unusual(values)]
+        labels = [str(values["protocol"]).upper(), f"MTU {values['mtu_bytes']:g}", *load.non_defaults(values)]
         for topology, rows in group.groupby("topology", sort=False):
             lines.append(f"- **{', '.join(labels)}:** {_claims(str(topology), rows)}")
     for topology, rows in verdicts[verdicts["ratio"].isna()].groupby("topology", sort=False):

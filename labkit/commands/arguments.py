@@ -23,7 +23,7 @@ EXIT_CODES = {
 }
 VARIABLES = {
     "LABKIT_DATA": "the folder for runs; default: data in the project",
-    "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks whoever"
+    "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks, whoever"
     " wrote them",
     "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured;"
     " trex_profile: a sweep's file may name a profile of TRex, which is code; trex_folder: it may name the folder of"
@@ -39,6 +39,17 @@ how to get it.
     labkit doctor
     labkit doctor --where vm:debian
     labkit doctor --where ssh:NAME
+""",
+    "new": """\
+The folder then contains the notebooks, the sweep files, docs/network.yaml, which is an example of a
+network of your own, and what the notebooks refer to. Commands that are typed in it write their
+runs to its folder data.
+
+    labkit new my-project
+    cd my-project
+    labkit run datapaths duration_s=1
+    labkit sweep params/datapaths-quick.yaml
+    jupyter lab notebooks
 """,
     "run": """\
 A run writes a folder in data/, and the command says which. The first topology is the baseline.
@@ -59,8 +70,8 @@ where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM s
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
 release or the path of a kernel, and takes options behind commas: cpus=N, memory_mib=N,
 profile=tracing, append=WORD+WORD, modules=NAME+NAME, fresh. ssh:NAME runs on another machine by
-your own `ssh NAME`. That machine needs Python 3.11 and iperf3. labkit is copied there, and nothing
-of a run stays.
+your own `ssh NAME`. That machine needs Python 3.11 to 3.13 and iperf3. labkit is copied there, and
+nothing of a run stays.
 
     labkit run datapaths where=vm:debian topology=veth_bridge,ipvlan_l2 duration_s=3
     labkit run overlay part=path,reachability routes=static where=vm:debian,cpus=1
@@ -114,8 +125,8 @@ only ratios to the same baseline are compared, never speeds.
     labkit compare RUN RUN
 """,
     "why": """\
-The first sentence names the cause of the difference with its size and share, or says what is known
-and withholds. The page works offline. Both sides need profiles (`labkit run ...
+The first sentence names the cause of the difference with its size and share. If the evidence is too
+weak, it says what is known. The page works offline. Both sides need profiles (`labkit run ...
 observe=perf_record,counters`). Several runs of one side are RUN+RUN. Arms are named by what
 differs.
 
@@ -192,7 +203,7 @@ _labkit in a folder of fpath. fish: to ~/.config/fish/completions/labkit.fish.
     labkit completion fish
 """,
     "draw": """\
-The drawing shows what the kernel reports, not what was asked for. docs/network.yaml is an example
+The drawing shows what the kernel reports, not what was requested. docs/network.yaml is an example
 of a network as a file.
 
     labkit draw veth_bridge pairs=2
@@ -275,6 +286,12 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _new(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", action=_Folder, metavar="FOLDER", help="a folder that does not exist yet, or an empty one"
+    )
+
+
 def _run(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"{NOTES['run']}\n{_experiments()}"
     parser.add_argument("experiment", metavar="EXPERIMENT", help=f"one of {', '.join(experiments.TABLE)}")
@@ -305,8 +322,9 @@ class _Folder(argparse.Action):
         option: str | None = None,
     ) -> None:
         if not value:
+            written = f"{option} " if option else ""
             raise BadInput(
-                f"{option} '' names no folder: write {option} FOLDER, for example {option} results"
+                f"{written}'' names no folder: write {written}{self.metavar or 'FOLDER'}, for example {written}results"
             )
         if getattr(namespace, self.dest) is not None:
             raise BadInput(f"{option} is given twice: keep one of them")
@@ -404,7 +422,7 @@ def _why(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="RUN[:ARM]|ARM[,name=value…]",
         help="what to compare with: another run, or another arm or point of the same run, for example veth_bridge, or"
-        " length_bytes=1473, or pairs=8; a value that only one side names holds for both",
+        " length_bytes=1473, or pairs=8; a value that only one side names applies to both",
     )
     parser.add_argument(
         "--out",
@@ -422,7 +440,8 @@ def _why(parser: argparse.ArgumentParser) -> None:
         "--export",
         type=Path,
         metavar="DIR",
-        help="also write the stacks of each side to this folder, folded and for speedscope",
+        help="also write the stacks of each side to this folder: folded (flamegraph.pl, Firefox Profiler) and for"
+        " speedscope",
     )
     _json(parser)
 
@@ -527,6 +546,7 @@ def _draw(parser: argparse.ArgumentParser) -> None:
 # Each command with its line of the help text and the function that adds its arguments. cli.COMMANDS runs it.
 COMMANDS: dict[str, tuple[str, Fill]] = {
     "doctor": ("show what this kernel and machine can do, and how to get the rest", _doctor),
+    "new": ("create a project: a folder with labkit's notebooks and sweep files", _new),
     "run": ("run one experiment", _run),
     "sweep": ("run a notebook for every point of a grid, and write one report about all of them", _sweep),
     "report": (

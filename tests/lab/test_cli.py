@@ -16,7 +16,8 @@ from conftest import ROOT
 from sandbox import LABKIT, Done, Sandbox, one_sentence, only_run, sandbox, until
 
 from labkit import __version__
-from labkit.common import run_folder
+from labkit.commands import json_output
+from labkit.common import run_folder, schema
 from labkit.measure.topologies import TABLE
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
@@ -62,8 +63,8 @@ BAD_RUNS = [
     ("run datapaths mtu_bytes=20", "mtu_bytes=20 is outside 68 to 65535"),
     ("run datapaths mtu_bytes=100000", "mtu_bytes=100000 is outside 68 to 65535"),
     ("run datapaths topology=vxlan mtu_bytes=65500", "mtu_bytes=65500 does not fit into vxlan"),
-    ("run datapaths protocol=sctp", "protocol=sctp: there are tcp, udp, ping"),
-    ("run datapaths family=5", "family=5: there are 4, 6"),
+    ("run datapaths protocol=sctp", "protocol=sctp: choose tcp, udp, ping"),
+    ("run datapaths family=5", "family=5: choose 4, 6"),
     ("run datapaths pairs=1 pairs=2", "the parameter pairs is given twice"),
     ("run datapaths pairs", "'pairs' is not a parameter: write name=value"),
     ("run datapaths =5", "'=5' is not a parameter: write name=value"),
@@ -78,7 +79,7 @@ BAD_RUNS = [
     ("run datapaths congestion=nonesuch duration_s=1 omit_s=0", "congestion"),
     (
         "run datapaths endpoint=shared_guest pairs=1,33 protocol=ping",
-        "one guest for 66 ends would have cpus=66",
+        "one guest for 66 endpoints needs cpus=66",
     ),
     ("shell nothing", "nothing is not a topology: choose"),
     ("shell veth pairs=0", "pairs=0 is outside"),
@@ -126,6 +127,10 @@ def test_doctor_as_json(machine: Sandbox) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["machine"]["kernel"] == os.uname().release
+    assert report.keys() == json_output.FIELDS["doctor"].keys()
+    fields = set(re.findall(r"`(\w+)`", json_output.FIELDS["doctor"]["capabilities"]))
+    assert all(one.keys() == fields for one in report["capabilities"])
+    assert report["machine"].keys() <= schema.BY_NAME.keys()
     assert {"veth", "ipvlan"} <= {one["name"] for one in report["capabilities"]}
     assert "veth" in machine.labkit("doctor").stdout
 

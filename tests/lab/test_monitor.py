@@ -278,7 +278,7 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
         time.sleep(0.05)
     subprocess.run(["ping", "-q", "-c", "5", "-i", "0.01", "127.0.0.1"], check=True, capture_output=True)
     output, _ = running.communicate(timeout=60)
-    answer = json.loads(output.splitlines()[0])
+    answer = json.loads(output)
     assert running.returncode == 0
     assert answer["selected_count"] == 20  # requests and replies, each outgoing and incoming
     assert len(packets.read(path.read_bytes()).frames) == 20
@@ -354,10 +354,10 @@ class TestDisplayFilter:
     ("words", "sentence"),
     [
         (["veth"], "veth has several interfaces: name one"),
-        (["lo", "foo=1"], "foo is no parameter of a monitor"),
-        (["lo", "vlan=x"], "vlan='x' is no number"),
+        (["lo", "foo=1"], "foo is not a parameter of a monitor"),
+        (["lo", "vlan=x"], "vlan='x' is not a number"),
         (["lo", "--seconds", "-1"], "--seconds -1 cannot be"),
-        (["lo", "source=$(id)"], "source='$(id)' is no address"),
+        (["lo", "source=$(id)"], "source='$(id)' is not an address"),
     ],
 )
 def test_bad_input_of_the_command(words: list[str], sentence: str) -> None:

@@ -223,7 +223,7 @@ def test_missing_program_on_the_remote(machine: Lab) -> None:
     for name in ("setpriv", "unshare", "nsenter", "mount", "ip", "ping", "ethtool", "lscpu", "uname"):
         (machine.there / "few" / name).symlink_to(str(shutil.which(name)))
     sentence = one_sentence(machine.labkit("run", "datapaths", *SHORT))
-    assert sentence.startswith("on lab: the program iperf3 is not here: install it")
+    assert sentence.startswith("on lab: the program iperf3 is not here (without it: no TCP or UDP traffic")
     machine.says("python3", f'exec {REAL} "$@"')
     shutil.rmtree(machine.cache)
     machine.cache.parent.joinpath("labkit").write_text("a file where the folder should be")
@@ -258,7 +258,9 @@ def lost(machine: Lab, process: Process, folder: Path, within_s: float) -> str:
     out, err = process.communicate(timeout=within_s + 60)
     assert time.monotonic() - started < within_s
     sentence = one_sentence(Done([], process.returncode, out, err))
-    assert sentence.endswith(f"; finished rows are kept, and the same with --folder {folder} goes on")
+    assert sentence.endswith(
+        f"; finished rows are kept; repeat the command with --folder {folder} to continue"
+    )
     assert rows_on_disk(folder).items() >= before.items()
     return sentence
 

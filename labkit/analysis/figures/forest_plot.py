@@ -53,7 +53,7 @@ def forest(
     widest = max((panel.table["label"].str.len().max() for panel in parts), default=0)
     margin = {"l": 25 + 7.4 * widest, "r": RIGHT_PX, "t": 100, "b": 0}
     figure.update_layout(height=height + 100, margin=margin, showlegend=False)
-    subtitle = "ratio and 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
+    subtitle = "ratio and 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"
     lines = [theme.plain(line) for line in textwrap.wrap(about, ABOUT_LETTERS)]
     room = LINE_PX * max(0, len(lines) - 1)
     figure.update_layout(height=figure.layout.height + room, margin_t=figure.layout.margin.t + room)

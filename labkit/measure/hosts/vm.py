@@ -70,7 +70,7 @@ def conversation(
         else:
             talk = VmConversation(guest, time.monotonic() + vm_channel.SILENCE_S)
         stack.callback(talk.end)
-        talk.tell(msgspec.json.encode(request).decode())
+        talk.send(msgspec.json.encode(request).decode())
         yield talk
 
 
@@ -112,7 +112,7 @@ def _attempt(
                 vm_initramfs.FIRST_WORDS,
                 lambda: f"the lab VM did not boot: {guest.ended()}" if guest.gone() else None,
             )
-        talk = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S))
+        talk = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S), say)
         stack.push(attempt.pop_all())
     return guest, talk
 

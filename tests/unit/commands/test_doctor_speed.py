@@ -20,7 +20,7 @@ def test_programs_run_while_the_kernel_is_probed(tmp_path: Path, monkeypatch: py
     program.write_text(f"#!/bin/sh\necho begun >>{begun}\necho 3.17\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(tools, "TOOLS", {"iperf3": tools.TOOLS["iperf3"]})
+    monkeypatch.setattr(tools, "TOOLS", ("iperf3",))
 
     def probe() -> list[Capability]:
         deadline = time.monotonic() + 10
@@ -46,7 +46,7 @@ def test_a_process_starts_before_the_machine_is_read(monkeypatch: pytest.MonkeyP
         def __init__(self, argv: list[str], request: str | None, pass_fds: list[int]) -> None:
             steps.append("started" if request is None else "started and told")
 
-        def tell(self, line: str) -> None:
+        def send(self, line: str) -> None:
             steps.append("reported")
 
         def end(self) -> None:

@@ -64,10 +64,15 @@ def reachability(
     """
     spaces = {space.name: space for space in topology.namespaces}
     order = rounds(network)
-    _acquaint(spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)])
+    _resolve_neighbours(
+        spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)]
+    )
     with capture(everywhere(topology.namespaces), folder) as seen:
         answered = [_pinged(spaces, ends, count, interval_s) for ends in order]
-    ways = _paths_taken(seen.journeys(state(topology).ports()))
+    now = state(topology)
+    journeys = seen.journeys(now.ports())
+    seen.comment(journeys, now.owners())
+    ways = _paths_taken(journeys)
     about = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
     result = {}
     for ends, all_answers in zip(order, answered, strict=True):
@@ -84,7 +89,7 @@ def _pinged(
     return ping_probes.echo([(spaces[one.source], one.target_address) for one in ends], count, interval_s)
 
 
-def _acquaint(spaces: dict[str, Namespace], ends: Sequence[PingPair]) -> None:
+def _resolve_neighbours(spaces: dict[str, Namespace], ends: Sequence[PingPair]) -> None:
     """Ping each pair once, so that neighbours and bridges on the path are known and nothing is flooded."""
     for _ in range(ATTEMPTS if ends else 0):
         answered = _pinged(spaces, ends, 1, INTERVAL_S)

@@ -169,7 +169,7 @@ class Stateful(OnServer, frozen=True, kw_only=True):
         """Raise BadInput in one sentence for what cannot be measured."""
         super().check()
         if not self.mult or len(set(self.mult)) < len(self.mult):
-            raise BadInput("mult needs at least one value, and none twice")
+            raise BadInput("mult needs at least one value, each once")
         for mult in self.mult:
             within("mult", mult, 0.001, 1e6)
         within("test_s", self.test_s, 1, 36000)

@@ -32,8 +32,8 @@ Packets received/dropped on interface 'eth0': 199000/1000 (pcap:900/dumpcap:100/
     ("given", "words"),
     [
         ({"loads": "fast"}, "loads=fast: write for example 100kpps"),
-        ({"loads": "1kpps,1kpps"}, "loads needs at least one value, and none twice"),
-        ({"readers": "wireshark"}, "readers=wireshark: there are none, socket, tcpdump"),
+        ({"loads": "1kpps,1kpps"}, "loads needs at least one value, each once"),
+        ({"readers": "wireshark"}, "readers=wireshark: choose none, socket, tcpdump"),
         ({"readers": []}, "readers needs at least one value"),
         ({"topology": "veth,gre"}, "topology and endpoint need one value each"),
         ({"sample": "$(id)"}, "sample='$(id)' is not possible"),
@@ -89,9 +89,9 @@ def test_frames_of_the_wanted_flow_follow_the_generators_turns() -> None:
 
 
 def test_missing_program_is_one_sentence() -> None:
-    start = readers._program("labkit-no-such-reader", lambda _link, _file, _port: [], "no-such-package")
+    start = readers._program("labkit-no-such-reader", lambda _link, _file, _port: [])
     hop: Any = SimpleNamespace(namespace=None, interface="eth0")
-    with pytest.raises(Unsupported, match="install Debian's package no-such-package"):
+    with pytest.raises(Unsupported, match="the program labkit-no-such-reader is not here"):
         next(start(hop, 1024, "all"))
 
 
