@@ -5,7 +5,6 @@ An error is one sentence, with exit code 2.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import os
@@ -14,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 
 from labkit.commands import arguments
-from labkit.commands.messages import print_error
+from labkit.commands.messages import drop_output, print_error
 from labkit.common.errors import BadInput, LabkitError
 from labkit.system import process
 
@@ -41,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return INTERRUPTED
     except BrokenPipeError:
-        _drop_output()  # the reader of our output, for example head(1), has closed the pipe
+        drop_output()  # the reader of our output, for example head(1), has closed the pipe
         return 0
     except OSError as error:
         return print_error(_what_failed(error))
@@ -89,12 +88,6 @@ def _temporary_folder() -> None:
         ) from None
 
 
-def _drop_output() -> None:
-    """Send the rest of standard output to /dev/null."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
 def _what_failed(error: OSError) -> str:
     """Describe in one sentence what the operating system refused."""
     if sentence := process.exhausted(error):
@@ -103,7 +96,7 @@ def _what_failed(error: OSError) -> str:
         return f"{str(error.filename)[:200]}: {error.strerror}"
     if error.errno not in UNWRITABLE:
         return f"the operating system refused an operation: {error}"
-    _drop_output()
+    drop_output()
     return f"standard output cannot be written: {error.strerror or error}; the measured rows are on disk"
 
 

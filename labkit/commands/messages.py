@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 
 from labkit.common.printable import printable
@@ -9,10 +11,19 @@ from labkit.common.printable import printable
 
 def note(text: str) -> None:
     """Write a message."""
-    print(f"labkit: {printable(text)}", file=sys.stderr)
+    try:
+        print(f"labkit: {printable(text)}", file=sys.stderr)
+    except OSError:  # standard error is full: the exit code still tells
+        drop_output(2)
 
 
 def print_error(text: str) -> int:
     """Write the message of an error, and return the exit code 2."""
     note(text)
     return 2
+
+
+def drop_output(stream: int = 1) -> None:
+    """Send the rest of standard output (or error: 2) to /dev/null."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
