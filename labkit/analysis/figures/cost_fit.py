@@ -28,10 +28,10 @@ BESIDE = 0.006  # distance of arms at one size, as a share of the axis
 
 
 def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
-    """Draw each cost of `curves` (`cost_model.curves(rows)`) against size, both axes logarithmic.
+    """Draw each cost of `curves` (`cost_model.curves(rows)`) against size.
 
-    Each plot has the means of the rounds with 95 % intervals, the rounds (faint) and the fit. Below it are the
-    residuals in per cent, with 95 % intervals. The line is fitted through unfragmented sizes; the steps beyond are
+    Both axes of a cost are logarithmic. Each plot has the means of the rounds with 95 % intervals, the rounds (faint)
+    and the fit. Below it are the residuals in per cent, with 95 % intervals. The line is fitted through unfragmented sizes; the steps beyond are
     fragments. If the interval of a residual excludes 0, that size does not lie on the line.
     """
     rows = complete(rows)

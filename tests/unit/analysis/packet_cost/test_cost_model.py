@@ -180,6 +180,25 @@ def test_fitted_line_in_the_figure() -> None:
     assert "nothing to draw" in synthetic_report.notes(figure)
 
 
+def test_proportional_costs_are_shown_once() -> None:
+    """If all CPUs are always busy, both costs have the same figure, in different units."""
+    busy = synthetic_packet_sizes.rows()
+    every = cost_model.curves(busy)
+    shown = cost_model.distinct(every)
+    assert {one.cost for one in every} == set(cost_model.COSTS) - {"rtt_s"}
+    assert {one.cost for one in shown} == {"cpu_per_packet_s"}
+    [line] = packet_size.same_costs(every)
+    assert line == (
+        "At every size and datapath 2 CPUs were busy, so the CPU time of a datagram is 2 times the time to the next:"
+        " only CPU time is shown."
+    )
+    assert not any("time from one" in line for line in packet_size.all_findings(busy, every))
+    idle = busy.assign(cpu_s=busy["cpu_s"].where(busy["length_bytes"] > 400, 0.8 * busy["cpu_s"]))
+    every = cost_model.curves(idle)
+    assert cost_model.distinct(every) == every
+    assert packet_size.same_costs(every) == []
+
+
 def test_rate_figure() -> None:
     rows = synthetic_packet_sizes.rows()
     figure = figures.rates(rows)
