@@ -368,9 +368,10 @@ def _without_ratio(verdicts: pd.DataFrame) -> list[str]:
     """
     lines = []
     missing = verdicts[verdicts["ratio"].isna()]
-    for (topology, word, sentence), rows in missing.groupby(["topology", "word", "sentence"], sort=False):
+    for key, rows in missing.groupby(["topology", "word", "sentence"], sort=False):
+        topology, word, sentence = map(str, key)
         everywhere = len(rows) == int(verdicts["topology"].eq(topology).sum())
-        points = "; ".join(load.group_text(key) for key, _ in load.groups(rows))
+        points = "; ".join(load.group_text(point) for point, _ in load.groups(rows))
         at = "" if everywhere else f" ({points})"
         if word in verdict_tables.ABSENT:
             lines.append(f"- **{topology}** was not measured{at}: {sentence}.")

@@ -125,8 +125,10 @@ def _spines(path: Any) -> str:
 def _title(one: dict[Any, Any], host: str) -> str:
     """Return routes, kind of failure, the outage in words, and the host if there are several."""
     gap = f"no answer for {si(one['outage_s'], 's')}" if one["outage_s"] > one["interval_s"] else "no outage"
-    lines = [f"{gap}, {_lost(one)} of {one['sent_count']:.0f} lost", *filter(None, [deviation(one), host])]
-    return f"<b>{theme.plain(one['routes'])}: {_how(one)}</b><br>" + "<br>".join(map(theme.plain, lines))
+    lines = ["linkdown ignored"] * _notices(one)
+    lines += [f"{gap}, {_lost(one)} of {one['sent_count']:.0f} lost", *filter(None, [deviation(one), host])]
+    head = theme.plain(f"{one['routes']}: {one['failure']}")
+    return "<br>".join([f"<b>{head}</b>", *map(theme.plain, lines)])
 
 
 def _range(rows: list[dict[Any, Any]]) -> tuple[float, float]:
