@@ -8,7 +8,20 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks import by_hand, folding, guest, half_width, imports, kill, overhead, packets, set_up, vm, zoo
+from benchmarks import (
+    by_hand,
+    folding,
+    guest,
+    half_width,
+    imports,
+    kill,
+    monitor,
+    overhead,
+    packets,
+    set_up,
+    vm,
+    zoo,
+)
 from benchmarks.promise import NotMeasuredError, Promise, note, table
 
 Benchmark = Callable[[bool], Iterator[Promise]]
@@ -21,6 +34,7 @@ TABLE: dict[str, Benchmark] = {
     "kill": kill.promises,
     "folding": folding.promises,
     "packets": packets.promises,
+    "monitor": monitor.promises,
     "vm": vm.promises,
     "guest": guest.promises,
     "zoo": zoo.promises,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from IPython.core.getipython import get_ipython
 from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
+from labkit import live
 from labkit.analysis import displays, figures, load, profile_doubts, stats, theme
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis import why as why_page
@@ -26,9 +29,11 @@ from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.jupyter import progress_bar
 from labkit.measure import experiments
 from labkit.measure.observers import registry
+from labkit.measure.observers.monitor.live_monitor import MonitoredPacket, MonitorReport
 from labkit.measure.topologies import State
 from labkit.runner import run as running
 
+LISTEN_S, READ_S = 30.0, 0.1
 LARGE = 3.0  # from this ratio on, a change is written as a factor instead of in per cent
 PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}
 
@@ -277,6 +282,80 @@ class Run:
         return Markdown(
             "\n".join(f"- {doubt}" for doubt in result) or "No reason to doubt these numbers was found."
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched:
+    """What two monitors of one interface saw: one selected the packets of one pair, the other took samples of all.
+
+    `times_s` and `counts` are readings while traffic ran; `filtered` and `samples` are the last reports; `last` has the
+    newest packets of the pair.
+    """
+
+    times_s: list[float]
+    counts: dict[str, list[int]]
+    filtered: MonitorReport
+    samples: MonitorReport
+    last: list[MonitoredPacket]
+
+    def conversations(self) -> pd.DataFrame:
+        """Return the conversations that the filter let through."""
+        columns = ["class", "source", "destination", "packets", "bytes"]
+        return pd.DataFrame(self.filtered.conversations, columns=columns)
+
+    def packets(self) -> pd.DataFrame:
+        """Return the newest packets of the pair with their headers."""
+        lines = [(one.direction, one.length_bytes, one.stack) for one in self.last]
+        return pd.DataFrame(lines, columns=["direction", "bytes", "headers"])
+
+
+def three_flows(topology: str, endpoint: str, interface: str) -> tuple[live.LiveTopology, str]:
+    """Build three pairs and let each client send UDP at 20 Mbit/s to its server. Returns them, and what to watch.
+
+    What this machine lacks is displayed in a sentence, and replaced: containers by namespaces, then the switch by a
+    bridge, where a port of the first pair is watched. Raises Failed if iperf3 does not start.
+    """
+    choices = ((topology, endpoint, interface), (topology, "namespace", interface))
+    for name, kind, place in (*choices, ("veth_bridge", "namespace", "port0")):
+        try:
+            net = live.build(name, pairs=3, endpoint=kind)
+        except (Unsupported, Failed) as error:
+            display(Markdown(f"*Not {name} with endpoint={kind}: {error}.*"))
+            continue
+        for client, server in net.state.pairs:
+            listening = net.endpoints[server.name].start("iperf3", "-s", "-1", "--forceflush")
+            deadline = time.monotonic() + LISTEN_S
+            while "listening" not in listening.output:
+                if not listening.is_running or time.monotonic() > deadline:
+                    net.close()
+                    raise Failed(f"iperf3 does not listen at {server.name}")
+                time.sleep(0.05)
+            words = ["-u", "-b", "20M", "-l", "1024", "-t", "600"]
+            net.endpoints[client.name].start("iperf3", "-c", str(server.address), *words)
+        return net, place
+    raise Unsupported("no topology with three pairs can be built here: `labkit doctor` says why")
+
+
+def watched(net: live.LiveTopology, interface: str, seconds: float, sample: str) -> Watched:
+    """Watch an interface for a while with two monitors: the traffic of one pair, and samples of everything.
+
+    The pair is the last one, or the first one if the interface is its port.
+    """
+    client, server = net.state.pairs[0 if interface == "port0" else -1]
+    times_s: list[float] = []
+    counts: dict[str, list[int]] = {"seen": [], "selected": []}
+    with (
+        net.monitor(interface, source=client.address, destination=server.address) as chosen,
+        net.monitor(interface, sample=sample) as sampled,
+    ):
+        begun = time.monotonic()
+        while not times_s or times_s[-1] < seconds:
+            now = chosen.counts
+            times_s.append(time.monotonic() - begun)
+            counts["seen"].append(now.seen_count)
+            counts["selected"].append(now.selected_count)
+            time.sleep(READ_S)
+        return Watched(times_s, counts, chosen.stop(), sampled.stop(), chosen.packets[-10:])
 
 
 def measure(experiment: str, names: Mapping[str, Any]) -> Run:

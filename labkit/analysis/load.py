@@ -168,8 +168,10 @@ def _parameters_of_points(df: pd.DataFrame) -> pd.DataFrame:
     return df
 
 
-def measured(df: pd.DataFrame) -> pd.DataFrame:
+def measured(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.DataFrame:
     """Return the valid rows: status ok, not beside an observer (METHOD, "Profiles"), and with a metric.
+
+    `metrics` has the compared column of each protocol, and whether higher values are better.
 
     Added columns: metric (name), value, log, starved, setup (label). A slice in which almost nothing arrived is
     `starved`. It gets the logarithm of the arm's slowest slice that is not starved, for two reasons. Without these
@@ -179,11 +181,11 @@ def measured(df: pd.DataFrame) -> pd.DataFrame:
     Raises BadInput for a protocol without a metric, and for rows of one group that differ in PROVENANCE.
     """
     ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE)].copy()
-    if unknown := sorted(set(ok["protocol"].astype(str)) - set(METRIC)):
-        raise BadInput(f"nothing is known about comparing {unknown[0]}: there are {', '.join(METRIC)}")
-    ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in METRIC.items()})
+    if unknown := sorted(set(ok["protocol"].astype(str)) - set(metrics)):
+        raise BadInput(f"nothing is known about comparing {unknown[0]}: there are {', '.join(metrics)}")
+    ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in metrics.items()})
     ok["value"] = np.nan
-    for metric in {metric for metric, _ in METRIC.values()}:
+    for metric in {metric for metric, _ in metrics.values()}:
         ok.loc[ok["metric"].eq(metric), "value"] = ok[metric]
     ok = ok[np.isfinite(ok["value"].astype(float))]
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
@@ -317,6 +319,7 @@ def unusual(of: Mapping[str, Any]) -> list[str]:
     words += ["IPv6"] if of["family"] == 6 else []
     words += [f"frames {of['frame']}"] if of["frame"] is not None else []
     words += [f"{of['flows_count']:g} flows"] if of["flows_count"] is not None else []
+    words += [f"{si(of['load_pps'], 'pps')} offered"] if of["load_pps"] is not None else []
     if of["loss_goal_ratio"] is not None:
         words += ["NDR" if not of["loss_goal_ratio"] else f"PDR {percent(of['loss_goal_ratio'])}"]
     fits = of["protocol"] == "udp" and of["length_bytes"] == (of["mtu_bytes"] or 0) - HEADERS.get(

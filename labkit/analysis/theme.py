@@ -77,6 +77,16 @@ ENDS = {
     "guest": ArmStyle(_VERMILLION, "circle", "solid"),
     "shared_guest": ArmStyle(_GREEN, "triangle-up", "longdash"),
 }
+# Styles of programs that read an interface, in a figure that compares nothing else.
+READERS = {
+    "socket": ArmStyle(GREY, "square", "dot"),
+    "tcpdump": ArmStyle(_OCHRE, "triangle-up", "dash"),
+    "dumpcap": ArmStyle(_PURPLE, "diamond", "dashdot"),
+    "tshark": ArmStyle(_VERMILLION, "x", "longdash"),
+    "monitor": ArmStyle(_BLUE, "circle", "solid"),
+    "monitor_sampled": ArmStyle(_SKY, "circle-open", "dot"),
+    "monitor_all": ArmStyle(_GREEN, "hexagon", "dash"),
+}
 PUBLISHED = {
     "symbol": "star-diamond-open",
     "size": 12,

@@ -6,6 +6,7 @@ Arms are compared with the baseline within a group, whose rows are equal in the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,10 @@ SURE = 0.01  # p value for differences between set-ups, and for their correlatio
 MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
 
 
-def ratios(df: pd.DataFrame) -> pd.DataFrame:
+def ratios(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.DataFrame:
     """Return paired log-ratios: a row for each variant topology, round and, if any, slice.
+
+    `metrics` has the compared column of each protocol, and whether higher values are better.
 
     Columns: GROUP, MEASUREMENT, setup (label of the round), topology, baseline, log_ratio (to the mean of both
     measurements of the baseline, see `stats.log_ratios`), log_control (the baseline to itself; NaN if it was not
@@ -55,7 +58,7 @@ def ratios(df: pd.DataFrame) -> pd.DataFrame:
     one group, and like `measured`.
     """
     keys = [*GROUP, *MEASUREMENT, "setup"]
-    ok = measured(complete(df))
+    ok = measured(complete(df), metrics)
     by_arm = ok[ok["log"].notna()].groupby([*keys, "role", "topology"], dropna=False)
     values = by_arm.agg(value=("log", "mean"), starved=("starved", "any")).reset_index()
     values["value"] = np.exp(values["value"])
@@ -77,8 +80,12 @@ def ratios(df: pd.DataFrame) -> pd.DataFrame:
     return result[[*keys, "topology", "baseline", "log_ratio", "log_control", "starved"]]
 
 
-def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
+def verdicts(
+    df: pd.DataFrame, margin: float = 0.05, metrics: Mapping[str, tuple[str, bool]] = METRIC
+) -> pd.DataFrame:
     """Return a verdict for each group and each topology except the baseline; columns GROUP and VERDICTS.
+
+    `metrics` has the compared column of each protocol, and whether higher values are better.
 
     If there are slices, they determine the verdict. whole_ratio is the ratio of the whole runs, or NaN. If the
     intervals of slices and whole runs do not overlap, the verdict is no evidence. control_low and control_high are the
@@ -86,7 +93,7 @@ def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
     its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
     """
     df = complete(df)
-    pairs = dict(groups(ratios(df)))
+    pairs = dict(groups(ratios(df, metrics)))
     result: list[dict[str, Any]] = []
     for key, group in groups(df):
         base = group[group["role"].isin(["baseline", "control"])]
@@ -100,9 +107,9 @@ def verdicts(df: pd.DataFrame, margin: float = 0.05) -> pd.DataFrame:
             line["guest_accelerator"] = next(iter(rows["guest_accelerator"].dropna()), None)
             ratios_here = pairs.get(key, _NONE)
             if ratios_here["topology"].eq(topology).any():
-                line |= _line(ratios_here, str(topology), str(baseline), margin, METRIC[line["protocol"]][1])
+                line |= _line(ratios_here, str(topology), str(baseline), margin, metrics[line["protocol"]][1])
             else:
-                word, sentence = _unmeasured(rows, base, str(topology), baseline)
+                word, sentence = _unmeasured(rows, base, str(topology), baseline, metrics)
                 line |= {"word": word, "sentence": sentence}
             result.append(line)
     table = pd.DataFrame(result, columns=[*GROUP, *VERDICTS])
@@ -168,7 +175,11 @@ def _apart(one: stats.Effect, other: stats.Effect) -> bool:
 
 
 def _unmeasured(
-    rows: pd.DataFrame, base: pd.DataFrame, topology: str, baseline: str | None
+    rows: pd.DataFrame,
+    base: pd.DataFrame,
+    topology: str,
+    baseline: str | None,
+    metrics: Mapping[str, tuple[str, bool]],
 ) -> tuple[str, str]:
     """Return word and sentence for a topology without a ratio, from its own rows or else from the baseline's."""
     if baseline is None:
@@ -181,7 +192,7 @@ def _unmeasured(
                 return str(status), str(reason)
             return "no evidence", f"no evidence about {topology}: {about} has no valid measurement ({reason})"
     for about, own in ((topology, rows), (baseline, base)):
-        ok = measured(own)
+        ok = measured(own, metrics)
         if len(ok) and ok["log"].isna().all():
             return (
                 "no evidence",

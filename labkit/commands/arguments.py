@@ -87,6 +87,7 @@ follows packets through an overlay, lets a spine fail, and measures what each tu
 params/container_vs_vm.yaml compares containers with virtual machines. params/packet_size.yaml
 measures what a packet costs, fixed and by the byte. params/virtual_tap.yaml measures mirrors of
 Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday changes.
+params/live_monitor.yaml measures what tcpdump, tshark and the monitor cost.
 params/ovs_test_plan.yaml searches the rates of Open vSwitch with 1,000 rules and 64,000 flows.
 """,
     "report": """\

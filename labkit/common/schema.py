@@ -39,6 +39,7 @@ WRITERS = {
     "throughput": "the experiment throughput",
     "trex": "the experiments with TRex",
     "ovs_test_plan": "the experiment ovs_test_plan",
+    "monitor_cost": "the experiment monitor_cost",
     "overlay": "the experiment overlay: its parts path, reachability, failure and headers",
 }
 
@@ -152,6 +153,12 @@ COLUMNS: tuple[Column, ...] = (
         ("frame", "", "text", "the frame size, or the name of a mix of sizes"),
         ("flows_count", "1", "integer", "flows that the generator's frames belong to"),
         ("loss_goal_ratio", "1", "number", "the share of frames that may be lost at the rate that is searched for"),
+        use="group",
+    ),
+    *_columns(
+        "monitor_cost",
+        "parametrises",
+        ("load_pps", "1/s", "number", "frames per second as requested; null: as many as the machine can do"),
         use="group",
     ),
     *_columns(
@@ -334,6 +341,18 @@ COLUMNS: tuple[Column, ...] = (
         ("trex_cpu_share", "1", "number", "the busy share of TRex's own CPUs"),
         ("latency_mean_s", "s", "number", "TRex's mean latency of the probes, exponentially weighted (1/2)"),
         ("latency_buckets", "", "object", "probes by the lower edge of their latency's bucket in microseconds"),
+    ),
+    *_columns(
+        "monitor_cost",
+        "measures",
+        ("cpu_per_sent_s", "s", "number", "CPU time of the whole host per frame sent, until the reader is done"),
+        ("reader_cpu_s", "s", "number", "CPU time of the reader's processes; null: no reader"),
+        ("reader_start_s", "s", "number", "how long the reader took until it captured"),
+        ("reader_late_s", "s", "number", "how long the reader still worked, from 1.2 s after the last frame"),
+        ("reader_taken_count", "1", "integer", "packets that the reader took, by its own count"),
+        ("reader_dropped_count", "1", "integer", "packets that the reader knows it lost"),
+        ("wanted_count", "1", "integer", "frames of the flow that the reader looks for"),
+        ("wanted_found_count", "1", "integer", "frames of that flow that the reader found; null: it does not look"),
     ),
     *_columns(
         "ovs_test_plan",

@@ -11,19 +11,20 @@ const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9
 const MOST_POINTS = 300;
 const MOST_ROWS = 100;
 const STYLE = `
-.labkit-monitor { font: 13px sans-serif; color: #222; background: #fff; padding: 8px; }
+.labkit-monitor { font: 13px sans-serif; color: var(--jp-ui-font-color1, #222); background: var(--jp-layout-color1, #fff); padding: 8px; }
 .labkit-monitor fieldset { border: 0; margin: 0 0 6px; padding: 0; display: flex; flex-wrap: wrap; gap: 8px; align-items: end; }
-.labkit-monitor label { display: flex; flex-direction: column; font-size: 11px; color: #555; }
+.labkit-monitor label { display: flex; flex-direction: column; font-size: 11px; color: var(--jp-ui-font-color2, #555); }
 .labkit-monitor input, .labkit-monitor select { font: 13px monospace; min-width: 10em; }
+.labkit-monitor input, .labkit-monitor select, .labkit-monitor button { color: inherit; background: var(--jp-layout-color0, #fff); border: 1px solid var(--jp-border-color1, #bbb); padding: 2px 6px; }
 .labkit-monitor .counts { font: 13px monospace; margin: 6px 0; }
-.labkit-monitor .problem { color: #b00020; min-height: 1.2em; }
+.labkit-monitor .problem { color: var(--jp-error-color1, #b00020); min-height: 1.2em; }
 .labkit-monitor table { border-collapse: collapse; font: 12px monospace; margin-top: 6px; }
 .labkit-monitor td, .labkit-monitor th { padding: 1px 8px; text-align: left; }
 .labkit-monitor td.number { text-align: right; }
 .labkit-monitor .packets { max-height: 22em; overflow: auto; }
 .labkit-monitor .packets tr { cursor: pointer; }
-.labkit-monitor pre { font: 12px monospace; background: #f4f4f4; padding: 6px; white-space: pre-wrap; }
-.labkit-monitor canvas { width: 100%; height: 140px; border: 1px solid #ddd; }
+.labkit-monitor pre { font: 12px monospace; color: inherit; background: var(--jp-layout-color2, #f4f4f4); padding: 6px; white-space: pre-wrap; }
+.labkit-monitor canvas { width: 100%; height: 140px; border: 1px solid var(--jp-border-color2, #ddd); }
 `;
 
 function element(parent, name, text, className) {
@@ -66,7 +67,7 @@ function draw(canvas, points, unit, index) {
     context.stroke();
     context.fillText(name, 6 + number * 80, 12);
   });
-  context.fillStyle = "#555";
+  context.fillStyle = getComputedStyle(canvas).color;
   context.fillText(`${si(most)}${unit}`, width - 110, 12);
 }
 

@@ -121,8 +121,12 @@ def _elsewhere(points: list[SweepPoint]) -> list[str]:
 
 
 def experiment_of(notebook: Path) -> str:
-    """Return the experiment of a notebook: its name without the number."""
-    return notebook.stem.split("_", 1)[-1]
+    """Return the experiment of a notebook: its name without the number, or else the first one that it measures."""
+    name = notebook.stem.split("_", 1)[-1]
+    if name in experiments.TABLE or not notebook.is_file():
+        return name
+    measured = re.search(r'notebook\.measure\(\\?"(\w+)', notebook.read_text(errors="replace"))
+    return measured[1] if measured else name
 
 
 def parameters_of(notebook: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import subprocess
 import sys
 import time
@@ -30,9 +31,11 @@ def ping(net: live.LiveTopology, count: int = 20, *words: str) -> None:
     net.client0.run("ping", "-q", "-c", str(count), "-i", "0.002", *words, net.server0.address)
 
 
-def tcpdump(net: live.LiveTopology, path: Path, interface: str, expression: str) -> live.Program:
+def tcpdump(
+    net: live.LiveTopology, path: Path, interface: str, expression: str, at: str = "between"
+) -> live.Program:
     words = ["tcpdump", "-Z", "root", "--immediate-mode", "-n", "-i", interface, "-w", str(path), expression]
-    program = net.between.start("sh", "-c", 'exec "$0" "$@" 2>&1', *words)
+    program = net.endpoints[at].start("sh", "-c", 'exec "$0" "$@" 2>&1', *words)
     deadline = time.monotonic() + 30
     while "listening on" not in program.output:
         assert program.is_running, program.output
@@ -133,9 +136,12 @@ def test_vlan_tags_that_the_kernel_keeps_beside_the_packet(net: live.LiveTopolog
         assert {packet.stack.split(" / ")[1] for packet in right.packets} == {"802.1Q 7"}
 
 
-@pytest.mark.needs("vxlan")
-def test_inner_addresses_of_a_tunnel() -> None:
-    with live.build("vxlan") as tunnel:
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.needs(kind)) for kind in ("vxlan", "geneve", "gre")],
+)
+def test_inner_addresses_of_a_tunnel(kind: str) -> None:
+    with live.build(kind) as tunnel:
         outer = next(
             f"{space.name}:{link.name}"
             for space in tunnel.state.namespaces
@@ -143,12 +149,73 @@ def test_inner_addresses_of_a_tunnel() -> None:
             if link.kind == "veth" and space.name == "client0"
         )
         with (
-            tunnel.monitor(outer, inside="vxlan", source=tunnel.client0.address) as inner,
-            tunnel.monitor(outer, inside="vxlan", source="10.99.0.1") as other,
+            tunnel.monitor(outer, inside=kind, source=tunnel.client0.address) as inner,
+            tunnel.monitor(outer, inside=kind, source="10.99.0.1") as other,
         ):
             tunnel.client0.run("ping", "-q", "-c", "3", "-i", "0.01", tunnel.server0.address)
             assert inner.stop().counts.selected_count == 3
             assert other.stop().counts.selected_count == 0
+
+
+INNER = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20, 0, 0, 64, 17, 0, bytes([10, 9, 0, 1]), bytes([10, 9, 0, 2]))
+INNER_ETHERNET = bytes(12) + b"\x08\x00" + INNER
+VXLAN = struct.pack("!HHHH", 5000, 4789, 0, 0) + bytes.fromhex("0800000000000100")
+GENEVE = struct.pack("!HHHH", 5000, 6081, 0, 0) + bytes.fromhex("0000655800000100")
+ENCAPSULATED = {
+    "gre": (47, bytes.fromhex("00000800") + INNER),
+    "vxlan": (17, VXLAN + INNER_ETHERNET),
+    "geneve": (17, GENEVE + INNER_ETHERNET),
+}
+SEND_FRAME = """
+import socket, sys
+end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+end.bind(("eth0", 0))
+for _ in range(3):
+    end.send(bytes.fromhex(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("kind", ENCAPSULATED)
+def test_inner_addresses_of_frames_on_any_kernel(net: live.LiveTopology, kind: str) -> None:
+    """The filter needs no tunnel of this kernel: frames of each kind are put on a wire as they are."""
+    protocol, content = ENCAPSULATED[kind]
+    outer = struct.pack(
+        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(content), 0, 0, 64, protocol, 0, bytes(4), bytes(4)
+    )
+    frame = bytes([255] * 6 + [2, 0, 0, 0, 0, 1]) + b"\x08\x00" + outer + content
+    with (
+        net.monitor("port2", inside=kind, source="10.9.0.1", destination="10.9.0.0/24") as right,
+        net.monitor("port2", inside=kind, destination="10.9.0.1") as wrong,
+        net.monitor("port2", source="10.9.0.1") as outside,
+    ):
+        net.client1.run(sys.executable, "-P", "-c", SEND_FRAME, frame.hex())
+        assert right.stop().counts.selected_count == 3
+        assert wrong.stop().counts.selected_count == 0
+        assert outside.stop().counts.selected_count == 0
+        assert "10.9.0.1 > 10.9.0.2" in right.packets[0].stack
+
+
+@pytest.mark.needs("openvswitch", "ethtool")
+def test_mirror_port_agrees_with_tcpdump(tmp_path: Path) -> None:
+    """One of three pairs at the port where a switch's mirror puts the copies of all traffic."""
+    with live.build("ovs_netdev+mirrors=1+select=all", pairs=3) as switch:
+        source, target = switch.client2, switch.server2
+        expression = f"icmp and src host {source.address} and dst host {target.address}"
+        program = tcpdump(switch, tmp_path / "tcpdump.pcap", "mirror0", expression, at="monitor")
+        with (
+            switch.monitor(
+                "mirror0", protocol="icmp", source=source.address, destination=target.address
+            ) as one,
+            switch.monitor("mirror0", protocol="icmp") as every,
+        ):
+            for number in range(3):
+                client, server = switch.endpoints[f"client{number}"], switch.endpoints[f"server{number}"]
+                client.run("ping", "-q", "-c", "10", "-i", "0.002", server.address)
+            ours, all_of_them = one.stop(), every.stop()
+        theirs = int(re.findall(r"(\d+) packets captured", program.stop())[0])
+    # The mirror copies a packet where it arrives at the switch.
+    assert ours.counts.selected_count == ours.counts.kept_count == theirs == 10
+    assert all_of_them.counts.selected_count == 3 * 2 * 10
 
 
 def test_interface_that_goes_away(net: live.LiveTopology) -> None:
@@ -215,6 +282,25 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     assert running.returncode == 0
     assert answer["selected_count"] == 20  # requests and replies, each outgoing and incoming
     assert len(packets.read(path.read_bytes()).frames) == 20
+
+
+SMALL_DISK = 'mount -t tmpfs -o size=16k none "$0" && exec "$@"'
+
+
+@pytest.mark.needs("root")
+def test_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    """The packets are written while they come, and the disk has room for a few of them."""
+    small = tmp_path / "small"
+    small.mkdir()
+    argv = [sys.executable, "-P", "-m", "labkit.cli", "monitor", "veth", "interface=client0:eth0", "--ping"]
+    words = [*argv, "--seconds", "5", "--pcapng", str(small / "seen.pcapng")]
+    ended = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", SMALL_DISK, str(small), *words],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2, ended.stderr
+    assert "is full: free some space" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
 
 
 @pytest.mark.needs("tshark")

@@ -162,6 +162,31 @@ with live.build("veth", where="ssh:lab") as net:
     nothing_runs_there(machine)
 
 
+def test_monitor_through_ssh(machine: Lab) -> None:
+    """Packets are captured and selected there. What comes back is less than a twentieth of them."""
+    code = """
+import json
+from labkit import live
+with live.build("veth", where="ssh:lab") as net:
+    ask, sizes = net._ask, []
+    def counted(do, **more):
+        answer = ask(do, **more)
+        sizes.append(len(json.dumps(answer, default=str)) if do.startswith("monitor") else 0)
+        return answer
+    net._ask = counted
+    with net.monitor("server0:eth0", source=net.client0.address, protocol="icmp", sample="one_in:100") as one:
+        net.client0.run("ping", "-q", "-c", "300", "-i", "0.002", "-s", "1400", net.server0.address)
+        counts = one.stop().counts
+        print(counts.selected_count, counts.sampled_count, len(one.packets), sum(sizes))
+"""
+    done = machine.run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    *counts, size = map(int, done.stdout.split())
+    assert counts == [300, 3, 3]
+    assert 0 < size < 0.05 * 300 * 1400
+    nothing_runs_there(machine)
+
+
 def test_connection_failure(machine: Lab) -> None:
     """The message has ssh's own words and a remedy. An unknown host stays unknown."""
     known = (machine.there / "known").read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -14,11 +15,37 @@ from typing import Any
 
 import pytest
 from browser import chromium
+from conftest import ROOT
 
+from labkit import live
 from labkit.common import packets
+from labkit.jupyter import monitor_hub, monitor_page
 
 pytestmark = [pytest.mark.needs("chromium", "namespaces", "veth", "bridge", "ping"), pytest.mark.long]
 PAGE_S = 60_000  # ms, for a loaded machine
+
+
+SEND = """
+import sys
+from labkit.measure.traffic.packet_sender import Mix, Sender, Wire
+Sender(Wire("eth0", *sys.argv[1:5]), Mix((64,), 1000)).send(100_000, 60)
+"""
+# The time between two frames of the page, and how often the counts change meanwhile.
+WATCH = """
+() => new Promise((done) => {
+  const gaps = [], counts = document.querySelector(".labkit-monitor .counts");
+  let last = performance.now(), updates = 0;
+  const begun = last, seen = new MutationObserver(() => updates++);
+  seen.observe(counts, { childList: true });
+  const step = (now) => {
+    gaps.push(now - last);
+    last = now;
+    if (now - begun < 4000) requestAnimationFrame(step);
+    else done({ gaps, updates });
+  };
+  requestAnimationFrame(step);
+})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +158,52 @@ def test_used_in_a_browser(address: str, tmp_path: Path) -> None:
         page.close()
     assert not dialogs
     assert [url for url in urls if not url.startswith((here, "data:", "blob:"))] == []
+
+
+@pytest.mark.alone
+def test_page_stays_responsive_at_100_kpps(tmp_path: Path) -> None:
+    """Frames of 1,000 flows, without a filter: the page updates several times a second and does what is clicked."""
+    with live.build("veth") as net:
+        macs = [
+            json.loads(end.run("ip", "-j", "link", "show", "eth0"))[0]["address"]
+            for end in (net.client0, net.server0)
+        ]
+        # The server drops what is not for its address.
+        wire = (*macs, net.client0.address, "10.99.0.1")
+        sender = net.client0.start("env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "-c", SEND, *wire)
+        choice = {"interface": "server0:eth0"}
+        argv, environment, page_address = monitor_page.prepared(
+            tmp_path, str(tmp_path / "hub"), ["server0:eth0"], choice, monitor_page.free_port()
+        )
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        with monitor_hub.Hub(net, ["server0:eth0"], str(tmp_path / "hub")):
+            server = subprocess.Popen(argv, env=environment, **quiet)
+            try:
+                deadline = time.monotonic() + 60
+                while not answers(page_address):
+                    assert server.poll() is None
+                    assert time.monotonic() < deadline
+                    time.sleep(0.2)
+                with chromium(tmp_path / "profile") as browser:
+                    page = browser.new_page()
+                    page.set_default_timeout(PAGE_S)
+                    page.goto(page_address)
+                    page.wait_for_selector(".labkit-monitor .packets tr")
+                    before = int(page.locator(".labkit-monitor .counts").get_attribute("data-selected"))
+                    begun = time.monotonic()
+                    watched = page.evaluate(WATCH)
+                    passed_s = time.monotonic() - begun
+                    after = int(page.locator(".labkit-monitor .counts").get_attribute("data-selected"))
+                    begun = time.monotonic()
+                    page.get_by_role("button", name="pause").click()
+                    page.get_by_role("button", name="go on").click()
+                    clicked_s = time.monotonic() - begun
+                    page.close()
+            finally:
+                server.terminate()
+                server.wait(30)
+        assert sender.is_running
+    assert (after - before) / passed_s > 50_000
+    assert watched["updates"] / passed_s > 3
+    assert sorted(watched["gaps"])[len(watched["gaps"]) // 2] < 100  # ms
+    assert clicked_s < 2

@@ -27,14 +27,15 @@ from labkit.analysis.figures.kernels import kernels
 from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against_pairs
 from labkit.analysis.figures.load_loss import load_loss
 from labkit.analysis.figures.mirror_tax import mirror_tax
+from labkit.analysis.figures.monitor_cost import monitor_cost, selected
 from labkit.analysis.figures.ovs_test_plan import ranked_factors, use_cases
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.analysis.figures.uplink import uplink
 
 __all__ = [
-    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "load_loss",
-    "mirror_tax", "overhead", "price_list", "price_sentences", "prices", "ranked_factors", "rates", "sides", "slices",
-    "throughput", "timed", "uplink", "use_cases",
+    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels",
+    "load_loss", "mirror_tax", "monitor_cost", "overhead", "price_list", "price_sentences", "prices",
+    "ranked_factors", "rates", "selected", "sides", "slices", "throughput", "timed", "uplink", "use_cases",
 ]  # fmt: skip
 
 SLICES_PX = 250

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from labkit.analysis.findings import loss_rates, ovs_test_plan, packet_size, trex, virtual_tap
+from labkit.analysis.findings import loss_rates, monitor_cost, ovs_test_plan, packet_size, trex, virtual_tap
 from labkit.analysis.packet_cost import cost_model
 
 # Takes the rows of one experiment and its profiles, and returns Markdown sentences
@@ -29,6 +29,7 @@ def _ovs_test_plan(rows: pd.DataFrame, profiles: pd.DataFrame) -> list[str]:
 BY_EXPERIMENT: dict[str, Findings] = {
     "packet_size": lambda rows, profiles: packet_size.all_findings(rows, cost_model.curves(rows), profiles),
     "virtual_tap": lambda rows, _profiles: [f"- {sentence}" for sentence in virtual_tap.report(rows)],
+    "monitor_cost": lambda rows, _profiles: [f"- {sentence}" for sentence in monitor_cost.report(rows)],
     "throughput": _throughput,
     "ovs_test_plan": _ovs_test_plan,
     "trex_stateless": lambda rows, _profiles: [f"- {sentence}" for sentence in trex.report(rows)],

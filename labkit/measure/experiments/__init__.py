@@ -65,6 +65,12 @@ def _virtual_tap() -> Experiment:
     return Experiment(one.VirtualTap, one.HELP, one.run, one.planned_s)
 
 
+def _monitor_cost() -> Experiment:
+    from labkit.measure.experiments.monitor_cost import experiment as one
+
+    return Experiment(one.MonitorCost, one.HELP, one.run, one.planned_s)
+
+
 def _throughput() -> Experiment:
     from labkit.measure.experiments.throughput_search import experiment, parameters
 
@@ -96,6 +102,7 @@ TABLE = {
     "packet_size": _packet_size,
     "what_does_it_cost": _what_does_it_cost,
     "virtual_tap": _virtual_tap,
+    "monitor_cost": _monitor_cost,
     "throughput": _throughput,
     "ovs_test_plan": _ovs_test_plan,
     "trex_stateless": _trex_stateless,

@@ -237,7 +237,7 @@ def test_different_parameters_are_judged_separately(name: str, one: object, othe
 def test_every_parameter_is_classified() -> None:
     compared = {"topology", "endpoint", "change"}
     how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
-    of_a_search = {"frame", "flows_count", "loss_goal_ratio"}
+    of_a_search = {"frame", "flows_count", "loss_goal_ratio", "load_pps"}
     parameters = set(verdicts.GROUP) - {*RAN_ON, *PEER_RAN_ON} - of_a_search
     observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
     observed |= {"functions", "graph_functions", "probe"}

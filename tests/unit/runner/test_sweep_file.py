@@ -124,6 +124,9 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         plan, factors = (point.parameters for point in result.points)
         assert (len(plan["frame_bytes"]), plan["rules"]) == (6, ["l2", "l3"])
         assert (len(factors["rules_count"]), factors["flows"]) == (3, [1000, 64000])
+    elif result.experiment == "monitor_cost":
+        [point] = result.points
+        assert {"socket", "tcpdump", "dumpcap", "tshark", "monitor"} < set(point.parameters["readers"])
     elif result.experiment == "what_does_it_cost":
         assert {point.parameters["topology"] for point in result.points} == {"veth_bridge"}
     else:

@@ -14,6 +14,7 @@ import mmap
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from labkit.common.packets import ETHERNET, RAW_IP
 from labkit.system import netlink
@@ -32,13 +33,47 @@ OUTGOING = 4  # sll_pkttype; 0 is to us, 1 broadcast, 2 multicast, 3 to another
 SLOT_BYTES = 256  # the kernel requires a slot size, but packs packets anyway
 RETIRE_MS = 20  # the kernel hands over an unfilled block after this time
 
-_block = struct.Struct("=8xIII")  # struct tpacket_block_desc: status, count of packets, offset of the first
+# struct tpacket_block_desc: status, count of packets, offset of the first, bytes in use
+_block = struct.Struct("=8xIIII")
 _status = struct.Struct("=I")
 # struct tpacket3_hdr: next, s, ns, captured bytes, original bytes, status, frame offset, VLAN tag and type; then the
 # packet type of a struct sockaddr_ll
 _head = struct.Struct("=6IH6xIH20xB")
 
+_short = struct.Struct("=I8xIIIH")  # of the same: next, captured bytes, original bytes, status, frame offset
+
 Seen = tuple[int, int, int, bytes]  # time in ns, sll_pkttype, original length in bytes, captured bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A copy of a block of the ring, as the kernel filled it. `count` packets; the first is at offset `first`."""
+
+    data: bytes
+    count: int
+    first: int
+    link_type: int
+
+    def packets(self) -> Iterator[Seen]:
+        """Yield its packets, with the VLAN tags that the kernel keeps beside them."""
+        data, at = self.data, self.first
+        for _ in range(self.count):
+            following, s, ns, here, whole, status, mac, tag, tag_type, kind = _head.unpack_from(data, at)
+            packet = data[at + mac : at + mac + here]
+            if status & STATUS_VLAN and self.link_type == ETHERNET:
+                tag_type = tag_type if status & STATUS_VLAN_TPID else 0x8100
+                packet, whole = packet[:12] + struct.pack("!HH", tag_type, tag) + packet[12:], whole + 4
+            yield s * 1_000_000_000 + ns, kind, whole, packet
+            at += following
+
+    def places(self) -> Iterator[tuple[int, int, int, bool]]:
+        """Yield where each packet is, which costs less than `packets`: begin and end in `data`, original length, and
+        whether a VLAN tag is kept beside it."""
+        data, at = self.data, self.first
+        for _ in range(self.count):
+            following, here, whole, status, mac = _short.unpack_from(data, at)
+            yield at + mac, at + mac + here, whole, status & STATUS_VLAN != 0
+            at += following
 
 
 class Ring:
@@ -99,10 +134,8 @@ class Ring:
         self._attach(struct.pack("HBBI", RETURN, 0, 0, size_bytes))
 
     def _attach(self, instructions: bytes) -> None:
-        """Capture only what this program selects (struct sock_fprog: count and address of the instructions)."""
-        code = ctypes.create_string_buffer(instructions)
-        program = struct.pack("HP", len(instructions) // 8, ctypes.addressof(code))
-        self._socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+        """Capture only what this program selects."""
+        attach(self._socket, instructions)
 
     def deafen(self) -> None:
         """Ignore packets from now on."""
@@ -119,29 +152,33 @@ class Ring:
         """Clear the error after the interface went down; it may come up again."""
         self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
-    def packets(self) -> Iterator[Seen]:
-        """Yield the packets handed over since the last call; a block returns to the kernel after its last packet."""
+    def blocks(self) -> Iterator[Block]:
+        """Yield the blocks handed over since the last call; each returns to the kernel as soon as it is copied."""
         if self._memory is None:
             self._memory = mmap.mmap(self.fileno(), self._blocks * self._block_bytes, mmap.MAP_SHARED)
         memory = self._memory
         while True:
             base = self._at * self._block_bytes
-            status, count, offset = _block.unpack_from(memory, base)
+            status, count, offset, used_bytes = _block.unpack_from(memory, base)
             if not status & STATUS_USER:
                 return
-            at = base + offset
-            for _ in range(count):
-                following, s, ns, here, whole, status, mac, tag, tag_type, kind = _head.unpack_from(
-                    memory, at
-                )
-                data = memory[at + mac : at + mac + here]
-                if status & STATUS_VLAN and self.link_type == ETHERNET:
-                    tag_type = tag_type if status & STATUS_VLAN_TPID else 0x8100
-                    data, whole = data[:12] + struct.pack("!HH", tag_type, tag) + data[12:], whole + 4
-                yield s * 1_000_000_000 + ns, kind, whole, data
-                at += following
+            copied = Block(memory[base : base + used_bytes], count, offset, self.link_type)
             _status.pack_into(memory, base + 8, 0)
             self._at = (self._at + 1) % self._blocks
+            yield copied
+
+    def packets(self) -> Iterator[Seen]:
+        """Yield the packets handed over since the last call."""
+        for block in self.blocks():
+            yield from block.packets()
+
+
+def attach(packet_socket: socket.socket, instructions: bytes) -> None:
+    """Let a packet socket receive only what a BPF program selects (struct sock_fprog: count and address of the
+    instructions)."""
+    code = ctypes.create_string_buffer(instructions)
+    program = struct.pack("HP", len(instructions) // 8, ctypes.addressof(code))
+    packet_socket.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
 
 def _socket(interface: str) -> tuple[socket.socket, int]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from labkit.common.errors import BadInput, Failed
 from labkit.common.packets import ETHERNET, pcapng
+from labkit.measure.observers.monitor.kept import Row
 from labkit.system import libpcap, machine, process
 
 CHECK_S = 15.0
@@ -24,7 +25,6 @@ MOST_EXAMINED = 200_000  # tshark remembers conversations for ever, so a new one
 OPTIONS = ("-n", "-l", "-r", "-")
 _MARK = bytes(64)
 
-Row = tuple[int, int, str, int, bytes]  # number, time in ns, direction, bytes in all, those that are here
 FLAGS = {"in": 1, "out": 2}
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from labkit.common.packets import ETHERNET, layers
+from labkit.measure.observers.capture.packet_ring import Block
 
 MOST_CONVERSATIONS, MOST_CLASSES = 4096, 64
 OTHERS = "others"  # the row of what came when the table was full
 _VLAN = (b"\x81\x00", b"\x88\xa8")
 _IP, _IP6 = b"\x08\x00", b"\x86\xdd"
+_PLAIN_IP = _IP + b"\x45"  # IPv4 without options
+_KEY_END = 54  # of an Ethernet frame: behind the addresses of IPv6, and behind those of IPv4
 _PORTS = (b"\x06", b"\x11", b"\x84")  # TCP, UDP, SCTP
 
 
@@ -37,15 +40,62 @@ class Totals:
     """Packets and bytes by class and by conversation, in tables of bounded size."""
 
     def __init__(self) -> None:
+        # Packets of known conversations by protocol and addresses, which are added to the other tables on demand.
+        self._known: dict[bytes, list[int]] = {}
         self._classes: dict[str, list[int]] = {}
         self._names: dict[bytes, str] = {}
         self._conversations: dict[tuple[bytes, bytes], list[int]] = {}
 
     def add(self, kind: bytes, addresses: bytes, length_bytes: int, data: bytes, link_type: int) -> None:
         """Count a packet."""
-        name = self._names.get(kind) or self._name(kind, data, link_type)
-        row = self._classes.setdefault(name, [0, 0])
-        row[0] += 1
+        if kind not in self._names:
+            self._name(kind, data, link_type)
+        self._count(kind, addresses, 1, length_bytes)
+
+    def add_block(self, block: Block) -> None:
+        """Count the packets of a block. Ordinary IP packets of a known conversation take one look-up each."""
+        data, known = block.data, self._known
+        rest: list[int] = []
+        for number, (begin, end, length_bytes, is_tagged) in enumerate(block.places()):
+            kind = data[begin + 12 : begin + 15]
+            if kind == _PLAIN_IP:
+                key = data[begin + 23 : begin + 24] + data[begin + 26 : begin + 34]
+            elif kind[:2] == _IP6:
+                key = data[begin + 20 : begin + 21] + data[begin + 22 : begin + 54]
+            else:
+                key = b""
+            row = known.get(key)
+            if row is None or is_tagged or begin + _KEY_END > end:
+                rest.append(number)
+                continue
+            row[0] += 1
+            row[1] += length_bytes
+        if rest:
+            self._add_rest(block, rest)
+
+    def _add_rest(self, block: Block, rest: list[int]) -> None:
+        """Count these packets of a block one by one, and remember their conversations."""
+        wanted = set(rest)
+        for number, (_time_ns, _kind, length_bytes, data) in enumerate(block.packets()):
+            if number not in wanted:
+                continue
+            kind, addresses, _ports = identify(data, block.link_type)
+            self.add(kind, addresses, length_bytes, data, block.link_type)
+            is_plain = block.link_type == ETHERNET and len(kind) == 3 and len(addresses) in (8, 32)
+            if is_plain and len(self._known) < MOST_CONVERSATIONS:
+                self._known.setdefault(kind[2:] + addresses, [0, 0])
+
+    def _settle(self) -> None:
+        """Add what was counted by block to the other tables."""
+        for key, (count, length_bytes) in self._known.items():
+            if count:
+                kind = (_IP if len(key) == 9 else _IP6) + key[:1]
+                self._count(kind, key[1:], count, length_bytes)
+                self._known[key] = [0, 0]
+
+    def _count(self, kind: bytes, addresses: bytes, count: int, length_bytes: int) -> None:
+        row = self._classes.setdefault(self._label(kind), [0, 0])
+        row[0] += count
         row[1] += length_bytes
         key = (kind, addresses)
         conversation = self._conversations.get(key)
@@ -53,23 +103,22 @@ class Totals:
             if len(self._conversations) >= MOST_CONVERSATIONS:
                 key = (b"", b"")
             conversation = self._conversations.setdefault(key, [0, 0])
-        conversation[0] += 1
+        conversation[0] += count
         conversation[1] += length_bytes
 
-    def _name(self, kind: bytes, data: bytes, link_type: int) -> str:
-        """The name of a class: the innermost header that the decoder knows, of the first packet of this class."""
-        if len(self._names) >= MOST_CLASSES:
-            return OTHERS
-        name = _class_of(data, link_type)
-        self._names[kind] = name
-        return name
+    def _name(self, kind: bytes, data: bytes, link_type: int) -> None:
+        """Name a class: the innermost header that the decoder knows, of the first packet of this class."""
+        if len(self._names) < MOST_CLASSES:
+            self._names[kind] = _class_of(data, link_type)
 
     def classes(self) -> dict[str, list[int]]:
         """Packets and bytes by the name of the class."""
+        self._settle()
         return self._classes
 
     def conversations(self, most: int) -> list[tuple[str, str, str, int, int]]:
         """The conversations with the most bytes: class, source, destination, packets, bytes."""
+        self._settle()
         rows = sorted(self._conversations.items(), key=lambda one: one[1][1], reverse=True)[:most]
         result = []
         for (kind, addresses), (count, length_bytes) in rows:
@@ -82,6 +131,7 @@ class Totals:
 
     def clear(self) -> None:
         """Forget everything."""
+        self._known.clear()
         self._classes.clear()
         self._conversations.clear()
 

@@ -12,8 +12,6 @@ import select
 import socket
 import time
 from base64 import b64encode
-from collections import deque
-from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -28,10 +26,11 @@ from labkit.measure.observers.capture.capture import (
     CapturePoint,
     open_ring,
 )
-from labkit.measure.observers.capture.packet_ring import OUTGOING, Ring, Seen
+from labkit.measure.observers.capture.packet_ring import Block, Ring
 from labkit.measure.observers.monitor import display_filter
-from labkit.measure.observers.monitor.display_filter import DisplayFilter, Row
+from labkit.measure.observers.monitor.display_filter import DisplayFilter
 from labkit.measure.observers.monitor.flows import Totals, identify
+from labkit.measure.observers.monitor.kept import Kept, Row, row
 from labkit.measure.observers.monitor.sampling import sampler
 from labkit.measure.observers.monitor.selection import Selection
 from labkit.system import libpcap, netlink, process
@@ -40,7 +39,7 @@ BUFFER_BYTES = 16 << 20
 KEEP_COUNT, MOST_KEEP_COUNT = 10_000, 1_000_000
 MOST_KEPT_BYTES = 64 << 20
 POLL_MS = 200
-AT_ONCE = 2_000  # packets between two looks at the requests
+BLOCKS_AT_ONCE = 8  # between two looks at the requests, of about 500 packets each
 ANSWER_S = 10.0
 DRAIN_S, STEP_S = 5.0, 0.01
 MOST_CONVERSATIONS = 20
@@ -104,12 +103,11 @@ class _Watching:
     def __init__(self, ring: Ring, request: Request) -> None:
         self._ring = ring
         self._sample = sampler(request.sample)
-        self._limit = request.keep_count
-        self._kept: deque[Row] = deque()
-        self._kept_bytes = 0
+        self._samples_all = request.sample == "all"
+        self._samples_flows = request.sample.startswith("first")
+        self._kept = Kept(request.keep_count, MOST_KEPT_BYTES)
         self._totals = Totals()
-        self._read = self._sampled = self._forgotten = 0
-        self._incoming: Iterator[Seen] = iter(())
+        self._read = self._sampled = 0
         self._display_expression = request.display
         self._display: DisplayFilter | None = None
         self._new: list[Row] = []
@@ -157,45 +155,42 @@ class _Watching:
         """Keep the new packets, or, with a display filter, those that it lets through."""
         rows, self._new = self._new, []
         if self._display is None:
-            self._keep(rows)
+            self._kept.add(rows)
             return
         self._display.add(rows)
-        self._keep(self._display.judged())
+        self._kept.add(list(self._display.judged()))
 
     def _take(self) -> bool:
-        """Handle packets that have come, AT_ONCE at most. Returns whether there may be more."""
+        """Handle packets that have come, some blocks at most. Returns whether there may be more."""
         count = 0
-        for seen in islice(self._incoming, AT_ONCE):
-            self._handle(*seen)
+        for block in islice(self._ring.blocks(), BLOCKS_AT_ONCE):
+            self._read += block.count
+            if self._samples_all and self._display is None:
+                self._totals.add_block(block)
+                self._kept.add_block(self._sampled, block)
+                self._sampled += block.count
+            else:
+                self._sample_block(block)
             count += 1
-        if count < AT_ONCE:
-            self._incoming = self._ring.packets()
-        return count > 0
+        return count == BLOCKS_AT_ONCE
 
-    def _handle(self, time_ns: int, kind: int, length_bytes: int, data: bytes) -> None:
-        self._read += 1
-        name, addresses, ports = identify(data, self._ring.link_type)
-        if not self._sample(time_ns, length_bytes, name + addresses + ports):
-            return
-        self._totals.add(name, addresses, length_bytes, data, self._ring.link_type)
-        self._new.append((self._sampled, time_ns, "out" if kind == OUTGOING else "in", length_bytes, data))
-        self._sampled += 1
-
-    def _keep(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            self._kept.append(row)
-            self._kept_bytes += len(row[-1])
-            while len(self._kept) > self._limit or self._kept_bytes > MOST_KEPT_BYTES:
-                self._kept_bytes -= len(self._kept.popleft()[-1])
-                self._forgotten += 1
+    def _sample_block(self, block: Block) -> None:
+        sample, flow = self._sample, b""
+        for time_ns, kind, length_bytes, data in block.packets():
+            if self._samples_flows:
+                flow = b"".join(identify(data, block.link_type))
+            if not sample(time_ns, length_bytes, flow):
+                continue
+            name, addresses, _ports = identify(data, block.link_type)
+            self._totals.add(name, addresses, length_bytes, data, block.link_type)
+            self._new.append(row(self._sampled, time_ns, kind, length_bytes, data))
+            self._sampled += 1
 
     def _answer(self, request: dict[str, Any]) -> bytes:
         if request["do"] == "stop":
             self._drain()
         if request["do"] == "clear":
-            self._forgotten += len(self._kept)
             self._kept.clear()
-            self._kept_bytes = 0
             self._totals.clear()
         selected, dropped = self._ring.counts()
         report = Report(
@@ -203,7 +198,7 @@ class _Watching:
             dropped,
             max(0, selected - dropped - self._read),
             self._sampled,
-            self._forgotten,
+            self._kept.forgotten_count,
             self._display.hidden_count if self._display else 0,
             self._display.unexamined_count if self._display else 0,
             self._display.awaiting_count if self._display else 0,
@@ -217,21 +212,17 @@ class _Watching:
 
     def _newest(self, since: int, most: int) -> list[tuple[int, int, str, int, str]]:
         """The kept packets after number `since`, the newest `most` of them, in the order of their arrival."""
-        result = []
-        for number, time_ns, direction, length_bytes, data in islice(reversed(self._kept), most):
-            if number <= since:
-                break
-            result.append((number, time_ns, direction, length_bytes, b64encode(data).decode()))
-        return result[::-1]
+        return [(*one[:4], b64encode(one[4]).decode()) for one in self._kept.newest(since, most)]
 
     def _drain(self) -> None:
         """Read all that the socket has seen: a block that is not full is handed over only after a while."""
         self._ring.deafen()
         end = time.monotonic() + DRAIN_S
         while time.monotonic() < end:
-            while self._take():
+            is_more = True
+            while is_more:
+                is_more = self._take()
                 self._judge()
-            self._judge()
             selected, dropped = self._ring.counts()
             if self._read == selected - dropped and not (self._display and self._display.awaiting_count):
                 return

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from labkit.common.errors import Unsupported
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.monitor import display_filter
 from labkit.measure.observers.monitor.display_filter import DisplayFilter
+from labkit.system.machine import programs
 
 
 def test_hanging_tshark_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +32,13 @@ def test_hanging_tshark_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     one.add([(1, 0, "in", 60, bytes(60))])
     assert (one.awaiting_count, one.unexamined_count, one.hidden_count) == (0, 2, 0)
     one.close()
+
+
+def test_missing_tshark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(programs, "_MORE_PATH", [])
+    with pytest.raises(Unsupported, match="there is no tshark here: install Debian's package tshark"):
+        display_filter.check("ip")
 
 
 def test_packets_beyond_the_pipe_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

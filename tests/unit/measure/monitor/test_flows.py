@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import random
-import struct
-from ipaddress import ip_address
-
-import overlay_checks
-from conftest import ROOT
+from monitored_frames import MACS, ip, mutants
 
 from labkit.commands import monitor as command
 from labkit.commands.console import new_console
@@ -19,14 +14,6 @@ from labkit.measure.observers.monitor.live_monitor import (
     MonitorReport,
     blocks,
 )
-
-SAMPLE = ROOT / "tests" / "samples" / "tcpdump-4.99.3-gre.pcap"
-MACS = bytes(12)
-
-
-def ip(source: str, destination: str, protocol: int, payload: bytes = bytes(8)) -> bytes:
-    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), 0, 0, 64, protocol, 0)
-    return head + ip_address(source).packed + ip_address(destination).packed + payload
 
 
 def counted(frames: list[bytes], link_type: int = ETHERNET) -> Totals:
@@ -60,29 +47,6 @@ def test_conversations_are_bounded_and_none_is_lost() -> None:
     assert len(rows) == MOST_CONVERSATIONS + 1
     assert rows[0][0] == OTHERS
     assert sum(row[3] for row in rows) == len(frames)
-
-
-def mutants(count: int, seed: int) -> list[bytes]:
-    """Yield frames of real tunnels with bytes changed, cut off, inserted or doubled."""
-    frames = [data for _length, data in overlay_checks.pcap(SAMPLE.read_bytes())]
-    frames += [MACS + b"\x08\x00" + ip("10.0.0.1", "10.0.0.2", 17, b"<script>alert(1)</script>\x1b[2J")]
-    draw = random.Random(seed)
-    result = []
-    for _ in range(count):
-        data = bytearray(draw.choice(frames))
-        for _ in range(draw.randrange(1, 8)):
-            at = draw.randrange(len(data) + 1)
-            match draw.randrange(4):
-                case 0 if at < len(data):
-                    data[at] = draw.randrange(256)
-                case 1:
-                    del data[at:]
-                case 2:
-                    data[at:at] = draw.randbytes(draw.randrange(1, 40))
-                case _:
-                    data[at:at] = data[: draw.randrange(64)]
-        result.append(bytes(data))
-    return result
 
 
 def test_mutants_of_frames_raise_nothing() -> None:

@@ -1,0 +1,84 @@
+"""What it costs to watch an interface: CPU time added per packet and packets lost, against the offered rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.panels import finish, titled_grid
+from labkit.analysis.linear_fit import Estimate
+from labkit.analysis.load import complete
+
+HEIGHT_PX = 760
+MICRO = 1e6
+ADDED, LOST = "CPU time of the machine, added by the reader", "Packets that the reader lost"
+
+
+def monitor_cost(rows: pd.DataFrame, costs: pd.DataFrame) -> go.Figure:
+    """Draw what each reader adds to the CPU time of the machine per packet, and what it loses, against the rate.
+
+    rows: the measurements. costs: `findings.monitor_cost.costs(rows)`. Both axes of the first plot are logarithmic, so
+    a mean below 0 (no cost beyond the noise) is not drawn; the table has it.
+    """
+    figure = titled_grid({(1, 1): ADDED, (2, 1): LOST}, rows=2, cols=1, vertical_spacing=0.16)
+    for reader, some in costs[costs["reader"].ne("nobody")].groupby("reader", sort=False):
+        style = theme.READERS.get(str(reader)) or theme.arm_style(str(reader))
+        line = {"color": style.color, "dash": style.dash}
+        marker = {"symbol": style.symbol, "size": 8}
+        known = [isinstance(one, Estimate) for one in some["added"]]
+        estimates: list[Estimate] = list(some.loc[known, "added"])
+        values = [one.value * MICRO if one.value > 0 else None for one in estimates]
+        figure.add_scatter(
+            x=some.loc[known, "offered_pps"], y=values, mode="lines+markers", name=str(reader), legendgroup=str(reader),
+            line=line, marker=marker, error_y=_bars(estimates), row=1, col=1,
+        )  # fmt: skip
+        if some["lost_share"].notna().any():
+            figure.add_scatter(
+                x=some["offered_pps"], y=100 * some["lost_share"], mode="lines+markers", name=str(reader),
+                legendgroup=str(reader), showlegend=False, line=line, marker=marker, row=2, col=1,
+            )  # fmt: skip
+    figure.update_xaxes(type="log", title_text="offered (packets/s)")
+    figure.update_yaxes(type="log", title_text="µs per packet", row=1, col=1)
+    figure.update_yaxes(title_text="lost (%)", rangemode="tozero", row=2, col=1)
+    figure.update_layout(height=HEIGHT_PX, legend={"orientation": "h", "y": -0.13})
+    subtitle = "means of the rounds with 95 % intervals; minus the CPU time per packet without a reader"
+    return finish(figure, complete(rows), "What it costs to watch an interface", subtitle)
+
+
+def _bars(estimates: Sequence[Estimate]) -> dict[str, object]:
+    """Return the error bars of estimates; below 0 a logarithmic axis ends."""
+    known = [(one.value, one.low, one.high) for one in estimates]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [0 if high is None else (high - value) * MICRO for value, _low, high in known],
+        "arrayminus": [
+            0 if low is None else (value - max(low, 0.01 * abs(value))) * MICRO for value, low, _high in known
+        ],
+        "thickness": 1,
+    }
+
+
+def selected(times_s: Sequence[float], counts: Mapping[str, Sequence[int]]) -> go.Figure:
+    """Draw packets per second of several counters against time, as the thesis' Figure 4.26.
+
+    times_s: the times of the readings in seconds, from 0. counts: by name, what the counter said at each time.
+    """
+    figure = go.Figure()
+    for name, values in counts.items():
+        style = theme.BASELINE if name == "seen" else theme.READERS["monitor"]
+        rates = [
+            (now - before) / (end - begin)
+            for (begin, end), (before, now) in zip(pairwise(times_s), pairwise(values), strict=True)
+        ]
+        line = {"color": style.color, "dash": "dot" if name == "seen" else "solid"}
+        figure.add_scatter(x=list(times_s[1:]), y=rates, mode="lines", name=name, line=line)
+    figure.update_xaxes(title_text="s")
+    figure.update_yaxes(title_text="packets/s", rangemode="tozero")
+    figure.update_layout(height=360)
+    theme.titled(figure, "What the monitor selects", "of all packets on the watched interface")
+    return figure

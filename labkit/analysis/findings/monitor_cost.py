@@ -1,0 +1,181 @@
+"""State what it costs to watch an interface (experiment `monitor_cost`), by reader and load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import load, verdicts
+from labkit.analysis.findings.packet_size import interval, seconds
+from labkit.analysis.linear_fit import Estimate, mean
+from labkit.common.units import many, percent, si
+
+COST = {"udp": ("cpu_per_sent_s", False)}  # compared by `verdicts` instead of the throughput
+REFERENCE = "socket"
+# Senanayake 2024, section 4.3.6: a filter of one of two equal streams, and 10 packets every 10 s of 30 s
+THESIS_FILTERED = 0.5
+THESIS_SAMPLED = (30, 143_739)
+
+
+def cpu_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts (`verdicts.verdicts`) about the machine's CPU time per frame sent, instead of throughput."""
+    return verdicts.verdicts(rows, metrics=COST)
+
+
+def costs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what each reader adds: one row per load and reader, and one for nobody.
+
+    rows: `load.load` of a run. Columns: `load_pps` (NaN: as many as possible), `reader`, `offered_pps` (mean),
+    `added` (an Estimate: CPU time of the machine per frame sent, in seconds, minus the mean of both measurements
+    without a reader in the same round), `reader_cpu` (an Estimate: of the reader's own processes), `lost_share` (of
+    what the reader should have taken), `late_s` and `start_s` (means), `delivered` (an Estimate: throughput of the
+    watched traffic divided by that without a reader, minus 1), `rounds_count`. Estimates are None without a round.
+    """
+    ok = rows[rows["status"].eq("ok") & rows["offered_count"].gt(0)]
+    result: list[dict[str, Any]] = []
+    for (load_pps,), group in load.groups(ok, ["load_pps"]):
+        nobody = group[group["role"].isin(["baseline", "control"])]
+        usual = nobody.groupby(["folder", "round"])[["cpu_per_sent_s", "throughput_pps"]].mean()
+        result.append(
+            {"load_pps": load_pps, "reader": "nobody", **_means(nobody), "rounds_count": len(usual)}
+        )
+        for reader, own in group[group["role"].eq("variant")].groupby("topology", sort=False):
+            both = own.set_index(["folder", "round"]).join(usual.add_suffix("_usual"), how="inner")
+            result.append(
+                {
+                    "load_pps": load_pps,
+                    "reader": reader,
+                    **_means(own),
+                    "added": _mean(both["cpu_per_sent_s"] - both["cpu_per_sent_s_usual"]),
+                    "reader_cpu": _mean(both["reader_cpu_s"] / both["offered_count"]),
+                    "delivered": _mean(both["throughput_pps"] / both["throughput_pps_usual"] - 1),
+                    "rounds_count": len(both),
+                }
+            )
+    columns = [
+        "load_pps", "reader", "offered_pps", "added", "reader_cpu", "lost_share", "late_s", "start_s", "delivered",
+        "rounds_count",
+    ]  # fmt: skip
+    table = pd.DataFrame(result, columns=columns)
+    order = table["load_pps"].fillna(math.inf)
+    return (
+        table.assign(order=order).sort_values("order", kind="stable", ignore_index=True).drop(columns="order")
+    )
+
+
+def _mean(values: pd.Series[float]) -> Estimate | None:
+    finite = values.dropna()
+    return mean(finite.to_numpy(float)) if len(finite) else None
+
+
+def _means(rows: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "offered_pps": rows["offered_pps"].mean(),
+        "lost_share": lost(rows).mean(),
+        "late_s": rows["reader_late_s"].mean(),
+        "start_s": rows["reader_start_s"].mean(),
+    }
+
+
+def lost(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the share of packets that each row's reader lost: of the wanted flow where it looks for one, else of
+    all that it should have taken. NaN where it does not say."""
+    found = 1 - rows["wanted_found_count"] / rows["wanted_count"]
+    known = rows["reader_dropped_count"] / (rows["reader_dropped_count"] + rows["reader_taken_count"])
+    return found.where(rows["wanted_found_count"].notna(), known).clip(lower=0)
+
+
+def load_words(load_pps: float | None) -> str:
+    """Return a load in words: `10 kpps`, or `the most`."""
+    return "the most" if load_pps is None or math.isnan(load_pps) else si(load_pps, "pps")
+
+
+def table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return `costs` as text for people, with 95 % intervals over rounds."""
+    lines = []
+    for one in costs(rows).to_dict("records"):
+        lines.append(
+            {
+                "offered": f"{load_words(one['load_pps'])} ({si(one['offered_pps'], 'pps')})",
+                "reader": one["reader"],
+                "CPU of the machine, added per packet": _text(one["added"]),
+                "CPU of the reader": _text(one["reader_cpu"]),
+                "lost": "" if pd.isna(one["lost_share"]) else percent(one["lost_share"]),
+                "late": "" if pd.isna(one["late_s"]) else seconds(one["late_s"]),
+                "starts in": "" if pd.isna(one["start_s"]) else seconds(one["start_s"]),
+                "watched traffic": _percent(one["delivered"]),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _text(one: Any) -> str:
+    return interval(one) if isinstance(one, Estimate) else ""
+
+
+def _percent(one: Any) -> str:
+    if not isinstance(one, Estimate):
+        return ""
+    ends = "" if one.low is None or one.high is None else f" [{100 * one.low:+.2g}, {100 * one.high:+.2g}]"
+    return f"{100 * one.value:+.2g} %{ends}".replace("-", "−")
+
+
+def reductions(filtered: Any, sampled: Any) -> pd.DataFrame:
+    """Return how much less a monitor hands on than it sees, by filter and by samples, beside the thesis' results.
+
+    filtered, sampled: the `MonitorCounts` of two monitors at one interface.
+    """
+    some, all_packets = THESIS_SAMPLED
+    lines = [
+        ("filter, here", filtered.seen_count, filtered.selected_count),
+        ("filter, Senanayake 2024 (shares)", 1, 1 - THESIS_FILTERED),
+        ("samples, here", sampled.seen_count, sampled.sampled_count),
+        ("samples, Senanayake 2024", all_packets, some),
+    ]
+    return pd.DataFrame(
+        [(name, seen, left, percent(1 - left / seen) if seen else "") for name, seen, left in lines],
+        columns=["", "packets on the interface", "handed on", "reduction"],
+    )
+
+
+def report(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each reader and load, and how the readers compare with the reference."""
+    known = costs(rows)
+    return [*_sentences(known), *_ratios(known)]
+
+
+def _sentences(known: pd.DataFrame) -> Iterator[str]:
+    for one in known[known["reader"].ne("nobody")].to_dict("records"):
+        added = one["added"]
+        if not isinstance(added, Estimate):
+            continue
+        words = (
+            f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
+        )
+        words += f" ({many(one['rounds_count'], 'round')})"
+        if added.low is not None and not added.excludes_zero:
+            words += "; the interval includes 0, so no cost is shown"
+        if one["lost_share"] > 0:
+            words += f"; it lost {percent(one['lost_share'])} of the packets"
+        if one["late_s"] > 1:
+            words += f"; it went on for {seconds(one['late_s'])} after the traffic"
+        delivered = one["delivered"]
+        if isinstance(delivered, Estimate) and delivered.excludes_zero:
+            words += f"; the watched traffic changed by {_percent(delivered)}"
+        yield f"{words}."
+
+
+def _ratios(known: pd.DataFrame) -> Iterator[str]:
+    """Compare the monitor with the reference and with tshark where both are known beyond noise."""
+    for (load_pps,), group in load.groups(known, ["load_pps"]):
+        of = {one["reader"]: one["added"] for one in group.to_dict("records")}
+        for other, words in ((REFERENCE, "a bare packet socket"), ("tshark", "tshark on everything")):
+            mine, theirs = of.get("monitor"), of.get(other)
+            if not isinstance(mine, Estimate) or not isinstance(theirs, Estimate):
+                continue
+            if theirs.excludes_zero and theirs.value > 0 and mine.value > 0:
+                ratio = mine.value / theirs.value
+                yield f"At {load_words(load_pps)} the monitor adds {ratio:.2g} times what {words} adds."

@@ -1,0 +1,63 @@
+"""The experiment `monitor_cost` on a real veth: every reader sees what the generator sent, and counts are exact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sandbox import Row, sandbox
+
+from labkit.analysis import load
+from labkit.analysis.findings import monitor_cost
+from labkit.common import run_folder
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "tcpdump")
+READERS = "socket,monitor,monitor_sampled,tcpdump"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with sandbox(tmp_path_factory.mktemp("cost"), user=False) as made:
+        result = made.folder / "run"
+        words = ["rounds=1", "loads=5kpps", "flows=100", f"readers={READERS}", "--folder", str(result)]
+        done = made.labkit("run", "monitor_cost", *words, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return result
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> dict[str, Row]:
+    return {row["arm"]: row for row in run_folder.read_rows(folder)}
+
+
+def test_each_reader_and_nobody_twice(rows: dict[str, Row]) -> None:
+    assert set(rows) == {"veth", "veth (again)", *(f"veth+{name}" for name in READERS.split(","))}
+    for row in rows.values():
+        assert row["status"] == "ok", row["reason"]
+        assert row["offered_count"] == pytest.approx(5000, rel=0.1)
+        assert (row["load_pps"], row["flows_count"], row["part"]) == (5000, 100, "cost")
+        assert row["cpu_per_sent_s"] == pytest.approx(row["cpu_s"] / row["offered_count"])
+    assert rows["veth"]["reader_cpu_s"] is None
+
+
+@pytest.mark.parametrize("name", ["socket", "monitor"])
+def test_filtering_readers_find_exactly_the_wanted_flow(rows: dict[str, Row], name: str) -> None:
+    row = rows[f"veth+{name}"]
+    assert row["wanted_count"] == row["wanted_found_count"] == row["reader_taken_count"]
+    assert row["wanted_count"] == pytest.approx(50, abs=6)
+    assert row["reader_dropped_count"] == 0
+
+
+@pytest.mark.parametrize("name", ["tcpdump", "monitor_sampled"])
+def test_others_take_every_frame(rows: dict[str, Row], name: str) -> None:
+    row = rows[f"veth+{name}"]
+    # the generator's own ARP frames, and what the kernel sends now and then
+    assert 0 <= row["reader_taken_count"] + row["reader_dropped_count"] - row["sent_count"] <= 20
+    assert row["wanted_found_count"] is None
+
+
+def test_findings_of_the_run(folder: Path) -> None:
+    rows = load.load(folder)
+    table = monitor_cost.costs(rows)
+    assert set(table["reader"]) == {"nobody", *READERS.split(",")}
+    assert len(monitor_cost.report(rows)) >= 4

@@ -1,0 +1,114 @@
+"""What readers cost: known costs are recovered from rows, with their losses, verdicts, table, sentences and figure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_rows import ROW
+
+from labkit.analysis import figures, load, verdicts
+from labkit.analysis.findings import monitor_cost
+from labkit.analysis.findings.registry import BY_EXPERIMENT
+
+PACKET_S = 2e-6
+ADDED_S = {"socket": 1e-7, "monitor": 1.1e-7, "tshark": 25e-6, "tcpdump": 4e-7}
+LOADS = (10_000.0, 50_000.0, None)
+COUNT = 100_000
+NAMES = {"none": "veth", "again": "veth (again)"}
+FOUND = {"tshark": 75, "socket": 100, "monitor": 100}
+
+
+def rows(rounds: int = 5) -> pd.DataFrame:
+    rng = np.random.default_rng(18)
+    result = []
+    for number in range(rounds):
+        drift_s = rng.normal(0, 2e-7)  # of the machine, from round to round
+        for load_pps in LOADS:
+            for reader in ("none", "again", *ADDED_S):
+                usual = reader in ("none", "again")
+                cost_s = PACKET_S + drift_s + ADDED_S.get(reader, 0) + rng.normal(0, 1e-9)
+                slowed = 0.8 if reader == "tshark" and load_pps is None else 1.0
+                pps = (load_pps or 5e5) * slowed * np.exp(rng.normal(0, 1e-3))
+                result.append(
+                    ROW
+                    | {
+                        "experiment": "monitor_cost", "protocol": "udp", "generator": "packets", "method": "whole",
+                        "topology": "veth", "arm": NAMES.get(reader, f"veth+{reader}"),
+                        "role": {"none": "baseline", "again": "control"}.get(reader, "variant"),
+                        "change": None if usual else reader, "changed": None if usual else [],
+                        "round": number, "point": f"1-r{number}", "load_pps": load_pps, "offered_pps": pps,
+                        "offered_count": COUNT, "throughput_pps": pps, "throughput_bps": pps * 512, "window_s": 1.0,
+                        "cpu_s": cost_s * COUNT, "cpu_per_sent_s": cost_s, "part": "cost", "frame": "64",
+                        "flows_count": 1000, "reader_cpu_s": None if usual else ADDED_S[reader] * COUNT,
+                        "reader_late_s": None if usual else 3.0 * (reader == "tshark"),
+                        "reader_taken_count": {"tcpdump": 90_000, "socket": 100, "monitor": 100}.get(reader),
+                        "reader_dropped_count": {"tcpdump": 10_000, "socket": 0, "monitor": 0}.get(reader),
+                        "wanted_count": 100, "wanted_found_count": FOUND.get(reader),
+                    }
+                )  # fmt: skip
+    return load.complete(pd.DataFrame(result))
+
+
+def test_added_cost_is_recovered_within_its_interval() -> None:
+    known = monitor_cost.costs(rows()).set_index(["reader", "offered_pps"])
+    table = monitor_cost.costs(rows())
+    assert len(known) == len(table) == 3 * (1 + len(ADDED_S))
+    for one in table[table["reader"].ne("nobody")].to_dict("records"):
+        assert one["added"].value == pytest.approx(ADDED_S[one["reader"]], abs=5e-9)
+        assert one["added"].low < ADDED_S[one["reader"]] < one["added"].high or one["added"].high < 1e-6
+        assert one["reader_cpu"].value == pytest.approx(ADDED_S[one["reader"]])
+        assert one["rounds_count"] == 5
+    assert list(dict.fromkeys(table["load_pps"].fillna(0))) == [10_000, 50_000, 0]  # the most comes last
+
+
+def test_loss_is_of_the_wanted_flow_or_of_everything() -> None:
+    table = monitor_cost.costs(rows()).groupby("reader")["lost_share"].max()
+    assert table["tshark"] == pytest.approx(0.25)
+    assert table["tcpdump"] == pytest.approx(0.1)
+    assert table["monitor"] == 0
+    assert np.isnan(table["nobody"])
+
+
+def test_verdicts_are_about_throughput_and_about_cpu_time() -> None:
+    df = rows()
+    throughput = verdicts.verdicts(df).set_index(["topology", "load_pps"])["word"]
+    cpu = monitor_cost.cpu_verdicts(df).set_index(["topology", "load_pps"])
+    assert throughput["tshark"].tolist() == ["no difference beyond 5 %"] * 2 + ["slower"]
+    assert set(throughput["monitor"]) == {"no difference beyond 5 %"}
+    assert set(cpu.loc["tshark", "word"]) == {"slower"}
+    assert cpu.loc["tshark", "ratio"].between(10, 20).all()
+    assert "tshark is slower than veth: it takes" in cpu.loc["tshark", "sentence"].iloc[0]
+
+
+def test_sentences_and_ratios() -> None:
+    lines = BY_EXPERIMENT["monitor_cost"](rows(), pd.DataFrame())
+    text = "\n".join(lines)
+    assert "- **tshark**, 10 kpps: 25 µs" in text
+    assert "it lost 25 % of the packets; it went on for 3 s after the traffic" in text
+    assert "At 10 kpps the monitor adds 1.1 times what a bare packet socket adds." in text
+    assert "times what tshark on everything adds" in text
+    assert "the watched traffic changed by −20 %" in text
+
+
+def test_table_and_figure() -> None:
+    df = rows()
+    table = monitor_cost.table(df)
+    assert table.iloc[0]["reader"] == "nobody"
+    assert table.iloc[0]["CPU of the machine, added per packet"] == ""
+    drawn = figures.monitor_cost(df, monitor_cost.costs(df))
+    assert {trace.name for trace in drawn.data} == set(ADDED_S)
+    [tshark] = [one for one in drawn.data if one.name == "tshark" and one.yaxis == "y"]
+    assert list(tshark.y) == pytest.approx([25, 25, 25], rel=0.01)
+
+
+def test_nothing_measured() -> None:
+    none = rows().assign(status="failed", reason="no reader")
+    assert len(monitor_cost.costs(none)) == 0
+    assert monitor_cost.report(none) == []
+    assert not figures.monitor_cost(none, monitor_cost.costs(none)).data
+
+
+def test_selected_rates() -> None:
+    drawn = figures.selected([0.0, 0.5, 1.0], {"seen": [0, 100, 300], "selected": [0, 10, 30]})
+    assert [list(trace.y) for trace in drawn.data] == [[200, 400], [20, 40]]

@@ -1,0 +1,115 @@
+"""The experiment `monitor_cost`: its parameters, its arms, what readers say when they end, and missing readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.common.errors import BadInput, Unsupported
+from labkit.measure.experiments.built_arm import LocalArm
+from labkit.measure.experiments.monitor_cost import experiment, readers
+from labkit.measure.experiments.monitor_cost.experiment import MonitorCost, wanted_count
+from labkit.measure.experiments.monitor_cost.readers import Counted
+from labkit.measure.experiments.rows import Arm
+
+TCPDUMP = """tcpdump: listening on eth0, link-type EN10MB (Ethernet), snapshot length 262144 bytes
+200000 packets captured
+200321 packets received by filter
+321 packets dropped by kernel
+"""
+DUMPCAP = """Capturing on 'eth0'
+File: /tmp/packets
+Packets captured: 199000
+Packets received/dropped on interface 'eth0': 199000/1000 (pcap:900/dumpcap:100/flushed:0/ps_ifdrop:0) (99.5%)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"loads": "fast"}, "loads=fast: write for example 100kpps"),
+        ({"loads": "1kpps,1kpps"}, "loads needs at least one value, and none twice"),
+        ({"readers": "wireshark"}, "readers=wireshark: there are none, socket, tcpdump"),
+        ({"readers": []}, "readers needs at least one value"),
+        ({"topology": "veth,gre"}, "topology and endpoint need one value each"),
+        ({"sample": "$(id)"}, "sample='$(id)' is not possible"),
+        ({"flows": 1}, "flows=1 is outside 2"),
+        ({"frame_bytes": 20}, "a frame of 20 bytes is outside 64"),
+        ({"slices": 3}, "slices=3: not used"),
+        ({"topology": "veth_bridge", "endpoint": "guest"}, "the packet generator sends from this kernel"),
+    ],
+)
+def test_invalid_parameters(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        MonitorCost.of(given)
+    assert words in str(raised.value)
+
+
+def test_nobody_is_the_baseline_and_its_own_control() -> None:
+    parameters = MonitorCost.of({"readers": "none,monitor,socket"})
+    made = experiment.arms(parameters, Arm("veth", "baseline"))
+    assert [(one.role, one.label) for one in made] == [
+        ("baseline", "veth"),
+        ("control", "veth (again)"),
+        ("variant", "veth+monitor"),
+        ("variant", "veth+socket"),
+    ]
+    assert "profile_rounds" not in parameters.asdict()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "counted"),
+    [
+        ("tcpdump", TCPDUMP, Counted(200_000, 321)),
+        (
+            "tcpdump",
+            "1 packet captured\n1 packet received by filter\n0 packets dropped by kernel\n",
+            Counted(1, 0),
+        ),
+        ("dumpcap", DUMPCAP, Counted(199_000, 1000)),
+        ("tshark", "Capturing on 'eth0'\n100 packets captured\n", Counted(None, 0)),
+        ("tshark", "100 packets captured\n17 packets dropped from eth0\n", Counted(None, 17)),
+        ("dumpcap", "something else\n", Counted(None, None)),
+    ],
+)
+def test_last_words_of_readers(name: str, text: str, counted: Counted) -> None:
+    assert readers.counted(name, text) == counted
+
+
+def test_frames_of_the_wanted_flow_follow_the_generators_turns() -> None:
+    sent, flows, begun = [3, 0, 997, 1000, 1, 2500], 1000, 0
+    for count in sent:
+        expected = sum(number % flows == 0 for number in range(begun, begun + count))
+        assert wanted_count(begun, count, flows) == expected
+        begun += count
+
+
+def test_missing_program_is_one_sentence() -> None:
+    start = readers._program("labkit-no-such-reader", lambda _link, _file, _port: [], "no-such-package")
+    hop: Any = SimpleNamespace(namespace=None, interface="eth0")
+    with pytest.raises(Unsupported, match="install Debian's package no-such-package"):
+        next(start(hop, 1024, "all"))
+
+
+def test_missing_reader_is_an_unsupported_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def missing(*_: object) -> Iterator[None]:
+        raise Unsupported("there is no tshark here")
+        yield
+
+    monkeypatch.setattr(readers, "reading", missing)
+    topology: Any = SimpleNamespace(
+        pairs=[SimpleNamespace(server=SimpleNamespace(namespace=None, interface="eth0"))]
+    )
+    arm = Arm("veth", "variant")
+    live = LocalArm(arm=arm, offloads={}, server_offloads={}, qdisc="", topology=topology)
+    trials: Any = None
+    session = experiment.Session(MonitorCost(), live, trials, [0])
+    assert experiment.measure(session, arm, "tshark", "10kpps") == (
+        arm,
+        {"status": "unsupported", "reason": "there is no tshark here"},
+    )

@@ -1,0 +1,111 @@
+"""Blocks of the ring: decoded, counted and kept like their packets one by one, within bounds and with exact counts."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import deque
+
+import pytest
+from monitored_frames import MACS, ip, mutants
+
+from labkit.common.packets import ETHERNET, RAW_IP
+from labkit.measure.observers.capture import packet_ring
+from labkit.measure.observers.capture.packet_ring import OUTGOING, STATUS_VLAN, Block
+from labkit.measure.observers.monitor.flows import MOST_CONVERSATIONS, Totals, identify
+from labkit.measure.observers.monitor.kept import Kept, Row, row
+
+MAC_AT = 82  # where the kernel puts a frame behind its header
+
+
+def block(frames: list[bytes], link_type: int = ETHERNET, tagged: frozenset[int] = frozenset()) -> Block:
+    """Lay out a block as the kernel does (struct tpacket3_hdr), with a VLAN tag beside the frames `tagged`."""
+    made, first = bytearray(48), 48
+    for number, data in enumerate(frames):
+        size = (MAC_AT + len(data) + 15) // 16 * 16
+        status = STATUS_VLAN if number in tagged else 0
+        head = packet_ring._head.pack(
+            size, number, 5, len(data), len(data) + 4, status, MAC_AT, 7, 0x8100, OUTGOING * (number % 2)
+        )
+        made += (head.ljust(MAC_AT, b"\0") + data).ljust(size, b"\0")
+    return Block(bytes(made), len(frames), first, link_type)
+
+
+def test_packets_of_a_block() -> None:
+    frames = [MACS + b"\x08\x00" + bytes(30), MACS + b"\x86\xdd" + bytes(50)]
+    seen = list(block(frames, tagged=frozenset({1})).packets())
+    assert seen[0] == (5, 0, len(frames[0]) + 4, frames[0])
+    tag = b"\x81\x00\x00\x07"
+    assert seen[1] == (1_000_000_005, OUTGOING, len(frames[1]) + 8, frames[1][:12] + tag + frames[1][12:])
+    raw = block([b"\x45" + bytes(30)], RAW_IP, frozenset({0}))
+    assert next(iter(raw.packets()))[3] == b"\x45" + bytes(30)
+
+
+@pytest.mark.parametrize("link_type", [ETHERNET, RAW_IP])
+def test_blocks_are_counted_like_their_packets(link_type: int) -> None:
+    draw = random.Random(18)
+    ends = [f"10.0.0.{number}" for number in range(5)]
+    ordinary = [
+        MACS + b"\x08\x00" + ip(draw.choice(ends), draw.choice(ends), draw.choice((1, 6, 17)), bytes(40))
+        for _ in range(500)
+    ]
+    head = MACS + b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, 8, 17, 64)
+    six = [head + bytes([number % 3] * 40) for number in range(99)]
+    frames = [*ordinary, *six, *mutants(2000, seed=4)]
+    draw.shuffle(frames)
+    tagged = frozenset(draw.sample(range(len(frames)), 50))
+    together, totals = Totals(), Totals()
+    parts = [
+        block(frames[at : at + 100], link_type, frozenset(number - at for number in tagged))
+        for at in range(0, len(frames), 100)
+    ]
+    for part in parts:
+        totals.add_block(part)
+        for _time_ns, _kind, length_bytes, data in part.packets():
+            kind, addresses, _ports = identify(data, link_type)
+            together.add(kind, addresses, length_bytes, data, link_type)
+    assert totals.classes() == together.classes()
+    assert sorted(totals.conversations(10**6)) == sorted(together.conversations(10**6))
+    totals.add_block(parts[0])
+    assert sum(count for count, _bytes in totals.classes().values()) == len(frames) + parts[0].count
+    totals.clear()
+    assert (totals.classes(), totals.conversations(9)) == ({}, [])
+
+
+def test_more_conversations_than_the_table_holds() -> None:
+    frames = [
+        MACS + b"\x08\x00" + ip(f"10.0.{number >> 8}.{number & 255}", "10.0.0.1", 17, bytes(40))
+        for number in range(MOST_CONVERSATIONS + 200)
+    ]
+    totals = Totals()
+    for _ in range(2):
+        totals.add_block(block(frames))
+    rows = totals.conversations(10**6)
+    assert len(rows) == MOST_CONVERSATIONS + 1
+    assert sum(one[3] for one in rows) == 2 * len(frames)
+
+
+@pytest.mark.parametrize("most_bytes", [10**9, 30_000])
+def test_kept_packets_and_forgotten_ones_are_exact(most_bytes: int) -> None:
+    """Whatever comes as rows or as blocks: the newest are there, in order, and the others are counted."""
+    draw = random.Random(7)
+    kept, number = Kept(100, most_bytes), 0
+    came: deque[Row] = deque()
+    for _ in range(300):
+        frames = [MACS + b"\x08\x00" + draw.randbytes(20) for _ in range(draw.randrange(60))]
+        some = block(frames)
+        rows = [row(number + at, *seen) for at, seen in enumerate(some.packets())]
+        if draw.random() < 0.5:
+            kept.add(rows)
+        else:
+            kept.add_block(number, some)
+        came.extend(rows)
+        number += len(rows)
+        assert kept.count + kept.forgotten_count == number
+        assert kept.count <= 100
+        there = kept.newest(-1, 10**6)
+        assert there == list(came)[len(came) - kept.count :]
+        assert kept.newest(number - 10, 5) == there[-min(5, max(0, kept.count)) :][-9:]
+    assert most_bytes < 10**9 or kept.count == 100
+    kept.clear()
+    assert (kept.count, kept.forgotten_count, kept.newest(-1, 9)) == (0, number, [])
