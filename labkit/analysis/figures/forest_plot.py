@@ -14,7 +14,7 @@ from labkit.analysis import theme
 from labkit.analysis.figures.panels import Panel, finish, pairs_word, panels, titled_grid
 
 LINE_PX, STACKED_PX = 22, 36  # height of a line; of one whose texts are in two rows
-MOST_TEXT_PX = 400  # beside the plots, in a figure 700 px wide; more text is put in two rows for each line
+MOST_TEXT_PX = 450  # beside the plots, in a figure 700 px wide; more text is put in two rows for each line
 BETWEEN_PX = 62  # between two panels: an axis and the next title
 NUMBERS_PX, APART_PX = (
     10,
