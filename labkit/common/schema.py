@@ -213,6 +213,12 @@ COLUMNS: tuple[Column, ...] = (
         ("changed", "", "list", "the effects of the arm's change: at, kind, setting, before, after, count"),
         ("qdisc", "", "text", "the queueing discipline of the first client's interface"),
         ("offloads", "", "text", "the offloads that are on at the first client's interface, separated by spaces"),
+        (
+            "placement",
+            "",
+            "text",
+            "the CPUs that a slice bound the first pair's client and server to; null: the scheduler chose",
+        ),
     ),
     *_columns(
         "endpoint",

@@ -20,6 +20,7 @@ pytestmark = [
 RULES = "table inet t {\n  chain c {\n    type filter hook input priority 0;\n    tcp dport 9 drop\n  }\n}\n"
 CHANGES = [
     "gro: offload gro on at server",
+    "scattered: offload sg off at client",
     "rules: nftables {rules} at server",
     "tracked: conntrack on at server",
     "hundred: rules 100 at server",
@@ -76,6 +77,8 @@ def refused(rows: list[Row], change: str) -> tuple[str, str]:
 
 def test_applied_changes_are_read_back_from_the_kernel(rows: list[Row]) -> None:
     assert ("server", "generic-receive-offload", "off", "on") in effects(rows, "gro")
+    # The kernel turns segmentation offloads off as well; what was requested comes first.
+    assert effects(rows, "scattered")[0] == ("client", "scatter-gather", "on", "off")
     assert effects(rows, "filter") == [
         (role, "net.ipv4.conf.all.rp_filter", "0", "1") for role in ("client", "server")
     ]

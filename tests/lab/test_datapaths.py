@@ -148,6 +148,28 @@ def test_whole_run_order_is_balanced(tcp: Run) -> None:
     assert orders[0] == orders[1][::-1]
 
 
+def test_slices_bind_all_arms_to_the_same_cpus(machine: Sandbox) -> None:
+    """With a block for each placement, the accident of where the kernel runs the ends is in no ratio."""
+    cpus = sorted(os.sched_getaffinity(0))
+    words = ("topology=veth,veth_bridge", "pairs=2", "rounds=1", f"slices={len(cpus) ** 2}", "whole_runs=1")
+    rows = list(machine.rows(*words, "duration_s=1", "omit_s=0"))
+    of: dict[int, set[str]] = {}
+    for row in rows:
+        if row["method"] == "slice":
+            of.setdefault(row["slice"], set()).add(row["placement"])
+        else:
+            assert row["placement"] is None
+    assert all(len(placements) == 1 for placements in of.values())
+    everywhere = {f"{client},{server}" for client in cpus for server in cpus}
+    assert {one for placements in of.values() for one in placements} == everywhere
+
+
+@pytest.mark.parametrize("word", ["placement=scheduler", "affinity=0,0", "streams=2"])
+def test_slices_that_the_scheduler_places(word: str, machine: Sandbox) -> None:
+    words = ("topology=veth", "pairs=1", "rounds=1", "slices=1", "whole_runs=0")
+    assert [row["placement"] for row in machine.rows(*words, word)] == [None]
+
+
 def test_seed_determines_the_order(machine: Sandbox) -> None:
     words = ("topology=veth,veth_bridge", "pairs=1,2", "rounds=1", "slices=3", "whole_runs=0")
     orders = [

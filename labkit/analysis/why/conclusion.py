@@ -551,11 +551,15 @@ def _claim(of: Evidence, best: Candidate) -> str:
     if of.apart is None and setting is not None and setting.parameters and best.size is None:
         return _claim_of_change(of, best)
     more = f" (and {units.many(len(best.settings) - 1, 'more setting')})" if len(best.settings) > 1 else ""
+    sole = "the only known difference between the sides" if _only(of, best) else "the first suspect"
     if code is not None:
-        known = f"; it is {setting.words}{more}" if setting is not None and not setting.parameters else ""
-        return f"{_code_words(of, code)}{known}{f'; {whole}' if whole else ''}"
+        named = setting.words + more if setting is not None and not setting.parameters else ""
+        tail = f"; {whole}" if whole else ""
+        # What was added, such as a BPF program, is known by its code path. A setting that changed is known by its name.
+        if named and setting is not None and ABSENT not in (setting.left, setting.right):
+            return f"{named} is {sole}: {_code_words(of, code)}{tail}"
+        return f"{_code_words(of, code)}{f'; it is {named}' if named else ''}{tail}"
     if setting is not None:
-        sole = "the only known difference between the sides" if _only(of, best) else "the first suspect"
         inner = ""
         if best.size is not None and best.size.certain:
             inner = f"; {best.evidence[-1][1]}{_share(best.size, of)}"

@@ -283,15 +283,16 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
             kind.apply(place, step.options)
             after = kind.state(place, step.options)
             kind.verify(after, step.options, place)
+            requested = {change_kinds.OFFLOAD_NAMES.get(name, name) for name in step.options}
             effects = [
                 (place.role, step.kind, name, before.get(name, "none"), after.get(name, "none"))
-                for name in sorted({*before, *after})
+                # What was requested comes first, because `why` names the first effect; the rest follows from it.
+                for name in sorted({*before, *after}, key=lambda name: (name not in requested, name))
                 if before.get(name) != after.get(name)
             ]
             if not effects:
-                parameters = {change_kinds.OFFLOAD_NAMES.get(name, name) for name in step.options}
                 shown = (
-                    after if len(after) < 4 else {name: after[name] for name in after if name in parameters}
+                    after if len(after) < 4 else {name: after[name] for name in after if name in requested}
                 )
                 now = "; ".join(f"{name} {value}" for name, value in shown.items())
                 raise Failed(

@@ -49,6 +49,7 @@ HELP = {
     + ", ".join(observing.NAMES),
     "profile_rounds": "fresh set-ups of all arms for whole runs under each observer, and without one",
     **observing.HELP,
+    "placement": "the CPUs of both ends in slices: balanced (all placements in turn, arms alike) or scheduler",
     "half_width": "stop early, after 8 rounds or more, when every ratio is known to plus or minus this",
     "mss_bytes": "TCP maximum segment size; none: the path's",
     "congestion": "TCP congestion control; none: the kernel's default",
@@ -111,6 +112,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     whole_runs: int | None = None
     observe: tuple[str, ...] = ()
     profile_rounds: int = 5
+    placement: str = "balanced"
     half_width: float = 0.02
     mss_bytes: int | None = None
     congestion: str | None = None
@@ -168,6 +170,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         within("slices", self.slices, 0, 1000)
         within("whole_runs", self.whole_runs, 0, self.rounds, "it counts rounds")
         within("half_width", self.half_width, 0, 1)
+        one_of("placement", self.placement, ("balanced", "scheduler"))
         within("seed", self.seed, 0, 2**31 - 1)
         within("mss_bytes", self.mss_bytes, 88, 65495)
         within("link_rate_bps", self.link_rate_bps, 1e5, 1e11)

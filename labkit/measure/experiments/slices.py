@@ -3,12 +3,18 @@
 Adjacent slices see similar background noise, and their ratio cancels it. On two shared virtual cores, slices find in
 a minute a difference that rounds of two seconds do not find in an hour. The first 30 ms of a slice are not measured:
 the sender's caches and the queues of the previous slice settle.
+
+Which CPUs the two ends of a flow run on changes the ratio of two datapaths more than anything else: the kernel keeps a
+placement for seconds or minutes, so a few rounds see an accidental mixture of placements. Therefore slices are blocks:
+slice by slice the ends are bound to other CPUs, in every arm to the same ones, and all placements come equally often.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +32,9 @@ from labkit.system import machine
 SLICE_S = 0.1
 SETTLE_S = 0.03
 ESTABLISH_S = 10.0
+
+
+Cpus = tuple[int, int]  # the CPU of a flow's client and that of its server
 
 
 class Sender:
@@ -48,8 +57,10 @@ class Sender:
             raise Failed(words or late)
         self.flows.hold()
 
-    def slice(self, number: int) -> Measured:
-        """Send for slice `number` and return its row: the counters of SETTLE_S to SLICE_S."""
+    def slice(self, number: int, placement: list[Cpus] | None) -> Measured:
+        """Send for slice `number`, bound to `placement`; return its row: the counters of SETTLE_S to SLICE_S."""
+        if placement is not None:
+            self.flows.bind(placement)
         end = time.monotonic() + SLICE_S
         self.flows.go()
         time.sleep(SETTLE_S)
@@ -65,6 +76,7 @@ class Sender:
             {
                 "method": "slice",
                 "slice": number,
+                "placement": None if placement is None else "{},{}".format(*placement[0]),
                 "window_s": window,
                 "throughput_bps": passed.received_bytes * 8 / window,
                 "throughput_pps": passed.received_count / window,
@@ -105,11 +117,13 @@ def measure(
                 senders.append(sender)
             except Failed as error:
                 rows.append((one.arm, _failed(str(error))))
+        bound = placements(parameters, live, rng)
         for number in range(parameters.slices):
+            placement = next(bound)
             for sender in rng.sample(senders, len(senders)):
                 try:
                     with sender.live.while_measured():
-                        rows.append(sender.slice(number))
+                        rows.append(sender.slice(number, placement))
                 except Failed as error:  # a program that joins the ends has ended
                     sender.problem = str(error)
                     sender.flows.hold()
@@ -120,6 +134,36 @@ def measure(
         for sender in senders:
             _end(sender, artefacts)
     return rows
+
+
+def placements(
+    parameters: DatapathParameters, live: list[LocalArm], rng: random.Random
+) -> Iterator[list[Cpus] | None]:
+    """Yield for each slice the CPUs of every pair's client and server, or None: the scheduler chooses.
+
+    With n CPUs there are n * n placements. A placement has a first CPU and a distance: the clients of the pairs have
+    the CPUs from the first one on, in turn, and each server has the CPU at that distance from its client's. All
+    placements come in random order before one comes again. The scheduler chooses with `placement=scheduler`, with one
+    CPU, where an arm binds its programs itself, where a program sends with several threads, and where a program of any
+    arm runs in a container or guest, because all arms must be placed alike.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    own = [one.arm.parameters(parameters) for one in live]
+    ends = (end for one in live for pair in one.topology.pairs for end in (pair.client, pair.server))
+    if (
+        parameters.placement == "scheduler"
+        or len(cpus) == 1
+        or any(one.affinity or one.streams > 1 for one in own)
+        or any(end.box is not None for end in ends)
+    ):
+        while True:
+            yield None
+    count = len(cpus)
+    while True:
+        for one in rng.sample(range(count * count), count * count):
+            first, distance = divmod(one, count)
+            clients = [first + number for number in range(len(live[0].topology.pairs))]
+            yield [(cpus[client % count], cpus[(client + distance) % count]) for client in clients]
 
 
 def _failed(reason: str) -> dict[str, Any]:

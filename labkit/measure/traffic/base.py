@@ -240,6 +240,9 @@ class Flows(Protocol):
     def hold(self) -> None:
         """Pause all senders until the next `go`."""
 
+    def bind(self, cpus: Sequence[tuple[int, int]]) -> None:
+        """Bind the client and the server of each flow to these CPUs. Raises Failed for a program that has ended."""
+
     def wait(self, until: float) -> bool:
         """Sleep until `until` (time.monotonic()) or until all clients end. Return whether some still run."""
 

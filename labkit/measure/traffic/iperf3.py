@@ -184,6 +184,14 @@ class Flows:
         for client in self.clients:
             client.hold()
 
+    def bind(self, cpus: Sequence[tuple[int, int]]) -> None:
+        """Bind the client and the server of each flow to these CPUs. Raises Failed for a program that has ended."""
+        for flow, (client, server) in zip(self.flows, cpus, strict=True):
+            assert flow.client is not None
+            assert flow.server is not None
+            flow.client.bind(client)
+            flow.server.bind(server)
+
     def wait(self, until: float) -> bool:
         """Sleep until `until` (time.monotonic()) or until all clients end. Return whether some still run."""
         return bool(process.wait(self.clients, until))

@@ -134,6 +134,17 @@ class Running:
         """Continue the program."""
         self.signal(signal.SIGCONT)
 
+    def bind(self, cpu: int) -> None:
+        """Bind all threads of the program to one CPU. Raises Failed if the program has ended or the CPU is gone."""
+        try:
+            for thread in os.listdir(f"/proc/{self.pid}/task"):
+                with contextlib.suppress(ProcessLookupError):  # a thread that has just ended
+                    os.sched_setaffinity(int(thread), {cpu})
+        except FileNotFoundError:
+            raise Failed(f"{self.argv[0]} ended before it was bound to CPU {cpu}") from None
+        except OSError as error:
+            raise Failed(f"{self.argv[0]} cannot be bound to CPU {cpu}: {error.strerror}") from None
+
     def poll(self) -> bool:
         """Return whether the program has ended."""
         if self._status is None:

@@ -20,7 +20,7 @@ from labkit.measure.traffic.rates import TAGS_BYTES, Line
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
 UNUSED = (
     "protocol", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s", "slices", "whole_runs", "half_width",
-    "observe", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
+    "observe", "placement", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
 )  # fmt: skip
 
 HELP = {

@@ -15,9 +15,9 @@ from labkit.measure.traffic.trex.client_process import PROFILES, STATEFUL
 
 UNUSED = (
     "topology", "endpoint", "change", "guest", "generator", "protocol", "pairs", "length_bytes", "rate_bps", "streams",
-    "duration_s", "omit_s", "slices", "whole_runs", "half_width", "observe", "profile_rounds", "events", "functions",
-    "sample_hz", "graph_functions", "keep_perf_data", "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
-    "nodes", "peer", "link_rate_bps", "link_delay_s", "mtu_bytes", "family",
+    "duration_s", "omit_s", "slices", "whole_runs", "half_width", "placement", "observe", "profile_rounds", "events",
+    "functions", "sample_hz", "graph_functions", "keep_perf_data", "mss_bytes", "congestion", "zerocopy", "affinity",
+    "parent", "nodes", "peer", "link_rate_bps", "link_delay_s", "mtu_bytes", "family",
 )  # fmt: skip
 OF_A_SERVER = "not used: a TRex server sends, through a device that labkit does not build"
 
