@@ -30,7 +30,7 @@ PALETTE = (_BLUE, _VERMILLION, _GREEN, _PURPLE, _OCHRE, _SKY, _OLIVE, _BROWN, _V
 
 MARGIN_LEFT_PX, MARGIN_TOP_PX = 65, 95
 NOTE_LINE_PX = 16
-LEGEND_LINE_PX = 20
+LEGEND_LINE_PX, LEGEND_ENDS_PX = 20, 12
 _NOTE_WIDTH = 104  # characters of a 12 px font between the margins of a figure 680 px wide
 _NOTE_LINES = 14
 
@@ -225,7 +225,8 @@ def legend_fits(figure: go.Figure) -> None:
     margin = figure.layout.margin
     plots_px = (figure.layout.height or 450) - (margin.t or 0) - (margin.b or 0)
     shown = [one for one in figure.data if one.showlegend is not False and one.name]
-    if figure.layout.showlegend is not False and (lacks := LEGEND_LINE_PX * len(shown) - plots_px) > 0:
+    if figure.layout.showlegend is not False and shown:
+        lacks = max(0, LEGEND_LINE_PX * len(shown) + LEGEND_ENDS_PX - plots_px)
         figure.update_layout(height=(figure.layout.height or 450) + lacks)
 
 

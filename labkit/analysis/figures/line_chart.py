@@ -21,7 +21,7 @@ PANEL_PX = 330
 STRANGE = 2.5  # times the highest median; a round beyond is drawn as an arrow at the edge
 MANY_DECADES = 5
 NARROW = 1 / 25  # share of the axis: least distance of two places for shifting arms
-AXIS_PX, LETTER_PX, GAP_PX = 450, 7.5, 5  # least width of all x axes side by side (figure: 700 px); of labels
+AXIS_PX, LETTER_PX, GAP_PX = 415, 7.5, 4  # least width of all x axes side by side (figure: 700 px); of labels
 FAINT = "faint: rounds (open: whole runs, arrow: beyond)"
 
 
