@@ -115,22 +115,6 @@ def test_own_network_is_measured(tmp_path: Path) -> None:
         assert other.endswith("holds a run with other parameters: name another folder")
 
 
-@pytest.mark.needs("root", "runc", "perf")
-def test_own_network_in_containers_is_profiled_and_explained(tmp_path: Path) -> None:
-    described = msgspec.to_builtins(example_networks.routed({"kind": "vxlan", "id": 30}))
-    with sandbox(tmp_path) as machine:
-        (tmp_path / "here" / "my.yaml").write_text(json.dumps(described))
-        words = ["topology=my.yaml", "endpoint=namespace,container", "slices=2", "whole_runs=0", "rounds=1"]
-        words += ["duration_s=1", "omit_s=0", "observe=perf_record", "profile_rounds=1", "--folder", "run"]
-        rows = machine.rows(*words)
-        assert {(row["arm"], row["method"]) for row in rows if row["status"] == "ok"} >= {
-            (arm, method) for arm in ("routed", "routed/container") for method in ("slice", "profile")
-        }
-        done = machine.labkit("why", "run")
-        assert done.returncode == 0, done.stderr
-        assert "topology=FILE.yaml" in done.stdout
-
-
 def test_overlay_drawing_or_unsupported(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         done = machine.labkit("draw", "overlay")
