@@ -26,28 +26,40 @@ PARAMETERS = (
 
 
 def promises(quick: bool) -> Iterator[Promise]:
-    """Yield the half-width that was reached, and the noise of a slice."""
-    note("two single flows")
+    """Yield for TCP and UDP the half-width that was reached, beside that of flows that the scheduler places."""
     rounds = 4 if quick else ROUNDS
+    for protocol in ("tcp", "udp"):
+        note(f"two single flows, {protocol}")
+        usual, usual_control, _ = reached(rounds, f"protocol={protocol}", "placement=scheduler")
+        effect, again, seconds = reached(rounds, f"protocol={protocol}", "placement=balanced")
+        width, reference = stats.half_width(effect), stats.half_width(usual)
+        yield Promise(
+            f"half-width, macvlan_bridge to veth_bridge, one {protocol.upper()} flow each",
+            f"{width:.1%} in {seconds:.0f} s",
+            f"placed by the scheduler: {reference:.1%}",
+            width / reference,
+            f"<= {WIDTH:.0%} in {WITHIN_S:.0f} s",
+            None if quick else width <= WIDTH and seconds <= WITHIN_S,
+            f"{described(effect)}, A/A {described(again)};"
+            f" placed by the scheduler {described(usual)}, A/A {described(usual_control)}",
+        )
+
+
+def reached(rounds: int, *parameters: str) -> tuple[stats.Effect, stats.Effect, float]:
+    """Measure; return the effect, that of the control, and the seconds that it took."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
-        output(
-            [*LABKIT, "run", "datapaths", *PARAMETERS, f"rounds={rounds}", "--json", "--folder", str(folder)]
-        )
+        words = [*PARAMETERS, *parameters, f"rounds={rounds}", "--json", "--folder", str(folder)]
+        output([*LABKIT, "run", "datapaths", *words])
         seconds = run_folder.read_json(folder / "run.json")["measuring_s"]
         arm, control, setups = log_ratios(run_folder.read_rows(folder))
-    effect, again = stats.effect(arm, setups, slices=True), stats.effect(control, setups, slices=True)
-    width = stats.half_width(effect)
-    yield Promise(
-        "half-width, macvlan_bridge to veth_bridge, one TCP flow each",
-        f"{width:.1%} in {seconds:.0f} s",
-        f"A/A control: {again.ratio:.3f} ±{stats.half_width(again):.1%}",
-        width / WIDTH,
-        f"<= {WIDTH:.0%} in {WITHIN_S:.0f} s",
-        None if quick else width <= WIDTH and seconds <= WITHIN_S,
-        f"{stats.ratio_text(effect.ratio, effect.low, effect.high)}, {effect.how};"
-        f" a slice's log-ratio has sd {deviation(arm):.3f}, the control's {deviation(control):.3f}",
-    )
+    effect, again = (stats.effect(ratios, setups, slices=True) for ratios in (arm, control))
+    return effect, again, seconds
+
+
+def described(effect: stats.Effect) -> str:
+    """Return the ratio with its interval and estimator."""
+    return f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how})"
 
 
 def log_ratios(rows: list[run_folder.Row]) -> tuple[stats.Floats, stats.Floats, list[int]]:
@@ -61,8 +73,3 @@ def log_ratios(rows: list[run_folder.Row]) -> tuple[stats.Floats, stats.Floats, 
     baseline, control, variant = ([result[arm] for result in whole.values()] for arm in ARMS)
     arm, again = stats.log_ratios(variant, baseline, control)
     return arm, again, [setup for setup, _slice in whole]
-
-
-def deviation(log_ratios: stats.Floats) -> float:
-    """Return the standard deviation of one slice's log-ratio."""
-    return float(log_ratios.std(ddof=1))

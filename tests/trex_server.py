@@ -8,6 +8,7 @@ events and packet counters itself. It runs as a process of its own, and as `_t-r
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import gzip
 import itertools
@@ -23,6 +24,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 SAMPLES = Path(__file__).with_name("samples")
 MAGIC = 0xABE85CEA
@@ -61,7 +64,8 @@ class Plan:
     `capacity_pps`: the device drops packets above this rate. `loss_ratio`: the device drops this share of all packets.
     `ring_pps`: TRex's own ring drops packets above this rate (`ierrors`). `most_pps`: TRex sends no faster. `swallows`:
     frames exceed the MTU, so only `oerrors` rise. `dies_after`: the process ends at the n-th start of traffic.
-    `silent`: it never answers. `silent_at`: it stops answering at this method.
+    `silent`: it never answers. `silent_at`: it stops answering at this method. `wires`: the ports' interfaces and MAC
+    addresses; the first start of a port sends real frames, and if they do not arrive at the other one, none does.
     """
 
     recorded: str = "stl_errors"
@@ -79,6 +83,7 @@ class Plan:
     dies_after: int = 0
     log: str = ""
     rpc_port: int = 0
+    wires: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass
@@ -118,6 +123,7 @@ class Server:
         self.seen: dict[int, int] = {}
         self.handlers = itertools.count()
         self.starts = 0
+        self.tried: set[int] = set()
         self.astf_owner = plan.owner
         self.astf_until: float | None = None
         self.epoch = 0
@@ -297,10 +303,34 @@ class Server:
                 f"Expected L1 B/W: '{wanted / 1e9:.0f} Gbps' exceeds port line rate:"
                 f" '{self.plan.line_bps / 1e9:.0f} Gbps'"
             )
+        if self.plan.wires and number not in self.tried:
+            self.tried.add(number)
+            if not self._arrives(number):
+                self.plan.loss_ratio = 1.0
+        now = time.monotonic()
         port.since, port.duration, port.running = now, parameters["duration"], True
         port.probes_since = port.sent, self.ports[number ^ 1].received
         self._of_port(STARTED, number)
         return {"multiplier": 1.0, "ts": now}
+
+    def _arrives(self, number: int) -> bool:
+        """Return whether real frames of each stream of this port arrive at the other one."""
+        wires = self.plan.wires
+        with (
+            packet_socket(wires[number]["iface"]) as sender,
+            packet_socket(wires[number ^ 1]["iface"]) as receiver,
+        ):
+            for stream in self.ports[number].streams.values():
+                packet = base64.b64decode(stream["packet"]["binary"])
+                macs = [wires[number][name] for name in ("dest_mac", "src_mac")]
+                frame = b"".join(bytes.fromhex(mac.replace(":", "")) for mac in macs) + packet[12:]
+                sender.send(frame)
+                deadline = time.monotonic() + 2
+                # a router changes MAC addresses, TTL and checksum; addresses, ports and payload stay
+                while not (got := received(receiver)) or got[26:38] != frame[26:38]:
+                    if time.monotonic() > deadline:
+                        return False
+        return True
 
     def do_stop_traffic(self, _parameters: dict[str, Any], number: Any, now: float) -> Any:
         if self.ports[number].running:
@@ -374,6 +404,23 @@ class Server:
             self._astf_ended()
 
 
+def packet_socket(interface: str) -> socket.socket:
+    """Return a socket for all frames of an interface."""
+    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+    made.bind((interface, 0))
+    made.settimeout(0.1)
+    return made
+
+
+def received(sock: socket.socket) -> bytes:
+    """Return a frame that has arrived, or nothing."""
+    try:
+        frame, sender = sock.recvfrom(65536)
+    except TimeoutError:
+        return b""
+    return b"" if sender[2] == socket.PACKET_OUTGOING else frame
+
+
 def _free_ports() -> int:
     """Return a free port for the RPC whose lower neighbour, the publisher's port, is also free."""
     while True:
@@ -432,20 +479,57 @@ def argv(plan: Plan) -> list[str]:
     return [sys.executable, "-P", __file__, "--plan", json.dumps(asdict(plan))]
 
 
-def main() -> None:
+def release(folder: Path) -> Path:
+    """Make a fake release of TRex whose program is this server; FAKE_TREX in its environment is a plan."""
+    folder.mkdir()
+    (folder / "so").mkdir()
+    program = folder / "_t-rex-64"
+    program.write_text(
+        f"#!{sys.executable} -P\nimport runpy\nrunpy.run_path({__file__!r}, run_name='__main__')\n"
+    )
+    program.chmod(0o755)
+    return folder
+
+
+def released_plan() -> Plan:
+    """Return the plan of the program of a fake release. It refuses what a real one refuses, and logs how it runs."""
     words = argparse.ArgumentParser()
-    words.add_argument("--plan")
-    words.add_argument("--cfg")
+    words.add_argument("-i", action="store_true", required=True)
     words.add_argument("--astf", action="store_true")
-    given, _more = words.parse_known_args()
-    if given.plan:
-        fields = json.loads(given.plan)
+    words.add_argument("--cfg", required=True)
+    for name in ("--no-key", "--no-scapy-server", "--no-ofed-check"):
+        words.add_argument(name, action="store_true", required=True)
+    words.add_argument("--iom", choices=["0"], required=True)
+    given = words.parse_args()
+    [config] = yaml.safe_load(Path(given.cfg).read_text())
+    fields = json.loads(os.environ.get("FAKE_TREX", "{}"))
+    if words_of_end := fields.pop("ends", None):
+        sys.exit(words_of_end)
+    mode = {"mode": "ASTF", "recorded": "astf_http_own", "api": (2, 3)} if given.astf else {}
+    plan = Plan(**mode, **fields)
+    if plan.log:
+        with open(plan.log, "a") as log:
+            words_of_all = Path("/proc/self/cmdline").read_text().rstrip("\0").split("\0")
+            own = words_of_all[words_of_all.index("./_t-rex-64") :]  # behind the interpreter
+            how = {"argv": own, "cwd": str(Path.cwd()), "libraries": os.environ.get("LD_LIBRARY_PATH")}
+            log.write(json.dumps(["started", how | {"config": config}]) + "\n")
+    if not config["low_end"]:
+        sys.exit("ERROR: You don't have enough physical cores")
+    devices = [dict(part.split("=") for part in one.split(",")) for one in config["interfaces"]]
+    macs = config["port_info"]
+    plan.wires = tuple(one | two for one, two in zip(devices, macs, strict=True))
+    for wire in plan.wires:
+        packet_socket(wire["iface"]).close()
+    plan.rpc_port = 4501
+    return plan
+
+
+def main() -> None:
+    if "--plan" in sys.argv:
+        fields = json.loads(sys.argv[sys.argv.index("--plan") + 1])
         plan = Plan(**{**fields, "api": tuple(fields["api"])})
     else:  # run as _t-rex-64 of a fake release
-        Path(f"{given.cfg}.argv").write_text(json.dumps(sys.argv))
-        mode = {"mode": "ASTF", "recorded": "astf_http_own"} if given.astf else {}
-        plan = Plan(**mode, **json.loads(os.environ.get("FAKE_TREX", "{}")))
-        plan.rpc_port = plan.rpc_port or 4501
+        plan = released_plan()
     serve(plan)
 
 

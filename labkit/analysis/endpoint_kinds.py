@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.analysis import published as published_figures
 from labkit.analysis.load import HOST, emulated, groups
-from labkit.common import run_folder
 
 SHARED, APART = "shared_guest", "guest"
 ENDPOINTS = ("namespace", "container", APART, SHARED)
@@ -156,14 +156,11 @@ def published(path: Path | None = None) -> pd.DataFrame:
     received_bps, received_pps, jitter_s, ip_rcv_s, has_report. If has_report is False, the receiver's losses are
     unknown and received_* holds what was sent.
     """
-    roots = (run_folder.project_root(), Path(__file__).resolve().parents[2])
-    places = [path] if path else [root / "data" / "reference" / PUBLISHED for root in roots]
-    place = next((place for place in places if place.exists()), None)
-    if place is None:
+    result = published_figures.table(PUBLISHED, path)
+    if result is None:
         return pd.DataFrame(
             columns=["endpoint", "length_bytes", "received_bps", "received_pps", "has_report"]
         )
-    result = pd.read_csv(place, comment="#")
     result["endpoint"] = result["endpoint"].replace("vm", APART)
     sizes = result["sent_bps"] * result["duration_s"] / 8 / result["sent_count"]
     result["default"] = result["length_bytes"].isna()

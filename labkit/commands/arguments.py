@@ -26,7 +26,9 @@ VARIABLES = {
     "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks whoever"
     " wrote them",
     "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured;"
-    " trex_profile: a sweep's file may name a profile of TRex, which is code; several behind commas",
+    " trex_profile: a sweep's file may name a profile of TRex, which is code; trex_folder: it may name the folder of"
+    " TRex, from which a program is started; several behind commas",
+    "LABKIT_TREX": "the folder of an unpacked TRex release, from which labkit starts a server",
 }
 # The text below the arguments in a command's help. Lines that begin with four spaces are commands.
 NOTES = {
@@ -50,6 +52,8 @@ example of a network of your own as an arm.
     labkit run throughput topology=ovs_netdev
     labkit run datapaths topology=docs/network.yaml,veth duration_s=1
     labkit run trex_stateless server=HOST profile=imix target=50%
+    LABKIT_TREX=FOLDER labkit run trex_stateless topology=veth_bridge,veth_routed profile=64b target=200kpps
+    LABKIT_TREX=FOLDER labkit run throughput generator=trex topology=veth_bridge
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a

@@ -1,4 +1,7 @@
-"""Read user-defined profiles of TRex. They are Python code, so a sweep file may name them only with permission."""
+"""Read user-defined profiles of TRex. They are Python code, so a sweep file may name them only with permission.
+
+The folder of a TRex release is the same: a program in it is started.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from labkit.common.errors import BadInput
 ALLOW = "LABKIT_ALLOW"
 PROGRESS = "LABKIT_PROGRESS"  # set while a sweep executes a notebook; its file may come from somebody else
 FLAG = "trex_profile"
+FOLDER_FLAG = "trex_folder"
 MOST_BYTES = 1 << 20
 
 
@@ -20,16 +24,15 @@ def read(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     """Return the parameters with the digest of the profile file that they name, and its text by the digest.
 
     The text is part of the request, so that a run is resumed only with the same code. Raises BadInput for a missing
-    file, one that is not text, and one that a sweep's parameters name without LABKIT_ALLOW=trex_profile.
+    file, one that is not text, and one that a sweep's parameters name without LABKIT_ALLOW=trex_profile, or a folder of
+    TRex without LABKIT_ALLOW=trex_folder.
     """
+    if parameters.get("trex") not in (None, "", "none"):
+        _check_named(f"trex={parameters['trex']} is the folder of a program", FOLDER_FLAG)
     profile = parameters.get("profile")
     if not (isinstance(profile, str) and profile.endswith(".py")):
         return dict(parameters), {}
-    if os.environ.get(PROGRESS) and FLAG not in os.environ.get(ALLOW, "").split(","):
-        raise BadInput(
-            f"profile={profile} is code, and a sweep's file may be somebody else's: name it on the command line or in"
-            f" your own notebook, or allow it with {ALLOW}={FLAG} in the environment"
-        )
+    _check_named(f"profile={profile} is code", FLAG)
     try:
         content = Path(profile).read_bytes()
         if len(content) > MOST_BYTES:
@@ -45,3 +48,12 @@ def read(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
         raise BadInput(f"profile={profile} is no Python: {error}") from None
     digest = hashlib.sha256(content).hexdigest()
     return {**parameters, "profile_digest": digest}, {digest: source}
+
+
+def _check_named(what: str, flag: str) -> None:
+    """Raise BadInput if a sweep's file names something that runs, and its user has not allowed that."""
+    if os.environ.get(PROGRESS) and flag not in os.environ.get(ALLOW, "").split(","):
+        raise BadInput(
+            f"{what}, and a sweep's file may be somebody else's: name it on the command line or in"
+            f" your own notebook, or allow it with {ALLOW}={flag} in the environment"
+        )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -152,6 +154,37 @@ def test_servers_that_cannot_be_used(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("listens", [False, True], ids=["nothing", "another program"])
+def test_wrong_port(box: Sandbox, listens: bool) -> None:
+    """A port where nothing listens, and one where a program accepts connections and never answers."""
+    program = "import socket, time; s = socket.create_server(('127.0.0.1', 4999)); print(1, flush=True); time.sleep(99)"
+    with subprocess.Popen(
+        [*box.prefix, sys.executable, "-c", program if listens else "print(1)"], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        begun = time.monotonic()
+        done = box.labkit("run", "trex_stateless", *words_of("127.0.0.1:4999"), timeout=90)
+        process.kill()
+    assert done.returncode == 2
+    assert "no TRex server answers at 127.0.0.1:4999: start one there" in one_sentence(done)
+    assert time.monotonic() - begun < 60
+
+
+@pytest.mark.long
+def test_a_server_that_falls_silent_in_a_step_has_a_deadline(box: Sandbox) -> None:
+    folder = box.folder / "silent"
+    with served(box, silent_at="start_traffic") as (server, _):
+        begun = time.monotonic()
+        done = box.labkit("run", "trex_stateless", *words_of(server), "--folder", str(folder), timeout=120)
+    assert time.monotonic() - begun < 90
+    words = one_sentence(done)
+    assert f"the TRex server {server} does not answer any more" in words or "did not" in words
+    rows = run_folder.read_rows(folder)
+    assert [row["status"] for row in rows if row["part"] == "steps"] == ["failed"]
+
+
+@pytest.mark.long
 def test_force_takes_ports(box: Sandbox) -> None:
     rows, _ = load_test(box, "forced", "force=true", owner="alice")
     assert result_of(rows)["status"] == "ok"
@@ -211,6 +244,12 @@ def test_own_profile_runs_where_it_is_named(box: Sandbox) -> None:
         ("def register(:\n", "is no Python"),
         ("raise RuntimeError('broken here')\n", "RuntimeError: broken here"),
         ("x = 1\n", "TRex cannot take it as a stateless profile"),
+        (
+            PROFILE.replace("direction, **more", "port_id, **more").replace(
+                "packet =", "[0, 1][port_id + 1]; packet ="
+            ),
+            "IndexError",
+        ),
     ],
 )
 def test_a_profile_that_is_none(box: Sandbox, text: str, sentence: str) -> None:

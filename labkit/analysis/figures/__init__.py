@@ -30,12 +30,13 @@ from labkit.analysis.figures.mirror_tax import mirror_tax
 from labkit.analysis.figures.monitor_cost import monitor_cost, selected
 from labkit.analysis.figures.ovs_test_plan import ranked_factors, use_cases
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
+from labkit.analysis.figures.trex_load import line_shares, probe_latency, ramp
 from labkit.analysis.figures.uplink import uplink
 
 __all__ = [
-    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels",
-    "load_loss", "mirror_tax", "monitor_cost", "overhead", "price_list", "price_sentences", "prices",
-    "ranked_factors", "rates", "selected", "sides", "slices", "throughput", "timed", "uplink", "use_cases",
+    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "line_shares",
+    "load_loss", "mirror_tax", "monitor_cost", "overhead", "price_list", "price_sentences", "prices", "probe_latency",
+    "ramp", "ranked_factors", "rates", "selected", "sides", "slices", "throughput", "timed", "uplink", "use_cases",
 ]  # fmt: skip
 
 SLICES_PX = 250

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from labkit.analysis import published as published_figures
 from labkit.analysis import stats
 from labkit.analysis.figures.ovs_test_plan import CASES
 from labkit.analysis.findings import loss_rates
-from labkit.common import run_folder
 from labkit.common.units import many, percent, si
 
 PUBLISHED = "ovs_test_plan.csv"
@@ -36,12 +36,9 @@ CONTROL = "the same switch again (A/A)"
 
 def published(path: Path | None = None) -> pd.DataFrame:
     """Return the plan's published values: use_case, frame_bytes, total_pps, total_bps. Empty if the file is missing."""
-    roots = (run_folder.project_root(), Path(__file__).resolve().parents[3])
-    places = [path] if path else [root / "data" / "reference" / PUBLISHED for root in roots]
-    place = next((place for place in places if place.exists()), None)
-    if place is None:
+    result = published_figures.table(PUBLISHED, path)
+    if result is None:
         return pd.DataFrame(columns=["use_case", "frame_bytes", "total_pps", "total_bps"])
-    result = pd.read_csv(place, comment="#")
     return pd.DataFrame(
         {
             "use_case": result["use_case"].str.replace("-", "_"),

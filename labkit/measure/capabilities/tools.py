@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import importlib.util
 import re
-from pathlib import Path
 
+from labkit.common.errors import Unsupported
 from labkit.measure.capabilities.base import Capability
+from labkit.measure.traffic.trex import server
 
 OLDEST = {"iperf3": (3, 12)}  # earlier versions lack the sums of both ends in the JSON of UDP runs
 
@@ -54,18 +55,14 @@ def _tool(name: str, version: str | None) -> Capability:
 
 
 def _trex() -> Capability:
-    """Look for TRex where its manual unpacks it. It is not started, because it takes over NICs."""
-    places = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
-    places += sorted(Path("/opt").glob("trex/*"))
-    for place in places:
-        if (place / "_t-rex-64").exists():
-            return Capability("tools", "trex", True, str(place))
-    lost = "no traffic of millions of flows or packets per second, or at an exact rate"
-    return Capability(
-        "tools",
-        "trex",
-        False,
-        "not installed",
-        lost,
-        "unpack a TRex release into /opt/trex (there is no package)",
-    )
+    """Look for TRex where labkit starts it from. It is not started here, because that takes two interfaces."""
+    try:
+        place = server.find()
+    except Unsupported as error:
+        lost = "no load by TRex on labkit's own topologies; a TRex server elsewhere can be used (server=HOST)"
+        return Capability("tools", "trex", False, "not installed", lost, str(error).partition(": ")[2])
+    client = importlib.util.find_spec("lbr_trex_client") is not None
+    if not client:
+        lost = "labkit has no client for TRex"
+        return Capability("tools", "trex", False, str(place), lost, "pip install 'labkit[trex]'")
+    return Capability("tools", "trex", True, str(place))

@@ -57,7 +57,7 @@ class Sender:
             raise Failed(words or late)
         self.flows.hold()
 
-    def slice(self, number: int, placement: list[Cpus] | None) -> Measured:
+    def slice(self, number: int, placement: list[Cpus] | None = None) -> Measured:
         """Send for slice `number`, bound to `placement`; return its row: the counters of SETTLE_S to SLICE_S."""
         if placement is not None:
             self.flows.bind(placement)

@@ -194,7 +194,12 @@ class Trials(Protocol):
 
 
 class TrialGenerator(Generator):
-    """A generator that offers frames at a rate, counts them exactly, and runs any number of trials."""
+    """A generator that offers frames at a rate, counts them exactly, and runs any number of trials.
+
+    `least_trial_s`: a shorter trial would not be exact; a search uses longer ones.
+    """
+
+    least_trial_s: ClassVar[float] = 0.0
 
     @abc.abstractmethod
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> AbstractContextManager[Trials]:

@@ -107,7 +107,7 @@ class PacketTrials:
         self._received = [stack.enter_context(_dropping(server)) for server in self._servers]
         cpus = sorted(os.sched_getaffinity(0))
         self._learning = [
-            stack.enter_context(_Learning(pair.server, wire_of(Pair(pair.server, pair.client))))
+            stack.enter_context(Learning(pair.server, wire_of(Pair(pair.server, pair.client))))
             for pair in pairs
         ]
         self._senders = [
@@ -210,7 +210,7 @@ class _Counted:
         return sum(self.arrived)
 
 
-class _Learning:
+class Learning:
     """Sends a frame from a server, so that bridges and switches learn its port.
 
     They forget it after 300 s; a load in one direction would then be flooded to every port.
@@ -231,7 +231,7 @@ class _Learning:
         if self._ethernet:
             self._socket.send(self._frame)
 
-    def __enter__(self) -> _Learning:
+    def __enter__(self) -> Learning:
         return self
 
     def __exit__(self, *_: object) -> None:

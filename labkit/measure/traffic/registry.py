@@ -9,8 +9,9 @@ from labkit.measure.traffic.base import FlowGenerator, Generator, TrialGenerator
 from labkit.measure.traffic.iperf3 import Iperf3
 from labkit.measure.traffic.packet_generator import PacketGenerator
 from labkit.measure.traffic.ping import Ping
+from labkit.measure.traffic.trex.generator import Trex
 
-GENERATORS: dict[str, Generator] = {one.name: one for one in (Iperf3(), Ping(), PacketGenerator())}
+GENERATORS: dict[str, Generator] = {one.name: one for one in (Iperf3(), Ping(), PacketGenerator(), Trex())}
 PROTOCOLS = tuple(dict.fromkeys(name for one in GENERATORS.values() for name in one.capabilities.protocols))
 
 

@@ -153,14 +153,17 @@ def set_master(index: int, master: int) -> Message:
     return _encode(message, RTM_NEWLINK, 0, f"make interface {index} a port of {master}")
 
 
-def move_link(index: int, netns: int, new_index: int = 0) -> Message:
+def move_link(index: int, netns: int, new_index: int = 0, name: str | None = None) -> Message:
     """Return a request that moves an interface into the namespace `netns` (a file descriptor), where it is down.
 
     It keeps its index if that is free; `new_index` requests another (since Linux 5.13; older kernels ignore it).
+    `name`: its new name there.
     """
     message = ifinfmsg()
     message["index"] = index
     message["attrs"] = [("IFLA_NET_NS_FD", netns)]
+    if name is not None:
+        message["attrs"].append(("IFLA_IFNAME", name))
     if new_index:
         message["attrs"].append(("IFLA_NEW_IFINDEX", new_index))
     return _encode(message, RTM_NEWLINK, 0, f"move interface {index}")

@@ -37,6 +37,11 @@ class Companion:
         """Return the descriptor of this end, to pass on to the process that talks with the companion."""
         return self._ours.fileno()
 
+    @property
+    def pid(self) -> int:
+        """The program's process."""
+        return self._popen.pid
+
     def release(self) -> None:
         """Close this end; a process that received it still holds its own."""
         self._ours.close()

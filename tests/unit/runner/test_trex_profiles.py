@@ -58,3 +58,15 @@ def test_what_is_no_program(profile: str, content: bytes, words: str) -> None:
         trex_profiles.read({"profile": profile})
     with pytest.raises(BadInput, match="cannot be read"):
         trex_profiles.read({"profile": profile + ".py"})
+
+
+def test_sweep_names_no_folder_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRESS, "/dev/null")
+    monkeypatch.delenv(ALLOW, raising=False)
+    with pytest.raises(
+        BadInput, match="is the folder of a program, and a sweep's file may be somebody else's"
+    ):
+        trex_profiles.read({"trex": "/tmp/v3.08"})
+    assert trex_profiles.read({"trex": None}) == ({"trex": None}, {})
+    monkeypatch.setenv(ALLOW, "trex_folder")
+    assert trex_profiles.read({"trex": "/tmp/v3.08"}) == ({"trex": "/tmp/v3.08"}, {})

@@ -183,7 +183,7 @@ def _search(parameters: Throughput, live: LocalArm, point: SearchPoint, search: 
         placed = _placed(monitor, generator_pids, live.topology.switch)
         take = _taking(live, trials, monitor, search)
         least_pps, line_pps = parameters.bounds(point.frame)
-        reach_pps = _reach_pps(take)
+        reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.least_trial_s))
         most_pps = min(reach_pps * WITHIN_REACH, line_pps or reach_pps)
 
         def measure(rate_pps: float, duration_s: float) -> tuple[Trial, str | None]:
@@ -273,9 +273,9 @@ def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, An
     }
 
 
-def _reach_pps(take: Take) -> float:
-    """Return the rate that the generator reaches on this path. Raises Failed if it is zero."""
-    reached = max(take("calibration", None, CALIBRATION_S, False)[0].offered_pps for _ in range(CALIBRATIONS))
+def _reach_pps(take: Take, trial_s: float) -> float:
+    """Return the rate that the generator reaches on this path in trials of `trial_s`. Raises Failed if it is zero."""
+    reached = max(take("calibration", None, trial_s, False)[0].offered_pps for _ in range(CALIBRATIONS))
     if reached <= 0:
         raise Failed("the generator could not send a single frame")
     return reached

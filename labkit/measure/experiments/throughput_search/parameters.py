@@ -26,7 +26,7 @@ UNUSED = (
 HELP = {
     **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
     **dict.fromkeys(UNUSED, "not used: trials are of frames at a rate, on one host"),
-    "generator": "what offers the load: packets",
+    "generator": "what offers the load: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
     "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
     "frame_bytes": f"sizes of frames with FCS, 64 to 9018, or {', '.join(rates.MIXES)}",
     "flows": "numbers of flows, 1 to 1000000",
@@ -116,8 +116,13 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> Settings:
-        """The search settings: the preset's with the given changes; a longer trial also extends the sum."""
+        """The search settings: the preset's with the given changes; a longer trial also extends the sum.
+
+        Trials are at least as long as the generator needs.
+        """
         preset = PRESETS[self.preset]
+        if preset.trial_s < (least_s := self.load_generator.least_trial_s):
+            preset = dataclasses.replace(preset, trial_s=least_s, sum_s=max(preset.sum_s, least_s))
         names = ("trial_s", "sum_s", "exceed_ratio", "width")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.preset == "rfc2544" and "trial_s" in given:

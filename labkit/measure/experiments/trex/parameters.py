@@ -10,22 +10,27 @@ from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.parameters import left_out, one_of, within
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
-from labkit.measure.traffic.trex import client
+from labkit.measure.traffic.trex import client, server
 from labkit.measure.traffic.trex.client_process import PROFILES, STATEFUL
 
 UNUSED = (
-    "topology", "endpoint", "change", "guest", "generator", "protocol", "pairs", "length_bytes", "rate_bps", "streams",
+    "guest", "generator", "protocol", "pairs", "length_bytes", "rate_bps", "streams",
     "duration_s", "omit_s", "slices", "whole_runs", "half_width", "placement", "observe", "profile_rounds", "events",
     "functions", "sample_hz", "graph_functions", "keep_perf_data", "mss_bytes", "congestion", "zerocopy", "affinity",
-    "parent", "nodes", "peer", "link_rate_bps", "link_delay_s", "mtu_bytes", "family",
+    "nodes", "peer", "link_rate_bps", "link_delay_s", "family",
 )  # fmt: skip
-OF_A_SERVER = "not used: a TRex server sends, through a device that labkit does not build"
+# What labkit builds between the ports of its own server
+DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")
+UNUSED_WORDS = "not used: TRex makes the load"
+OF_A_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
+OF_OWN_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
 
 _WORDS = {
     **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
-    **dict.fromkeys(UNUSED, OF_A_SERVER),
+    **dict.fromkeys(UNUSED, UNUSED_WORDS),
     "rounds": "load tests, one after the other",
-    "server": "HOST or HOST:PORT (4501) of a TRex server that runs",
+    "server": "HOST or HOST:PORT (4501) of a TRex server that runs; none: labkit starts one on the topology",
+    "trex": "the folder of an unpacked TRex release, to start the server from; none: that of LABKIT_TREX",
     "ports": "pairs of its ports that send to each other through the device: 0,1",
     "force": "take ports that somebody else owns, and stop their traffic",
     "profile": f"{', '.join(PROFILES)}, or FILE.py: a stateless profile of TRex, which is code and runs as you",
@@ -51,6 +56,7 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
 
     protocol: str = "udp"
     server: str | None = None
+    trex: str | None = None
     ports: tuple[int, ...] = (0, 1)
     force: bool = False
     profile: str = "imix"
@@ -61,9 +67,11 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
         left_out(self, UNUSED, _WORDS)
         super().check()
         if self.server is None:
-            raise BadInput("TRex's server is missing: say server=HOST or server=HOST:PORT")
-        client.address(self.server)
-        client.ports(self.ports)
+            self._check_own()
+        else:
+            left_out(self, (*DEVICE, "trex"), dict.fromkeys((*DEVICE, "trex"), OF_A_SERVER))
+            client.address(self.server)
+            client.ports(self.ports)
         if self.where != "here":
             raise BadInput(f"where={self.where}: a TRex server is reached from this machine: leave where out")
         if self.profile not in self.NAMED and not is_file(self.profile):
@@ -73,11 +81,20 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
         if is_file(self.profile) and self.profile_digest is None:
             raise BadInput(f"profile={self.profile}: the text of the file is missing")
 
+    def _check_own(self) -> None:
+        left_out(self, ("ports", "force"), dict.fromkeys(("ports", "force"), OF_OWN_SERVER))
+        if self.in_guests:
+            raise BadInput(
+                f"endpoint={','.join(self.endpoint)}: TRex takes interfaces of this kernel: say namespace or container"
+            )
+
     def _check_load(self) -> None:
         """TRex makes the load."""
 
     def check_programs(self) -> None:
-        """Nothing: the client says itself whether its package is missing."""
+        """Raise Unsupported without TRex, if labkit starts it. Its client says itself whether its package is there."""
+        if self.server is None:
+            server.find(self.trex)
 
     @property
     def address(self) -> client.Address:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.common.errors import Failed, LabkitError
+from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.measure.experiments import context
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.changes import SOURCES
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.rows import Arm
-from labkit.measure.experiments.trex import stateless
+from labkit.measure.experiments.trex import devices, stateless
+from labkit.measure.experiments.trex.devices import Device, Test
 from labkit.measure.experiments.trex.parameters import Stateful
 from labkit.measure.traffic.trex import readings
 from labkit.measure.traffic.trex.client import Client
@@ -21,60 +22,73 @@ METHOD = "whole"
 
 def planned_s(parameters: Stateful) -> float:
     """Estimate the duration of the experiment in seconds."""
-    tests = parameters.rounds * len(parameters.mult)
-    return stateless.CONNECT_S + tests * (parameters.test_s + stateless.REST_S)
+    return devices.planned_s(parameters, len(parameters.mult) * (parameters.test_s + stateless.REST_S))
 
 
 def run(parameters: Stateful, run_context: RunContext) -> Iterator[Event]:
-    """Measure every test that has no rows yet; yield rows and progress."""
-    done = run_context.done()
-    points = [
-        (f"{stateless.point_name(parameters, number)}-m{mult:g}", number, mult)
-        for number in range(parameters.rounds)
-        for mult in parameters.mult
-    ]
-    left = [point for point in points if point[0] not in done]
-    if not left:
-        return
-    if run_context.trex_fd is None:
-        raise Failed("labkit has not started TRex's client, which should not happen: tell labkit's authors")
-    spent_s, total_s = 0.0, planned_s(parameters)
-    yield context.progress(f"connecting to the TRex server {parameters.address}", spent_s, total_s)
-    client = Client(run_context.trex_fd, parameters.address, parameters.ports)
-    try:
-        server = client.connect("ASTF", force=parameters.force)
-        digest = parameters.profile_digest
-        client.load_stateful(parameters.profile, SOURCES[digest] if digest else None)
-        for name, number, mult in left:
-            yield context.progress(f"{parameters.profile}, mult {mult:g}", spent_s, total_s)
-            measured = _measured(parameters, client, mult)
-            shared = {
-                **dict.fromkeys(stateless.COLUMNS),
-                "point": name,
-                "round": number,
-                "mult": mult,
-                "method": METHOD,
-                "generator": "trex",
-                "frame": parameters.profile,
-                "trex_server": str(parameters.address),
-                "trex": server.version,
-                "duration_s": parameters.test_s,
-            }
-            yield context.rows(name, _rows(parameters, run_context, shared, measured))
-            spent_s += parameters.test_s + stateless.REST_S
-            if measured[0]["status"] == "failed":
-                yield context.stopped(1, measured[0]["reason"])
-                return
-        yield context.stopped(1, "all tests were run")
-    finally:
-        client.close()
+    """Measure every round that has no rows yet; yield rows and progress."""
+    arms: list[Arm] = []
+    for found in devices.usable(parameters, run_context):
+        if isinstance(found, list):
+            arms = found
+        else:
+            yield found
+    total_s, spent_s = planned_s(parameters), 0.0
+    for arm, tests in devices.groups(parameters, run_context, arms, parameters.mult):
+        yield context.progress(devices.connecting(parameters, arm), spent_s, total_s)
+        try:
+            with devices.connected(parameters, run_context, arm, "ASTF") as device:
+                digest, ends = parameters.profile_digest, device.ends
+                source = SOURCES[digest] if digest else None
+                device.client.load_stateful(parameters.profile, source, ends[0] if ends else None)
+                for event in _tests(parameters, run_context, arm, device, tests, (spent_s, total_s)):
+                    yield event
+                    spent_s = event.get("done_s", spent_s)
+        except (Failed, Unsupported) as error:
+            if arm == devices.OUTSIDE:
+                raise
+            columns = dict.fromkeys(stateless.COLUMNS)
+            yield devices.failed(parameters, run_context, arm, tests[0], error, columns)
+            yield context.stopped(1, str(error))
 
 
-def _rows(
-    parameters: Stateful, run_context: RunContext, shared: dict[str, Any], measured: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    arm, pairs = Arm(stateless.OUTSIDE, "baseline"), len(parameters.ports) // 2
-    return [row_columns.row_of(parameters, run_context, arm, pairs, {**shared, **one}) for one in measured]
+def _tests(
+    parameters: Stateful,
+    run_context: RunContext,
+    arm: Arm,
+    device: Device,
+    tests: list[Test],
+    spent_of: tuple[float, float],
+) -> Iterator[Event]:
+    """Measure tests over one connection, until the server fails."""
+    spent_s, total_s = spent_of
+    pairs = len(device.client.ports) // 2
+    for test in tests:
+        assert test.mult is not None
+        yield context.progress(f"{parameters.profile}, mult {test.mult:g}", spent_s, total_s)
+        measured = _measured(parameters, device.client, test.mult)
+        shared = {
+            **dict.fromkeys(stateless.COLUMNS),
+            "point": test.point,
+            "round": test.round,
+            "mult": test.mult,
+            "method": METHOD,
+            "generator": "trex",
+            "frame": parameters.profile,
+            "trex_server": device.server,
+            "trex": device.version,
+            "duration_s": parameters.test_s,
+        }
+        rows = [
+            row_columns.row_of(parameters, run_context, arm, pairs, device.measured({**shared, **one})[1])
+            for one in measured
+        ]
+        yield context.rows(test.point, rows)
+        spent_s += parameters.test_s + stateless.REST_S
+        if measured[0]["status"] == "failed":
+            yield context.stopped(1, measured[0]["reason"])
+            return
+    yield context.stopped(1, "all tests were run")
 
 
 def _measured(parameters: Stateful, client: Client, mult: float) -> list[dict[str, Any]]:
@@ -83,7 +97,7 @@ def _measured(parameters: Stateful, client: Client, mult: float) -> list[dict[st
         raw = client.stateful(mult, parameters.test_s, parameters.latency_pps)
     except LabkitError as error:
         return [{"part": "cost", "direction": "all", "status": "failed", "reason": str(error)}]
-    directions = readings.stateful_directions(raw, parameters.ports)
+    directions = readings.stateful_directions(raw, client.ports)
     connections = readings.connections(raw)
     whole = stateless.totals(directions)
     busy = raw["readings"][-2]["global"].get("m_cpu_util")

@@ -13,22 +13,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.common import schema, units
-from labkit.common.errors import Failed, LabkitError
+from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.measure.experiments import context
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.changes import SOURCES
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.rows import Arm
-from labkit.measure.experiments.trex.parameters import OnServer, Stateless
+from labkit.measure.experiments.trex import devices
+from labkit.measure.experiments.trex.devices import Device, Test
+from labkit.measure.experiments.trex.parameters import Stateless
 from labkit.measure.traffic import rates
-from labkit.measure.traffic.trex.client import Client, Server
+from labkit.measure.traffic.trex.client import Client
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
 
-OUTSIDE = "outside"  # the topology of a device that labkit did not build
 METHOD, STEP = "ramp", "trial"
 PROBES_PPS = 1000.0
 REST_S = 0.6  # between two steps, about
-CONNECT_S = 2.0
 REACHED = 0.99  # of the requested frames: less, and TRex is the limit
 
 COLUMNS = schema.names(writer=("throughput", "trex"))
@@ -58,7 +58,7 @@ def planned_s(parameters: Stateless) -> float:
     """Estimate the duration of the experiment in seconds."""
     phases_s = (parameters.warmup_s, parameters.ramp_s, parameters.hold_s)
     steps = sum(math.ceil(phase_s / parameters.step_s) for phase_s in phases_s)
-    return CONNECT_S + parameters.rounds * (sum(phases_s) + steps * REST_S)
+    return devices.planned_s(parameters, sum(phases_s) + steps * REST_S)
 
 
 def steps(parameters: Stateless, frame_bytes: float, line_bps: float) -> list[Step]:
@@ -77,49 +77,58 @@ def steps(parameters: Stateless, frame_bytes: float, line_bps: float) -> list[St
 
 def run(parameters: Stateless, run_context: RunContext) -> Iterator[Event]:
     """Measure every load test that has no rows yet; yield rows and progress."""
-    left = [
-        number
-        for number in range(parameters.rounds)
-        if point_name(parameters, number) not in run_context.done()
-    ]
-    if not left:
-        return
-    if run_context.trex_fd is None:
-        raise Failed("labkit has not started TRex's client, which should not happen: tell labkit's authors")
-    total_s = planned_s(parameters)
-    yield context.progress(f"connecting to the TRex server {parameters.address}", 0.0, total_s)
-    client = Client(run_context.trex_fd, parameters.address, parameters.ports)
-    try:
-        server = client.connect("STL", force=parameters.force)
-        source = SOURCES[parameters.profile_digest] if parameters.profile_digest else None
-        frame_bytes = client.load(
-            parameters.profile,
-            source=source,
-            latency_pps=PROBES_PPS if parameters.latency else 0.0,
-            both=parameters.directions == "both",
-        )
-        planned = steps(parameters, frame_bytes, min(server.line_bps))
-        for number in left:
-            outcome = Outcome()
-            spent_s = CONNECT_S + (total_s - CONNECT_S) * number / parameters.rounds
-            for step in planned:
-                rate = units.si(step.rate_pps, "pps")
-                yield context.progress(f"{step.phase}: {rate} from each port", spent_s, total_s)
-                spent_s += step.duration_s + REST_S
-                if not _measured(parameters, client, step, outcome):
-                    break
-            yield _rows(parameters, run_context, number, server, frame_bytes, outcome)
-            yield context.stopped(1, outcome.ended)
-            if outcome.problem is not None:
-                return
-    finally:
-        client.close()
+    arms: list[Arm] = []
+    for found in devices.usable(parameters, run_context):
+        if isinstance(found, list):
+            arms = found
+        else:
+            yield found
+    groups = devices.groups(parameters, run_context, arms)
+    total_s, spent_s = planned_s(parameters), 0.0
+    for arm, tests in groups:
+        yield context.progress(devices.connecting(parameters, arm), spent_s, total_s)
+        try:
+            with devices.connected(parameters, run_context, arm, "STL") as device:
+                for event in _tests(parameters, run_context, arm, device, tests, (spent_s, total_s)):
+                    yield event
+                    spent_s = event.get("done_s", spent_s)
+        except (Failed, Unsupported) as error:
+            if arm == devices.OUTSIDE:
+                raise
+            yield devices.failed(parameters, run_context, arm, tests[0], error, dict.fromkeys(COLUMNS))
+            yield context.stopped(1, str(error))
 
 
-def point_name(parameters: OnServer, number: int) -> str:
-    """Return the name of a load test's file of rows: `imix-r0`."""
-    profile = parameters.profile.rpartition("/")[2].removesuffix(".py")
-    return f"{''.join(char if char.isalnum() else '_' for char in profile)}-r{number}"
+def _tests(
+    parameters: Stateless,
+    run_context: RunContext,
+    arm: Arm,
+    device: Device,
+    tests: list[Test],
+    spent_of: tuple[float, float],
+) -> Iterator[Event]:
+    """Measure load tests over one connection, until one says that the device cannot be measured."""
+    spent_s, total_s = spent_of
+    frame_bytes = device.client.load(
+        parameters.profile,
+        source=SOURCES[parameters.profile_digest] if parameters.profile_digest else None,
+        ends=device.ends,
+        latency_pps=PROBES_PPS if parameters.latency else 0.0,
+        both=parameters.directions == "both",
+    )
+    planned = steps(parameters, frame_bytes, min(device.line_bps))
+    for test in tests:
+        outcome = Outcome()
+        for step in planned:
+            rate = units.si(step.rate_pps, "pps")
+            yield context.progress(f"{step.phase}: {rate} from each port", spent_s, total_s)
+            spent_s += step.duration_s + REST_S
+            if not _measured(parameters, device.client, step, outcome):
+                break
+        yield _rows(parameters, run_context, arm, test, device, frame_bytes, outcome)
+        yield context.stopped(1, outcome.ended)
+        if outcome.problem is not None:
+            return
 
 
 def _measured(parameters: Stateless, client: Client, step: Step, outcome: Outcome) -> bool:
@@ -247,13 +256,14 @@ def of_latency(latency: ProbeLatency) -> dict[str, Any]:
 def _rows(
     parameters: Stateless,
     run_context: RunContext,
-    number: int,
-    server: Server,
+    arm: Arm,
+    test: Test,
+    device: Device,
     frame_bytes: float,
     outcome: Outcome,
 ) -> Event:
     """Return the event with all rows of a load test: the result first."""
-    line = parameters.line(min(server.line_bps))
+    line = parameters.line(min(device.line_bps))
     found = outcome.best_pps is not None and outcome.problem is None
     result = {
         "part": "cost",
@@ -266,22 +276,21 @@ def _rows(
         "ended": outcome.ended,
     }
     shared = dict.fromkeys(COLUMNS) | {
-        "point": point_name(parameters, number),
-        "round": number,
+        "point": test.point,
+        "round": test.round,
         "generator": "trex",
         "frame": parameters.profile,
         "frame_bytes": frame_bytes,
         "line": line.arithmetic(frame_bytes),
         "line_pps": line.most_pps(frame_bytes),
-        "trex_server": str(parameters.address),
-        "senders_count": len(parameters.ports) // (1 if parameters.directions == "both" else 2),
-        "trex": server.version,
+        "trex_server": device.server,
+        "senders_count": len(device.client.senders),
+        "trex": device.version,
         "loss_goal_ratio": parameters.loss_limit,
     }
-    pairs = len(parameters.ports) // 2
-    arm = Arm(OUTSIDE, "baseline")
+    pairs = len(device.client.ports) // 2
     rows = [
-        row_columns.row_of(parameters, run_context, arm, pairs, {**shared, **one})
+        row_columns.row_of(parameters, run_context, arm, pairs, device.measured({**shared, **one})[1])
         for one in (result, *outcome.rows)
     ]
-    return context.rows(point_name(parameters, number), rows)
+    return context.rows(test.point, rows)

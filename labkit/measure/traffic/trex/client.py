@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput
+from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix
 from labkit.measure.traffic.trex import readings
 from labkit.measure.traffic.trex.readings import Direction
 from labkit.system import process
@@ -19,6 +20,8 @@ RPC_PORT = 4501  # TRex's own; its publisher has the port below
 USER = "labkit"
 ENDING_S = 15.0  # longer than the client process allows itself to leave the server in order
 PATIENCE_S = 30.0  # of a request beyond its traffic; longer than the client process allows itself
+GRACE_S = 0.1  # beyond the scheduled duration, before traffic that is late is stopped
+FIELDS = ("source_port", "target_port", "source_ip", "target_ip")  # in which the flows of a stream can differ
 _HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 
 
@@ -117,15 +120,35 @@ class Client:
         self.senders = tuple(report["senders"])
         return float(report["frame_bytes"])
 
-    def trial(self, rate_pps: float, duration_s: float) -> tuple[list[Direction], dict[str, Any]]:
+    def load_frames(self, mix: Mix, ends: Sequence[tuple[str, str]], latency_pps: float) -> None:
+        """Give the first port of each pair the frames of a mix, instead of what it had.
+
+        `ends`: source and destination address of each port. The flows differ in the first field of the mix alone.
+        """
+        counts = {size: mix.frame_bytes.count(size) for size in dict.fromkeys(mix.frame_bytes)}
+        report = self._ask(
+            "load_frames", frames=list(counts.items()), flows=mix.flows, field=mix.vary[0], ends=ends,
+            udp_ports=(FIRST_PORT, PORT), latency_pps=latency_pps,
+        )  # fmt: skip
+        self.senders = tuple(report["senders"])
+
+    def trial(
+        self, rate_pps: float, duration_s: float, grace_s: float = GRACE_S
+    ) -> tuple[list[Direction], dict[str, Any]]:
         """Send `rate_pps` frames a second from each sending port for so long; return what happened in each direction,
-        and the readings. Raises BadInput for a rate that the line cannot carry, Failed for a server that is gone."""
-        raw = self._ask("trial", rate_pps=rate_pps, duration_s=duration_s)
+        and the readings. Traffic that is late is stopped after `grace_s` more. Raises BadInput for a rate that the
+        line cannot carry, Failed for a server that is gone."""
+        raw = self._ask("trial", rate_pps=rate_pps, duration_s=duration_s, grace_s=grace_s)
         return readings.directions(raw, self.ports, self.senders), raw
 
-    def load_stateful(self, profile: str, source: str | None = None) -> None:
-        """Load connections (ASTF): a name, or a file whose text is `source`. Raises BadInput for one that is none."""
-        self._ask("load_stateful", profile=profile, source=source)
+    def load_stateful(
+        self, profile: str, source: str | None = None, ends: tuple[str, str] | None = None
+    ) -> None:
+        """Load connections (ASTF): a name, or a file whose text is `source`. Raises BadInput for one that is none.
+
+        `ends`: the addresses of the client and the server of a named profile; None: those of TRex's own profiles.
+        """
+        self._ask("load_stateful", profile=profile, source=source, ends=ends)
 
     def stateful(
         self, mult: float, duration_s: float, latency_pps: int, poll_s: float = 1.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ipaddress
 import json
 import os
 import select
@@ -25,8 +26,8 @@ RPC_S = 2  # how long an answer of the server may take; the client tries four ti
 PATIENCE_S = 25.0  # of a request, beyond the duration of its traffic
 CLOSING_S = 12.0  # the time to leave the server stopped and released; then this process is killed
 SETTLE_S = 0.1  # from the start of traffic to the first reading of its rate, at most
-GRACE_S = 0.1  # beyond the scheduled duration, before traffic that is late is stopped
-DRAIN_S = 0.3  # from the stop to the last reading, so that everything on its way arrives
+POLL_S = 0.005  # between two looks at counters, at the end of a trial
+DRAIN_S = 0.3  # from the stop to the last reading, at most, so that everything on its way arrives
 PACKAGE = "TRex needs the Python package lbr-trex-client: install it (pip install 'labkit[trex]')"
 TOO_NEW = "lbr-trex-client imports the module imp, which Python 3.12 removed: run labkit with Python 3.11 to use TRex"
 MIX = (
@@ -262,7 +263,47 @@ class Session:
         mean = sum(length * weight for length, weight in frames) / total if total else 0.0
         return {"frame_bytes": mean, "streams_count": len(frames), "senders": self._senders}
 
-    def trial(self, rate_pps: float, duration_s: float) -> dict[str, Any]:
+    def load_frames(
+        self,
+        frames: list[list[int]],
+        flows: int,
+        field: str,
+        ends: list[list[str]],
+        udp_ports: list[int],
+        latency_pps: float,
+    ) -> dict[str, Any]:
+        """Give the first port of each pair one stream for each frame size, instead of the streams that it had.
+
+        `frames`: pairs of a size in bytes with FCS and its weight. `field`: what differs between the flows.
+        """
+        from trex.stl.api import STLFlowLatencyStats, STLPktBuilder, STLStream, STLTXCont
+
+        self._call(self._client.remove_all_streams, self._ports)
+        self._senders, self._latency_pps = self._ports[::2], latency_pps
+        for place, port in enumerate(self._ports):
+            if port not in self._senders:
+                continue
+            program = _flows(field, flows, ends[place], udp_ports)
+            streams = [
+                STLStream(
+                    packet=STLPktBuilder(
+                        pkt=_packet(0, ends[place], size - FCS_BYTES, udp_ports), vm=program
+                    ),
+                    mode=STLTXCont(pps=weight),
+                )
+                for size, weight in frames
+            ]
+            if latency_pps:
+                packet = STLPktBuilder(pkt=_packet(0, ends[place], 60, udp_ports))
+                probes = STLFlowLatencyStats(pg_id=1000 + port)
+                streams.append(STLStream(packet=packet, mode=STLTXCont(pps=latency_pps), flow_stats=probes))
+            try:
+                self._client.add_streams(streams, ports=[port])
+            except Exception as error:
+                raise Refusal("Failed", f"the TRex server refuses the streams: {words(error)}") from None
+        return {"senders": self._senders}
+
+    def trial(self, rate_pps: float, duration_s: float, grace_s: float) -> dict[str, Any]:
         """Send so many packets a second from each sending port for so long, beside the latency probes. Return readings
         of the counters: at rest before, twice while it runs, at rest after; and when it ran."""
         readings = [self._reading()]
@@ -280,18 +321,32 @@ class Session:
         readings.append(self._reading())
         self._talk.wait(started + 0.95 * duration_s)
         readings.append(self._reading())
-        self._talk.wait(started + duration_s + GRACE_S)
+        self._talk.wait(started + duration_s)
+        rest = readings[0]["ports"]
+        planned = len(self._senders) * int((rate_pps + self._latency_pps) * duration_s)
+        self._watch(started + duration_s + grace_s, lambda ports: _rise(rest, ports, "opackets") >= planned)
         self._call(self._client.stop, self._senders)
         ended = time.monotonic()
-        self._talk.wait(ended + DRAIN_S)
+        arrived = ("ipackets", "ierrors")
+        self._watch(
+            ended + DRAIN_S, lambda ports: _rise(rest, ports, *arrived) >= _rise(rest, ports, "opackets")
+        )
         readings.append(self._reading())
         return {"readings": readings, "begun": begun, "started": started, "ended": ended}
 
+    def _watch(self, deadline: float, reached: Callable[[dict[str, Any]], bool]) -> None:
+        """Wait until the ports' counters say so, at the latest until the deadline."""
+        while not reached(self._port_counters()) and (now := time.monotonic()) < deadline:
+            self._talk.wait(min(now + POLL_S, deadline))
+
+    def _port_counters(self) -> dict[str, Any]:
+        return {str(port): self._rpc("get_port_stats", {"port_id": port}) for port in self._ports}
+
     # stateful traffic
 
-    def load_stateful(self, profile: str, source: str | None) -> dict[str, Any]:
+    def load_stateful(self, profile: str, source: str | None, ends: list[str] | None) -> dict[str, Any]:
         """Load connections: a name of STATEFUL, or a file of Python whose text is `source`."""
-        chosen = _http() if source is None else _stateful_from_file(profile, source)
+        chosen = _http(ends) if source is None else _stateful_from_file(profile, source)
         try:
             self._client.load_profile(chosen)
         except Exception as error:
@@ -303,7 +358,7 @@ class Session:
     def stateful(self, mult: float, duration_s: float, latency_pps: int, poll_s: float) -> dict[str, Any]:
         """Run `mult` times the profile's connections a second, beside latency probes in both directions. Return the
         server's own counters, read every `poll_s` seconds and once at rest."""
-        before = {str(port): self._rpc("get_port_stats", {"port_id": port}) for port in self._ports}
+        before = self._port_counters()
         try:
             self._client.start(mult=mult, duration=duration_s, latency_pps=latency_pps)
         except Exception as error:
@@ -324,7 +379,7 @@ class Session:
         }
 
     def _stateful_reading(self) -> dict[str, Any]:
-        ports = {str(port): self._rpc("get_port_stats", {"port_id": port}) for port in self._ports}
+        ports = self._port_counters()
         return {
             "time": time.monotonic(),
             "ports": ports,
@@ -336,7 +391,7 @@ class Session:
     def _reading(self) -> dict[str, Any]:
         """The server's own counters, unchanged, with the time at which they were read."""
         before = time.monotonic()
-        ports = {str(port): self._rpc("get_port_stats", {"port_id": port}) for port in self._ports}
+        ports = self._port_counters()
         after = time.monotonic()
         result = {"time": (before + after) / 2, "ports": ports, "global": self._rpc("get_global_stats")}
         if self._latency_pps:
@@ -360,13 +415,42 @@ class Session:
             raise self._gone(words(error)) from None
 
 
-def _packet(side: int, ends: list[str] | None, size: int) -> Any:
-    """A UDP packet of `size` bytes without FCS from this side, 16.0.0.1 to 48.0.0.1 or back where no ends are given."""
+def _rise(before: dict[str, Any], after: dict[str, Any], *names: str) -> int:
+    """Return by how much counters rose, of all ports together."""
+    return sum(int(after[port][name]) - int(before[port][name]) for port in before for name in names)
+
+
+def _packet(side: int, ends: list[str] | None, size: int, udp_ports: list[int] | None = None) -> Any:
+    """A UDP packet of `size` bytes without FCS from this side, 16.0.0.1 to 48.0.0.1 or back where no ends are given.
+
+    With UDP ports it has no UDP checksum (RFC 768), because flows may change what it covers."""
     from trex.stl.api import IP, UDP, Ether  # the client's own scapy
 
     source, target = ends or [("16.0.0.1", "48.0.0.1"), ("48.0.0.1", "16.0.0.1")][side]
-    head = Ether() / IP(src=source, dst=target) / UDP(dport=12, sport=1025)
+    udp = UDP(dport=12, sport=1025)
+    if udp_ports:
+        udp = UDP(sport=udp_ports[0], dport=udp_ports[1], chksum=0)
+    head = Ether() / IP(src=source, dst=target) / udp
     return head / (b"x" * max(0, size - len(head)))
+
+
+def _flows(field: str, flows: int, ends: list[str], udp_ports: list[int]) -> Any:
+    """The program that makes so many flows, which differ in this field; None for one flow."""
+    from trex.stl.api import STLScVmRaw, STLVmFixIpv4, STLVmFlowVar, STLVmWrFlowVar
+
+    if flows == 1:
+        return None
+    place, size, first = {
+        "source_port": ("UDP.sport", 2, udp_ports[0]),
+        "target_port": ("UDP.dport", 2, udp_ports[1]),
+        "source_ip": ("IP.src", 4, int(ipaddress.ip_address(ends[0]))),
+        "target_ip": ("IP.dst", 4, int(ipaddress.ip_address(ends[1]))),
+    }[field]
+    steps = [
+        STLVmFlowVar("flow", min_value=first, max_value=first + flows - 1, size=size, op="inc"),
+        STLVmWrFlowVar(fv_name="flow", pkt_offset=place),
+    ]
+    return STLScVmRaw([*steps, *([STLVmFixIpv4(offset="IP")] if size == 4 else [])])
 
 
 def _streams(profile: str, side: int, ends: list[str] | None) -> list[Any]:
@@ -401,8 +485,10 @@ def _streams(profile: str, side: int, ends: list[str] | None) -> list[Any]:
     return result
 
 
-def _http() -> Any:
-    """Connections like those of TRex's astf/http_simple.py: a GET, and an answer of 32 KiB."""
+def _http(ends: list[str] | None) -> Any:
+    """Connections like those of TRex's astf/http_simple.py: a GET, and an answer of 32 KiB.
+
+    `ends`: the addresses of the client and the server; None: the ranges of that file."""
     from trex.astf.api import (
         ASTFIPGen,
         ASTFIPGenDist,
@@ -420,10 +506,13 @@ def _http() -> Any:
     client.recv(len(answer))
     server.recv(len(HTTP_REQUEST))
     server.send(answer)
+    clients, servers = ["16.0.0.0", "16.0.0.255"], ["48.0.0.0", "48.0.255.255"]
+    if ends:
+        clients, servers = [ends[0]] * 2, [ends[1]] * 2
     addresses = ASTFIPGen(
         glob=ASTFIPGenGlobal(ip_offset="1.0.0.0"),
-        dist_client=ASTFIPGenDist(ip_range=["16.0.0.0", "16.0.0.255"], distribution="seq"),
-        dist_server=ASTFIPGenDist(ip_range=["48.0.0.0", "48.0.255.255"], distribution="seq"),
+        dist_client=ASTFIPGenDist(ip_range=clients, distribution="seq"),
+        dist_server=ASTFIPGenDist(ip_range=servers, distribution="seq"),
     )
     template = ASTFTemplate(
         client_template=ASTFTCPClientTemplate(program=client, ip_gen=addresses, cps=HTTP_CPS),

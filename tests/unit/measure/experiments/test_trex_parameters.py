@@ -13,14 +13,19 @@ from labkit.measure.traffic.trex import client
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "TRex's server is missing"),
+        ({"ports": "2,3"}, "labkit's own server has the ports 0 and 1"),
+        ({"force": True}, "labkit's own server"),
+        ({"family": 6}, "TRex makes the load"),
+        ({"topology": "nowhere"}, "nowhere is not a topology"),
+        ({"endpoint": "guest"}, "TRex takes interfaces of this kernel"),
+        ({"server": "host", "trex": "/opt/trex/v3.08"}, "a device that labkit does not build"),
         ({"server": "-x"}, "server=-x: write HOST or HOST:PORT"),
         ({"server": "host:99999"}, "with the port of TRex's RPC"),
         ({"server": "host", "ports": "0"}, "name pairs of different ones"),
         ({"server": "host", "ports": "1,1"}, "name pairs of different ones"),
         ({"server": "host", "profile": "imixx"}, "there are imix, 64b, or the name of a file"),
         ({"server": "host", "loss_limit": 1}, "a ratio, not per cent"),
-        ({"server": "host", "topology": "veth"}, "a TRex server sends"),
+        ({"server": "host", "topology": "veth"}, "a device that labkit does not build"),
         ({"server": "host", "where": "vm:debian"}, "a TRex server is reached from this machine"),
     ],
 )

@@ -1,0 +1,158 @@
+"""TRex as a generator of a search: trials at a rate, from a server that labkit starts on the pairs' interfaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from labkit.common.errors import BadInput, Unsupported
+from labkit.measure.endpoints import Pair
+from labkit.measure.traffic import rates
+from labkit.measure.traffic.base import Capabilities, Latency, LoadParameters, Trial, TrialGenerator
+from labkit.measure.traffic.packet_generator import LARGEST_FRAME, LEAST_FRAME
+from labkit.measure.traffic.packet_sender import CAPACITY, Mix
+from labkit.measure.traffic.rates import Line
+from labkit.measure.traffic.trex import server
+from labkit.measure.traffic.trex.client import FIELDS
+from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
+from labkit.measure.traffic.trex.server import OwnServer
+
+PROBES_PPS = 1000.0  # from each sending port beside the load
+MOST_PPS = 2e6  # from each port, for "as many as possible": TRex on kernel interfaces reaches about 300 kpps
+LINE_SHARE = 0.999  # of the nominal rate of a port, above which TRex refuses a load
+GRACE_S, GRACE_SHARE = (
+    0.01,
+    0.01,
+)  # how much longer than its duration a trial may send; later frames are not sent
+
+
+class Trex(TrialGenerator):
+    """TRex on kernel interfaces."""
+
+    name = "trex"
+    capabilities = Capabilities(
+        length_bytes={"udp": (LEAST_FRAME, LARGEST_FRAME)}, metric="throughput_pps", paced=True
+    )
+    least_trial_s = 0.5  # requests to the server take milliseconds, and a trial has to be long against that
+
+    def version(self) -> str:
+        """Return the name of TRex's folder, which is its version. Raises Unsupported without TRex."""
+        return server.find().name
+
+    def check(self, parameters: LoadParameters) -> None:
+        """Raise BadInput: this generator runs trials, not the flows of a comparison."""
+        raise BadInput(f"generator={self.name} runs trials at a rate: use `labkit run throughput`")
+
+    @contextmanager
+    def trials(self, pairs: Sequence[Pair], mix: Mix) -> Iterator[TrexTrials]:
+        """Start TRex on the interfaces of these pairs, which they lose to it."""
+        check_mix(mix)
+        with server.started(pairs, max(mix.frame_bytes)) as own:
+            line_bps = own.client.connect("STL", force=False).line_bps
+            yield TrexTrials(own, mix, min(line_bps))
+
+
+def check_mix(mix: Mix) -> None:
+    """Raise Unsupported, with one sentence, for flows that a stream of TRex cannot have here."""
+    first = mix.vary[0]
+    if first not in FIELDS:
+        raise Unsupported(f"vary={first}: TRex varies {', '.join(FIELDS)} here: choose one of them")
+    if mix.flows > CAPACITY[first]:
+        raise Unsupported(
+            f"flows={mix.flows}: TRex varies one field here, and {first} has {CAPACITY[first]} values"
+        )
+    if mix.block:
+        raise Unsupported("flow_profile=test_plan: TRex sends all flows in turn here: use generator=packets")
+
+
+class TrexTrials:
+    """Trials of a server: each client's port sends to its server's port."""
+
+    def __init__(self, own: OwnServer, mix: Mix, line_bps: float) -> None:
+        self._own, self._mix = own, mix
+        self._senders = own.client.ports[::2]
+        mean = rates.mean_bytes(mix.frame_bytes)
+        self._most_pps = min(MOST_PPS, LINE_SHARE * (Line(line_bps).most_pps(mean) or MOST_PPS))
+        self._probes_pps = -1.0  # of the streams that are loaded; none are
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The processes of the server and its client."""
+        return self._own.pids
+
+    def trial(self, rate_pps: float | None, duration_s: float, *, latency: bool = False) -> Trial:
+        """Offer `rate_pps` frames per second in total for `duration_s`; see `Trials.trial`.
+
+        Frames that TRex's own receive ring dropped count as received, because the device has delivered them. TRex stops
+        at the end of the trial, and frames that it could not send by then are not offered.
+        """
+        probes_pps = PROBES_PPS if latency else 0.0
+        if probes_pps != self._probes_pps:
+            self._own.client.load_frames(self._mix, self._own.ends, probes_pps)
+            self._probes_pps = probes_pps
+        self._own.announce()
+        each_pps = self._most_pps if rate_pps is None else rate_pps / len(self._senders)
+        load_pps = min(max(each_pps - probes_pps, each_pps / 2), self._most_pps)
+        grace_s = GRACE_S + GRACE_SHARE * duration_s
+        before_s = self._cpu_s()
+        directions, _raw = self._own.client.trial(load_pps, duration_s, grace_s)
+        refused = sum(one.refused_count for one in directions)
+        sent = sum(one.sent_count for one in directions)
+        reached_pps = sum(one.sent_pps for one in directions)
+        return Trial(
+            rate_pps=rate_pps,
+            duration_s=duration_s,
+            offered_count=sent + refused,
+            sent_count=sent,
+            received_count=sum(map(_delivered, directions)),
+            received_by={f"port {one.target}": _delivered(one) for one in directions},
+            hops=dict(_hops(directions)),
+            elapsed_s=sent / reached_pps if sent and reached_pps else duration_s,
+            slip_s=0.0,
+            generator_cpu_s=self._cpu_s() - before_s,
+            latency=_latency(directions) if latency else None,
+        )
+
+    def _cpu_s(self) -> float:
+        """Return the CPU time that the server and its client have used (sched-stats of the kernel)."""
+        spent = 0
+        for pid in self.pids:
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                with suppress(OSError, ValueError):
+                    spent += int(path.read_text().split()[0])
+        return spent / 1e9
+
+
+def _delivered(one: Direction) -> int:
+    """Return how many of the sent frames the device delivered. TRex's counts differ by one at times, and ports also
+    receive other frames, such as ARP: neither is loss."""
+    return one.sent_count - one.lost_count
+
+
+def _hops(directions: Sequence[Direction]) -> Iterator[tuple[str, int]]:
+    for one in directions:
+        yield f"port {one.source} sent", one.sent_count
+        yield f"port {one.target} received", one.received_count
+        if one.ring_drops_count:
+            yield f"port {one.target} dropped in TRex's own ring", one.ring_drops_count
+
+
+def _latency(directions: Sequence[Direction]) -> Latency | None:
+    """Return the latency of the first direction's probes."""
+    probes: ProbeLatency | None = directions[0].latency
+    if probes is None:
+        return None
+    return Latency(
+        sent_count=probes.sent_count,
+        received_count=probes.received_count,
+        reordered_count=probes.out_of_order_count,
+        duplicated_count=probes.duplicated_count,
+        clock="trex",
+        p50_s=probes.percentile_s(0.5),
+        p90_s=probes.percentile_s(0.9),
+        p99_s=probes.percentile_s(0.99),
+        p999_s=probes.percentile_s(0.999),
+        max_s=probes.max_s,
+        histogram=None,  # its unit would be another one than that of the other generators
+    )

@@ -1,0 +1,294 @@
+"""A TRex server that labkit starts itself, on interfaces of a topology.
+
+TRex opens its interfaces in its own network namespace, so the interfaces of the pairs' ends move into one that is
+made for it. The ends keep their addresses there, and the kernel answers ARP for them; an nftables ingress hook drops
+everything else, which TRex's packet sockets have received before. Everything ends with the experiment.
+
+TRex is not a package: users unpack a release, and LABKIT_TREX or a parameter names its folder. The shipped wrapper
+`t-rex-64` finds and kills processes by name, so labkit starts `_t-rex-64` itself.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
+from labkit.measure.traffic import packet_generator
+from labkit.measure.traffic.packet_generator import Learning
+from labkit.measure.traffic.packet_sender import Wire
+from labkit.measure.traffic.trex import client
+from labkit.measure.traffic.trex.client import Address, Client
+from labkit.system import machine, netlink, process, temporary_files
+
+PLACE = "LABKIT_TREX"  # environment variable: the folder of an unpacked TRex release
+BINARY = "_t-rex-64"
+MISSING = (
+    "unpack a TRex release, for example v3.08 (there is no package), and name its folder:"
+    f" {PLACE}=/path/of/v3.08 in the environment"
+)
+ARGUMENTS = ("--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0")
+LIBRARIES = "so/x86_64:so"  # inside the folder of TRex
+READY_S = 30.0  # TRex takes about 1.5 s
+POLL_S = 0.02
+MOST_PORTS = 16  # TREX_MAX_PORTS of TRex
+# Rings of 32 MiB for each direction of each interface: with TRex's own 2 MiB it drops what the device delivered.
+# A block is a multiple of a frame, and a frame holds a packet and its header (packet_mmap of the kernel).
+RING_BYTES, BLOCK_BYTES = 32 << 20, 1 << 20
+RING_HEADER_BYTES = 128
+TABLE = "labkit_trex"
+LISTENING = "0A"  # the state of such a socket in /proc/net/tcp
+
+
+def find(given: str | None = None) -> Path:
+    """Return the folder of `_t-rex-64`: `given`, or LABKIT_TREX, or where TRex's manual unpacks it.
+
+    Raises Unsupported, with what to do, if there is none.
+    """
+    named = given or os.environ.get(PLACE)
+    if named:
+        places = [Path(named), Path(named) / "scripts"]
+    else:
+        places = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
+        places += sorted(Path("/opt").glob("trex/*"), reverse=True)
+    for place in places:
+        if os.access(place / BINARY, os.X_OK) and (place / BINARY).is_file():
+            return place.resolve()
+    if named:
+        raise Unsupported(f"TRex is not in {named}, there is no program {BINARY}: {MISSING}")
+    raise Unsupported(f"TRex is not here: {MISSING}")
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of TRex: its interface, its MAC address and the next hop's, its address and its partner's."""
+
+    interface: str
+    source_mac: str
+    target_mac: str
+    source_ip: str
+    target_ip: str
+
+
+@dataclass(frozen=True)
+class OwnServer:
+    """A TRex server that runs, with its client's connection. `pids`: the processes of both.
+
+    `adjacent`: the ends share one Ethernet, so a device between them forwards by MAC address alone.
+    """
+
+    client: Client
+    ports: list[Port]
+    learning: list[Learning]
+    pids: frozenset[int]
+    adjacent: bool
+
+    @property
+    def ends(self) -> list[tuple[str, str]]:
+        """The source and the destination address of each port's frames."""
+        return [(port.source_ip, port.target_ip) for port in self.ports]
+
+    def announce(self) -> None:
+        """Send a frame from every port's interface, so that bridges and switches know where it is."""
+        for learning in self.learning:
+            learning.send()
+
+
+def config(ports: Sequence[Port], mtu_bytes: int, prefix: str) -> str:
+    """Return TRex's configuration file for kernel interfaces: large rings, and threads that sleep (`low_end`).
+
+    `prefix` tells the files of this DPDK program from those of others.
+    """
+    frame = BLOCK_BYTES
+    while frame // 2 >= max(2048, mtu_bytes + packet_generator.ETHERNET_BYTES + RING_HEADER_BYTES):
+        frame //= 2
+    ring = f"blocksz={BLOCK_BYTES},framesz={frame},framecnt={RING_BYTES // frame}"
+    devices = [
+        f'"--vdev=net_af_packet{number},iface={port.interface},{ring}"' for number, port in enumerate(ports)
+    ]
+    lines = [
+        "- version: 2",
+        f"  port_limit: {len(ports)}",
+        f"  interfaces: [{', '.join(devices)}]",
+        "  low_end: true",
+        f"  prefix: {prefix}",
+        "  port_info:",
+    ]
+    for port in ports:
+        lines += [f'    - dest_mac: "{port.target_mac}"', f'      src_mac: "{port.source_mac}"']
+    return "\n".join(lines) + "\n"
+
+
+def argv(folder: Path, configuration: Path, *, stateful: bool) -> list[str]:
+    """Return the command line of the server. It has to run in TRex's folder, and with TRex's libraries."""
+    mode = ["--astf"] if stateful else []
+    start = [
+        "env",
+        f"--chdir={folder}",
+        f"LD_LIBRARY_PATH={LIBRARIES}",
+        f"RUNTIME_DIRECTORY={configuration.parent}",
+    ]
+    return [*start, f"./{BINARY}", "-i", *mode, "--cfg", str(configuration), *ARGUMENTS]
+
+
+def check(pairs: Sequence[Pair]) -> None:
+    """Raise Unsupported, with one sentence, for ends whose interface TRex cannot have."""
+    for end in (end for pair in pairs for end in (pair.client, pair.server)):
+        if end.box is not None and end.box.kernel is not None:
+            raise Unsupported(
+                f"TRex cannot have the interface of the guest {end.name}: use endpoint=namespace or container"
+            )
+        if end.interface == "lo":
+            raise Unsupported("loopback has no interfaces that TRex could have: choose another topology")
+        if ":" in end.address:
+            raise Unsupported("labkit starts TRex with IPv4 only: use family=4")
+    if 2 * len(pairs) > MOST_PORTS:
+        raise Unsupported(f"TRex has at most {MOST_PORTS} ports: use at most {MOST_PORTS // 2} pairs")
+
+
+@contextmanager
+def started(
+    pairs: Sequence[Pair], mtu_bytes: int, *, folder: str | None = None, stateful: bool = False
+) -> Iterator[OwnServer]:
+    """Start a server on the interfaces of these pairs, and a client; both end with the block.
+
+    The ports of a pair have the numbers 2n (the client's) and 2n + 1 (the server's). The ends cannot be used for
+    anything else afterwards. Raises Unsupported without TRex, Failed if it ends or does not answer.
+    """
+    place = find(folder)
+    machine.needed("nft", "nftables")
+    check(pairs)
+    with ExitStack() as stack:
+        [space] = stack.enter_context(namespaces(["trex"], family=4))
+        space.netlink.do(netlink.set_link(1))
+        wires = _wires(pairs)
+        ends = _taken(pairs, wires, space)
+        ports = [
+            Port(end.interface, wire.source_mac, wire.target_mac, wire.source_ip, wire.target_ip)
+            for end, wire in zip(ends, wires, strict=True)
+        ]
+        stack.enter_context(_only_arp(space, ports))
+        own = stack.enter_context(_scratch())
+        prefix = f"labkit-{secrets.token_hex(4)}"
+        stack.callback(
+            shutil.rmtree, f"/var/run/dpdk/{prefix}", ignore_errors=True
+        )  # an old DPDK writes there
+        written = own / "trex_cfg.yaml"
+        written.write_text(config(ports, mtu_bytes, prefix))
+        server = process.Running([*space.prefix, *argv(place, written, stateful=stateful)])
+        stack.enter_context(process.all_ended([server]))
+        _wait_until_ready(server, space)
+        companion = stack.enter_context(client.companion(space.prefix))
+        numbers = range(len(ports))
+        connection = Client(companion.fileno(), Address("127.0.0.1"), numbers)
+        stack.callback(connection.close)
+        learning = [stack.enter_context(Learning(end, wire)) for end, wire in zip(ends, wires, strict=True)]
+        pids = frozenset({server.pid, companion.pid})
+        yield OwnServer(connection, ports, learning, pids, _adjacent(wires))
+
+
+def _wires(pairs: Sequence[Pair]) -> list[Wire]:
+    """Return where the frames of each end go. Raises Unsupported without Ethernet."""
+    wires = [
+        packet_generator.wire_of(one) for pair in pairs for one in (pair, Pair(pair.server, pair.client))
+    ]
+    if not all(wire.ethernet for wire in wires):
+        raise Unsupported("TRex sends Ethernet frames, which the interfaces of this topology do not carry")
+    return wires
+
+
+def _adjacent(wires: Sequence[Wire]) -> bool:
+    own = [wire.source_mac for wire in wires]
+    return len(set(own)) == len(own) and all(wire.target_mac in own for wire in wires)
+
+
+def _taken(pairs: Sequence[Pair], wires: Sequence[Wire], space: Namespace) -> list[Endpoint]:
+    """Move the interfaces of all ends into TRex's namespace, with their addresses; return the ends there."""
+    space.sysctl("ipv4/conf/all/arp_ignore", 1)  # an interface answers only for its own addresses
+    result = []
+    for number, end in enumerate(end for pair in pairs for end in (pair.client, pair.server)):
+        addresses = [
+            ipaddress.ip_interface(text)
+            for index, text in netlink.addresses(end.namespace.netlink)
+            if index == end.index
+        ]
+        name = f"trex{number}"
+        try:
+            end.namespace.netlink.do(netlink.move_link(end.index, space.fd, name=name))
+        except netlink.LinkError as error:
+            raise Unsupported(f"the kernel does not give TRex the interface of {end.name}: {error}") from None
+        with netlink.inside(space.fd):
+            index = netlink.index_of(name)
+        own = [netlink.new_address(index, one) for one in addresses if one.version == 4]
+        space.netlink.do(netlink.set_link(index), *own)
+        # The kernel itself sends to the partner only in answer to ARP, so it needs no neighbours.
+        result.append(Endpoint(name, space, name, index, wires[number].source_ip))
+    return result
+
+
+@contextmanager
+def _only_arp(space: Namespace, ports: Sequence[Port]) -> Iterator[None]:
+    """Let the kernel handle nothing but ARP from TRex's interfaces: it would answer load with resets and errors."""
+    rules = [f"add table netdev {TABLE}"]
+    for port in ports:
+        rules += [
+            f"add chain netdev {TABLE} {port.interface} {{ type filter hook ingress device {port.interface}"
+            " priority 0 ; }",
+            f"add rule netdev {TABLE} {port.interface} meta protocol != arp drop",
+        ]
+    ended = process.run([*space.prefix, "nft", " ; ".join(rules)])
+    if ended.returncode != 0:
+        raise Unsupported(
+            f"this kernel cannot drop frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.words()}"
+        )
+    yield
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Make a folder of its own, in memory where the experiment has its own mounts."""
+    with tempfile.TemporaryDirectory(prefix="labkit-trex-", dir=temporary_files.in_memory()) as folder:
+        yield Path(folder)
+
+
+def _wait_until_ready(server: process.Running, space: Namespace) -> None:
+    """Wait until the server listens for requests. Raises Failed, with its last words, if it ends or takes too long."""
+    deadline = time.monotonic() + READY_S
+    while not _listens(space):
+        if server.poll():
+            raise Failed(f"the TRex server ended before it was ready: {_last_words(server.ended())}")
+        if time.monotonic() > deadline:
+            server.kill()
+            raise Failed(
+                f"the TRex server was not ready after {READY_S:.0f} s: {_last_words(server.ended())}"
+            )
+        time.sleep(POLL_S)
+
+
+def _listens(space: Namespace) -> bool:
+    """Return whether something listens on TRex's RPC port (/proc/net/tcp; proc(5))."""
+    wanted = f"{client.RPC_PORT:04X}"
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError), space.open(f"/proc/net/{name}") as table:
+            for line in table.read().splitlines()[1:]:
+                fields = line.split()
+                if fields[1].rpartition(":")[2] == wanted and fields[3] == LISTENING:
+                    return True
+    return False
+
+
+def _last_words(ended: process.Ended) -> str:
+    """Return what a server printed last, in one line, without colours."""
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", f"{ended.stdout}\n{ended.stderr}")
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    return " / ".join(lines[-4:])[-400:] or f"it printed nothing and ended with {ended.returncode}"

@@ -1,0 +1,76 @@
+"""The notebook of the load tests with TRex: a small sweep on labkit's own topologies with a stand-in for TRex, and one
+report with figures and sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from sandbox import sandbox
+from trex_server import release
+
+from labkit.analysis import figures, load
+from labkit.analysis.findings import trex
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "bridge", "ethtool", "trex client"),
+]
+
+SMALL = """
+notebook: 07_trex
+parameters: {topology: [veth_bridge], warmup_s: 0.4, ramp_s: 1.6, hold_s: 0.4, step_s: 0.4, target: 30kpps, test_s: 6,
+             mult: [10], line_rate_bps: 1000000000}
+grid:
+  - profile: ["64b"]
+"""
+TITLES = ["Rate over time until the device loses", "How much of the line is carried", "Latency of the probes"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with sandbox(tmp_path_factory.mktemp("machine"), user=False) as made:
+        made.project(trex=SMALL)
+        done = made.labkit(
+            *("sweep", "params/trex.yaml"),
+            cwd=made.folder / "project",
+            timeout=300,
+            FAKE_TREX=json.dumps({"capacity_pps": 22_000}),
+            LABKIT_TREX=str(release(made.folder / "v3.08")),
+        )
+        assert done.returncode == 0, done.stderr
+        [result] = (made.data / "trex_stateless").glob("trex-*")
+        yield result
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> pd.DataFrame:
+    """Return all rows of the stateless tests."""
+    return load.load(folder, None)
+
+
+def test_ramp_ends_where_the_device_loses(rows: pd.DataFrame) -> None:
+    [share] = trex.shares(rows).to_dict("records")
+    assert share["pps"] == pytest.approx(
+        32_000, rel=0.05
+    )  # 15 kpps and 1,000 probes per second from each port
+    assert share["line_pps"] == pytest.approx(2 * 1_488_095, abs=2)
+    assert "more than the limit of 0.01 %" in share["verdict"]
+    figure = figures.ramp(rows)
+    names = {trace.name for trace in figure.data if trace.name}
+    assert names == {"64b · veth_bridge · test 1: requested", "64b · veth_bridge · test 1: received"}
+
+
+def test_report_has_figures_and_sentences(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    for words in (
+        *TITLES,
+        "published (TRex 2.88, 1 Gbit/s)",
+        "64b through veth_bridge, test 1",
+        "http_simple through veth_bridge, mult 10",
+    ):
+        assert words in text, words
+    assert "Traceback" not in text

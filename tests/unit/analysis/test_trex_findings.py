@@ -1,0 +1,89 @@
+"""Load tests with TRex: shares of the line, histograms, and the published results beside them."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from labkit.analysis import figures
+from labkit.analysis.findings import trex
+
+BUCKETS = {"10": 5, "300": 15}
+
+
+def rows() -> pd.DataFrame:
+    """Return the rows of two load tests of one arm, of which the second is invalid."""
+    shared = {
+        "arm": "veth_bridge", "role": "baseline", "topology": "veth_bridge", "endpoint": "namespace", "frame": "64b",
+        "trex_server": "labkit's own server", "line_pps": 1e6, "senders_count": 2, "loss_goal_ratio": 1e-4,
+        "protocol": "udp", "pairs": 1, "where": "here", "cpu": "a CPU", "kernel": "6.1", "reason": None,
+        "latency_buckets": None, "mtu_bytes": 1500, "nodes": "one", "line": "84 bytes on the line",
+    }  # fmt: skip
+    result = {"part": "cost", "direction": "all", "ended": "the target was held"}
+    step = {"part": "steps", "duration_s": 3.0, "offered_pps": 1e5, "requested_pps": 1e5, "loss_ratio": 0.0}
+    return pd.DataFrame(
+        [
+            shared | result | {"point": "a", "round": 0, "status": "ok", "throughput_pps": 5e5},
+            shared
+            | step
+            | {"point": "a", "round": 0, "direction": "all", "status": "ok", "throughput_pps": 1e5},
+            shared
+            | step
+            | {"point": "a", "round": 0, "direction": "0→1", "status": "ok", "latency_buckets": BUCKETS},
+            shared | result | {"point": "b", "round": 1, "status": "invalid", "reason": "TRex was the limit"},
+            shared
+            | step
+            | {"point": "b", "round": 1, "direction": "0→1", "status": "ok", "latency_buckets": BUCKETS},
+        ]
+    )
+
+
+def test_share_is_of_all_lines_that_send() -> None:
+    [own] = trex.shares(rows()).to_dict("records")
+    assert (own["pps"], own["line_pps"], own["share"]) == (5e5, 2e6, 0.25)
+
+
+def test_published_shares_are_those_of_the_document() -> None:
+    """64 bytes: 1.48 of 1.488 Mpps on a cable, 1.42 of 1.42 Mpps with a VLAN tag in both directions together."""
+    table = trex.published_shares().set_index("test")
+    of = {name.split(":")[0]: share for name, share in table["share"].items() if pd.notna(share)}
+    assert of["baseline"] == pytest.approx(1.48 / 1.488, abs=0.001)
+    assert of["64b"] == pytest.approx(1.42 / 1.4205, abs=0.001)
+    assert of["imix"] == pytest.approx(0.988, abs=0.001)
+
+
+def test_histogram_adds_steps_and_tests() -> None:
+    table = trex.histogram(rows())
+    assert table.to_dict("records") == [
+        {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 10, "count": 10},
+        {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 300, "count": 30},
+    ]
+    published = trex.published_histogram()
+    assert set(published["direction"]) == {"published, port 0", "published, port 1"}
+    assert published["count"].sum() == 805_871  # of both ports, as printed
+
+
+def test_figures_show_own_and_published_results() -> None:
+    table = rows()
+    shown = figures.line_shares(table, trex.shares(table), trex.published_shares())
+    assert len(shown.data[0].x) == 1
+    assert shown.data[1].name.startswith("published")
+    latency = figures.probe_latency(table, trex.histogram(table), trex.published_histogram())
+    assert [trace.name for trace in latency.data] == [
+        "veth_bridge: 0→1", "published, port 0", "published, port 1",
+    ]  # fmt: skip
+    assert sum(latency.data[0].y) == pytest.approx(1)
+    ramp = figures.ramp(table)
+    assert [trace.name for trace in ramp.data[:2]] == [
+        "64b · veth_bridge · test 1: requested", "64b · veth_bridge · test 1: received",
+    ]  # fmt: skip
+
+
+def test_figures_without_any_rows_say_so() -> None:
+    table = rows().iloc[:0]
+    for figure in (
+        figures.ramp(table),
+        figures.line_shares(table, trex.shares(table), trex.published_shares().iloc[:0]),
+        figures.probe_latency(table, trex.histogram(table), trex.published_histogram().iloc[:0]),
+    ):
+        assert "nothing to draw" in str(figure.layout.annotations)

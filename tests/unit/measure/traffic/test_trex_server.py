@@ -1,0 +1,132 @@
+"""The TRex server that labkit starts: where its program is looked for, its configuration and its command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from labkit.common.errors import BadInput, Unsupported
+from labkit.measure.capabilities import tools
+from labkit.measure.experiments.throughput_search.parameters import Throughput
+from labkit.measure.traffic import registry
+from labkit.measure.traffic.packet_sender import Mix
+from labkit.measure.traffic.trex import generator, server
+from labkit.measure.traffic.trex.readings import Direction
+from labkit.measure.traffic.trex.server import Port
+
+PORTS = [
+    Port("trex0", "02:00:00:00:00:01", "02:00:00:00:00:02", "10.1.0.1", "10.2.0.1"),
+    Port("trex1", "02:00:00:00:00:02", "02:00:00:00:00:01", "10.2.0.1", "10.1.0.1"),
+]
+
+
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(server.PLACE, raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    folder = tmp_path / "v3.08"
+    folder.mkdir()
+    (folder / server.BINARY).write_text("")
+    (folder / server.BINARY).chmod(0o755)
+    return folder
+
+
+def test_parameter_comes_before_the_environment(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(server.PLACE, "/nowhere/at/all")
+    assert server.find(str(release)) == release
+    with pytest.raises(
+        Unsupported, match="TRex is not in /nowhere/at/all, there is no program _t-rex-64: unpack"
+    ):
+        server.find()
+    monkeypatch.setenv(server.PLACE, str(release))
+    assert server.find() == release
+
+
+def test_file_that_is_no_program_is_not_taken(release: Path) -> None:
+    (release / server.BINARY).chmod(0o644)
+    with pytest.raises(Unsupported, match=r"LABKIT_TREX=/path/of/v3\.08"):
+        server.find(str(release))
+
+
+def test_scripts_folder_of_a_source_tree(release: Path, tmp_path: Path) -> None:
+    release.rename(tmp_path / "scripts")
+    assert server.find(str(tmp_path)) == tmp_path / "scripts"
+
+
+def test_configuration_is_that_of_a_measured_server() -> None:
+    [config] = yaml.safe_load(server.config(PORTS, 1500, "labkit-1"))
+    ring = "blocksz=1048576,framesz=2048,framecnt=16384"
+    assert config == {
+        "version": 2,
+        "port_limit": 2,
+        "interfaces": [f"--vdev=net_af_packet{n},iface=trex{n},{ring}" for n in (0, 1)],
+        "low_end": True,
+        "prefix": "labkit-1",
+        "port_info": [{"dest_mac": port.target_mac, "src_mac": port.source_mac} for port in PORTS],
+    }
+
+
+@pytest.mark.parametrize(("mtu", "frame"), [(1500, 2048), (1906, 2048), (1907, 4096), (9000, 16384)])
+def test_places_of_the_ring_hold_the_largest_frame(mtu: int, frame: int) -> None:
+    [config] = yaml.safe_load(server.config(PORTS, mtu, "x"))
+    assert f",framesz={frame},framecnt={(32 << 20) // frame}" in config["interfaces"][0]
+
+
+def test_command_line() -> None:
+    words = server.argv(Path("/opt/trex/v3.08"), Path("/run/x/trex_cfg.yaml"), stateful=False)
+    assert words == [
+        "env", "--chdir=/opt/trex/v3.08", "LD_LIBRARY_PATH=so/x86_64:so", "RUNTIME_DIRECTORY=/run/x",
+        "./_t-rex-64", "-i", "--cfg", "/run/x/trex_cfg.yaml",
+        "--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0",
+    ]  # fmt: skip
+    assert "--astf" in server.argv(Path("/opt"), Path("/x/y"), stateful=True)
+
+
+@pytest.mark.parametrize(
+    ("mix", "words"),
+    [
+        (Mix(vary=("source_mac",), flows=2), "vary=source_mac: TRex varies source_port"),
+        (Mix(flows=100_000, vary=("source_port", "target_ip")), "source_port has 64512 values"),
+        (Mix(flows=4000, block=2000, repeats=10), "use generator=packets"),
+    ],
+)
+def test_flows_that_a_stream_cannot_have(mix: Mix, words: str) -> None:
+    with pytest.raises(Unsupported, match=words):
+        generator.check_mix(mix)
+
+
+def test_search_takes_trex_from_the_registry() -> None:
+    parameters = Throughput.of({"generator": "trex"})
+    assert parameters.load_generator is registry.GENERATORS["trex"]
+    assert (parameters.settings.trial_s, parameters.settings.sum_s) == (0.5, 2.1)
+    assert Throughput.of({}).settings.trial_s == 0.2
+    with pytest.raises(BadInput, match="use `labkit run throughput`"):
+        registry.GENERATORS["trex"].check(parameters)
+
+
+def test_doctor(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [found] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
+    assert found.available is False
+    assert found.remedy is not None
+    assert found.remedy.startswith("unpack a TRex release")
+    monkeypatch.setenv(server.PLACE, str(release))
+    [found] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
+    assert found.detail == str(release)
+
+
+def test_count_that_is_off_by_one_is_no_loss_of_a_search() -> None:
+    """Nor are frames that TRex's own ring dropped, and frames of others do not hide a loss of more than they are."""
+    shared = {
+        "source": 0,
+        "target": 1,
+        "sent_count": 1000,
+        "ring_drops_count": 0,
+        "refused_count": 0,
+        "sent_bytes": 0,
+    }
+    shared |= {"received_bytes": 0, "sent_pps": 0.0, "received_pps": 0.0, "window_s": 1.0}
+    for received, ring, delivered in ((999, 0, 1000), (600, 399, 1000), (1002, 0, 1000), (990, 0, 990)):
+        one = Direction(**{**shared, "received_count": received, "ring_drops_count": ring})
+        assert generator._delivered(one) == delivered
