@@ -57,8 +57,8 @@ def travelled(rows: pd.DataFrame) -> list[str]:
 def same_costs(curves: Sequence[Curve]) -> list[str]:
     """Return a sentence for each point whose two costs are proportional, so that only one of them is shown."""
     return [
-        f"At every size and datapath {quotient:.3g} CPUs were busy, so the CPU time of a datagram is {quotient:.3g}"
-        f" times the time to the next: only CPU time is shown{_named(key, _points(curves))}."
+        f"At every size and datapath about {quotient:.2g} CPUs were busy, so the CPU time of a datagram is about"
+        f" {quotient:.2g} times the time to the next: only CPU time is shown{_named(key, _points(curves))}."
         for key, quotient in cost_model.proportional(curves).items()
     ]
 

@@ -189,8 +189,8 @@ def test_proportional_costs_are_shown_once() -> None:
     assert {one.cost for one in shown} == {"cpu_per_packet_s"}
     [line] = packet_size.same_costs(every)
     assert line == (
-        "At every size and datapath 2 CPUs were busy, so the CPU time of a datagram is 2 times the time to the next:"
-        " only CPU time is shown."
+        "At every size and datapath about 2 CPUs were busy, so the CPU time of a datagram is about 2 times"
+        " the time to the next: only CPU time is shown."
     )
     assert not any("time from one" in line for line in packet_size.all_findings(busy, every))
     idle = busy.assign(cpu_s=busy["cpu_s"].where(busy["length_bytes"] > 400, 0.8 * busy["cpu_s"]))
