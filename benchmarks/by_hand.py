@@ -57,7 +57,7 @@ def promises(quick: bool) -> Iterator[Promise]:
         f"{result['labkit_bps'] / 1e9:.3g} Gbit/s",
         f"iperf3 typed by hand: {result['hand_bps'] / 1e9:.3g} Gbit/s",
         result["ratio"],
-        f"within ±{WIDTH:.0%}, holds 1",
+        f"within ±{WIDTH:.0%}, includes 1",
         # A quick run with too wide an interval does not break the promise.
         None if quick and holds_one and not narrow else holds_one and narrow,
         f"{interval}, {wide}; {result['how']}, {result['seconds']:.0f} s",

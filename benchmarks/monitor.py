@@ -12,11 +12,13 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from benchmarks.promise import NotMeasuredError, Promise, inside, median, note
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
+from labkit.measure.endpoints import Endpoint
 from labkit.measure.experiments.monitor_cost import experiment, readers
 from labkit.measure.experiments.throughput_search.conditions import descendants
 from labkit.measure.observers.capture.capture import CapturePoint
@@ -25,9 +27,13 @@ from labkit.measure.traffic.base import Trial, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix
 
 FLOWS = 1000
-MOST_S, PACED_S, PACED_PPS = 0.5, 1.0, 50_000.0
-ROUNDS, QUICK = 11, 3
-SLOW_ROUNDS = 2  # of tshark, which takes seconds to start and to finish
+MOST_S, PACED_S, PACED_PPS = 0.25, 1.0, 50_000.0
+ROUNDS, QUICK = 31, 7  # of nobody, the reference and the monitor, as fast as possible
+SLOW_ROUNDS, SLOWEST_ROUNDS = (
+    5,
+    2,
+)  # of readers of everything; of tshark, which takes seconds to start and to finish
+SETTLE_S = 0.1
 WITHIN, FIFTIETH, START_S = 1.2, 1 / 50, 0.2
 MEMORY_BYTES = 128 << 20  # the ring (16 MiB), the packets in memory (64 MiB at most), and the tables
 Results = dict[str, dict[str, list[float]]]
@@ -37,33 +43,29 @@ def promises(quick: bool) -> Iterator[Promise]:
     """Yield the cost beside the reference, tshark and dumpcap; the start; the counts; the memory."""
     note("readers of an interface, with traffic")
     result: Results = inside("benchmarks.monitor", QUICK if quick else ROUNDS)
-    usual_s = median(result["none"]["frame_s"])
-
-    def added_s(name: str) -> float:
-        """In the kernel and in the reader, per frame sent, as fast as possible."""
-        own = result[name]
-        return median(own["frame_s"]) - usual_s + median(own["own_s"])
-
-    ours, bare = added_s("monitor"), added_s("socket")
-    spread = (max(result["none"]["frame_s"]) - min(result["none"]["frame_s"])) * 1e9
+    ours, bare = median(result["monitor"]["added_s"]), median(result["socket"]["added_s"])
+    noise = median(map(abs, result["none"]["apart_s"]))
+    is_known = min(ours, bare) > 0
     yield Promise(
         "the monitor with a kernel filter, CPU per packet",
         f"{1e9 * ours:.0f} ns",
         f"bare packet socket: {1e9 * bare:.0f} ns",
-        ours / bare,
+        ours / bare if is_known else None,
         f"<= {WITHIN}",
-        ours <= WITHIN * bare,
-        f"a frame without a reader takes {1e9 * usual_s:.0f} ns, and repetitions spread over {spread:.0f} ns",
+        ours <= WITHIN * bare if is_known else None,
+        f"two measurements of a frame without a reader ({1e9 * median(result['none']['frame_s']):.0f} ns) differ by"
+        f" {1e9 * noise:.0f} ns"
+        + ("" if is_known else ", which hides the readers: repeat on a quiet machine"),
     )
     if "tshark" in result:
-        theirs = median(result["tshark"]["paced_s"])
+        theirs, least = median(result["tshark"]["paced_s"]), max(ours, median(result["monitor"]["own_s"]))
         yield Promise(
             "the same against a display filter on everything",
-            f"{1e9 * ours:.0f} ns",
+            f"{1e9 * least:.0f} ns",
             f"tshark -Y at {PACED_PPS / 1e3:.0f} kpps: {1e6 * theirs:.1f} µs",
-            ours / theirs,
+            least / theirs,
             f"<= {FIFTIETH:g}",
-            ours <= FIFTIETH * theirs,
+            least <= FIFTIETH * theirs,
             "of tshark only the CPU time of its own processes counts here",
         )
     start_s = median(result["monitor"]["start_s"])
@@ -96,55 +98,71 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 
 def measured(rounds: int) -> Results:
-    """Measure all readers alternately. A missing program has no result."""
-    result: Results = {}
+    """Measure the readers alternately: first those that cost next to nothing, then readers of everything."""
+    result: Results = {name: {} for name in ("none", "socket", "monitor")}
     rng = random.Random(18)
     with topologies.build("veth", topologies.Spec()) as net:
         server = net.pairs[0].server
-        hop = CapturePoint(server.namespace, server.interface)
         with registry.find_trial("packets").trials(net.pairs, Mix((64,), FLOWS)) as trials:
-            for number in range(rounds):
-                names = ["none", "none", "socket", "monitor", "monitor_all", "dumpcap"]
-                names += ["tshark"] * (number < SLOW_ROUNDS)
+            for _ in range(rounds):
+                _fast_round(result, trials, server, rng)
+            for number in range(min(rounds, SLOW_ROUNDS)):
+                names = ["monitor_all", "dumpcap", *["tshark"] * (number < SLOWEST_ROUNDS)]
                 for name in rng.sample(names, len(names)):
-                    try:
-                        _measure(result.setdefault(name, {}), trials, hop, name)
-                    except LabkitError as error:
-                        note(f"{name}: {error}")
-                        del result[name]
-                        if name not in ("dumpcap", "tshark"):
-                            raise
+                    _slow(result.setdefault(name, {}), trials, server, name)
     return {name: own for name, own in result.items() if own}
 
 
-def _measure(own: dict[str, list[float]], trials: Trials, hop: CapturePoint, name: str) -> None:
-    """Append what one reader costs: at the greatest rate, and at a rate that it can follow."""
-    is_slow = name == "tshark"
-    with readers.reading(name, hop, FIRST_PORT, "all") as running:
-        pids = frozenset({running.pid, *descendants(running.pid)} if running.pid else {os.getpid()})
-        before_bytes = _resident_bytes(running.pid)
-        offered = 0
-        if not is_slow:
-            trial, used_s = _trial(trials, pids, None, MOST_S)
-            offered += trial.offered_count
-            _add(own, frame_s=trial.elapsed_s / trial.offered_count)
-            _add(own, own_s=used_s / trial.offered_count if running.pid else 0.0)
-        trial, used_s = _trial(trials, pids, PACED_PPS, PACED_S)
-        offered += trial.offered_count
-        _add(own, paced_s=used_s / trial.offered_count if running.pid else 0.0)
-        _add(own, start_s=running.start_s, memory_bytes=_resident_bytes(running.pid) - before_bytes)
-        counted = running.stop()
-        if name == "monitor_all" and counted.taken is not None and counted.dropped is not None:
-            _add(own, uncounted=offered - counted.taken - counted.dropped)
+def _fast_round(result: Results, trials: Trials, server: Endpoint, rng: random.Random) -> None:
+    """Append what a frame costs, as fast as possible: twice with nobody, and with each of two readers."""
+    costs: dict[str, list[float]] = {}
+    for name in rng.sample(names := ["none", "none", "socket", "monitor"], len(names)):
+        with _reading(name, server) as running:
+            pids = frozenset({running.pid or os.getpid()})
+            trial, used_s = _trial(trials, pids, None, MOST_S, SETTLE_S)
+            own_s = used_s / trial.offered_count if running.pid else 0.0
+            costs.setdefault(name, []).append(trial.elapsed_s / trial.offered_count + own_s)
+            _add(result[name], own_s=own_s, start_s=running.start_s)
+            running.stop()
+    one, other = costs["none"]
+    _add(result["none"], frame_s=(one + other) / 2, apart_s=one - other)
+    for name in ("socket", "monitor"):
+        _add(result[name], added_s=costs[name][0] - (one + other) / 2)
+
+
+def _slow(own: dict[str, list[float]], trials: Trials, server: Endpoint, name: str) -> None:
+    """Append what a reader of everything costs at a rate that it can follow. A missing program has no result."""
+    before = server.counters()
+    try:
+        with _reading(name, server) as running:
+            pids = frozenset({running.pid, *descendants(running.pid)})
+            before_bytes = _resident_bytes(running.pid)
+            trial, used_s = _trial(trials, pids, PACED_PPS, PACED_S, experiment.SETTLE_S)
+            _add(own, paced_s=used_s / trial.offered_count, start_s=running.start_s)
+            if name == "monitor_all":
+                _trial(trials, pids, None, MOST_S, SETTLE_S)
+                _add(own, memory_bytes=_resident_bytes(running.pid) - before_bytes)
+            counted = running.stop()
+    except LabkitError as error:
+        note(f"{name}: {error}")
+        return
+    now = server.counters()
+    if name == "monitor_all" and counted.taken is not None and counted.dropped is not None:
+        passed = now.received_count + now.sent_count - before.received_count - before.sent_count
+        _add(own, uncounted=passed - counted.taken - counted.dropped)
+
+
+def _reading(name: str, server: Endpoint) -> AbstractContextManager[readers.Running]:
+    return readers.reading(name, CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
 
 
 def _trial(
-    trials: Trials, pids: frozenset[int], rate_pps: float | None, duration_s: float
+    trials: Trials, pids: frozenset[int], rate_pps: float | None, duration_s: float, settle_s: float
 ) -> tuple[Trial, float]:
     """Run a trial; return it with the CPU time of these processes until they have handled all."""
     begun_s = experiment.cpu_s(pids)
     trial = trials.trial(rate_pps, duration_s)
-    experiment.drained(pids, 30.0)
+    experiment.drained(pids, 30.0, settle_s)
     return trial, experiment.cpu_s(pids) - begun_s
 
 
@@ -155,8 +173,6 @@ def _add(own: dict[str, list[float]], **values: float) -> None:
 
 def _resident_bytes(pid: int) -> float:
     """Return the greatest memory of a process so far (VmHWM, proc(5))."""
-    if not pid:
-        return 0.0
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return float(line.split()[1]) * 1024

@@ -52,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except LabkitError as error:
-        return _sorry(str(error))
+        return _print_error(str(error))
     except KeyboardInterrupt:
-        _sorry(
+        _print_error(
             "interrupted: finished points are on disk; repeat the same command to resume (a run needs --folder FOLDER)"
         )
         return INTERRUPTED
@@ -62,13 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()  # the reader of our output, for example head(1), has closed the pipe
         return 0
     except OSError as error:
-        return _sorry(_what_failed(error))
+        return _print_error(_what_failed(error))
     except RuntimeError as error:
         if sentence := process.exhausted(error):
-            return _sorry(sentence)
+            return _print_error(sentence)
         if "Symlink loop" not in str(error):  # pathlib raises a RuntimeError for this
             raise
-        return _sorry(f"symbolic links form a loop: {error}")
+        return _print_error(f"symbolic links form a loop: {error}")
 
 
 def _standard_streams() -> None:
@@ -125,7 +125,7 @@ def _what_failed(error: OSError) -> str:
     return f"standard output cannot be written: {error.strerror or error}; the measured rows are on disk"
 
 
-def _sorry(text: str) -> int:
+def _print_error(text: str) -> int:
     _note(text)
     return 2
 
@@ -200,7 +200,9 @@ def _judge(rows: list[run_folder.Row]) -> int:
     failed = [row for row in rows if row["status"] == "failed"]
     if rows and all(row["status"] in ("unsupported", "isolated", "failed") for row in rows):
         failed = failed or rows
-    return _sorry(f"{failed[0].get('arm') or failed[0]['point']}: {failed[0]['reason']}") if failed else 0
+    return (
+        _print_error(f"{failed[0].get('arm') or failed[0]['point']}: {failed[0]['reason']}") if failed else 0
+    )
 
 
 def _sweep(given: argparse.Namespace) -> int:
@@ -238,7 +240,7 @@ def _judge_sweep(folder: Path) -> int:
 
     failed = sweep.failed(folder)
     for name, why in failed.items():
-        _sorry(f"point {name} could not be measured: {why}")
+        _print_error(f"point {name} could not be measured: {why}")
     measured = [row for row in sweep.rows(folder) if row["point"] != unmeasured_point.POINT]
     return max(_judge(measured), 2 if failed else 0)
 
@@ -289,7 +291,7 @@ def _rows(given: argparse.Namespace) -> int:
 
     wanted = {form: out for form in rows.FORMS if (out := getattr(given, form)) is not None}
     if not wanted:
-        raise BadInput(f"nothing says how to write the rows: name --{' FILE, --'.join(rows.FORMS)} FILE")
+        raise BadInput(f"no output is named: write --{' FILE, --'.join(rows.FORMS)} FILE")
     for form, out in wanted.items():
         count = rows.write(given.run, form, out)
         if out != rows.STDOUT:
@@ -369,7 +371,7 @@ def _attach(given: argparse.Namespace) -> int:
 
     kind = next(name for name in attach.KINDS if getattr(given, name))
     more = (given.interface, given.address, given.gateway, given.mac, given.vlan, given.mtu)
-    result = attach.attach(given.container, attach.Wanted(kind, getattr(given, kind), *more))
+    result = attach.attach(given.container, attach.AttachRequest(kind, getattr(given, kind), *more))
     address = f" {result.address}" if result.address else ""
     print(printable(f"{given.container}: {given.interface}{address}; on this machine: {result.here}"))
     return 0

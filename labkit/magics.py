@@ -90,7 +90,7 @@ def _of_cell(cell: str | None) -> dict[str, Any]:
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise BadInput("the cell is no mapping: write a line `name: value` for each parameter")
+        raise BadInput("the cell is not a mapping: write a line `name: value` for each parameter")
     return content
 
 

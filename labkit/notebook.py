@@ -383,7 +383,7 @@ def run_experiment(
     try:
         return Run(running.measure(experiment, parameters, folder, bar.see, keep_failed))
     except KeyboardInterrupt:
-        bar.end("interrupted: finished rows are kept, and the same with this folder resumes")
+        bar.end("interrupted: finished rows are kept; repeat the call with this folder to resume")
         raise
     except LabkitError:
         bar.end("ended early")
@@ -434,7 +434,7 @@ def _findings(verdicts: pd.DataFrame) -> list[str]:
     names = [name for name in load.GROUP if name not in (*load.HOST, "pairs")]
     for key, group in load.groups(known, names):
         values = dict(zip(names, key, strict=True))
-        labels = [str(values["protocol"]).upper(), f"MTU {values['mtu_bytes']:g}", *load.unusual(values)]
+        labels = [str(values["protocol"]).upper(), f"MTU {values['mtu_bytes']:g}", *load.non_defaults(values)]
         for topology, rows in group.groupby("topology", sort=False):
             lines.append(f"- **{', '.join(labels)}:** {_claims(str(topology), rows)}")
     return [*lines, *_without_ratio(verdicts)]

@@ -212,8 +212,8 @@ def shared_vm(full_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
     folder = tmp_path_factory.mktemp("shared-vm")
     where = f"vm:{full_kernel},cpus=1"
-    with hosts.lending(folder, print) as lend:
-        lend(where)
+    with hosts.leasing(folder, print) as lease:
+        lease(where)
         yield SharedVm(where, folder)
 
 

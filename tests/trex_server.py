@@ -520,6 +520,7 @@ def released_plan() -> Plan:
     plan.wires = tuple(one | two for one, two in zip(devices, macs, strict=True))
     for wire in plan.wires:
         packet_socket(wire["iface"]).close()
+    os.makedirs(f"/var/run/dpdk/{config['prefix']}", exist_ok=True)  # as DPDK does
     plan.rpc_port = 4501
     return plan
 

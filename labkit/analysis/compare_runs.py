@@ -169,8 +169,8 @@ def _host_names(left: RunSide, right: RunSide) -> dict[Key, str]:
 
 def _nothing(common: list[Common]) -> str:
     if all(one.one_host for one in common):
-        return "have slices here and whole runs there"
-    return "are of different hosts, whose speeds are not compared, and they have no ratio to one baseline in common"
+        return "were measured with different methods: slices on one side, whole runs on the other"
+    return "ran on different hosts, whose speeds are not compared, and have no ratio to a common baseline"
 
 
 def _line(one: Common, margin: float) -> dict[str, Any] | None:
@@ -240,7 +240,7 @@ def _with_drift(plain: stats.Effect) -> stats.Effect:
     """Return the effect with its interval widened by the drift between runs."""
     if plain.low is None or plain.high is None:
         return plain
-    how = f"{plain.how}, widened by {units.percent(DRIFT)} for drift between runs"
+    how = f"{plain.how}, widened by {units.percent(DRIFT)} for the drift between runs"
     return replace(plain, low=plain.low / (1 + DRIFT), high=plain.high * (1 + DRIFT), how=how)
 
 
@@ -272,7 +272,9 @@ def _no_evidence(
             shown = stats.ratio_text(control.ratio, control.wide_low, control.wide_high)
             return f"in {name} the baseline differs from itself ({shown} at 99 %)"
         if baseline is not None and (control is None or control.low is None):
-            return f"in {name} {baseline} was not measured twice, or only once, so nothing shows the noise"
+            return (
+                f"in {name} {baseline} was not measured twice, or in one round only, so the noise is unknown"
+            )
     return "one of the two runs has a single set-up, so there is no interval" if effect.low is None else None
 
 

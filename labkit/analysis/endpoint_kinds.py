@@ -122,7 +122,7 @@ def _judged(rows: pd.DataFrame, left: str, right: str) -> str | None:
         return f"A fair pair: {pair}. Both have {of[0][0].words}; what differs is {what}"
     both = " and ".join([", ".join(differ[:-1]), differ[-1]] if differ[1:] else differ)
     verb = "differ" if differ[1:] else "differs"
-    return f"Not a fair pair: {pair}. {both[0].upper()}{both[1:]} {verb} as well"
+    return f"Not a fair pair: {pair}. {both[0].upper()}{both[1:]} also {verb}"
 
 
 def fair(rows: pd.DataFrame) -> pd.DataFrame:

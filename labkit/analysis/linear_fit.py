@@ -88,7 +88,7 @@ def fit(design: Floats, values: Floats) -> Fit:
     scaled, wanted = design / scale[:, None], values / scale
     # The scales of the regressors differ widely (1 to 65507), so they are normalised before the rank is computed.
     if np.linalg.matrix_rank(scaled / np.linalg.norm(scaled, axis=0)) < count:
-        raise BadInput(f"{sizes_count} sizes do not tell {count} coefficients apart")
+        raise BadInput(f"{sizes_count} sizes are too few to determine {count} coefficients")
     result, *_ = np.linalg.lstsq(scaled, wanted.T, rcond=None)
     residuals = wanted - (scaled @ result).T
     return Fit(result.T, residuals, _misfit(residuals, sizes_count - count))

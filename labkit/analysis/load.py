@@ -73,7 +73,7 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         if missing := len(names) - len(there):
             unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
     elif not (top / "run.json").exists():
-        raise BadInput(f"{top} is no run, or a half written one: it has neither run.json nor sweep.json")
+        raise BadInput(f"{top} is not a run, or is incomplete: it has neither run.json nor sweep.json")
     rows: list[dict[str, Any]] = []
     for folder in there:
         run = _object(folder / "run.json")
@@ -89,7 +89,7 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
 def _object(path: Path) -> dict[str, Any]:
     result = run_folder.read_json(path)
     if not isinstance(result, dict):
-        raise BadInput(f"{path} cannot be read: it holds no JSON object")
+        raise BadInput(f"{path} cannot be read: it does not contain a JSON object")
     return result
 
 
@@ -99,8 +99,8 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
         wrong = [name for name in ("topology", "protocol", "status") if not isinstance(row.get(name), str)]
         wrong += [name for name in NUMBERS if not isinstance(row.get(name), int | float | None)]
         if wrong:
-            what = f"a row of point {row.get('point')} that has {row.get(wrong[0])!r} for {wrong[0]}"
-            raise BadInput(f"{folder / 'rows'} holds {what}")
+            what = f"the column {wrong[0]} has the invalid value {row.get(wrong[0])!r}"
+            raise BadInput(f"{folder / 'rows'}: in a row of point {row.get('point')} {what}")
     return rows
 
 
@@ -182,7 +182,9 @@ def measured(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC)
     """
     ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE)].copy()
     if unknown := sorted(set(ok["protocol"].astype(str)) - set(metrics)):
-        raise BadInput(f"nothing is known about comparing {unknown[0]}: there are {', '.join(metrics)}")
+        raise BadInput(
+            f"rows with protocol={unknown[0]} cannot be compared: labkit compares {', '.join(metrics)}"
+        )
     ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in metrics.items()})
     ok["value"] = np.nan
     for metric in {metric for metric, _ in metrics.values()}:
@@ -191,7 +193,7 @@ def measured(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC)
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
-    least = ok.groupby([*GROUP, "role", "topology", "method"], dropna=False)["value"].transform(least_fed)
+    least = ok.groupby([*GROUP, "role", "topology", "method"], dropna=False)["value"].transform(starved_limit)
     ok["starved"] = ok["value"].lt(least) | least.isna()
     ok["log"] = np.log(ok["value"].astype(float).mask(ok["starved"], least))
     for key, group in groups(ok):
@@ -202,7 +204,7 @@ def measured(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC)
     return ok
 
 
-def least_fed(values: pd.Series[float]) -> float:
+def starved_limit(values: pd.Series[float]) -> float:
     """Return the least of an arm's values that is not starved, or NaN."""
     fed = values[values.gt(0) & values.ge(STARVED * values.median())]
     return float(fed.min()) if len(fed) else math.nan
@@ -294,7 +296,7 @@ def each_doubt(rows: pd.DataFrame) -> pd.Series[str]:
 
 def group_similar(reasons: pd.Series[str]) -> pd.Series[str]:
     """Replace reasons that differ only in numbers by the first of them, marked as an example."""
-    same = bare(reasons)
+    same = without_numbers(reasons)
     first = reasons.groupby(same).transform("first")
     several = reasons.groupby(same).transform("nunique").gt(1)
     return first.mask(several, first + " (for example)")
@@ -307,10 +309,10 @@ def group_text(key: Key, host: str = "") -> str:
     words += [f"{of['pairs']:g} pair{'s' * (of['pairs'] != 1)}"] if of["pairs"] is not None else []
     words += [f"MTU {of['mtu_bytes']:g}"] if of["mtu_bytes"] is not None else []
     there = [f"on {host}"] if host else [f"in {of['where']}"] if of["where"] not in (None, "here") else []
-    return ", ".join([*words, *unusual(of), *there])
+    return ", ".join([*words, *non_defaults(of), *there])
 
 
-def unusual(of: Mapping[str, Any]) -> list[str]:
+def non_defaults(of: Mapping[str, Any]) -> list[str]:
     """Describe the parameters of a group that are not defaults, except protocol, pairs, MTU and host."""
     words = ["two nodes"] if of["nodes"] == "two" else []
     words += [f"by {of['generator']}"] if of["generator"] not in (None, "iperf3", "ping") else []
@@ -337,6 +339,6 @@ def unusual(of: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def bare(reasons: pd.Series[str]) -> pd.Series[str]:
+def without_numbers(reasons: pd.Series[str]) -> pd.Series[str]:
     """Return the reasons with every number replaced by 0."""
     return reasons.str.replace(r"\d+([.,]\d+)*", "0", regex=True)

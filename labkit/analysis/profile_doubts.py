@@ -11,8 +11,8 @@ from labkit.analysis.flame.load_profiles import observed
 from labkit.common import units
 
 BPF = (
-    "times are by BPF, not by function_graph: p50, p90 and p99 are interpolated within powers of two, of calls within"
-    " each other only the inner one is counted, and calls that found no room are not told"
+    "BPF took the times, not function_graph: it interpolates p50, p90 and p99 within powers of two, counts only the"
+    " inner one of nested calls of a function, and does not report calls for which its map had no room"
 )
 
 
@@ -24,11 +24,11 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
     """
     parameters = rows[rows["observer"].eq(observer)]
     own = parameters[parameters["status"].eq("ok")]
-    usual = set(load.bare(load.each_doubt(rows[rows["observer"].isna()])))
+    usual = set(load.without_numbers(load.each_doubt(rows[rows["observer"].isna()])))
     seen = own.get("observed", ())
     by_bpf = sum(observed(profile_doubts).get("tracer") == "bpf" for profile_doubts in seen)
     each = pd.concat([load.each_doubt(own), pd.Series([BPF] * by_bpf, dtype="str")])
-    each = each[~load.bare(each).isin(usual)]
+    each = each[~load.without_numbers(each).isin(usual)]
     lines = [
         f"{doubt} (in {count} of {units.many(len(own), 'row')})"
         for doubt, count in load.group_similar(each).value_counts(sort=False).items()
@@ -37,9 +37,7 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
         reasons = load.group_similar(failed["reason"].fillna("no reason was recorded").astype("str"))
         rounds = rows.loc[rows["method"].eq(load.PROFILE), ["folder", "round"]].drop_duplicates()
         what = "; ".join(dict.fromkeys(reasons))
-        lines.append(
-            f"{count} of {units.many(len(rounds), 'round')} of profiles failed in the set-up: {what}"
-        )
+        lines.append(f"{count} of {units.many(len(rounds), 'round')} of profiles could not be set up: {what}")
     if not len(own):
         return lines  # none of its results is shown, and the reason appears in their place
     left = parameters.drop(own.index)
@@ -64,7 +62,7 @@ def not_set_up(profiles: pd.DataFrame) -> list[str]:
         failed["topology"] + ": " + load.group_similar(failed["reason"].fillna("no reason was recorded"))
     )
     return [
-        f"{words} ({units.many(count, 'round')} of profiles failed in the set-up)"
+        f"{words} ({units.many(count, 'round')} of profiles could not be set up)"
         for words, count in reasons.value_counts(sort=False).items()
     ]
 

@@ -82,7 +82,9 @@ def log_ratios(arm: Numbers, baseline: Numbers, control: Numbers | None = None) 
     a, b = _logs(arm), _logs(baseline)
     c = np.full(b.shape, np.nan) if control is None else _logs(control)
     if not a.shape == b.shape == c.shape:
-        raise BadInput(f"pairs need as many measurements of every arm, not {a.size}, {b.size} and {c.size}")
+        raise BadInput(
+            f"pairs need equal numbers of measurements of the arms, not {a.size}, {b.size} and {c.size}"
+        )
     both = np.where(np.isnan(b), c, np.where(np.isnan(c), b, (b + c) / 2))
     return a - both, c - b
 
@@ -301,15 +303,15 @@ def verdict(
 
 def _no_evidence(effect: Effect, control: Effect | None, baseline: str) -> str | None:
     if control is None:
-        return f"{baseline} was not measured twice, so nothing shows what this machine's noise alone does"
+        return f"{baseline} was not measured twice, so the noise of this machine is unknown"
     if control.low is None:
-        return f"{baseline} was measured twice only once, which does not show what noise alone does"
+        return f"{baseline} was measured twice in one round only, so the noise of this machine is unknown"
     if vetoes(control):
         shown = ratio_text(control.ratio, *_judged(control))
         return f"{baseline} differs from itself ({shown} at 99 %), so the machine was too noisy"
     if effect.low is None:
         return "a single measurement has no interval"
-    return "all slices come from one set-up, a lucky one perhaps" if effect.setups_count == 1 else None
+    return "all slices come from one set-up, which may not be typical" if effect.setups_count == 1 else None
 
 
 def _within_control(effect: Effect, control: Effect | None) -> str | None:

@@ -124,7 +124,7 @@ def _line(group: pd.DataFrame, topology: str, baseline: str, margin: float, high
         sentence = f"no evidence about {topology} against {baseline}: {why}"
         return {"word": "no evidence", "sentence": sentence}
     effect, control = column_effect(mine, "log_ratio", slices), column_effect(group, "log_control", slices)
-    assert effect is not None, "the caller has seen ratios"
+    assert effect is not None, "the caller has checked that there are ratios"
     verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
     whole = column_effect(mine, "log_ratio", slices=False) if slices else None
     if whole is not None and _apart(effect, whole):
@@ -204,7 +204,7 @@ def _unmeasured(
     )
 
 
-def medians_apart(df: pd.DataFrame) -> list[str]:
+def contradicting_medians(df: pd.DataFrame) -> list[str]:
     """Return a sentence for each verdict whose interval does not contain the quotient of the two arms' medians."""
     df = complete(df)
     ok = measured(df)
@@ -220,8 +220,9 @@ def medians_apart(df: pd.DataFrame) -> list[str]:
             shown = stats.ratio_text(line["ratio"], line["low"], line["high"])
             lines.append(
                 f"{group_text(key)}: the quotient of the medians of {line['topology']} and {line['baseline']} is"
-                f" {quotient:.3g}, but the {shown} counts: it compares adjacent measurements round by round, so changes"
-                " of the machine between rounds cancel out, which they do not in the medians"
+                f" {quotient:.3g}, but the verdict uses {shown}, which compares adjacent measurements of"
+                " each round: changes"
+                " of the machine between rounds cancel out in it, and not in the medians"
             )
     return lines
 

@@ -23,7 +23,7 @@ EXIT_CODES = {
 }
 VARIABLES = {
     "LABKIT_DATA": "the folder for runs; default: data in the project",
-    "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks whoever"
+    "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks, whoever"
     " wrote them",
     "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured;"
     " trex_profile: a sweep's file may name a profile of TRex, which is code; trex_folder: it may name the folder of"
@@ -52,7 +52,7 @@ example of a network of your own as an arm.
     labkit run throughput topology=ovs_netdev
     labkit run datapaths topology=docs/network.yaml,veth duration_s=1
     labkit run trex_stateless server=HOST profile=imix target=50%
-    LABKIT_TREX=FOLDER labkit run trex_stateless topology=veth_bridge,veth_routed profile=64b target=200kpps
+    LABKIT_TREX=FOLDER labkit run trex_stateless topology=veth_bridge,veth_routed profile=64b
     LABKIT_TREX=FOLDER labkit run throughput generator=trex topology=veth_bridge
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
@@ -114,8 +114,8 @@ only ratios to the same baseline are compared, never speeds.
     labkit compare RUN RUN
 """,
     "why": """\
-The first sentence names the cause of the difference with its size and share, or says what is known
-and withholds. The page works offline. Both sides need profiles (`labkit run ...
+The first sentence names the cause of the difference with its size and share. If the evidence is too
+weak, it says what is known. The page works offline. Both sides need profiles (`labkit run ...
 observe=perf_record,counters`). Several runs of one side are RUN+RUN. Arms are named by what
 differs.
 
@@ -192,7 +192,7 @@ _labkit in a folder of fpath. fish: to ~/.config/fish/completions/labkit.fish.
     labkit completion fish
 """,
     "draw": """\
-The drawing shows what the kernel reports, not what was asked for. docs/network.yaml is an example
+The drawing shows what the kernel reports, not what was requested. docs/network.yaml is an example
 of a network as a file.
 
     labkit draw veth_bridge pairs=2
@@ -404,7 +404,7 @@ def _why(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="RUN[:ARM]|ARM[,name=value…]",
         help="what to compare with: another run, or another arm or point of the same run, for example veth_bridge, or"
-        " length_bytes=1473, or pairs=8; a value that only one side names holds for both",
+        " length_bytes=1473, or pairs=8; a value that only one side names applies to both",
     )
     parser.add_argument(
         "--out",

@@ -41,7 +41,7 @@ _LEASE = re.compile(r"^(ip|mask|router)='([0-9. ]+)'$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class AttachRequest:
     """The interface to create.
 
     kind: one of KINDS. over: the bridge (veth) or NIC. interface: its name in the container. address: an address with a
@@ -144,7 +144,7 @@ class Attached:
     here: str
 
 
-def attach(container: str, wanted: Wanted) -> Attached:
+def attach(container: str, wanted: AttachRequest) -> Attached:
     """Add an interface to a running container.
 
     Raises BadInput for impossible values and for an address in use, Unsupported if the kernel lacks the feature, and
@@ -171,7 +171,7 @@ def _index(space: Namespace, interface: str) -> int:
     return result[interface]
 
 
-def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitStack) -> str:
+def _make(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, undo: ExitStack) -> str:
     """Create the interface in the container and return the name of the connected interface of this machine.
 
     `undo` removes a VLAN device that was created for it.
@@ -194,7 +194,7 @@ def _make(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, undo: ExitS
         ) from None
 
 
-def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: netlink.Link) -> str:
+def _veth(kernel: netlink.Netlink, space: Namespace, wanted: AttachRequest, bridge: netlink.Link) -> str:
     """Connect the container to the bridge by a veth pair and return the name of this machine's end.
 
     Deleting one end deletes both.
@@ -222,7 +222,9 @@ def _veth(kernel: netlink.Netlink, space: Namespace, wanted: Wanted, bridge: net
     return here
 
 
-def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link], undo: ExitStack) -> int:
+def _vlan(
+    kernel: netlink.Netlink, wanted: AttachRequest, known: dict[str, netlink.Link], undo: ExitStack
+) -> int:
     """Return the index of the NIC's device for this VLAN, whatever its name. Create the device if there is none."""
     over, vlan = known[wanted.over].index, wanted.vlan
     for link in known.values():
@@ -243,7 +245,7 @@ def _vlan(kernel: netlink.Netlink, wanted: Wanted, known: dict[str, netlink.Link
     return index
 
 
-def _configured(kernel: netlink.Netlink, space: Namespace, index: int, wanted: Wanted) -> str | None:
+def _configured(kernel: netlink.Netlink, space: Namespace, index: int, wanted: AttachRequest) -> str | None:
     """Set the interface up, add the wanted address and default route, and return the address."""
     space.netlink.do(netlink.set_link(index))
     if wanted.address is None:

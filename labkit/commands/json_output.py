@@ -46,8 +46,8 @@ FIELDS: dict[str, dict[str, str]] = {
     "why": {
         "left": "the name of the left side",
         "right": "the name of the right side",
-        "verdicts": "what the rounds that measured show, in sentences",
-        "notes": "what has to be known of the verdicts, in sentences",
+        "verdicts": "verdicts from the rounds without observers, in sentences",
+        "notes": "notes on the verdicts, in sentences",
         "points": "a list: `point`, `sentence` (the conclusion), `cause` (null: withheld), `notes`, `next` (what would"
         " decide), `candidates` (`name`, `evidence`: strong, good, weak or none, `known`, `difference_s` of CPU"
         " time for each unit that arrived, `half_width_s` of its 95 % interval)",

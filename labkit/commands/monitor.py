@@ -43,7 +43,7 @@ def own_parameters(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, 
             try:
                 own[name] = kind(given[name])
             except ValueError:
-                raise BadInput(f"{name}={given[name][:80]!r} is no number: write {name}=N") from None
+                raise BadInput(f"{name}={given[name][:80]!r} is not a number: write {name}=N") from None
     rest = {name: value for name, value in given.items() if name not in {*own, "interface"}}
     return own, rest
 
@@ -70,9 +70,9 @@ def building(target: str, given: Mapping[str, str]) -> tuple[live.LiveTopology, 
         return live.build(target, **rest), given.get("interface"), own
     if unknown := sorted(rest.keys() - {"where"}):
         names = ", ".join([*TEXTS, *NUMBERS, "where"])
-        raise BadInput(f"{unknown[0]} is no parameter of a monitor: there are {names}")
+        raise BadInput(f"{unknown[0]} is not a parameter of a monitor: choose {names}")
     if "interface" in given:
-        raise BadInput(f"{target[:80]!r} is no topology, so it is the interface: leave interface= out")
+        raise BadInput(f"{target[:80]!r} is not a topology but an interface: leave interface= out")
     return live.machine(rest.get("where", "here")), f"{topologies.MACHINE}:{target}", own
 
 
@@ -111,7 +111,7 @@ def watch(
         new_console().print(tables(one.hop, last))
     if writer:
         print(printable(f"packets: {run_folder.shown(writer.path)} ({units.many(writer.count, 'packet')},"
-                        f" {writer.missed} were gone before they could be written)"))  # fmt: skip
+                        f" {writer.missed} left memory before they could be written)"))  # fmt: skip
 
 
 def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) -> int:
@@ -196,7 +196,7 @@ class _Writer:
 
 @contextlib.contextmanager
 def _writing(path: Path, one: LiveMonitor) -> Iterator[_Writer]:
-    with run_folder.write_errors(path), safe_files.anew(path) as file:
+    with run_folder.write_errors(path), safe_files.create_new(path) as file:
         yield _Writer(path, file, one.hop, one.request.snap_bytes)
 
 

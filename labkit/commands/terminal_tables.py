@@ -41,7 +41,7 @@ def show_rows(df: pd.DataFrame) -> None:
         console.print(_medians(f"Medians{report}", rows))
         console.print()
     show_verdicts(df)
-    for sentence in verdicts.medians_apart(df):
+    for sentence in verdicts.contradicting_medians(df):
         console.print(f"- {sentence}")
 
 
@@ -106,7 +106,7 @@ def _of(line: pd.Series[Any]) -> dict[str, Any]:
 def _point(of: dict[str, Any]) -> list[str]:
     """Return the cells of a group: the protocol with parameters that are not defaults, the number of pairs, the MTU."""
     numbers = ["–" if of[name] is None else f"{of[name]:g}" for name in ("pairs", "mtu_bytes")]
-    return [", ".join([str(of["protocol"]), *load.unusual(of)]), *numbers]
+    return [", ".join([str(of["protocol"]), *load.non_defaults(of)]), *numbers]
 
 
 def show_verdicts(df: pd.DataFrame) -> None:

@@ -152,7 +152,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         if not isinstance(run, dict) or not isinstance(run.get(name), kind)
     ]
     if wrong:
-        raise BadInput(f"{folder / 'run.json'} is incomplete, it lacks {wrong[0]}: remove the folder")
+        raise BadInput(f"{folder / 'run.json'} is incomplete, because it lacks {wrong[0]}: remove the folder")
     return dict(run)
 
 

@@ -51,7 +51,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def anew(path: Path) -> IO[bytes]:
+def create_new(path: Path) -> IO[bytes]:
     """Open a new unbuffered file at `path` for incremental writing.
 
     An existing file is removed first, and a prepared link is not followed. Raises OSError.

@@ -39,7 +39,7 @@ def percent(share: float) -> str:
     return f"{number if share < 100 else f'{100 * share:.2g}'} %"
 
 
-def give_or_take(middle: float, half: float, sign: bool = False) -> str:
+def plus_minus(middle: float, half: float, sign: bool = False) -> str:
     """Format a number with half the width of its interval: `12.3 ± 1.4`.
 
     It has as many digits as the interval makes certain, and one more. Without an interval (NaN or 0) the result is the

@@ -67,7 +67,7 @@ class Monitor:
         for each in (self._lines, self._ours, self.qemus):
             each.close()
 
-    def greeted(self) -> None:
+    def read_greeting(self) -> None:
         """Wait until QEMU runs."""
         self._lines.readline()
 
@@ -112,7 +112,7 @@ def kernel_request(
 
 
 def _tell_when_started(monitor: Monitor) -> None:
-    monitor.greeted()
+    monitor.read_greeting()
     _say({"event": "started"})
 
 

@@ -102,4 +102,4 @@ def left_out(parameters: Parameters, names: tuple[str, ...], words: Mapping[str,
 def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
     """Raise BadInput, with the allowed values, unless `value` is one of them."""
     if value not in known:
-        raise BadInput(f"{name}={value}: there are {', '.join(map(str, known))}")
+        raise BadInput(f"{name}={value}: choose {', '.join(map(str, known))}")

@@ -64,13 +64,14 @@ def execute(
             kind = BadInput if error.ename == "BadInput" else Failed
             run_folder.write(folder / "failed.ipynb", executed.read_bytes())
             raise kind(
-                f"point {name}: {error.evalue} (the notebook as far as it came: {folder / 'failed.ipynb'})"
+                f"point {name}: {error.evalue} (the notebook up to the error: {folder / 'failed.ipynb'})"
             ) from None
         except (DeadKernelError, RuntimeError) as error:
             if not isinstance(error, DeadKernelError) and "ernel died" not in str(error):
                 raise
             raise Failed(
-                f"point {name}: the notebook's process died; every finished row is kept, and the same command goes on"
+                f"point {name}: the notebook's process died; finished rows are kept; repeat the same command"
+                " to continue"
             ) from None
         run_folder.write(folder / "notebook.ipynb", executed.read_bytes())
         (folder / "failed.ipynb").unlink(missing_ok=True)

@@ -51,7 +51,7 @@ def ask(
                 event: dict[str, Any] = msgspec.json.decode(line)
             except msgspec.DecodeError:
                 raise Failed(
-                    f"the experiment's process wrote what is no event: {line.strip()[:200]!r}"
+                    f"the experiment's process wrote an invalid event: {line.strip()[:200]!r}"
                 ) from None
             if event["event"] == "done":
                 return
@@ -61,7 +61,7 @@ def ask(
         kept = "nothing was measured"
         if "folder" in request:
             shown = run_folder.shown(Path(request["folder"]))
-            kept = f"finished rows are kept, and the same with --folder {shown} goes on"
+            kept = f"finished rows are kept; repeat the command with --folder {shown} to continue"
         raise Failed(f"the experiment's process {talk.words()}; {kept}")
 
 
@@ -77,7 +77,7 @@ def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str,
     topologies.check_names([topology])
     request_parameters = experiments.find("datapaths").parameters.of({**given, "topology": topology}).asdict()
     if len(request_parameters["pairs"]) > 1:
-        raise BadInput(f"it is one topology: pairs={given['pairs']} is more than one number")
+        raise BadInput(f"pairs={given['pairs']}: one topology is built, so name one number")
     hosts.check(request_parameters["where"])
     return {"parameters": request_parameters}
 
@@ -86,7 +86,7 @@ def _own_network(described: Network, given: Mapping[str, Any]) -> dict[str, Any]
     check_network(described)
     if more := given.keys() - {"where"}:
         raise BadInput(
-            f"the network {described.name} says all but where itself: leave out {', '.join(sorted(more))}"
+            f"the network {described.name} sets everything except where itself: leave out {', '.join(sorted(more))}"
         )
     where = given.get("where", "here")
     hosts.check(where)
@@ -102,7 +102,7 @@ def _raise(event: dict[str, Any], request: dict[str, Any]) -> None:
     if "traceback" in event and "folder" in request:
         path = Path(request["folder"]) / "error.txt"
         run_folder.write(path, event["traceback"].encode())
-        text += f"; where is in {path}"
+        text += f"; {path} shows where"
     raise errors.error_by_name(event["kind"], text)
 
 
@@ -191,7 +191,9 @@ def _check_owner(folder: Path) -> None:
                     f"{path} belongs to another user, who may have put links into it: name another folder"
                 )
             if stat.S_ISLNK(state.st_mode):
-                raise BadInput(f"{path} is a link, and a run is written into folders of its own: remove it")
+                raise BadInput(
+                    f"{path} is a link, and labkit writes runs into real folders only: remove the link"
+                )
 
 
 def _remove_refused(folder: Path) -> None:

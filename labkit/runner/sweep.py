@@ -78,11 +78,13 @@ def load(path: Path) -> Sweep:
         "grid",
         "parameters",
     }:
-        raise BadInput(f"{path} is no sweep: it needs notebook and grid, and may have parameters")
+        raise BadInput(f"{path} is not a sweep: it needs notebook and grid, and may have parameters")
     if content["grid"] == []:
         raise BadInput(f"{path}: grid is an empty list: there would be nothing to measure")
     if not re.fullmatch(r"[A-Za-z0-9_-]+", str(content["notebook"])):
-        raise BadInput(f"{path}: notebook is the name of one in notebooks/, without folder and ending")
+        raise BadInput(
+            f"{path}: notebook must be the name of a notebook in notebooks/, without folder and suffix"
+        )
     notebook = run_folder.notebooks() / f"{content['notebook']}.ipynb"
     known = parameters_of(notebook)
     points = list(_points(path, content))
@@ -165,7 +167,7 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:
             at = dict(zip(axes, values, strict=True))
             name = "-".join(map(_word, values)) or "all"
             if name in seen:
-                raise BadInput(f"{path}: the point {name} is there twice")
+                raise BadInput(f"{path}: the grid has the point {name} twice")
             seen.add(name)
             yield SweepPoint(name, _with_files({**common, **own, **at}, path.parent))
 
@@ -239,7 +241,7 @@ def run(
     if not left:
         say(f"all {len(order)} points were measured before; to measure anew, remove {folder}")
     elif len(left) < len(order):
-        say(f"{len(order) - len(left)} of {len(order)} points were measured before; going on in {folder}")
+        say(f"{len(order) - len(left)} of {len(order)} points were measured before; continuing in {folder}")
     if left:
         (measure or _one_by_one)(sweep, left, bar)
     without = failed(folder)
@@ -285,28 +287,28 @@ def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
     planned = list(map(sweep.planned_s, points))
     for point in points:  # a missing kernel is reported before the first point
         hosts.resolved(where(point))
-    with hosts.lending(sweep.folder, bar.say) as lend:
+    with hosts.leasing(sweep.folder, bar.say) as lease:
         for number, point in enumerate(points):
             bar.before_s, bar.after_s = sum(planned[:number]), sum(planned[number + 1 :])
             # Two nodes boot their own lab VMs with a cable between them.
             leased = "here" if point.parameters.get("nodes") == "two" else where(point)
             try:
-                _measure_on(sweep, point, leased, lend, bar)
+                _measure_on(sweep, point, leased, lease, bar)
             except Failed as error:
                 if where(point) == "here":
                     raise
                 go_on_without(sweep, point, str(error), bar)
 
 
-def _measure_on(sweep: Sweep, point: SweepPoint, leased: str, lend: Callable[[str], bool], bar: Bar) -> None:
+def _measure_on(sweep: Sweep, point: SweepPoint, leased: str, lease: Callable[[str], bool], bar: Bar) -> None:
     """Measure a point on its host. If its lab VM has ended, boot it again and retry once."""
-    lend(leased)
+    lease(leased)
     try:
         _measure(sweep, point, bar)
     except Failed as error:
-        if not lend(leased):
+        if not lease(leased):
             raise
-        bar.say(f"{error}; its lab VM was booted anew, and the point goes on")
+        bar.say(f"{error}; labkit booted its lab VM again and continues the point")
         _measure(sweep, point, bar)
 
 
@@ -329,12 +331,12 @@ def show(folder: Path, bar: Bar) -> Path:
     """
     if (folder / "sweep.json").exists():
         raise BadInput(
-            f"the sweep in {folder} is not finished: give the same labkit sweep command again, and it goes on"
+            f"the sweep in {folder} is not finished: repeat the same labkit sweep command to continue it"
         )
     described = run_folder.read_run(folder)
     if not run_folder.is_finished(folder, described):
         raise BadInput(
-            f"the run in {folder} is not finished: run the same again with --folder {folder}, and it goes on"
+            f"the run in {folder} is not finished: repeat the command with --folder {folder} to continue it"
         )
     notebooks = run_folder.notebooks()
     result = next(iter(notebooks.glob(f"*_{described['experiment']}.ipynb")), None)

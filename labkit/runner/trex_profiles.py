@@ -45,7 +45,7 @@ def read(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
         words = error.strerror if isinstance(error, OSError) else "it is no text"
         raise BadInput(f"profile={profile} cannot be read: {words}") from None
     except (SyntaxError, ValueError) as error:
-        raise BadInput(f"profile={profile} is no Python: {error}") from None
+        raise BadInput(f"profile={profile} is not valid Python: {error}") from None
     digest = hashlib.sha256(content).hexdigest()
     return {**parameters, "profile_digest": digest}, {digest: source}
 

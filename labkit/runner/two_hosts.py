@@ -74,7 +74,7 @@ class TwoHostConversation:
     ) -> None:
         self._near, self._far, self._peer, self._say = near, far, peer, say
         self._lost = False
-        self._heard: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
         # Read this channel also while waiting for the other host, because an unread channel fills up.
         self._ear = threading.Thread(target=self._listen, daemon=True)
         self._ear.start()
@@ -82,18 +82,18 @@ class TwoHostConversation:
     def _listen(self) -> None:
         try:
             for line in self._near.lines():
-                self._heard.put(line)
+                self._received.put(line)
         except Exception as error:
-            self._heard.put(error)
-        self._heard.put(None)
+            self._received.put(error)
+        self._received.put(None)
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Send one more line to the clients' process."""
-        self._near.tell(line)
+        self._near.send(line)
 
     def lines(self) -> Iterator[bytes]:
         """Yield the answers of the clients' process until one of the two ends."""
-        while (line := self._heard.get()) is not None:
+        while (line := self._received.get()) is not None:
             if isinstance(line, Exception):
                 raise line
             if not line.startswith(_TO_PEER):
@@ -103,11 +103,11 @@ class TwoHostConversation:
             if answer is None:
                 self._lost = True
                 return
-            self._near.tell(answer)
+            self._near.send(answer)
 
     def _carried(self, words: str) -> str | None:
         """Send a request to the servers' process and return its answer; None if it has ended."""
-        self._far.tell(words)
+        self._far.send(words)
         for line in self._far.lines():
             event = msgspec.json.decode(line, type=dict[str, Any])
             if event["event"] == "answer":
@@ -121,8 +121,8 @@ class TwoHostConversation:
 
     def leave(self) -> None:
         """Ask both to end and wait briefly, so that they return borrowed NICs; then end both."""
-        self._far.tell('{"do":"end"}')
-        self._near.tell('{"event":"answer","gone":true}')
+        self._far.send('{"do":"end"}')
+        self._near.send('{"event":"answer","gone":true}')
         farewell = threading.Thread(target=_until_its_end, args=(self._far,), daemon=True)
         farewell.start()
         deadline = time.monotonic() + LAST_WORDS_S

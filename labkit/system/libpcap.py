@@ -85,7 +85,7 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
     try:
         if library.pcap_compile(handle, program, expression.encode(), 1, 0xFFFFFFFF):
             words = library.pcap_geterr(handle).decode(errors="replace")
-            raise BadInput(f"the filter {expression[:200]!r} is not possible: {words}")
+            raise BadInput(f"the filter {expression[:200]!r} is not valid: {words}")
         size = program.length * INSTRUCTION_BYTES
         result = ctypes.string_at(program.instructions, size)
         library.pcap_freecode(program)

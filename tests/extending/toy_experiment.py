@@ -23,7 +23,7 @@ class Jumbo(DatapathParameters, frozen=True, kw_only=True):
         """Raises BadInput for what `datapaths` cannot measure, and for MTUs that are no list of different ones."""
         super().check()
         if not self.mtus or len(set(self.mtus)) < len(self.mtus):
-            raise BadInput("mtus needs at least one value, and none twice")
+            raise BadInput("mtus needs at least one value, each once")
         for mtu in self.mtus:
             self.at(mtu).check()
 

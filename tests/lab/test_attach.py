@@ -17,7 +17,7 @@ import pytest
 from sandbox import Sandbox, one_sentence, sandbox, until
 
 from labkit.commands import attach
-from labkit.commands.attach import Wanted
+from labkit.commands.attach import AttachRequest
 from labkit.common.errors import BadInput
 from labkit.system import netlink
 
@@ -174,7 +174,7 @@ def test_vlan_is_on_the_nic(
     parameters: list[netlink.Message] = []
     monkeypatch.setattr(netlink, "index_of", lambda name: {made: 20}[name])
     known = {one.name: one for one in [link(7, over), *there]}
-    wanted = Wanted("macvlan", over, vlan=100)
+    wanted = AttachRequest("macvlan", over, vlan=100)
     with ExitStack() as undo:
         assert attach._vlan(Mock(do=parameters.append), wanted, known, undo) == (20 if made else 8)
         assert [one.what for one in parameters] == ([f"create vlan {made}"] if made else [])
@@ -184,25 +184,25 @@ def test_vlan_is_on_the_nic(
 def test_vlan_without_name_is_refused() -> None:
     known = {one.name: one for one in (link(7, LONG), link(8, "lk7.100", "dummy"))}
     with pytest.raises(BadInput, match="type vlan id 100"):
-        attach._vlan(Mock(), Wanted("macvlan", LONG, vlan=100), known, ExitStack())
+        attach._vlan(Mock(), AttachRequest("macvlan", LONG, vlan=100), known, ExitStack())
 
 
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [
-        (Wanted("gre", "br0"), "veth, macvlan, ipvlan"),
-        (Wanted("veth", "br 0"), "not a valid interface name"),
-        (Wanted("veth", "br0", address="10.0.0.1"), "for example 10.0.0.1/24"),
-        (Wanted("veth", "br0", address="ten/8"), "ten"),
-        (Wanted("veth", "br0", gateway="10.0.0.1"), "needs --address"),
-        (Wanted("veth", "br0", mac="02"), "not a MAC address"),
-        (Wanted("ipvlan", "br0", mac="02:00:00:00:00:01"), "leave --mac out"),
-        (Wanted("veth", "br0", vlan=4095), "1 to 4094"),
-        (Wanted("veth", "br0", mtu_bytes=-5), "68 to 65535 bytes"),
-        (Wanted("veth", "br0", mtu_bytes=99999999999), "68 to 65535 bytes"),
-        (Wanted("veth", "br0", address="10.0.0.2/24", gateway="fe80::1"), "different families"),
+        (AttachRequest("gre", "br0"), "veth, macvlan, ipvlan"),
+        (AttachRequest("veth", "br 0"), "not a valid interface name"),
+        (AttachRequest("veth", "br0", address="10.0.0.1"), "for example 10.0.0.1/24"),
+        (AttachRequest("veth", "br0", address="ten/8"), "ten"),
+        (AttachRequest("veth", "br0", gateway="10.0.0.1"), "needs --address"),
+        (AttachRequest("veth", "br0", mac="02"), "not a MAC address"),
+        (AttachRequest("ipvlan", "br0", mac="02:00:00:00:00:01"), "leave --mac out"),
+        (AttachRequest("veth", "br0", vlan=4095), "1 to 4094"),
+        (AttachRequest("veth", "br0", mtu_bytes=-5), "68 to 65535 bytes"),
+        (AttachRequest("veth", "br0", mtu_bytes=99999999999), "68 to 65535 bytes"),
+        (AttachRequest("veth", "br0", address="10.0.0.2/24", gateway="fe80::1"), "different families"),
     ],
 )
-def test_invalid_requests_are_refused(wanted: Wanted, says: str) -> None:
+def test_invalid_requests_are_refused(wanted: AttachRequest, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         wanted.check()

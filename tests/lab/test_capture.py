@@ -179,7 +179,7 @@ def test_dropped_packets_are_counted(tmp_path: Path) -> None:
 def test_killed_recorder_keeps_its_file(tmp_path: Path) -> None:
     report = tried("killed", tmp_path)
     assert report["error"] == (
-        f"the packet recorder was killed by signal 9; {tmp_path}/capture.pcapng holds what it wrote before"
+        f"the packet recorder was killed by signal 9; {tmp_path}/capture.pcapng contains what it wrote before"
     )
     assert (report["frames"], report["is_whole"]) == (12, False)
 

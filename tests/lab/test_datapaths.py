@@ -307,7 +307,7 @@ def test_unreachable_rate_is_generator_limited(machine: Sandbox) -> None:
     rows = machine.rows("protocol=udp", "topology=veth", "rate_bps=1e12", *SHORT)
     assert [row["status"] for row in rows] == ["invalid"]
     assert rows[0]["reason"].startswith("generator-limited: ")
-    assert "of 1e+06 Mbit/s asked for were sent" in rows[0]["reason"]
+    assert "of the requested 1e+06 Mbit/s were sent" in rows[0]["reason"]
     assert rows[0]["throughput_bps"] > 0
 
 

@@ -65,7 +65,7 @@ def test_figure_of_many_pairs_as_file(machine: Sandbox, tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         ("nothing", "nothing is not a topology: choose loopback, veth"),
-        ("veth pairs=1,2", "it is one topology: pairs=1,2 is more than one number"),
+        ("veth pairs=1,2", "pairs=1,2: one topology is built, so name one number"),
         ("veth where=moon", "where=moon is not a host: choose here"),
         ("veth parent=eth9", "parent=eth9: veth has no parent"),
         ("macvlan_passthru", "macvlan passthru takes one device on a parent"),

@@ -354,10 +354,10 @@ class TestDisplayFilter:
     ("words", "sentence"),
     [
         (["veth"], "veth has several interfaces: name one"),
-        (["lo", "foo=1"], "foo is no parameter of a monitor"),
-        (["lo", "vlan=x"], "vlan='x' is no number"),
+        (["lo", "foo=1"], "foo is not a parameter of a monitor"),
+        (["lo", "vlan=x"], "vlan='x' is not a number"),
         (["lo", "--seconds", "-1"], "--seconds -1 cannot be"),
-        (["lo", "source=$(id)"], "source='$(id)' is no address"),
+        (["lo", "source=$(id)"], "source='$(id)' is not an address"),
     ],
 )
 def test_bad_input_of_the_command(words: list[str], sentence: str) -> None:

@@ -133,7 +133,7 @@ def test_observed_arms_and_observer_cost(machine: Sandbox) -> None:
     if not late:
         done = machine.labkit("why", str(folder))
         assert done.returncode == 0, done.stderr
-        assert "a single profiled round has no spread" in done.stdout
+        assert "one side has a single profiled round" in done.stdout
         assert "br_handle_frame" in (folder / "why.html").read_text(), "the bridge is in one of both alone"
 
 
@@ -215,7 +215,7 @@ def test_killed_run_leaves_no_perf(observer: str, machine: Sandbox) -> None:
     [
         (["observe=perf_stat", "events=cycles,contxt-switches"], "event contxt-switches (did you mean context-sw"),
         (["observe=perf_stat", "events=nothing:here"], "this machine has none of the events nothing:here"),
-        (["observe=perf_record", "nodes=two", "peer=ssh:other"], "observe watches one host"),
+        (["observe=perf_record", "nodes=two", "peer=ssh:other"], "observe works on one host only"),
     ],
 )  # fmt: skip
 def test_bad_observer_input_is_refused_early(words: list[str], lines: str, machine: Sandbox) -> None:

@@ -173,9 +173,12 @@ def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> Non
             "the MTU 1427 of cs1_br1 (cs1) does not fit through vxlan-cont (con_ns1) on the same link: 1500 (lc1_sc2)"
             " - 20 (IPv4) - 4 (GRE) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1426",
         ),
-        ("payload_bytes=1399", "payload_bytes=1399 is outside 16 to 1398: what a ping within the MTU takes"),
-        ("nodes=two", "nodes=two: the overlay stands on one host, on no NIC of it; leave it out"),
-        ("parent=eth0", "parent=eth0: the overlay stands on one host, on no NIC of it; leave it out"),
+        (
+            "payload_bytes=1399",
+            "payload_bytes=1399 is outside 16 to 1398: the range of a ping within the MTU",
+        ),
+        ("nodes=two", "nodes=two: the overlay is built on one host, without a NIC; leave"),
+        ("parent=eth0", "parent=eth0: the overlay is built on one host, without a NIC; leave"),
     ],
 )
 def test_bad_input_is_refused_early(machine: Sandbox, words: str, sentence: str) -> None:

@@ -258,7 +258,9 @@ def lost(machine: Lab, process: Process, folder: Path, within_s: float) -> str:
     out, err = process.communicate(timeout=within_s + 60)
     assert time.monotonic() - started < within_s
     sentence = one_sentence(Done([], process.returncode, out, err))
-    assert sentence.endswith(f"; finished rows are kept, and the same with --folder {folder} goes on")
+    assert sentence.endswith(
+        f"; finished rows are kept; repeat the command with --folder {folder} to continue"
+    )
     assert rows_on_disk(folder).items() >= before.items()
     return sentence
 

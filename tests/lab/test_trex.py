@@ -241,7 +241,7 @@ def test_own_profile_runs_where_it_is_named(box: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("def register(:\n", "is no Python"),
+        ("def register(:\n", "is not valid Python"),
         ("raise RuntimeError('broken here')\n", "RuntimeError: broken here"),
         ("x = 1\n", "TRex cannot take it as a stateless profile"),
         (

@@ -85,6 +85,7 @@ def test_load_test_of_two_topologies(box: Sandbox) -> None:
     ]
     assert no_server_left(box)
     assert not Path(start["argv"][3]).exists()
+    assert not list(Path("/var/run/dpdk").glob("labkit-*"))
 
 
 @pytest.mark.long
@@ -135,6 +136,7 @@ def test_killed_labkit_leaves_no_server(box: Sandbox) -> None:
     process.communicate(timeout=20)
     assert until(lambda: no_server_left(box), 10)
     assert until(box.only_namespace, 10)
+    assert not list(Path("/var/run/dpdk").glob("labkit-*"))
 
 
 @pytest.mark.long

@@ -209,7 +209,7 @@ def test_waiting_for_the_second_host_is_bounded(tmp_path: Path) -> None:
                     f"on lab: another measurement is using this machine (process {holder.pid}: " in sentence
                 )
                 assert sentence.endswith(
-                    "the other host waits for at most 1 s: give the same command again when it has ended"
+                    "the other host waits for at most 1 s: repeat the command when that has ended"
                 )
             assert until(lambda: list(machine.over_there()) == [holder.pid], 20), machine.over_there()
         finally:

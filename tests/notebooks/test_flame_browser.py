@@ -91,7 +91,7 @@ def test_search_and_zoom(page: Any, why: flame.Difference) -> None:
     share = f"{100 * row['right_s'] / table['right_s'].iloc[-1]:.0f} %"
     assert graph.locator("output").text_content().startswith("2 frames: 0.0 %, 0 ns → " + share)
     search.fill("(")
-    result.get_by_text("no regular expression").wait_for()
+    result.get_by_text("not a valid regular expression").wait_for()
     search.fill("")
     assert until(lambda: graph.locator("output").text_content() == "", 30)
 

@@ -199,7 +199,7 @@ def test_dead_scheduler_and_resume(machine: Sandbox) -> None:
         sweep.waits(r"point (\S+) is back from \S+ \(1 of 3\)")
         cluster.scheduler.kill()
         sentence = one_sentence(sweep.done(90))
-        assert sentence.startswith(f"the Dask scheduler at {cluster.address} went away; every finished point")
+        assert sentence.startswith(f"the Dask scheduler at {cluster.address} went away; finished points")
         assert until(lambda: not measuring(machine), PATIENCE_S), machine.processes()
     before = finished(machine, "scheduler")
     assert 1 <= len(before) < 3
@@ -207,7 +207,7 @@ def test_dead_scheduler_and_resume(machine: Sandbox) -> None:
         cluster.worker("worker-1", *RESOURCE)
         done = Sweep(machine, "scheduler", cluster.address).done()
     assert done.returncode == 0, done.stderr
-    assert f"{len(before)} of 3 points were measured before; going on in " in done.stderr
+    assert f"{len(before)} of 3 points were measured before; continuing in " in done.stderr
     assert len(re.findall(r"is measured by", done.stderr)) == 3 - len(before)
     after = finished(machine, "scheduler")
     assert set(after) == {"tcp-1400", "tcp-1500", "tcp-9000"}
@@ -226,7 +226,7 @@ def test_unsuitable_workers_are_refused(machine: Sandbox) -> None:
     sentence = one_sentence(done)
     assert sentence.startswith("no worker of the Dask cluster can measure: ")
     assert sentence.endswith(f'dask worker {cluster.address} --resources "labkit=1" --nthreads 2')
-    assert f"the worker {without} gets no point: it has not the resource labkit=1" in done.stderr
+    assert f"the worker {without} gets no point: it lacks the resource labkit=1" in done.stderr
     assert re.search(
         rf"the worker {old} gets no point: labkit is 0\.0\.9 .*install the same one", done.stderr
     )

@@ -30,7 +30,7 @@ grid:
     length_bytes: [64]
 """
 SEEN = ["One packet, hop by hop", "Who reaches whom, by which path", "A spine fails under a flow"]
-COST = ["What a packet costs, by its size", "What of the cost is headers"]
+COST = ["What a packet costs, by its size", "How much of the cost is headers"]
 
 
 @pytest.fixture(scope="module")

@@ -90,14 +90,14 @@ def test_report_figures_and_sentences(folder: Path) -> None:
     [
         (
             "size_bytes=15",
-            "size_bytes=15 is outside 16 to 65507: what a UDP datagram of iperf3's, or a ping, takes",
+            "size_bytes=15 is outside 16 to 65507: the range of iperf3's UDP datagrams, and of pings",
         ),
         ("size_bytes=400,65508", "size_bytes=65508 is outside 16 to 65507"),
         ("observe_bytes=15", "observe_bytes=15 is outside 16 to 65507"),
         ("size_bytes=400,400", "size_bytes has a value twice: 400, 400"),
         ("size_bytes=none", "size_bytes needs at least one value"),
-        ("length_bytes=400", "length_bytes=400: say size_bytes, which may be several"),
-        ("protocol=tcp", "protocol=tcp: TCP cuts a stream as it likes"),
+        ("length_bytes=400", "length_bytes=400: use size_bytes instead"),
+        ("protocol=tcp", "protocol=tcp: TCP chooses the sizes of its segments itself"),
         ("protocol=ping", "with ping or rate_bps use slices=0"),
     ],
 )

@@ -73,7 +73,7 @@ def done(machine: Sandbox, killed: dict[str, dict[str, bytes]]) -> str:
     """Return what the same command prints after resuming the sweep to its end."""
     done = machine.run(*SWEEP, cwd=project(machine))
     assert done.returncode == 0, done.stderr
-    assert "1 of 2 points were measured before; going on in " in done.stderr
+    assert "1 of 2 points were measured before; continuing in " in done.stderr
     return done.stdout
 
 
@@ -160,7 +160,7 @@ def test_killed_notebook_process(machine: Sandbox, done: str) -> None:
     assert until(lambda: machine.pids(lambda words: "labkit.measure.agent.main" in words), 60)
     os.kill(machine.pids(is_kernel)[0], signal.SIGKILL)
     out, err = process.communicate(timeout=20)
-    assert "the notebook's process died; every finished row is kept" in one_sentence(
+    assert "the notebook's process died; finished rows are kept" in one_sentence(
         Done([], process.returncode, out, err)
     )
     assert until(lambda: not machine.processes(), 3), machine.processes()

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from labkit.commands.attach import Wanted, attach
+from labkit.commands.attach import AttachRequest, attach
 from labkit.common.errors import LabkitError
 
 ENGINE = "#!/bin/sh\nexec cat {}\n"
@@ -43,7 +43,9 @@ def attached(pid: int) -> list[tuple[str | None, int, list[str]]]:
     """Return for each kind the address, the exit code of ping, and the interfaces that exist."""
     result = []
     for kind, over, vlan in (("macvlan", "nic0", 100), ("ipvlan", "nic0", 200), ("veth", "br0", 10)):
-        address = attach("web", Wanted(kind, over, f"eth{vlan}", f"10.{vlan}.0.2/24", vlan=vlan)).address
+        address = attach(
+            "web", AttachRequest(kind, over, f"eth{vlan}", f"10.{vlan}.0.2/24", vlan=vlan)
+        ).address
         ping = ["ping", "-n", "-c1", "-w20", f"10.{vlan}.0.1"]
         done = subprocess.run(["nsenter", f"--target={pid}", "--net", *ping], stdout=subprocess.DEVNULL)
         result.append((address, done.returncode, there()))
@@ -54,9 +56,9 @@ def refused() -> list[tuple[str, list[str]]]:
     """Return the error and the existing interfaces, for a VLAN that has a device and for one that has none."""
     result = []
     for wanted in (
-        Wanted("macvlan", "nic0", vlan=100, **UNREACHABLE),
-        Wanted("macvlan", "nic0", vlan=300, **UNREACHABLE),
-        Wanted("macvlan", "nic0", vlan=300, mtu_bytes=9000),
+        AttachRequest("macvlan", "nic0", vlan=100, **UNREACHABLE),
+        AttachRequest("macvlan", "nic0", vlan=300, **UNREACHABLE),
+        AttachRequest("macvlan", "nic0", vlan=300, mtu_bytes=9000),
     ):
         try:
             attach("web", wanted)

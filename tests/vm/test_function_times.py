@@ -112,7 +112,7 @@ def test_every_packet_is_counted(emulated: Machine) -> None:
         assert (row["lost_samples_count"], row["artefact"]) == (0, None)
         assert 0.5 * row["window_s"] < row["observed"]["window_s"] < 2 * row["window_s"] + 1
         disturbed = row["overhead_ratio"] is not None and row["overhead_ratio"] < 0.85
-        assert disturbed == ("disturbed: function_times left only" in (row["doubts"] or ""))
+        assert disturbed == ("disturbed: function_times reduced the speed" in (row["doubts"] or ""))
     assert all(row["observed"] is None for row in profiles if not row["observer"])
 
 

@@ -158,4 +158,4 @@ def test_last_words_of_the_console(tmp_path: Path) -> None:
     path.write_bytes(
         b"\x1bc\x1b[?7l[    0.1] one\r\n[ 2.2] Kernel panic - not syncing: no\r\n[ 3.0] end of it\r\n"
     )
-    assert console.last_words(path) == "; the console's last words: Kernel panic - not syncing: no"
+    assert console.last_words(path) == "; the console's last line: Kernel panic - not syncing: no"

@@ -96,7 +96,7 @@ def test_sweep_over_kernels_survives_a_killed_vm(lab_kernel: str, tmp_path: Path
         _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err
         assert err.count("booting Linux") == 2
-        assert "booted anew" in err
+        assert "booted its lab VM again" in err
         assert until(lambda: not machine.processes(), 20), machine.processes()
         [sweep] = (machine.data / "datapaths").iterdir()
     rows = {folder.parent.name: run_folder.read_rows(folder.parent) for folder in sweep.glob("*/rows")}

@@ -55,7 +55,7 @@ def throughput(rows: pd.DataFrame) -> go.Figure:
         rows.assign(value=rows["throughput_bps"].astype(float).mask(pings, latency)), THROUGHPUT
     )
     lines = ["Throughput"] * bool(len(rows) == 0 or not pings.all()) + ["Round-trip time"] * bool(pings.any())
-    subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it goes on); {FAINT}"
+    subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); {FAINT}"
     return finish(figure, rows, f"{' and '.join(lines)} against number of pairs", subtitle)
 
 
@@ -70,9 +70,7 @@ def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
     weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
     cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
     figure = against_pairs(rows.assign(value=cpu, part=softirq, weight=weight), CPU)
-    subtitle = (
-        f"whole machine, less is better (open triangle: the interval goes on); dotted: softirq alone; {FAINT}"
-    )
+    subtitle = f"whole machine, less is better (open triangle: the interval continues); dotted: softirq alone; {FAINT}"
     return finish(figure, rows, "CPU time per gigabyte received", subtitle)
 
 

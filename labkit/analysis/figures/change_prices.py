@@ -90,9 +90,9 @@ def _word(effect: stats.Effect, control: stats.Effect | None) -> str:
         return "no evidence"
     if control is None or control.low is None or control.high is None:
         return "no evidence"
-    dearer = effect.ratio > 1
-    beyond = effect.ratio > control.high if dearer else effect.ratio < control.low
-    return ("dearer" if dearer else "cheaper") if beyond else "no evidence"
+    more = effect.ratio > 1
+    beyond = effect.ratio > control.high if more else effect.ratio < control.low
+    return ("more expensive" if more else "cheaper") if beyond else "no evidence"
 
 
 def _price(cost_s: float, baseline_s: float, effect: stats.Effect, unit: str) -> str:
@@ -107,7 +107,7 @@ def _seconds(value: float) -> str:
 
 
 def price_sentences(prices: pd.DataFrame) -> list[str]:
-    """Return sentences about the price of each change, the dearest first, then the changes without evidence."""
+    """Return sentences about the price of each change, the most expensive first, then the changes without evidence."""
     lines = []
     for key, group in load.groups(prices):
         known = group[group["word"].ne("no evidence")].sort_values("cost_s", ascending=False)

@@ -58,9 +58,7 @@ def _against_size(
     for panel, quantity in drawn:
         draw(figure, panel, quantity, SIZE, seen)
         mark_mtu(figure, panel)
-    subtitle = (
-        f"geometric mean of rounds, 95 % interval (open triangle: it goes on); dotted: softirq alone; {FAINT}"
-    )
+    subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); dotted: softirq alone; {FAINT}"
     return finish(figure, sized, title, subtitle)
 
 

@@ -52,7 +52,7 @@ ARRIVES = {
     ],
     "tcp": [
         Plot("throughput", "bit/s", [Series("throughput_bps")]),
-        Plot("round-trip time, as TCP takes it", "s", [Series("rtt_s")]),
+        Plot("round-trip time, measured by TCP", "s", [Series("rtt_s")]),
     ],
     "ping": [
         Plot("round-trip time p50", "s", [Series("latency_p50_s")]),
@@ -102,7 +102,7 @@ def sides(rows: pd.DataFrame) -> go.Figure:
     for name in ("cpu", "softirq"):
         loaded[f"{name}_here"] = loaded[f"{name}_s"].astype(float) / work
         loaded[f"{name}_there"] = loaded[f"guest_{name}_s"].astype(float) / work
-    lines = "squares: this machine, all of it; circles: as the guests' own kernels count it"
+    lines = "squares: the whole machine; circles: as counted by the guests' kernels"
     return _finished(_drawn(loaded, COSTS), loaded, "CPU time on both sides of the boundary", lines)
 
 

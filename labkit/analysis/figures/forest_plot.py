@@ -88,7 +88,7 @@ def forest(
     figure.update_xaxes(title_text=words, row=max(len(parts), 1), col=1)
     margin = {"l": texts.left_px, "r": texts.right_px, "t": 100, "b": 0}
     figure.update_layout(height=height + 100, margin=margin, showlegend=False)
-    subtitle = "ratio and 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
+    subtitle = "ratio and 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"
     lines = [theme.plain(line) for line in textwrap.wrap(about, ABOUT_LETTERS)]
     room = LINE_PX * max(0, len(lines) - 1)
     figure.update_layout(height=figure.layout.height + room, margin_t=figure.layout.margin.t + room)

@@ -29,6 +29,6 @@ def timed(times: pd.DataFrame) -> go.Figure:
         draw(figure, panel, quantity, SIZE, seen)
         mark_mtu(figure, panel)
     tracers = " and ".join(sorted(times["tracer"].dropna().unique())) or "tracer"
-    subtitle = "geometric mean of rounds, 95 % interval (open triangle: it goes on),"
+    subtitle = "geometric mean of rounds, 95 % interval (open triangle: it continues),"
     subtitle += f" {tracers}'s cost included; {FAINT}"
     return finish(figure, rows, "How long functions of the kernel take, by size", subtitle)

@@ -42,7 +42,7 @@ def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
         "bytes before each packet: bars computed, symbols measured; ratios: symbols measured (95 % interval),"
     )
     subtitle += " lines payload / (payload + headers)"
-    return finish(figure, as_rows(sized), "What of the cost is headers", subtitle)
+    return finish(figure, as_rows(sized), "How much of the cost is headers", subtitle)
 
 
 def _sized(verdicts: pd.DataFrame, added: dict[str, float]) -> pd.DataFrame:
@@ -179,6 +179,6 @@ def _controls(figure: go.Figure, panel: Panel, margin: float, place: dict[str, i
 
 
 def _say(one: dict[Any, Any]) -> str:
-    explained = f"by bytes alone it would be {one['efficiency']:.3f}: {one['payload']:.0f} of payload,"
+    explained = f"by bytes alone the ratio would be {one['efficiency']:.3f}: {one['payload']:.0f} of payload,"
     explained += f" {one['own']:.0f} of headers, {one['more']:.0f} more in the tunnel"
     return f"{theme.folded(one['sentence'], 60)}<br>{theme.folded(explained, 60)}"

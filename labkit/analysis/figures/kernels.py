@@ -51,7 +51,7 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
         for ping in sorted({panel.protocol == "ping" for panel in parts})
     )
     subtitle = (
-        f"{faster}; bars: 95 % interval, open where it holds 1; shaded: the baseline against itself (A/A)"
+        f"{faster}; bars: 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"
     )
     return finish(figure, as_rows(verdicts), "Ratios to the baseline within each kernel", subtitle)
 

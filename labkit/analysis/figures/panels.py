@@ -27,6 +27,7 @@ PROTOCOLS = ("tcp", "udp", "ping")
 MOST_COLUMNS = 3  # side by side at 900 px
 BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
 HOST_PX = 18  # added to that for each further line of a title, for example the host
+GAP_COLUMNS = ["topology", "protocol", "pairs", "status", "reason"]  # the columns that `gaps` needs
 MOST_REASONS = 3
 TOP_PX = 95  # above the plots: the figure's title, panel titles
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
@@ -218,7 +219,10 @@ def gaps(table: pd.DataFrame) -> list[str]:
     pairs or hosts are affected, the sentence names them. If others of its rows are ok, the sentence has a count. Only
     the first few of many reasons for one topology and status are listed.
     """
-    table = pd.concat([rows.assign(host=name) for name, rows in hosts(table)] or [table], ignore_index=True)
+    # Of all columns the table would have so many blocks that pandas warns about adding one.
+    table = pd.concat(
+        [rows[GAP_COLUMNS].assign(host=name) for name, rows in hosts(table)] or [table], ignore_index=True
+    )
     left = table[table["status"] != "ok"].sort_values(
         "status", ascending=False, kind="stable"
     )  # unsupported first

@@ -33,7 +33,7 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
                 )  # fmt: skip
     share = published["captured_bps"] / published["sent_bps"]
     figure.add_scatter(
-        x=published["offered_bps"] / 1e6, y=share, mode="lines+markers", name="Senanayake 2024, captured of sent",
+        x=published["offered_bps"] / 1e6, y=share, mode="lines+markers", name="Senanayake 2024: captured / sent",
         line={"color": theme.GREY, "dash": "dash"}, marker={"symbol": "x", "size": 7},
     )  # fmt: skip
     figure.update_xaxes(title_text="offered (Mbit/s)")

@@ -80,7 +80,12 @@ class ContainerVsVm:
             display(Markdown(f"*{_missing(self.profiles, TIMERS)}*"))
         else:
             display(result.style.hide(axis="index").format(_formats(result), na_rep="–", escape="html"))
-        _list([*profile_doubts.profile_doubts(self.profiles, self.rows, TIMERS), *objections(self.published)])
+        _list(
+            [
+                *profile_doubts.profile_doubts(self.profiles, self.rows, TIMERS),
+                *report_contradictions(self.published),
+            ]
+        )
 
     def packets(self) -> None:
         """Show the calls for one packet with each kind of endpoint, if `observe` had function_graph."""
@@ -262,7 +267,7 @@ def _ratio_text(line: pd.Series[Any]) -> str:
     return f"{lines}{interval}, {line['word']}"
 
 
-def objections(result: pd.DataFrame) -> Iterator[str]:
+def report_contradictions(result: pd.DataFrame) -> Iterator[str]:
     """Yield sentences on what the published figures themselves, by computation, say against the report's conclusion."""
     if "ip_rcv_s" in result:
         timed = result[result["ip_rcv_s"].notna()].to_dict("records")
@@ -286,6 +291,6 @@ def objections(result: pd.DataFrame) -> Iterator[str]:
     if math.isfinite(busy) and busy > 1:
         yield (
             f"`ip_rcv` cannot have taken {two['ip_rcv_s'] * 1e3:.0f} ms a packet in the VM: with"
-            f" {two['received_pps']:.0f} datagrams a second that is {busy:.1f} CPUs. One printed call, with whatever"
-            " interrupted it, is no distribution."
+            f" {two['received_pps']:.0f} datagrams a second that is {busy:.1f} CPUs. A single printed call,"
+            " interrupts included, is not a distribution."
         )

@@ -21,9 +21,9 @@ from labkit.common.units import many, si
 
 EACH = {
     "fixed": "for each datagram",
-    "byte": "for each byte of it",
-    "first": "where it is cut, for the first fragment",
-    "fragment": "for each further one",
+    "byte": "for each byte",
+    "first": "for the first fragment of a fragmented one",
+    "fragment": "for each further fragment",
 }
 BRIEF = {
     "cpu_per_packet_s": "CPU time",
@@ -43,13 +43,13 @@ SEEN_SURE = (
 OFFLOADS = ("tx-udp-segmentation", "generic-receive-offload", "rx-gro-list", "rx-udp-gro-forwarding")
 
 
-def travelled(rows: pd.DataFrame) -> list[str]:
+def transport(rows: pd.DataFrame) -> list[str]:
     """Return how datagrams travelled: whole or in fragments, with which offloads, and whether all arrived."""
     result = cost_model.per_round(rows)
     lines = [
         line
         for key, group in load.groups(result, cost_model.BY)
-        for line in _travelled(_named(key, result), group)
+        for line in _transport(_named(key, result), group)
     ]
     return lines + _offloads(rows[rows["status"].eq("ok") & rows["protocol"].eq("udp")])
 
@@ -90,8 +90,10 @@ def differences(curves: Sequence[Curve]) -> list[str]:
     lines = [_difference(one, _where(one.curve, curves)) for one in result]
     if count := sum(len(one.judged) for one in result):
         sentences = f"{many(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.1g}"
-        sentences += " of them would be significant by chance. Only those are listed that the procedure of"
-        sentences += " Benjamini and Hochberg keeps;"
+        sentences += (
+            " of them would be significant by chance. The procedure of Benjamini and Hochberg selects"
+        )
+        sentences += " those that are listed;"
         lines.append(
             f"{sentences} at most 5 % of these are expected to be false."
             " Each interval in brackets is for its own value only."
@@ -126,7 +128,7 @@ def all_findings(
 ) -> list[str]:
     """Return all findings."""
     shown = cost_model.distinct(curves)
-    lines = [*travelled(rows), *same_costs(curves), *fits(shown), *differences(shown)]
+    lines = [*transport(rows), *same_costs(curves), *fits(shown), *differences(shown)]
     return lines if profiles is None or not len(profiles) else [*lines, *functions(profiles)]
 
 
@@ -167,12 +169,12 @@ def _points(curves: Sequence[Curve]) -> pd.DataFrame:
     return pd.DataFrame([one.of for one in curves])
 
 
-def _travelled(where: str, group: pd.DataFrame) -> Iterator[str]:
+def _transport(where: str, group: pd.DataFrame) -> Iterator[str]:
     mtu, family = int(group["mtu_bytes"].iloc[0]), int(group["family"].iloc[0])
     cut = group[group["fragments_count"] > 1].drop_duplicates("length_bytes").sort_values("length_bytes")
     each = [f"{one['fragments_count']} of {one['length_bytes']:.0f} bytes" for _, one in cut.iterrows()]
     whole_bytes = cost_model.largest_whole(mtu, family)
-    sentences = f"At an MTU of {mtu} bytes IPv{family} carries up to {whole_bytes} bytes whole"
+    sentences = f"At an MTU of {mtu} bytes IPv{family} carries up to {whole_bytes} bytes unfragmented"
     yield f"{sentences}{', and fragments larger ones: ' + ', '.join(each) if each else ''}{where}."
     seen = group[group["seen_fragments_ratio"].notna()]
     if len(seen):
@@ -197,7 +199,7 @@ def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
     if len(beyond):
         place, most = beyond.index[int(beyond.to_numpy().argmax())], beyond.max()
         sentences = f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size),"
-        sentences += f" most {units.percent(most)} at {place[0]} with {place[1]:.0f} bytes:"
+        sentences += f" at most {units.percent(most)}, at {place[0]} with {place[1]:.0f} bytes:"
         sentences += " the receiver is the limit there, and the cost of the lost datagrams is"
         yield f"{sentences} included in that of the received ones{where}."
     if len(beyond) == len(lost):
@@ -211,7 +213,7 @@ def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
         yield f"{sentences} and the time between datagrams is the time to send one{where}."
     else:
         sentences += " there the senders are the limit,"
-        yield f"{sentences} and the time between datagrams is between those of all senders together{where}."
+        yield f"{sentences} and the time between datagrams is that of all senders together{where}."
 
 
 def _offloads(rows: pd.DataFrame) -> list[str]:
@@ -242,8 +244,8 @@ def _fit(curve: Curve, where: str) -> Iterator[str]:
 def _misfits(curve: Curve) -> Iterator[str]:
     for sentences in _off(curve):
         yield (
-            f"    - But {sentences}, which is more than the scatter of the rounds;"
-            " the numbers describe the line, not each size."
+            f"    - But {sentences}, which is more than the scatter of the rounds."
+            " The numbers describe the line, not each size."
         )
 
 

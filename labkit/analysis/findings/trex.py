@@ -132,9 +132,9 @@ def _way(row: pd.Series[Any]) -> str:
     times = (si(row[name], "s") for name in ("latency_mean_s", "latency_max_s", "jitter_s"))
     mean, most, jitter = times
     return (
-        f"Direction {row['direction']}: {si(row['throughput_bps'], 'bit/s')}; probes took {mean} in the mean (weighted"
-        f" exponentially), {most} at most, with a jitter of {jitter}; {row['probes_lost_count']:.0f} of"
-        f" {row['probes_sent_count']:.0f} were lost."
+        f"Direction {row['direction']}: {si(row['throughput_bps'], 'bit/s')}; the latency of probes was {mean} on"
+        f" average (exponentially weighted) and {most} at most, with a jitter of {jitter}."
+        f" {row['probes_lost_count']:.0f} of {row['probes_sent_count']:.0f} probes were lost."
     )
 
 

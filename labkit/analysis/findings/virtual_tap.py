@@ -60,9 +60,7 @@ def _tax(tax: Tax, among: Sequence[load.Key]) -> str:
     lines = f"{about}: {interval(tax.fixed)}, and {interval(tax.copy)} for each copy"
     lines += f" ({many(tax.copy.rounds_count, 'round')})"
     if tax.line.misfits:
-        lines += (
-            "; the points are on no line, so the numbers describe the line and not each number of mirrors"
-        )
+        lines += "; the points do not lie on a line, so the numbers do not describe each number of mirrors"
     if tax.copy.low is not None and not tax.copy.excludes_zero:
         lines += "; the interval includes 0, so no cost of a copy is shown"
     return f"{lines}{left}."
@@ -87,15 +85,15 @@ def table(taxes: Sequence[Tax]) -> pd.DataFrame:
 
 def copies(rows: pd.DataFrame) -> list[str]:
     """Return sentences on whether mirrors made all copies, and how many copies their readers missed."""
-    result = mirror_tax.made(rows)
+    result = mirror_tax.copy_counts(rows)
     if not result:
         return []
     among = [one.key for one in result]
     short = [one for one in result if not abs(one.made_ratio - 1) <= MISSING]
     points = f"{len(result) - len(short)} of {many(len(result), 'point')} (arm and load)"
     lines = [
-        f"At {points} every mirror made all its copies, within {units.percent(MISSING)}: the two counts are not of one"
-        " moment."
+        f"At {points} every mirror made all its copies within {units.percent(MISSING)}. The two counts are not read at"
+        " the same moment."
     ]
     lines += [
         f"**{one.topology}**, {where(one.key, among)}: {_share(one.made_ratio)} of the copies arrived."

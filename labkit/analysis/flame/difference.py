@@ -15,7 +15,7 @@ import pandas as pd
 
 from labkit.analysis.flame import folded_stacks, processes
 from labkit.analysis.flame import profile as arms
-from labkit.analysis.flame.frame_tree import Ints, Tree, grown
+from labkit.analysis.flame.frame_tree import Ints, Tree, build_tree
 from labkit.analysis.flame.profile import Arm, CostUnit
 from labkit.analysis.flame.significance import Bools, Spread, compared
 
@@ -84,7 +84,7 @@ class Difference:
         result: pd.DataFrame = table[heads + [name for name in table if name not in heads]]
         result.attrs = {
             "left": self.left.name, "right": self.right.name, "per": self.per.words, "unit": self.per.unit,
-            "unit_s": self.per.unit_s, "time": "with all that they called" if inclusive else "self time",
+            "unit_s": self.per.unit_s, "time": "callees included" if inclusive else "self time",
         }  # fmt: skip
         return result
 
@@ -133,7 +133,7 @@ def difference(left: Arm, right: Arm, control: Arm | None = None, per: str = "pa
     of = arms.cost_unit(per)
     for arm in there:
         arms.each(arm, of)
-    tree = grown([each.stacks for arm in there for each in arm.rounds])
+    tree = build_tree([each.stacks for arm in there for each in arm.rounds])
     return Difference(left, right, control, of, tree, _judged(tree.total, there, of))
 
 

@@ -81,7 +81,7 @@ class Flame {
     this.out.addEventListener("click", () => this.zoom(0));
     save.addEventListener("click", () => this.save());
     this.place.addEventListener("keydown", event => event.key === "Escape" && this.zoom(0));
-    this.box.addEventListener("click", event => { const at = this.at(event); if (at !== null) { this.numbers.replaceChildren(...this.told(at)); this.zoom(at); } });
+    this.box.addEventListener("click", event => { const at = this.at(event); if (at !== null) { this.numbers.replaceChildren(...this.describe(at)); this.zoom(at); } });
     this.box.addEventListener("mousemove", event => this.point(event));
     this.box.addEventListener("mouseleave", () => { this.tip.hidden = true; });
   }
@@ -131,7 +131,7 @@ class Flame {
       const by = this.difference(at), part = Math.sqrt(Math.abs(by) / this.most);
       return by > 0 ? mixed(colors.more_faint, colors.more, part) : mixed(colors.less_faint, colors.less, part);
     }
-    // Neighbours are told apart by a shade that a name keeps wherever it is.
+    // Neighbours differ in their shade, and a name keeps its shade wherever it is.
     const shade = (data.name[at] * 0.618034) % 1;
     return mixed(colors[data.kinds[data.name[at]]], "#ffffff", 0.45 * shade);
   }
@@ -191,18 +191,18 @@ class Flame {
 
   // What matches, each stack once: a frame below one that matches is in it already.
   find() {
-    const {data} = this, asked = this.search.value;
+    const {data} = this, pattern = this.search.value;
     let words = "";
     this.hits = null;
     this.search.setCustomValidity("");
-    if (asked) {
+    if (pattern) {
       try {
-        const expression = new RegExp(asked, /[A-Z]/.test(asked) ? "" : "i");
+        const expression = new RegExp(pattern, /[A-Z]/.test(pattern) ? "" : "i");
         this.hits = data.names.map((name, at) => at > 0 && expression.test(name));
         words = this.matched();
       } catch {
-        this.search.setCustomValidity("no regular expression");
-        words = "no regular expression";
+        this.search.setCustomValidity("not a valid regular expression");
+        words = "not a valid regular expression";
       }
     }
     this.found.textContent = words;
@@ -229,13 +229,13 @@ class Flame {
     const at = this.at(event), {tip} = this;
     tip.hidden = at === null;
     if (at === null) return;
-    if (Number(tip.dataset.at) !== at) { tip.dataset.at = at; tip.replaceChildren(...this.told(at)); }
+    if (Number(tip.dataset.at) !== at) { tip.dataset.at = at; tip.replaceChildren(...this.describe(at)); }
     const {width, height} = tip.getBoundingClientRect();
     tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 12))}px`;
     tip.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 18}px`;
   }
 
-  told(at) {
+  describe(at) {
     const {data} = this, name = data.name[at], side = (values, own) =>
       `${amount(data, values[at])} (${percent(values[0] ? values[at] / values[0] : 0)}), itself ${amount(data, own[at])}`;
     const lines = data.right
@@ -243,7 +243,7 @@ class Flame {
          `difference ${amount(data, this.difference(at), true)}${data.half ? ` ± ${amount(data, data.half[at])}` : ""}: ${data.stands_out[at] ? "stands out" : "does not stand out"}`]
       : [side(data.left, data.own_left)];
     if (data.unit_words) lines.push(data.unit_words);
-    if (data.odd.includes(name)) lines.push("† interrupts are turned on here: samples from before are counted here");
+    if (data.odd.includes(name)) lines.push("† this function enables interrupts: samples from before that are charged to it");
     const title = made("strong", {textContent: data.names[name]});
     return [title, ` ${data.kinds[name] || ""}`, ...lines.map(textContent => made("div", {textContent}))];
   }

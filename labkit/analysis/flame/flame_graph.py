@@ -158,7 +158,7 @@ def drawn(difference: Difference) -> Flame:
 def _order(tree: Tree, size: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Return the frames to draw in preorder, siblings in order of size, the largest first."""
     if not tree.total[0].any():
-        raise BadInput("there is not one sample of a busy CPU in these profiles: nothing can be drawn")
+        raise BadInput("these profiles have no sample of a busy CPU, so there is nothing to draw")
     # No frame is larger than its parent, and parents come first, so the largest frames form a tree.
     kept = np.zeros(len(tree), dtype=bool)
     kept[np.lexsort((np.arange(len(tree)), -size))[:MOST_FRAMES]] = True

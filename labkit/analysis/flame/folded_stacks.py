@@ -31,9 +31,11 @@ def read(path: Path) -> Counter[str]:
         with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as lines:
             return parsed(lines, str(path))
     except FileNotFoundError:
-        raise BadInput(f"there are no folded stacks {path}") from None
+        raise BadInput(f"there is no file of folded stacks {path}") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{path} holds no folded stacks but bytes that are no text") from None
+        raise BadInput(
+            f"{path} is not a file of folded stacks: it contains bytes that are not text"
+        ) from None
     except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"{path} cannot be read to its end: {error}") from None
 

@@ -67,7 +67,7 @@ class Tree:
         return result
 
 
-def grown(rounds: Sequence[folded_stacks.Stacks], idle: bool = False) -> Tree:
+def build_tree(rounds: Sequence[folded_stacks.Stacks], idle: bool = False) -> Tree:
     """Return the tree of these rounds. Stacks of idle CPUs are left out and counted, unless `idle`."""
     names: dict[str, int] = {"\0": 0}  # the root, under a name that no function has
     places: dict[tuple[int, int], int] = {}

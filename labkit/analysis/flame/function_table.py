@@ -57,7 +57,7 @@ def sentence(difference: Difference) -> str:
         result = f"no evidence that {right} takes more or less CPU per {per} than {left}"
         result += f": {sides}, difference {_by(whole)}"
         return result + (
-            f"; of single functions {_names(outstanding)} differ"
+            f"; but the single functions {_names(outstanding)} differ"
             if len(outstanding)
             else _with_callees(difference)
         )
@@ -77,7 +77,7 @@ def _with_callees(difference: Difference) -> str:
     if not first["stands_out"]:
         return ""
     word = "more" if first["difference_s"] > 0 else "less"
-    return f"; {first['function']} with all that it called takes {_by(first)} {word}"
+    return f"; {first['function']} with its callees takes {_by(first)} {word}"
 
 
 def _say(seconds: float) -> str:

@@ -33,7 +33,7 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
     parameters = rows[rows["observer"].eq(OBSERVER)]
     rows = parameters[parameters["status"].eq("ok") & parameters["artefact"].notna()]
     if rows.empty and len(parameters):
-        raise BadInput(f"{name} was profiled, and no profile of it counts: {why_not(parameters)}")
+        raise BadInput(f"{name} was profiled, but none of its profiles can be used: {why_not(parameters)}")
     if rows.empty:
         raise BadInput(f"{name} was not profiled: run it with observe=perf_record")
     report = [observed(value) for value in rows["observed"]]
@@ -57,7 +57,7 @@ def compared(named: Iterable[tuple[str, pd.DataFrame]], protocol: str, processes
 
 def why_not(rows: pd.DataFrame) -> str:
     """Return `invalid (REASON)` for each kind of row that does not count."""
-    reasons = rows["reason"].fillna("without a file of it")
+    reasons = rows["reason"].fillna("it has no file of stacks")
     report = zip(rows["status"], reasons, strict=True)
     return "; ".join(dict.fromkeys(f"{status} ({reason})" for status, reason in report))
 
@@ -66,13 +66,13 @@ def _round(row: pd.Series, report: Mapping[str, Any]) -> Round:
     stacks = folded_stacks.read(Path(row["folder"]) / row["artefact"])
     hertz = report.get("frequency_hz")
     if not isinstance(hertz, int | float) or hertz <= 0:
-        raise BadInput(f"{row['artefact']} does not say how often it was sampled (frequency_hz is {hertz})")
+        raise BadInput(f"{row['artefact']} has no valid sampling frequency (frequency_hz is {hertz})")
     count, size, cpu = (_known(row[name]) for name in ("received_count", "received_bytes", "cpu_s"))
     period_s = 1 / hertz
     if report.get("event") == COUNTER:
         if not cpu:
             raise BadInput(
-                f"{row['artefact']} is of {COUNTER}, and its row has no cpu_s to make them seconds"
+                f"{row['artefact']} was sampled by {COUNTER}, but its row has no cpu_s to convert them to seconds"
             )
         # frequency_hz does not give the duration of a cycle, nor the number of cycles per sample.
         busy = sum(samples for stack, samples in stacks.items() if stack.rpartition(";")[2] not in IDLE)

@@ -43,8 +43,8 @@ def notes(tree: Tree, arms: Sequence[Arm]) -> list[str]:
             result.append(_piled(tree, event))
         elif event == "cycles":
             result.append(
-                "Sampled by cycles, of which the kernel takes more or fewer for a sample: samples are weighted by them,"
-                " and their sum is the CPU time that the kernel counted."
+                "Sampled by CPU cycles. The number of cycles varies between samples, so samples are weighted by their"
+                " cycles, and the sum is scaled to the CPU time that the kernel counted."
             )
     rested, all_of_it = int(tree.idle.sum()), int(tree.idle.sum() + tree.total[0].sum())
     if rested:
@@ -54,7 +54,7 @@ def notes(tree: Tree, arms: Sequence[Arm]) -> list[str]:
     ].sum()
     if all_of_it > rested and unknown / (all_of_it - rested) > 0.02:
         share = units.percent(unknown / (all_of_it - rested))
-        result.append(f"{share} of the samples are in functions whose names are not known ([unknown]).")
+        result.append(f"{share} of the samples are in functions without a known name ([unknown]).")
     result += [arm.left_out for arm in arms if arm.left_out]
     return result + list(_uncovered(tree, arms))
 
@@ -70,8 +70,8 @@ def _piled(tree: Tree, event: str) -> str:
             f" Here that is {share} of the samples, most of them in {folded_stacks.plain(tree.names[most])}."
         )
     return (
-        f"Sampled by {event}, which cannot interrupt code that runs with interrupts off: such time is counted"
-        f" where they are turned on again (marked †), not where it was spent.{here}"
+        f"Sampled by {event}, which cannot interrupt code that has disabled interrupts: its time is charged to"
+        f" the function that enables them again (marked †), not to the function that spent it.{here}"
     )
 
 
@@ -93,16 +93,16 @@ def judged(it: Difference) -> list[str]:
     rounds = f"{len(it.left.rounds)} and {len(it.right.rounds)} rounds"
     if not it.frames.stands_out.any() and np.isnan(it.frames.spread.p).all():
         return [
-            f"Nothing is coloured: {rounds} show no spread between rounds, at least two of either arm do."
+            f"Nothing is coloured: {rounds} show no spread between rounds. At least two rounds of each arm are needed."
         ]
     result = [
-        f"Coloured is what stands out from the spread between rounds (Student's t over {rounds}); of what is coloured"
-        f" at most {units.percent(FALSE_SHARE)} is expected to be chance (Benjamini-Hochberg)."
+        f"Coloured frames stand out from the spread between rounds (Student's t over {rounds}). At most"
+        f" {units.percent(FALSE_SHARE)} of them are expected to be chance (Benjamini-Hochberg)."
     ]
     if it.frames.control is not None:
         count = int(it.frames.control.stands_out.sum())
         result.append(
-            f"{it.left.name} against itself (A/A control): {count:,} of {len(it.tree):,} frames would be coloured;"
-            " what differs no more than that is grey."
+            f"{it.left.name} against itself (A/A control): {count:,} of {len(it.tree):,} frames would be coloured."
+            " Frames that differ no more than that are grey."
         )
     return result

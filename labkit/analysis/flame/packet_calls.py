@@ -29,9 +29,9 @@ COMPARED = 5  # functions listed with their times from function_times
 ROWS, LETTERS = 25, 36  # a table's rows, and the length of its names
 
 READ = (
-    "Widths are times, from left to right in the order of the calls. What of a frame has nothing below it is its self"
-    " time: its own, and that of functions which are inlined or cannot be traced; it is drawn at the frame's end,"
-    " whenever it was spent."
+    "The width of a frame is its time. Calls are in order from left to right. The part of a frame with nothing below"
+    " it is its self time, which includes functions that are inlined or cannot be traced. It is always drawn at the"
+    " frame's end."
 )
 
 
@@ -105,7 +105,7 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
     parameters = rows[rows["observer"].eq(OBSERVER)]
     own = parameters[parameters["status"].eq("ok") & parameters["artefact"].notna()]
     if own.empty and len(parameters):
-        raise BadInput(f"{name} was traced, and no calls of it count: {why_not(parameters)}")
+        raise BadInput(f"{name} was traced, but none of its calls can be used: {why_not(parameters)}")
     if own.empty:
         raise BadInput(f"{name} has no calls of a packet: run it with observe={OBSERVER}")
     result: dict[str, list[tuple[Tree, pd.Series]]] = {}
@@ -113,7 +113,7 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
         kept = observed(row["observed"]).get("trees", [])
         there = read(Path(row["folder"]) / row["artefact"])
         if len(there) != len(kept):
-            raise BadInput(f"{row['artefact']} has {len(there)} calls, and its row tells of {len(kept)}")
+            raise BadInput(f"{row['artefact']} has {len(there)} calls, but its row lists {len(kept)}")
         for about, tree in zip(kept, there, strict=True):
             if about["part"] == MEDIAN:
                 result.setdefault(tree.root.name, []).append((tree, row))
@@ -138,20 +138,22 @@ def _middle(arm: str, rounds: list[tuple[Tree, pd.Series]], rows: pd.DataFrame) 
     assert tree is not None
     row = next(row for one, row in rounds if one is tree)
     report = observed(row["observed"])
-    whence = f"One call of {tree.root.name}, of {tree.process} on CPU {tree.cpu}: by duration the median of"
-    whence += f" {report['roots'][tree.root.name]['chosen_of']}."
+    origin = (
+        f"One call of {tree.root.name}, by {tree.process} on CPU {tree.cpu}: its duration is the median of"
+    )
+    origin += f" {report['roots'][tree.root.name]['chosen_of']}."
     if len(rounds) > 1:
         durations = sorted(one.root.total_ns / 1e9 for one, _ in rounds)
         ends = f"{si(durations[0], 's')} to {si(durations[-1], 's')}"
-        whence += f" Of {len(rounds)} rounds it is the one in the middle; their medians are {ends}."
-    cost = "Tracing takes time: each traced call costs some, which is in its own time and in its caller's self time, so"
-    cost += " that functions which call many others look dearer than they are."
+        origin += f" It is from the middle one of {len(rounds)} rounds, whose medians are {ends}."
+    cost = "Tracing a call adds to its own time and to its caller's self time, so functions that call many others"
+    cost += " appear more expensive than they are."
     cost += f" The shortest of the calls took {si(report['shortest_s'], 's')}."
     if pd.notna(row["overhead_ratio"]):
-        cost += f" With the tracer {units.percent(row['overhead_ratio'])} of the speed without it were left."
-    notes = [whence, cost, *_by_themselves(tree, rows)]
+        cost += f" With the tracer the speed was {units.percent(row['overhead_ratio'])} of that without it."
+    notes = [origin, cost, *_by_themselves(tree, rows)]
     if bool(emulated(pd.DataFrame([row])).any()):
-        notes.append("This was an emulated CPU: times are not a real one's.")
+        notes.append("The CPU was emulated: times on a real one differ.")
     return PacketCalls(arm, tree, notes, report["shortest_s"])
 
 

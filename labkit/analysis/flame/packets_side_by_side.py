@@ -12,8 +12,8 @@ from labkit.common.units import si
 
 ALIKE = 1.2  # the largest ratio of the arms' shortest calls at which their times are comparable
 TABLE = (
-    "What functions took themselves (self time) in these two packets: what only one of them called stands first. One"
-    " packet each shows what is called; how much dearer it is, the profiles tell."
+    "Self time of each function in these two packets. Functions that only one of them called come first. A single"
+    " packet shows what is called. The profiles show how much more it costs."
 )
 
 
@@ -30,17 +30,17 @@ def side_by_side(arms: Sequence[Sequence[PacketCalls]]) -> Iterator[str | Flame 
         span_s = max(packet.tree.root.total_ns for packet in there) / 1e9
         yield from (packet.drawn(span_s) for packet in there)
         for other in there[1:]:
-            yield TABLE + _mood(there[0].shortest_s, other.shortest_s)
+            yield TABLE + _speed_warning(there[0].shortest_s, other.shortest_s)
             yield packets_compared(there[0], other)
         if len(there) == 1 < len(each):
-            yield f"Only {there[0].arm} has calls of {root} that were recorded."
+            yield f"Calls of {root} were recorded for {there[0].arm} only."
 
 
-def _mood(left_s: float, right_s: float) -> str:
+def _speed_warning(left_s: float, right_s: float) -> str:
     """Return a warning if the machine was faster on one of the sides, or else an empty text."""
     if min(left_s, right_s) <= 0 or max(left_s, right_s) / min(left_s, right_s) < ALIKE:
         return ""
     return (
-        f" Of all calls the shortest took {si(left_s, 's')} on one side and {si(right_s, 's')} on the other: the"
-        " machine or its tracer was not equally fast in both, so times cannot be compared; what was called can."
+        f" The shortest call took {si(left_s, 's')} on one side and {si(right_s, 's')} on the other, so the"
+        " machine or its tracer was not equally fast. Compare which functions were called, not their times."
     )

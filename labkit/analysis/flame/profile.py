@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from labkit.analysis.flame import folded_stacks
-from labkit.analysis.flame.frame_tree import Tree, grown
+from labkit.analysis.flame.frame_tree import Tree, build_tree
 from labkit.analysis.flame.significance import Floats
 from labkit.common import units
 from labkit.common.errors import BadInput
@@ -39,7 +39,7 @@ def process_pattern(processes: str) -> re.Pattern[str]:
     try:
         return re.compile(processes)
     except (re.error, OverflowError, RecursionError) as error:
-        raise BadInput(f"{processes!r} is no regular expression: {error}") from None
+        raise BadInput(f"{processes!r} is not a valid regular expression: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,22 @@ class Arm:
                 others[stack.split(";")[0]] += count
         if not any(each.stacks for each in kept):
             most = ", ".join(name for name, _ in others.most_common(8))
-            raise BadInput(f"no process of {self.name} is called {processes!r}; there are {most}")
+            raise BadInput(f"no process of {self.name} matches {processes!r}; the profile has {most}")
         if not others:
             return self
         share = others.total() / (others.total() + sum(sum(each.stacks.values()) for each in kept))
         most = ", ".join([*(name for name, _ in others.most_common(3)), *["…"] * (len(others) > 3)])
-        words = f"{units.percent(share)} of the samples of {self.name} are in other processes ({most}) and left out."
+        words = (
+            f"{units.percent(share)} of the samples of {self.name} are in other processes ({most}). They"
+            " are left out."
+        )
         return replace(self, rounds=kept, left_out=words)
 
     def tree(self) -> Tree:
         """Return all stacks as one tree, with a column of samples per round. Raises BadInput if there are no rounds."""
         if not self.rounds:
             raise BadInput(f"{self.name} has no profile: profile at least one round of it")
-        return grown([each.stacks for each in self.rounds])
+        return build_tree([each.stacks for each in self.rounds])
 
     def stacks(self) -> folded_stacks.Stacks:
         """Return the stacks of all rounds together."""
@@ -116,7 +119,7 @@ PER = {
 def cost_unit(word: str) -> CostUnit:
     """Return the unit of work with this key of PER. Raises BadInput for an unknown one."""
     if word not in PER:
-        raise BadInput(f"costs are per {', '.join(PER)}, not per {word}")
+        raise BadInput(f"there is no cost per {word}: choose {' or '.join(PER)}")
     return PER[word]
 
 
@@ -127,11 +130,9 @@ def each(arm: Arm, of: CostUnit) -> Floats:
         work = getattr(one, of.work)
         if work is None or not math.isfinite(work) or work <= 0:
             raise BadInput(
-                f"round {number} of {arm.name} has no {of.work} (it is {work}), so nothing can be said per {of.words}"
+                f"round {number} of {arm.name} has no cost per {of.words}, because its {of.work} is {work}"
             )
         if not 0 < one.period_s < math.inf:
-            raise BadInput(
-                f"round {number} of {arm.name} was sampled every {one.period_s} s, which cannot be"
-            )
+            raise BadInput(f"round {number} of {arm.name} has an invalid sampling period: {one.period_s} s")
         result.append(one.period_s * of.one / work)
     return np.array(result)

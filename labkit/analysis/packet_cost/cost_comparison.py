@@ -1,8 +1,8 @@
 """Compare the parts of the cost of a datagram (`cost_model`) between an arm and the baseline, paired by round.
 
 A report compares every part of every cost of every arm. At 95 % each, a third of all reports without any difference
-would contain a false "dearer". Therefore the Benjamini-Hochberg procedure selects among the p values (Student's t over
-rounds) of all comparisons. test_cost_comparison.py measures the rate of false alarms.
+would contain a false "more expensive". Therefore the Benjamini-Hochberg procedure selects among the p values (Student's
+t over rounds) of all comparisons. test_cost_comparison.py measures the rate of false alarms.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Comparison:
         return [part for part in self.parts if part not in self.why]
 
     def word(self, part: str) -> str:
-        """Return `dearer`, `cheaper`, `no difference that stands out`, or `no evidence`."""
+        """Return `more expensive`, `cheaper`, `no difference that stands out`, or `no evidence`."""
         if part in self.why:
             return NO_EVIDENCE
         if part not in self.stands_out:
             return SAME
-        return "dearer" if self.parts[part].value > 0 else "cheaper"
+        return "more expensive" if self.parts[part].value > 0 else "cheaper"
 
 
 def comparisons(result: Sequence[Curve]) -> list[Comparison]:
@@ -91,7 +91,7 @@ def _why(curve: Curve, baseline: Curve, part: str, result: Estimate, same: Estim
         return "the baseline differs from itself"
     fits = {one.arm: one.line if part in PARTS[:2] else one.steps for one in (baseline, curve)}
     bent = [arm for arm, fit in fits.items() if fit is not None and fit.misfits]
-    return f"no line describes {' and '.join(bent)}" if bent else ""
+    return f"the costs of {' and '.join(bent)} do not lie on a line" if bent else ""
 
 
 def _by_setup(curve: Curve) -> pd.DataFrame:

@@ -161,7 +161,7 @@ def _fitted(tax: Tax) -> Tax:
 
 
 @dataclass(frozen=True)
-class Made:
+class CopyCounts:
     """What became of the copies of an arm under one load.
 
     `made_ratio` is the ratio of made to expected copies. `unread_ratio` is the share of made copies that no reader
@@ -174,7 +174,7 @@ class Made:
     unread_ratio: float
 
 
-def made(rows: pd.DataFrame) -> list[Made]:
+def copy_counts(rows: pd.DataFrame) -> list[CopyCounts]:
     """Return made and unread copies for each arm with mirrors."""
     rounds = per_round(rows)
     result = []
@@ -183,7 +183,7 @@ def made(rows: pd.DataFrame) -> list[Made]:
             expected, copies = some["copies_expected_count"].sum(), some["copies_count"].sum()
             unread = some["copies_unread_count"].sum()
             ratio = copies / expected if expected else math.nan
-            result.append(Made(key, str(topology), ratio, unread / copies if copies else math.nan))
+            result.append(CopyCounts(key, str(topology), ratio, unread / copies if copies else math.nan))
     return result
 
 

@@ -104,4 +104,4 @@ def _why(error: Exception, deadline_s: float) -> str:
     if type(error).__name__ == "ChromeNotFoundError":
         return "there is no browser to draw them (Debian package chromium)"
     words = " ".join(str(error.args[0] if error.args else error).split()) or type(error).__name__
-    return f"the browser drew none within {deadline_s:.0f} s: {words[:200]}"
+    return f"the browser drew no image within {deadline_s:.0f} s: {words[:200]}"

@@ -88,7 +88,7 @@ def read(path: Path) -> nbformat.NotebookNode:
     except FileNotFoundError:
         raise BadInput(f"there is no notebook {path}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, nbformat.ValidationError) as error:
-        raise BadInput(f"{path} is no notebook: {' '.join(str(error).split())[:200]}") from None
+        raise BadInput(f"{path} is not a notebook: {' '.join(str(error).split())[:200]}") from None
 
 
 def title(document: nbformat.NotebookNode) -> str | None:

@@ -15,11 +15,11 @@ from labkit.analysis.load import emulated
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput
 
-Table = dict[str, Any]  # name: value, or Each
+Table = dict[str, Any]  # name: value, or DistinctValues
 
 
 @dataclass(frozen=True)
-class Each:
+class DistinctValues:
     """A value that differs between runs: (name of the run, value), with None for an absent value."""
 
     values: list[tuple[str, Any]]
@@ -98,10 +98,10 @@ def _plain_value(name: str, value: Any) -> Any:
 
 
 def _merged(tables: dict[str, Table]) -> Table:
-    """Return one table of all: a value once if all tables share it, and else Each."""
+    """Return one table of all: a value once if all tables share it, and else DistinctValues."""
     merged: Table = {}
     for name in dict.fromkeys(name for table in tables.values() for name in table):
         values = [table.get(name) for table in tables.values()]
         alike = all(value == values[0] for value in values)
-        merged[name] = values[0] if alike else Each(list(zip(tables, values, strict=True)))
+        merged[name] = values[0] if alike else DistinctValues(list(zip(tables, values, strict=True)))
     return merged

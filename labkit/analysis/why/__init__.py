@@ -122,7 +122,7 @@ class Explanation:
         from IPython.display import Markdown, display
 
         for number, (point, one) in enumerate(zip(self.points, self.conclusions, strict=True)):
-            display(Markdown("\n\n".join(_told(point, one, headed=len(self.points) > 1))))
+            display(Markdown("\n\n".join(_conclusion_lines(point, one, headed=len(self.points) > 1))))
             if (difference := self.differences[number]) is not None:
                 display(flame.drawn(difference))
 
@@ -195,7 +195,7 @@ def _exported(folder: Path, differences: list[flame.Difference]) -> str:
     return f"{folder} has {', '.join(written)}: .folded for flamegraph.pl, .speedscope.json for speedscope"
 
 
-def _told(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[str]:
+def _conclusion_lines(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[str]:
     """Yield the paragraphs of a conclusion as Markdown."""
     yield f"## Conclusion{f': {_plain(point.words)}' if headed else ''}"
     yield f"**{_plain(one.sentence)}.**"
@@ -207,7 +207,7 @@ def _told(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[str]:
 
 def _of_conclusion(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[Cell]:
     """Yield the cells of a conclusion: the conclusion first, then the tables that support it."""
-    yield _prose(*_told(point, one, headed))
+    yield _prose(*_conclusion_lines(point, one, headed))
     for make in (conclusion_tables.candidates, conclusion_tables.settings, conclusion_tables.work):
         title, words, table = make(one)
         yield _prose(f"### {title}", _plain(words))
@@ -234,9 +234,9 @@ def _cells(
         yield _prose(heading, _plain(" ".join([f"{flame.sentence(difference)}.", *doubts])))
         yield _shown(flame.drawn(difference))
         yield _shown(figures.functions(difference.functions()))
-        yield _prose("### By function: self time", "What stands above the total adds up to it.")
+        yield _prose("### By function: self time", "The rows above the total add up to it.")
         yield _shown(flame.shown(difference))
-        yield _prose("### By function: with all that it called")
+        yield _prose("### By function: callees included")
         yield _shown(flame.shown(difference, inclusive=True))
     for title, pieces in parts(point):
         yield _prose(f"## {title}")

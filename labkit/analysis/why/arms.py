@@ -17,7 +17,7 @@ def each_arm(folder: Path) -> list[str]:
     """
     profiles = load.profiles(folder)
     if profiles.empty:
-        return ["No profiles were taken: with observe=perf_record,counters each price has its cause here."]
+        return ["No profiles were taken. With observe=perf_record,counters this section explains each price."]
     baselines = list(profiles.loc[profiles["role"].eq("baseline"), "arm"].unique())
     lines = []
     for arm in profiles.loc[profiles["role"].eq("variant"), "arm"].unique() if baselines else ():

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from labkit.analysis import stats
 from labkit.analysis.flame import folded_stacks
-from labkit.analysis.flame.frame_tree import Tree, grown
+from labkit.analysis.flame.frame_tree import Tree, build_tree
 from labkit.analysis.flame.significance import FALSE_SHARE, FEWEST_SAMPLES, Floats
 from labkit.analysis.why import code_paths
 from labkit.analysis.why.work import STAGES, Between, Estimate, Round, estimate, many
@@ -89,7 +89,7 @@ def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None)
         {f"{stage};{stack}": count for stage in STAGES for stack, count in one.samples[stage].items()}
         for one in both
     ]
-    tree = grown(stacks, idle=True)
+    tree = build_tree(stacks, idle=True)
     split = len(left)
     weight = {
         stage: (np.mean([one.passed[stage] for one in left]) + np.mean([one.passed[stage] for one in right]))

@@ -153,7 +153,7 @@ PATHS = (
           r"(tcp|udp)_mem|memory\.(max|high)|rmem|wmem"),
     _path("busy polling", r"napi_busy_loop.*|sk_busy_loop.*|__napi_busy_loop|busy_poll.*", r"busy_(poll|read)"
           r"|napi_defer|gro_flush"),
-    _path("waking and switching between programs", r"try_to_wake_up|ttwu_.*|wake_up_.*|__wake_up.*"
+    _path("waking programs and switching between them", r"try_to_wake_up|ttwu_.*|wake_up_.*|__wake_up.*"
           r"|default_wake_function"
           r"|schedule|__schedule|pick_next_.*|enqueue_task.*|dequeue_task.*|sock_def_readable"
           r"|sock_def_write_space|ep_poll.*"

@@ -109,8 +109,10 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
     except BadInput as error:
         return _unprofiled(names, settings, str(error))
     if min(map(len, rounds)) < 2:
-        few = "No conclusion: a single profiled round has no spread"
-        return Conclusion(f"{few}; run both with profile_rounds=5 or more", None, False, settings=settings)
+        few = "No conclusion: one side has a single profiled round, so the spread between rounds is unknown"
+        return Conclusion(
+            f"{few}; measure both with profile_rounds=5 or more", None, False, settings=settings
+        )
     evidence = _gathered(point, names, rounds, settings)
     candidates = list(_candidates(evidence))
     return _concluded(evidence, candidates)
@@ -239,7 +241,9 @@ def _of_code(of: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) ->
         cause.left_s, cause.right_s, cause.difference_s, (cause.high_s - cause.low_s) / 2, cause.p
     )
     caller = f" below {cause.callers[0]}" if cause.callers else ""
-    words = {"new": "new code path", "gone": "code path that is gone", "changed": "changed"}[cause.change]
+    words = {"new": "new code path", "gone": "code path that is no longer used", "changed": "changed"}[
+        cause.change
+    ]
     inner = f" (with {', '.join(cause.below)})" if cause.below else ""
     evidence = [("profile", f"{words} {cause.function}{caller}{inner}: {_interval(size)} {_per(of)}")]
     evidence += [("environment", one.words) for one in matched]
@@ -293,9 +297,11 @@ def _code_words(of: Evidence, code: causes.Cause) -> str:
     several = code.path is not None and code.path.plural
     verb = ("cost" if code.difference_s > 0 else "save") + "s" * (not several)
     added = " more" if code.change == "changed" and code.difference_s > 0 else ""
-    what = {"new": f"new code path {place}", "gone": f"gone is {place}", "changed": f"in {place}"}[
-        code.change
-    ]
+    what = {
+        "new": f"new code path {place}",
+        "gone": f"code path no longer used: {place}",
+        "changed": f"in {place}",
+    }[code.change]
     return f"{code.name} {verb} {_amount(size)}{added} {_per(of)}{_share(size, of)} ({what})"
 
 
@@ -462,8 +468,7 @@ def _share(size: Estimate, of: Evidence) -> str:
     if not total.certain or total.difference * size.difference <= 0:
         return ""
     share = size.difference / total.difference
-    word = "more" if total.difference > 0 else "less"
-    return f", {units.percent(min(share, 1.0))} of what {of.names[1]} takes {word}"
+    return f", {units.percent(min(share, 1.0))} of the difference"
 
 
 def _caveat(of: Evidence) -> str:
@@ -471,10 +476,10 @@ def _caveat(of: Evidence) -> str:
     lines = []
     if _disturbed(of):
         if max(of.foreign.left, of.foreign.right) >= DISTURBED_SHARE:
-            lines.append(f"{_foreign_words(of)}, so the size is less sure")
+            lines.append(f"{_foreign_words(of)}, so the size is less certain")
         else:
             lines.append(
-                f"the hypervisor took {units.percent(max(of.steal))} of the CPU time, so the size is less sure"
+                f"the hypervisor took {units.percent(max(of.steal))} of the CPU time, so the size is less certain"
             )
     return f" ({'; '.join(lines)})" if lines else ""
 
@@ -499,7 +504,7 @@ def _concluded(of: Evidence, candidates: list[Candidate]) -> Conclusion:
         order = [best, *(one for one in order if one is not best)]
     elif disturbance is not None:
         result = Conclusion(
-            _capital(f"{disturbance.evidence[0][1]}: nothing else is concluded{_besides(of)}"),
+            _capital(f"{disturbance.evidence[0][1]}, so no other cause is named{_besides(of)}"),
             "foreign load",
             False,
         )
@@ -566,7 +571,7 @@ def _claim(of: Evidence, best: Candidate) -> str:
         return f"{setting.words}{more} is {sole}, and {whole or 'its code differs'}{inner}"
     if best.size is not None and best.name.endswith("lost"):
         made = f"{_amount(best.size)} {_per(of)}{_share(best.size, of)}"
-        return f"{best.name}: {best.evidence[0][1]}, which makes {made}; {whole}"
+        return f"{best.name}: {best.evidence[0][1]}, which costs {made}; {whole}"
     return f"{best.name}: {best.evidence[0][1]}; {whole}"
 
 
@@ -587,7 +592,7 @@ def _only(of: Evidence, best: Candidate) -> bool:
 def _besides(of: Evidence) -> str:
     """Return the setting that also differs and whose effect cannot be judged, or an empty text."""
     differ = [one for one in of.settings if one.relevant and not one.parameters]
-    return f"; what {differ[0].words} does cannot be told" if differ else ""
+    return f"; {differ[0].words} also differs, and its effect cannot be separated" if differ else ""
 
 
 def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
@@ -630,7 +635,8 @@ def _capital(text: str) -> str:
 def _notes(of: Evidence) -> Iterator[str]:
     if of.apart is not None and of.apart.shown:
         yield (
-            "Several runs a side, at different times: intervals are over runs, and include what these differ by."
+            "Each side has several runs at different times. The intervals are over runs and include the differences"
+            " between runs."
         )
     elif of.apart is not None:
         yield (
@@ -660,21 +666,24 @@ def _next(of: Evidence, result: Conclusion, order: Sequence[Candidate]) -> Itera
             both_arms = rerun.replace(_topology(of, 1), f"{_topology(of, 0)},{_topology(of, 1)}", 1)
             yield f"{text}: {both_arms} observe=perf_record,counters"
         else:
-            form = "with what differs as change=NAME: KIND OPTIONS at PLACE"
+            form = "with the difference as change=NAME: KIND OPTIONS at PLACE"
             yield f"{text}, {form}; or repeat both runs and name them as RUN+RUN"
     if _disturbed(of):
-        yield "Repeat both runs while nothing else uses the CPUs: labkit doctor says what does"
+        yield "Repeat both runs while nothing else uses the CPUs: labkit doctor names the programs that do"
     if "counters" not in observers:
-        text = "Where packets are lost, and how large they are, the kernel's counters know"
+        text = "To see where packets are lost and how large they are, record the kernel's counters"
         yield f"{text}: {rerun} observe=perf_record,counters"
     functions = [
         one.cause.function for one in order if one.cause is not None and one.cause.change == "changed"
     ][:3]
     if functions and not result.claims:
-        yield f"How long single calls take: {rerun} observe=function_times functions={','.join(functions)}"
+        yield (
+            f"To see how long single calls take, time them: {rerun} observe=function_times"
+            f" functions={','.join(functions)}"
+        )
     if not result.claims and not _disturbed(of):
         count = 4 * max(map(len, of.rounds))
-        yield f"A smaller difference shows in more rounds: {rerun} observe=perf_record,counters profile_rounds={count}"
+        yield f"More rounds detect a smaller difference: {rerun} observe=perf_record,counters profile_rounds={count}"
 
 
 def _topology(of: Evidence, side: int) -> str:

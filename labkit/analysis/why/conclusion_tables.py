@@ -35,14 +35,14 @@ def settings(of: Conclusion) -> Table:
     """Return the table of differing settings: requested ones first, then those that can affect packets or CPU time."""
     title = "What differs between the sides"
     if not of.settings:
-        return title, "Nothing that labkit records differs but the time of the run.", None
+        return title, "Only the time of the run differs among all that labkit records.", None
     lines = [
         {
             "setting": one.name,
             "where": ", ".join(one.places) or "–",
             "left": one.left,
             "right": one.right,
-            "may matter": "asked for" if one.parameters else "yes" if one.relevant else "hardly",
+            "may matter": "requested" if one.parameters else "yes" if one.relevant else "hardly",
             "code that it changes": ", ".join(path.name for path in one.paths[:3]) or "–",
         }
         for one in of.settings[: 5 * MOST]
@@ -66,8 +66,8 @@ def work(of: Conclusion) -> Table:
         "in all": _line(split, split.total, *_costs(split, split.total.left, split.total.right)),
     }  # fmt: skip
     words = (
-        f"Cost per {split.unit.words} = packets spent for each that arrived times CPU time of each stage for a packet"
-        " that passed it. The differences add up, with each factor weighted by the mean of both sides of the other."
+        f"Cost per {split.unit.words} = packets sent for each that arrived × CPU time of each stage for a packet that"
+        " passes it. The differences add up: each factor is weighted by the mean of the other factor over both sides."
     )
     table = pd.DataFrame(lines).T
     table.columns.name = "stage"
@@ -83,6 +83,6 @@ def _line(split: Split, size: Estimate, left: str, right: str) -> dict[str, str]
     return {
         "left": left,
         "right": right,
-        f"difference, {split.unit.unit}": units.give_or_take(size.difference / by, size.half / by, sign=True),
+        f"difference, {split.unit.unit}": units.plus_minus(size.difference / by, size.half / by, sign=True),
         "differs": "yes" if size.certain else "no",
     }

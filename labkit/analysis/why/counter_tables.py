@@ -28,7 +28,7 @@ REPEATS = 0.02  # counters agree if their values relative to their means differ 
 SHOWN = 6  # names listed in a sentence
 THOUSAND = 1000
 CLOCK, NS = ", s", 1e9  # the suffix of names of times, which are compared in whole nanoseconds
-LEFT_OUT = " Left out, as nothing arrived or it is not known how much: {}."
+LEFT_OUT = " Left out, because nothing arrived or the amount is unknown: {}."
 IN_GUESTS = ("guest", "shared_guest")  # endpoints
 NOT = "Not recorded: run it with observe={}."
 
@@ -94,7 +94,7 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
     everywhere = set(of_each[0]).intersection(*of_each)
     for name in dict.fromkeys(name for names in of_each for name in names):
         if name not in everywhere:
-            absent.setdefault(name.removesuffix(CLOCK), "it was not asked for in every round")
+            absent.setdefault(name.removesuffix(CLOCK), "it was not requested in every round")
     shared: Counted = [
         [({name: report[name] for name in everywhere}, work) for report, work in rounds] for rounds in counts
     ]
@@ -118,7 +118,10 @@ def _counters(point: ProfiledPoint) -> Table:
         [(_flat(report), _work(point, report, row)) for report, row in rounds] for rounds in seen
     ]
     table, left_out = _compared(point, counts, everything=False)
-    words = f"{_units(point)[1]}: what differs by more than the spread between rounds, the most first."
+    words = (
+        f"{_units(point)[1]}: the counters that differ by more than the spread between rounds, largest"
+        " difference first."
+    )
     if not len(table):
         words = "No counter differs by more than the spread between rounds." if all(_usable(counts)) else ""
     words = " ".join([f"{words}{left_out}{in_guests(seen)}".strip(), *point.doubts("counters")])
@@ -144,11 +147,11 @@ def _cpu_time(point: ProfiledPoint) -> Table:
                 times[f"softirq on CPU {cpu}{CLOCK}"] += kinds.get("softirq_s", 0.0)
             for guest, its in report.get("guests", {}).items():
                 own_s = sum(kinds.get("softirq_s", 0.0) for kinds in its["cpus"].values())
-                times[f"softirq in the guest {numberless(guest)}{CLOCK}"] += own_s
+                times[f"softirq in the guest {without_pair_number(guest)}{CLOCK}"] += own_s
             counts[-1].append((times, work if has_known_work(busy_s) else math.nan))
     table, left_out = _compared(point, counts, everything=True, one=of.one, unit_s=of.unit_s)
     table.index = [str(name).replace(CLOCK, f", {of.unit}") for name in table.index]
-    words = f"Per {of.words}; the kernel counts it in steps of a tick.{left_out}"
+    words = f"Per {of.words}. The kernel counts CPU time in steps of a clock tick.{left_out}"
     return title, words, table if len(table) else None
 
 
@@ -166,7 +169,10 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
     number_texts = [_actions(name, rounds) for name, rounds in zip(_heads(point), seen, strict=True)]
     if all(_usable(counts)):
         table, left_out = _compared(point, counts, everything=False, one=float(THOUSAND))
-        words = f"Per 1,000 packets that the switch looked up: what differs most.{left_out} {' '.join(number_texts)}"
+        words = (
+            f"Per 1,000 packets that the switch looked up: the counters that differ most.{left_out}"
+            f" {' '.join(number_texts)}"
+        )
         yield title, words, table if len(table) else None
     else:
         yield title, " ".join(number_texts), None
@@ -189,7 +195,7 @@ def _actions(name: str, rounds: list[tuple[dict[str, Any], pd.Series]]) -> str:
     """Return a sentence with the actions of the flow that had most packets in the last round."""
     flows = rounds[-1][0].get("flows", []) if rounds else []
     if not flows:
-        return f"{name}: no switch, or no flow in it."
+        return f"{name}: it has no switch, or its switch has no flow."
     return f"{name}: the busiest flow has the actions {flows[0]['actions']}."
 
 
@@ -229,7 +235,7 @@ def _flat(report: dict[str, Any]) -> dict[str, int]:
             for group, counts in kind.items():
                 for name, count in counts.items():
                     if isinstance(count, int | float):
-                        result[f"{numberless(space)}: {group} {name}"] += round(count)
+                        result[f"{without_pair_number(space)}: {group} {name}"] += round(count)
     cpus = {"CPUs": report} | {
         f"CPUs of the guest {name}": its for name, its in report.get("guests", {}).items()
     }
@@ -237,7 +243,7 @@ def _flat(report: dict[str, Any]) -> dict[str, int]:
         for counts in its.get("cpus", {}).values():
             for name, count in counts.items():
                 if isinstance(count, int | float) and not name.endswith("_s"):
-                    result[f"{numberless(place)}: {name}"] += round(count)
+                    result[f"{without_pair_number(place)}: {name}"] += round(count)
     return dict(result)
 
 
@@ -250,11 +256,11 @@ def in_guests(seen: Observed) -> str:
         absent = " and ".join(
             dict.fromkeys(report["not_read"] for report, _ in rounds if "not_read" in report)
         )
-        return f" Ends in guests have the counters of the guests' own kernels{absent and f'; not read: {absent}'}."
-    return " What is counted is this machine's half: the guests' own counters were not read."
+        return f" Counters of endpoints in guests are those of the guests' kernels{absent and f'; not read: {absent}'}."
+    return " Only this machine's counters are here: the guests' counters were not read."
 
 
-def numberless(text: str) -> str:
+def without_pair_number(text: str) -> str:
     """Remove the pair's number: `client3:eth0 sends` becomes `client:eth0 sends`."""
     return re.sub(r"\b(client|server)\d+\b", r"\1", text)
 
@@ -322,7 +328,7 @@ def _with_repeats(names: Sequence[str], at: int, others: Sequence[int]) -> str:
         return names[at]
     shown = ", ".join(names[one] for one in others[:SHOWN])
     more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
-    return f"{names[at]} (the same say {shown}{more})"
+    return f"{names[at]} (equal: {shown}{more})"
 
 
 def _on_both(counts: Counted) -> tuple[list[str], str]:
@@ -361,7 +367,7 @@ def _left_out(heads: Sequence[str], counts: Counted) -> str:
 
 def number_texts(middle: Any, half: Any, sign: bool = False) -> list[str]:
     """Return each number as text with half its interval."""
-    return [units.give_or_take(float(one), float(by), sign) for one, by in zip(middle, half, strict=True)]
+    return [units.plus_minus(float(one), float(by), sign) for one, by in zip(middle, half, strict=True)]
 
 
 def others(point: ProfiledPoint, known: Set[str]) -> Iterator[Table]:
@@ -400,9 +406,9 @@ def overhead(point: ProfiledPoint) -> Table:
                 effect.ratio, effect.low, effect.high
             )
     if not result:
-        return "What observing cost", "Not known.", None
+        return "What the observers cost", "Not known.", None
     return (
-        "What observing cost",
-        f"{'Rate of pings' if point.protocol == 'ping' else 'Throughput'} with the observer, to that without.",
+        "What the observers cost",
+        f"{'Rate of pings' if point.protocol == 'ping' else 'Throughput'} with the observer, relative to that without.",
         pd.DataFrame(result).T.fillna("–"),
     )

@@ -46,7 +46,7 @@ def table(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
     for name in names:
         values = [np.array([each[name] for each in rounds]) for rounds in sides]
         own = {
-            head: units.give_or_take(float(of.mean()), half_interval(of))
+            head: units.plus_minus(float(of.mean()), half_interval(of))
             for head, of in zip(heads, values, strict=True)
         }
         paired = len(values[0]) == len(values[1]) and min(of.min() for of in values) > 0

@@ -19,9 +19,9 @@ from labkit.analysis.why.selection import ProfiledPoint
 TITLE = "Function times"
 OBSERVER = "function_times"
 WORDS = (
-    "Per {}. Means of the rounds; what all calls took together has its 95 % interval. A time is from a function's first"
-    " instruction to its return, with what it calls, what interrupts it, and the tracer's own cost in it; times of"
-    " functions that call each other overlap."
+    "Per {}. Means of the rounds; the total of all calls has its 95 % interval. A time is from a function's first"
+    " instruction to its return. It includes callees, interrupts and the tracer's own cost, so times of functions that"
+    " call each other overlap."
 )
 NS, US = 1e9, 1e6
 MANY = 100  # from here on, means are shown without decimals, which carry no information
@@ -62,8 +62,8 @@ def _tracers(sides: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> list[str]:
         for name, (_, rounds) in sides.items()
     }
     if len(set(by.values())) > 1:
-        number_texts = ", ".join(f"{name} by {tracer or 'what is not known'}" for name, tracer in by.items())
-        return [f"Timed by different tracers, whose times are not to be compared: {number_texts}."]
+        number_texts = ", ".join(f"{name} by {tracer or 'an unknown tracer'}" for name, tracer in by.items())
+        return [f"Different tracers took the times, so do not compare them: {number_texts}."]
     return [f"Timed by {tracer}." for tracer in set(by.values()) if tracer]
 
 

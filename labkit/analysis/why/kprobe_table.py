@@ -25,9 +25,9 @@ def tables(point: ProfiledPoint) -> Iterator[Table]:
     heads = [name for name, _ in list(point.named_sides())[:2]]
     columns = {head: _shares(rounds) for head, rounds in zip(heads, sides, strict=True)}
     words = (
-        f"Calls of {' and '.join(functions)} on the whole machine: the mean of the rounds. Processes and values have"
-        " their shares of the events that the kernel's buffer kept. A process is the one that ran when the call came:"
-        " an interrupt comes during any."
+        f"Calls of {' and '.join(functions)} on the whole machine: the mean of the rounds. The shares of processes and"
+        " values are of the events that the kernel's buffer kept. The process is the one that ran at the call. An"
+        " interrupt can come during any process."
     )
     doubts = point.doubts(OBSERVER)
     yield "Calls that kprobe recorded", " ".join([words, *doubts]), pd.DataFrame(columns).fillna("–")

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis.flame.significance import half_interval
-from labkit.analysis.why.counter_tables import NOT, Table, in_guests, numberless, observed_by
+from labkit.analysis.why.counter_tables import NOT, Table, in_guests, observed_by, without_pair_number
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.common.units import give_or_take
+from labkit.common.units import plus_minus
 
 ALL, FRAMES = "in all", "frames: "
 
@@ -30,21 +30,19 @@ def table(point: ProfiledPoint) -> Table:
         for place in dict.fromkeys(place for result in hops for place in result):
             shares = np.array([result.get(place, 0.0) for result in hops])
             columns.setdefault(name, {})[place] = (
-                f"{give_or_take(100 * shares.mean(), 100 * half_interval(shares))} %"
+                f"{plus_minus(100 * shares.mean(), 100 * half_interval(shares))} %"
             )
         for pair in (pair for report, _ in rounds for pair in report.get("loss", []) if pair.get("unit")):
             units[name] = pair["unit"]
     if not columns:
-        return title, f"The way of the packets is not known.{in_guests(seen)}", None
+        return title, f"The path of the packets is not known.{in_guests(seen)}", None
     places = _merged([[place for place in own if place != ALL] for own in columns.values()])
     shown = pd.DataFrame(columns).reindex([*places, ALL]).fillna("–")
-    words = f"Of {_sent(units)}; mean of the rounds with its 95 % interval; hops in the order of the way."
+    words = f"Of {_sent(units)}; mean of the rounds with its 95 % interval; hops in the order of the path."
     if any(place.startswith(FRAMES) for place in places):
-        words += (
-            " Frames that are fragments, or have others in them, stand apart: of the frames that were sent."
-        )
+        words += " Fragments and encapsulating frames are listed separately, as shares of the frames that were sent."
     if point.protocol == "udp" and "frames" in units.values():
-        words += " What sockets lost is not in it."
+        words += " Losses at sockets are not included."
     return title, words + in_guests(seen), shown
 
 
@@ -88,6 +86,6 @@ def _shares(pairs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     result: Counter[str] = Counter()
     for one in pairs:
         for hop in one["hops"]:
-            result[numberless(hop["at"])] += hop["lost_count"] or 0
+            result[without_pair_number(hop["at"])] += hop["lost_count"] or 0
         result["unexplained"] += one.get("unexplained_count") or 0
     return {place: count / sent for place, count in result.items()} if sent else {}

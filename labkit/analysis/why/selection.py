@@ -106,12 +106,12 @@ def select_sides(left: str, right: str | None) -> Sides:
     A value that only one side names holds for both. Raises BadInput if the texts do not name two different sides.
     """
     folders, arm, given = _named(left, None)
-    assert folders is not None, "there is no other side to have it from"
+    assert folders is not None, "the first side needs a folder, because no other side can supply it"
     one = other = _read(folders)
     more: Values = {}
     if right is None:
         if arm:
-            raise BadInput(f"{left} is one arm: name the one to compare it with, too")
+            raise BadInput(f"{left} is one arm: also name the arm to compare it with")
         arms = _usual(one)
     else:
         elsewhere, second, more = _named(right, one)
@@ -120,7 +120,7 @@ def select_sides(left: str, right: str | None) -> Sides:
         arms = (first, _arm(other, second or (first if elsewhere is None else None)))
     values = _values(one, arms[0], {**more, **given}), _values(other, arms[1], {**given, **more})
     if one is other and arms[0] == arms[1] and values[0] == values[1]:
-        raise BadInput(f"{left} and {right} are the same; two points of an arm are named as {FORM} each")
+        raise BadInput(f"{left} and {right} are the same: name two points of an arm as {FORM} each")
     again, apart = f"{arms[0]}{AGAIN}", _differing(*values)
     sides = [
         _side(_name(name, own, apart, run, beside), run, name, own)
@@ -157,7 +157,8 @@ def points(sides: Sides) -> Iterator[ProfiledPoint]:
     by = shared_parameters(sides)
     if "protocol" not in by:
         raise BadInput(
-            f"{sides[0].name} and {sides[1].name} are loads of two kinds: no unit of work is common to them"
+            f"{sides[0].name} and {sides[1].name} have loads without a common unit of work: name two loads"
+            " of one protocol"
         )
     left, right, control = ({} if one is None else dict(load.groups(one.profiles, by)) for one in sides)
     common = [(key, key) for key in left if key in right]
@@ -184,10 +185,10 @@ def _same(one: tuple[Path, ...], other: tuple[Path, ...]) -> bool:
 def _nothing(sides: Sides, by: list[str]) -> str:
     """Return the reason why there is no point to compare."""
     if bare := [one.name for one in sides[:2] if one is not None and one.profiles.empty]:
-        return f"{' and '.join(bare)} was not profiled: run it with observe=perf_record"
+        return f"{' and '.join(bare)} was not profiled: measure it with observe=perf_record"
     apart = load.apart(sides[0].profiles, sides[1].profiles, by)
     lines = f"; they differ in {', '.join(apart)}: name the points of both, as {FORM}" if apart else ""
-    return f"no point is common{lines}"
+    return f"they have no point in common{lines}"
 
 
 def _differing(left: Values, right: Values) -> list[str]:
@@ -205,9 +206,9 @@ def _named(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | 
         name, equals, value = last.partition("=")
         if not equals:
             arms = f"; its arms are {', '.join(left.arms())}" if left else ""
-            raise BadInput(f"{text} is no folder of a run, and no FOLDER:ARM{arms}")
+            raise BadInput(f"{text} is neither the folder of a run nor FOLDER:ARM{arms}")
         if name in values:
-            raise BadInput(f"{text} names {name} twice: a side is one point")
+            raise BadInput(f"{text} names {name} twice: name each parameter once")
         values[name] = value
     return *result, dict(reversed(values.items()))
 
@@ -246,7 +247,7 @@ def _usual(run: Run) -> tuple[str, str]:
     baseline, variants = run.arms("baseline"), run.arms("variant")
     if len(variants) != 1 or len(baseline) != 1:
         raise BadInput(
-            f"{run.folder} has the arms {', '.join(run.arms())}: say which two, as {run.folder}:ARM"
+            f"{run.folder} has the arms {', '.join(run.arms())}: name two of them as {run.folder}:ARM"
         )
     return baseline[0], variants[0]
 
@@ -260,7 +261,7 @@ def _arm(run: Run, name: str | None) -> str:
         raise BadInput(f"{run.folder} has no arm {name}; there are {', '.join(there)}")
     first = [arm for arm in there if not arm.endswith(AGAIN)]
     if not name and len(first) != 1:
-        raise BadInput(f"{run.folder} has the arms {', '.join(first)}: say which, as {run.folder}:ARM")
+        raise BadInput(f"{run.folder} has the arms {', '.join(first)}: name one of them as {run.folder}:ARM")
     return first[0]
 
 
@@ -274,10 +275,10 @@ def _values(run: Run, arm: str, given: Values) -> Values:
             there = [
                 f"{one} ({', '.join(load.values(rows[one]))})" for one in POINT if rows[one].notna().any()
             ]
-            raise BadInput(f"{name!r} is no parameter of a point; {where} has {', '.join(there)}")
+            raise BadInput(f"{name!r} is not a parameter of a point; {where} has {', '.join(there)}")
         report = {value.casefold(): value for value in load.values(rows[name])}
         if (value := report.get(_number_text(name, text).casefold())) is None:
-            raise BadInput(f"{where} has no {name}={text}; {name} is {' or '.join(report.values())}")
+            raise BadInput(f"{where} has no {name}={text}; it has {name}={' or '.join(report.values())}")
         result[name] = value
         rows = having(rows, {name: value})
     return result

@@ -13,19 +13,19 @@ from labkit.analysis.why import selection
 from labkit.analysis.why.selection import ProfiledArm, Sides
 from labkit.common.errors import BadInput
 
-NOTHING = "Nothing was measured that tells the two apart."
-TWO_RUNS = "The speed of different {} of two runs is not compared: measure them in one."
+NOTHING = "No measurement compares the two sides."
+TWO_RUNS = "Speeds of different {} are not compared between two runs: measure them in one run."
 NO_CONTROL = (
-    "This is no verdict: a round sets each point up once, so nothing shows what two set-ups of one point differ by"
-    " (there is no A/A control of two points)."
+    "This is not a verdict: each round sets a point up once, so the difference between two set-ups of one point is"
+    " unknown (two points have no A/A control)."
 )
 CONTROL = (
-    "The A/A control of profiles, {}, was measured in the set-up of the left side; what set-ups differ by is in the"
-    " spread between rounds."
+    "The A/A control of the profiles, {}, was measured in the set-up of the left side. The spread between rounds"
+    " includes the differences between set-ups."
 )
 SIZES = (
-    "Counted are datagrams, which are not of one size on both sides: bits would be no fair ratio. Costs are those of a"
-    " datagram that arrived (a packet, below), whatever its size."
+    "The ratio counts datagrams, not bits, because their sizes differ between the sides. Costs are those of a datagram"
+    " that arrived (called a packet below), whatever its size."
 )
 COUNT = "throughput_pps"
 WORDS = {
@@ -102,7 +102,7 @@ def _by_round(rows: pd.DataFrame, metric: str) -> dict[float, float]:
     """Return the logarithm of the metric for each round: the Hodges-Lehmann estimate, because slices have heavy
     tails."""
     values = rows[metric].astype(float)
-    values = values.clip(lower=load.least_fed(values))
+    values = values.clip(lower=load.starved_limit(values))
     values = values[values.gt(0)]
     return {
         float(str(number)): stats.centre(np.log(some.to_numpy()))

@@ -21,7 +21,7 @@ from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.load_profiles import OBSERVER, WITHIN, arm, observed, usual
 from labkit.analysis.flame.profile import PER, CostUnit
 from labkit.analysis.flame.significance import Floats
-from labkit.analysis.why.counter_tables import numberless
+from labkit.analysis.why.counter_tables import without_pair_number
 from labkit.analysis.why.selection import ProfiledPoint
 
 SEND, RECEIVE, READ, REST = "sending", "receiving in the kernel", "reading by the program", "everything else"
@@ -167,7 +167,7 @@ def lost_at(rows: pd.DataFrame) -> dict[str, float]:
     for report in own.get("observed", ()):
         for pair in observed(report).get("loss", []):
             for hop in pair.get("hops", []) if pair.get("unit") == "datagrams" else []:
-                result[numberless(hop["at"])] += max(hop.get("lost_count") or 0, 0)
+                result[without_pair_number(hop["at"])] += max(hop.get("lost_count") or 0, 0)
     total = sum(result.values())
     return {place: count / total for place, count in result.most_common() if count} if total else {}
 

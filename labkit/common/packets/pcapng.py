@@ -163,7 +163,7 @@ def _option(code: int, value: bytes = b"") -> bytes:
 
 def _blocks(content: bytes) -> Iterator[tuple[int, bytes]]:
     if content[:4] != struct.pack("<I", SECTION) or content[8:12] != struct.pack("<I", MAGIC):
-        raise ValueError("this is no capture of labkit's (pcapng)")
+        raise ValueError("this is not a capture by labkit (pcapng)")
     at = 0
     while at + 12 <= len(content):
         kind, total = struct.unpack_from("<II", content, at)

@@ -51,12 +51,12 @@ class Caller:
         for work in (self._listen, _beat):
             threading.Thread(target=work, daemon=True).start()
 
-    def speaks_to(self, talk: process.Conversing) -> None:
+    def attach(self, talk: process.Conversing) -> None:
         """Pass lines on to this conversation from now on, earlier ones first."""
         with self._telling:
             self._talk = talk
             for line in self._early:
-                talk.tell(line)
+                talk.send(line)
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
@@ -65,7 +65,7 @@ class Caller:
                 continue
             with self._telling:
                 if self._talk:
-                    self._talk.tell(text)
+                    self._talk.send(text)
                 else:
                     self._early.append(text)
         os._exit(1)
@@ -82,7 +82,7 @@ def _beat() -> None:
 
 def _answer(request: dict[str, Any], caller: Caller) -> None:
     with local.conversation(request) as talk:
-        caller.speaks_to(talk)
+        caller.attach(talk)
         for line in talk.lines():
             _pass_on(line)
         say({"event": "ended", "words": talk.words()})

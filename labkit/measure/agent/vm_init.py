@@ -39,7 +39,7 @@ MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x4000, 1 << 18, 2, 4, 8  #
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Gone(Exception):
+class Disconnected(Exception):
     """The host has disconnected from the port."""
 
 
@@ -69,14 +69,14 @@ class Port:
                 pass
 
     def write(self, data: bytes) -> None:
-        """Write all data. Raises Gone."""
+        """Write all data. Raises Disconnected."""
         left = memoryview(data)
         while left:
             try:
                 left = left[os.write(self.fd, left) :]
             except BlockingIOError:
                 if not self.connected():
-                    raise Gone from None
+                    raise Disconnected from None
                 select.select([], [self.fd], [], 0.1)
 
     def say(self, event: dict[str, Any]) -> None:
@@ -97,40 +97,40 @@ def _port() -> str:
 
 
 class Child:
-    """The process that answers one request. `tell` and `heard` are pipes to its standard streams."""
+    """The process that answers one request. `stdin` and `stdout` are pipes to its standard streams."""
 
     def __init__(self, report: dict[str, Any]) -> None:
         self.stderr: IO[bytes] = tempfile.TemporaryFile()
-        reads, self.tell = os.pipe()
-        self.heard, writes = os.pipe()
+        reads, self.stdin = os.pipe()
+        self.stdout, writes = os.pipe()
         home = os.open("/proc/self/ns/pid", os.O_RDONLY)
         _call("unshare", CLONE_NEWPID)  # applies to children; this process stays in its namespace
         self.pid = os.fork()
         if self.pid == 0:
             for number, fd in enumerate((reads, writes, self.stderr.fileno())):
                 os.dup2(fd, number)
-            for fd in (reads, writes, self.tell, self.heard, home):
+            for fd in (reads, writes, self.stdin, self.stdout, home):
                 os.close(fd)
             _become_agent()
         _call("setns", home, CLONE_NEWPID)
         for fd in (reads, writes, home):
             os.close(fd)
-        os.write(self.tell, msgspec.json.encode(report) + b"\n")
+        os.write(self.stdin, msgspec.json.encode(report) + b"\n")
 
     def end(self) -> str:
         """Kill it with everything that it started, and return how it ended, in words."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
-        os.close(self.tell)
-        os.close(self.heard)
+        os.close(self.stdin)
+        os.close(self.stdout)
         self.stderr.seek(0)
         last = self.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
         self.stderr.close()
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
         if code == -signal.SIGKILL and _out_of_memory():
-            how += ", as the lab VM was out of memory (memory_mib gives it more)"
+            how += ", because the lab VM was out of memory (memory_mib gives it more)"
         return f"{how}{': ' if last else ''}{''.join(last)}"
 
 
@@ -171,7 +171,7 @@ def _converse(port: Port, report: dict[str, Any]) -> None:
     """Serve one request, from its first line to the end of its process."""
     line = b""
     while not line.endswith(b"\n"):
-        line += _heard(port)
+        line += _input_of(port)
     first, _, rest = line.partition(b"\n")
     child = Child(report | msgspec.json.decode(first))
     words = ""
@@ -182,29 +182,29 @@ def _converse(port: Port, report: dict[str, Any]) -> None:
     port.say({"event": "over", "words": words})
 
 
-def _heard(port: Port) -> bytes:
-    """Return the next input from the host. Raises Gone."""
+def _input_of(port: Port) -> bytes:
+    """Return the next input from the host. Raises Disconnected."""
     while True:
         select.select([port.fd], [], [], BEAT_S)
         with contextlib.suppress(BlockingIOError):
             if data := os.read(port.fd, 65536):
                 return data
-            raise Gone
+            raise Disconnected
 
 
 def _relay(port: Port, child: Child, rest: bytes) -> None:
-    """Pass lines on in both directions until the child closes its output. Raises Gone."""
+    """Pass lines on in both directions until the child closes its output. Raises Disconnected."""
     if rest:
-        os.write(child.tell, rest)
+        os.write(child.stdin, rest)
     beaten, between_lines = time.monotonic(), True
     while True:
-        ready, _, _ = select.select([port.fd, child.heard], [], [], BEAT_S)
+        ready, _, _ = select.select([port.fd, child.stdout], [], [], BEAT_S)
         if port.fd in ready:
-            data = _heard(port)
+            data = _input_of(port)
             with contextlib.suppress(BrokenPipeError):
-                os.write(child.tell, data)
-        if child.heard in ready:
-            data = os.read(child.heard, 65536)
+                os.write(child.stdin, data)
+        if child.stdout in ready:
+            data = os.read(child.stdout, 65536)
             if not data:
                 return
             port.write(data)
@@ -262,7 +262,7 @@ def main() -> None:
             time.sleep(0.02)
             continue
         port.drain()
-        with contextlib.suppress(Gone):
+        with contextlib.suppress(Disconnected):
             port.say({"event": "hello", "labkit": labkit.__version__, "problem": result["problem"]})
             _converse(port, result["report"])
             while port.connected():  # let the host read the end first

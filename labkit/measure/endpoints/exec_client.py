@@ -35,7 +35,7 @@ BEGIN_S = (
 )
 
 
-class Over(Exception):
+class Disconnected(Exception):
     """The server has gone."""
 
 
@@ -49,7 +49,7 @@ class Conversation:
     def __init__(self, folder: str, port: int | None = None, check: Callable[[], None] | None = None) -> None:
         self._frames = exec_server.Frames()
         self._lock: int | None = None
-        self.heard_before: list[tuple[bytes, bytes]] = []
+        self.received_before: list[tuple[bytes, bytes]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         deadline = time.monotonic() + (PATIENCE_S if check is None else math.inf)
         try:
@@ -89,7 +89,7 @@ class Conversation:
                 continue
             data = self._socket.recv(exec_server.BLOCK)
             if not data:
-                raise Over
+                raise Disconnected
             seen = (seen + data)[-2 * exec_server.BLOCK :]
 
     def _waited(self, deadline: float, check: Callable[[], None] | None) -> None:
@@ -110,32 +110,32 @@ class Conversation:
             os.close(self._lock)
             self._lock = None
 
-    def tell(self, kind: bytes, content: bytes = b"") -> None:
-        """Send a frame. Raises Over."""
+    def send(self, kind: bytes, content: bytes = b"") -> None:
+        """Send a frame. Raises Disconnected."""
         try:
             self._socket.sendall(exec_server.frame(kind, content))
         except OSError:
-            raise Over from None
+            raise Disconnected from None
 
-    def heard(self, timeout_s: float | None = None) -> list[tuple[bytes, bytes]]:
-        """Return the received frames; none after `timeout_s`. Raises Over."""
-        if self.heard_before:
-            result, self.heard_before = self.heard_before, []
+    def received(self, timeout_s: float | None = None) -> list[tuple[bytes, bytes]]:
+        """Return the received frames; none after `timeout_s`. Raises Disconnected."""
+        if self.received_before:
+            result, self.received_before = self.received_before, []
             return result
         if not select.select([self._socket], [], [], timeout_s)[0]:
             return []
         data = self._socket.recv(exec_server.BLOCK)
         if not data:
-            raise Over
+            raise Disconnected
         return list(self._frames.add(data))
 
     def ask(self, kind: bytes, content: bytes, patience_s: float = PATIENCE_S) -> bytes:
         """Read a file (F) and return its content, or write one (W). Raises OSError from the server, or
         TimeoutError."""
-        self.tell(kind, content)
+        self.send(kind, content)
         deadline = time.monotonic() + patience_s
         while (rest := deadline - time.monotonic()) > 0:
-            for lines, value in self.heard(rest):
+            for lines, value in self.received(rest):
                 if lines == b"V":
                     return value
                 if lines == b"N":
@@ -152,13 +152,13 @@ def begun(folder: str, words: list[str], held: bool) -> Conversation:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         talk = Conversation(folder)
-        talk.tell(b"T" if held else b"R", b"\0".join(os.fsencode(word) for word in words))
+        talk.send(b"T" if held else b"R", b"\0".join(os.fsencode(word) for word in words))
         until = time.monotonic() + BEGIN_S
         while (rest := until - time.monotonic()) > 0:
-            heard = talk.heard(rest)
-            kinds = [kind for kind, _ in heard]
+            received = talk.received(rest)
+            kinds = [kind for kind, _ in received]
             if b"B" in kinds:  # the program may already have ended
-                talk.heard_before = heard[kinds.index(b"B") + 1 :]
+                talk.received_before = received[kinds.index(b"B") + 1 :]
                 return talk
         talk.close()
         if time.monotonic() > deadline:
@@ -170,14 +170,14 @@ def _relay(talk: Conversation, caught: int) -> int:
     """Pass on output and signals until the program has ended; return its exit code."""
     code: int | None = None
     while code is None:
-        waits = [] if talk.heard_before else [talk.fileno(), caught]
+        waits = [] if talk.received_before else [talk.fileno(), caught]
         ready = select.select(waits, [], [])[0] if waits else [talk.fileno()]
         if caught in ready:
             for number in os.read(caught, 64):
                 passed = signal.SIGSTOP if number == signal.SIGTSTP else number
-                talk.tell(b"S", b"%d" % passed)
+                talk.send(b"S", b"%d" % passed)
         if talk.fileno() in ready:
-            for kind, content in talk.heard():
+            for kind, content in talk.received():
                 if kind in (b"O", b"X"):
                     _write(1 if kind == b"O" else 2, content)
                 elif kind == b"D":
@@ -204,9 +204,9 @@ def main() -> int:
         if held:
             os.kill(os.getpid(), signal.SIGSTOP)  # continuing this process continues the program
         code = _relay(talk, caught)
-    except (Over, OSError) as error:
+    except (Disconnected, OSError) as error:
         words_of = f": {error}" if str(error) else ""
-        _write(2, f"{os.path.basename(folder)} has gone, or does not answer{words_of}\n".encode())
+        _write(2, f"{os.path.basename(folder)} no longer exists, or does not answer{words_of}\n".encode())
         return 125
     if code < 0:  # end by the same signal
         if -code not in (signal.SIGKILL, signal.SIGSTOP):

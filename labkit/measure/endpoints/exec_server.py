@@ -60,7 +60,7 @@ class Frames:
         return result
 
 
-class Gone(Exception):
+class Disconnected(Exception):
     """The client has disconnected."""
 
 
@@ -81,29 +81,29 @@ class Line:
         return not self._hup.poll(0)
 
     def read(self) -> bytes:
-        """Return the received data. Raises Gone."""
+        """Return the received data. Raises Disconnected."""
         try:
             data = os.read(self.fd, BLOCK)
         except BlockingIOError:
             return b""
         except OSError:
-            raise Gone from None
+            raise Disconnected from None
         if not data:
-            raise Gone
+            raise Disconnected
         return data
 
     def say(self, kind: bytes, content: bytes = b"") -> None:
-        """Write a frame. Raises Gone."""
+        """Write a frame. Raises Disconnected."""
         left = frame(kind, content)
         while left:
             try:
                 left = left[os.write(self.fd, left) :]
             except BlockingIOError:
                 if not self.connected():
-                    raise Gone from None
+                    raise Disconnected from None
                 select.select([], [self.fd], [], 0.1)
             except OSError:
-                raise Gone from None
+                raise Disconnected from None
 
 
 class Program:
@@ -209,7 +209,7 @@ def converse(line: Line) -> None:
                     _file(line, kind, content)
             if program is not None:
                 program = _watch(line, program, ready)
-    except Gone:
+    except Disconnected:
         pass
     finally:
         if program is not None:
@@ -285,7 +285,7 @@ def _serve_port(line: Line) -> None:
         while line.read():  # discard input that was meant for an earlier program
             pass
         converse(line)
-    except Gone:
+    except Disconnected:
         pass
     os._exit(0)
 

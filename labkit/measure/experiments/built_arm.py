@@ -122,7 +122,7 @@ class BuiltArm(abc.ABC):
         if self.qdisc != baseline.qdisc and "qdisc" not in {one["setting"] for one in self.effects}:
             self.doubts.append(f"qdisc {self.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")
 
-    def stands_in(self, parameters: DatapathParameters) -> None:
+    def mark_as_replacement(self, parameters: DatapathParameters) -> None:
         """Add a doubt if this arm replaces the requested baseline."""
         first = Arm(parameters.topology_names[0], "baseline", parameters.endpoint[0])
         if self.arm.role == "baseline" and self.arm != first:

@@ -141,7 +141,7 @@ LACKING = (
 )
 
 
-def ended_well(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> str:
+def run_checked(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> str:
     """Return the output of a program. Raises Unsupported if its message says that the kernel lacks something, else
     Failed."""
     if ended.returncode == 0:
@@ -178,5 +178,5 @@ def no_guest(kind: str, place: Place) -> None:
     """Raise Unsupported for a place in the kernel of a guest."""
     if place.kernel is not None:
         raise Unsupported(
-            f"{kind} cannot be changed inside a guest yet: sysctl can, and everything in namespaces and containers"
+            f"{kind} cannot be changed inside a guest: use endpoint=namespace or container, or a sysctl"
         )

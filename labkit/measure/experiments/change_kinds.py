@@ -21,9 +21,9 @@ from labkit.measure.experiments.change_kind import (
     Place,
     State,
     digest,
-    ended_well,
     no_guest,
     refused,
+    run_checked,
     text_options,
 )
 from labkit.system import machine, netlink, process
@@ -56,7 +56,7 @@ def _pairs(kind: str, text: str) -> dict[str, Any]:
     """Parse `gro off tso off` into a mapping."""
     words = text.split()
     if not words or len(words) % 2:
-        raise BadInput(f"{kind} takes names with a value behind each: {text!r} is not")
+        raise BadInput(f"{kind} {text!r}: write names, each followed by its value")
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
@@ -79,7 +79,7 @@ class Sysctl(Kind):
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
-            raise BadInput(f"sysctl takes NAME=VALUE: {text!r} is not")
+            raise BadInput(f"sysctl {text!r}: write NAME=VALUE")
         return {name.strip(): value.strip()}
 
     def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Sysctl(Kind):
                 raise BadInput(f"sysctl {name}={value!r}: a value has letters, digits, spaces and . , : _ -")
             if not name.startswith(("net.", "net/")):
                 raise BadInput(
-                    f"sysctl {name}: only net. belongs to a namespace; machine_sysctl changes others"
+                    f"sysctl {name}: only net.* belongs to a namespace; use machine_sysctl for others"
                 )
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -184,7 +184,7 @@ class Nftables(Kind):
     def check(self, options: Mapping[str, Any]) -> None:
         text_options("nftables", options, "file", "rules", "digest")
         if digest(options["rules"].encode()) != options["digest"]:
-            raise BadInput("nftables: the rules do not have the digest that stands beside them")
+            raise BadInput("nftables: the rules do not match the digest beside them")
         # nft would read any file that the user can read, and quote it in its messages.
         if re.search(r"\binclude\b", options["rules"]):
             raise BadInput(
@@ -194,7 +194,7 @@ class Nftables(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("nftables", place)
-        listed = ended_well(place.program("nft", "list", "ruleset"), "nftables")
+        listed = run_checked(place.program("nft", "list", "ruleset"), "nftables")
         rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
         return {
             "nftables ruleset": f"{rules} lines of rules, {digest(listed.encode())[:19]}"
@@ -203,7 +203,7 @@ class Nftables(Kind):
         }
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        ended_well(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
+        run_checked(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
 
 
 class Conntrack(Nftables):
@@ -228,7 +228,7 @@ class Conntrack(Nftables):
             raise BadInput("conntrack takes on: without it the namespaces of a topology track no connections")
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        ended_well(
+        run_checked(
             place.program("nft", "-f", "-", text=self.RULES),
             "connection tracking by nftables",
             ("no such file",),
@@ -260,7 +260,7 @@ class Rules(Nftables):
         ]
         chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
         text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
-        ended_well(
+        run_checked(
             place.program("nft", "-f", "-", text=text),
             f"{options['count']} nftables rules",
             ("no such file",),
@@ -297,7 +297,7 @@ class Offload(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = ", ".join(f"{name} {value}" for name, value in options.items())
-        ended_well(
+        run_checked(
             place.program("ethtool", "-K", place.interface, *words),
             f"offload {report} of {place}",
             ("could not change",),
@@ -306,7 +306,7 @@ class Offload(Kind):
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():
             if after[OFFLOAD_NAMES.get(name, name)] != value:
-                raise Unsupported(f"{place} does not let its offload {name} be {value}")
+                raise Unsupported(f"{place} cannot set its offload {name} to {value}")
 
 
 class Counts(Kind):
@@ -325,12 +325,12 @@ class Counts(Kind):
     def check(self, options: Mapping[str, Any]) -> None:
         for name, value in options.items():
             if name not in ("rx", "tx", "combined", "other", "rx-mini", "rx-jumbo"):
-                raise BadInput(f"{self._name} {name}: there are rx, tx, combined, other, rx-mini, rx-jumbo")
+                raise BadInput(f"{self._name} {name}: choose rx, tx, combined, other, rx-mini, rx-jumbo")
             _number(f"{self._name} {name}", value, 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest(self._name, place)
-        text = ended_well(place.program("ethtool", self._get, place.interface), f"{self._name} of {place}")
+        text = run_checked(place.program("ethtool", self._get, place.interface), f"{self._name} of {place}")
         current = text.partition("Current hardware settings:")[2]
         return {
             f"{self._name} {name.strip().lower()}": value.strip()
@@ -341,7 +341,7 @@ class Counts(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = f"{self._name} {' '.join(words)} of {place}"
-        ended_well(place.program("ethtool", self._put, place.interface, *words), report)
+        run_checked(place.program("ethtool", self._put, place.interface, *words), report)
 
 
 class Mtu(Kind):
@@ -367,7 +367,7 @@ class Mtu(Kind):
                 netlink.set_link(_link(place).index, up=False, mtu_bytes=int(options["bytes"]))
             )
         except netlink.LinkError as error:
-            raise Failed(f"{place} does not take an MTU of {options['bytes']} bytes: {error}") from None
+            raise Failed(f"{place} does not accept an MTU of {options['bytes']} bytes: {error}") from None
 
 
 def _link(place: Place) -> netlink.Link:
@@ -391,7 +391,7 @@ class Qdisc(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("qdisc", place)
-        shown = ended_well(
+        shown = run_checked(
             place.program("tc", "qdisc", "show", "dev", place.interface), f"queueing disciplines of {place}"
         )
         lines = [line for line in shown.splitlines() if " clsact " not in line and " ingress " not in line]
@@ -400,7 +400,7 @@ class Qdisc(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = options["words"].split()
-        ended_well(
+        run_checked(
             place.program("tc", "qdisc", "replace", "dev", place.interface, "root", *words),
             f"qdisc {options['words']}",
             ("qdisc not found", "no such file"),
@@ -429,7 +429,7 @@ class Filter(Kind):
     def check(self, options: Mapping[str, Any]) -> None:
         text_options("tc_filter", options, "way", "words")
         if options["way"] not in self.WAYS:
-            raise BadInput(f"tc_filter {options['way']}: there are {', '.join(self.WAYS)}")
+            raise BadInput(f"tc_filter {options['way']}: choose {', '.join(self.WAYS)}")
         _tc_words("tc_filter", options["words"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -438,7 +438,7 @@ class Filter(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         _clsact(place, options["way"])
-        ended_well(
+        run_checked(
             place.program(
                 "tc", "filter", "add", "dev", place.interface, options["way"], *options["words"].split()
             ),
@@ -452,7 +452,7 @@ def _clsact(place: Place, way: str) -> None:
         return
     ended = place.program("tc", "qdisc", "add", "dev", place.interface, "clsact")
     if "exclusivity flag on" not in ended.stderr.lower() and "file exists" not in ended.stderr.lower():
-        ended_well(ended, "clsact, the place for filters", ("no such file",))
+        run_checked(ended, "clsact, the place for filters", ("no such file",))
 
 
 def _filters(place: Place, way: str) -> str:
@@ -478,7 +478,7 @@ class Bpf(Kind):
             content = bpf_object.passing(self._own)
             return self._options("pass", self._own, content)
         if len(words) not in (2, 3):
-            raise BadInput(f"{self._name} takes pass, or FILE SECTION sha256:DIGEST: {text!r} is not")
+            raise BadInput(f"{self._name} {text!r}: write pass, or FILE SECTION sha256:DIGEST")
         return self._read(words[0], words[1], words[2] if words[2:] else None, files)
 
     def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
@@ -492,9 +492,9 @@ class Bpf(Kind):
         content = files.read(name)
         own = digest(content)
         if parameters is None:
-            raise BadInput(f"{self._name} {name}: say which file it is by its digest, {own[:19]}")
+            raise BadInput(f"{self._name} {name}: add the digest of the file, {own[:19]}")
         if not re.fullmatch(SHORT_DIGEST, str(parameters)) or not own.startswith(str(parameters)):
-            raise BadInput(f"{self._name} {name}: its digest is {own[:19]}, and not {parameters}")
+            raise BadInput(f"{self._name} {name}: its digest is {own[:19]}, not {parameters}")
         return self._options(Path(name).name, section, content)
 
     @staticmethod
@@ -507,7 +507,7 @@ class Bpf(Kind):
         if not re.fullmatch(SECTION, options["section"]):
             raise BadInput(f"{self._name}: {options['section']!r} is not the name of a section")
         if digest(self._object(options)) != options["digest"]:
-            raise BadInput(f"{self._name}: the object does not have the digest that stands beside it")
+            raise BadInput(f"{self._name}: the object does not match the digest beside it")
 
     def _object(self, options: Mapping[str, Any]) -> bytes:
         try:
@@ -531,14 +531,14 @@ class Xdp(Bpf):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("xdp", place)
         [link] = json.loads(
-            ended_well(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
+            run_checked(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
         )
         program = link.get("xdp", {}).get("prog", {})
         return {"xdp": f"program of tag {program['tag']}" if program.get("tag") else "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         with self._file(options) as path:
-            ended_well(
+            run_checked(
                 place.program(
                     "ip", "link", "set", "dev", place.interface, "xdp", "obj", path, "sec", options["section"]
                 ),
@@ -559,7 +559,7 @@ class TcBpf(Bpf):
         _clsact(place, "ingress")
         words = ("bpf", "direct-action", "object-file")
         with self._file(options) as path:
-            ended_well(
+            run_checked(
                 place.program(
                     "tc",
                     "filter",
@@ -602,7 +602,7 @@ class Route(Kind):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("route", place)
         version = "-6" if ":" in options["to"] else "-4"
-        listed = ended_well(place.program("ip", version, "route", "show", "table", "main"), "routes")
+        listed = run_checked(place.program("ip", version, "route", "show", "table", "main"), "routes")
         return {"routes": " | ".join(line.strip() for line in listed.splitlines())}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
@@ -612,7 +612,7 @@ class Route(Kind):
             if name in options
             for word in (name, str(options[name]))
         ]
-        ended_well(
+        run_checked(
             place.program("ip", "route", "add", options["to"], *words, "dev", place.interface),
             f"route to {options['to']}",
         )
@@ -626,7 +626,7 @@ class Neighbour(Kind):
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
         words = text.split()
         if len(words) != 2:
-            raise BadInput(f"neighbour takes ADDRESS MAC: {text!r} is not")
+            raise BadInput(f"neighbour {text!r}: write ADDRESS MAC")
         return {"address": words[0], "mac": words[1]}
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -637,13 +637,13 @@ class Neighbour(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("neighbour", place)
-        shown = ended_well(place.program("ip", "neighbour", "show", "dev", place.interface), "neighbours")
+        shown = run_checked(place.program("ip", "neighbour", "show", "dev", place.interface), "neighbours")
         own = [line for line in shown.splitlines() if line.split()[:1] == [options["address"]]]
         return {f"neighbour {options['address']}": " ".join(own).strip() or "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [options["address"], "lladdr", options["mac"], "nud", "permanent", "dev", place.interface]
-        ended_well(place.program("ip", "neighbour", "replace", *words), f"neighbour {options['address']}")
+        run_checked(place.program("ip", "neighbour", "replace", *words), f"neighbour {options['address']}")
 
 
 def _address(kind: str, text: Any, prefix: bool = False) -> None:
@@ -736,7 +736,7 @@ class Parameter(Kind):
             return {self._only: text}
         name, equals, value = text.partition("=")
         if not equals:
-            raise BadInput(f"parameter takes NAME=VALUE: {text!r} is not")
+            raise BadInput(f"parameter {text!r}: write NAME=VALUE")
         return {name.strip(): value.strip()}
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -744,7 +744,7 @@ class Parameter(Kind):
             raise BadInput("parameter needs NAME=VALUE")
         for name, value in options.items():
             if name not in PARAMETERS:
-                raise BadInput(f"parameter {name} cannot be a change; there are {', '.join(PARAMETERS)}")
+                raise BadInput(f"parameter {name} cannot be a change: choose {', '.join(PARAMETERS)}")
             if not isinstance(value, (str, int, float)):
                 raise BadInput(f"parameter {name}: one value is needed")
 
@@ -831,5 +831,5 @@ KINDS: dict[str, Kind] = {
 def find(name: str) -> Kind:
     """Return the kind `name`. Raises BadInput with the known kinds."""
     if name not in KINDS:
-        raise BadInput(f"there is no kind of change {name!r}; there are {', '.join(KINDS)}")
+        raise BadInput(f"there is no kind of change {name!r}: choose {', '.join(KINDS)}")
     return KINDS[name]

@@ -190,7 +190,7 @@ def _from_mapping(item: Mapping[Any, Any], files: Files) -> Change:
     if steps is None:
         return Change(name, _steps(name, {key: value for key, value in item.items() if key != "name"}, files))
     if more := item.keys() - {"name", "steps"}:
-        raise BadInput(f"change {name}: with steps, {', '.join(map(str, more))} belongs into a step")
+        raise BadInput(f"change {name}: write {', '.join(map(str, more))} inside a step")
     if not isinstance(steps, (list, tuple)) or not all(isinstance(one, Mapping) for one in steps):
         raise BadInput(f"change {name}: steps must be a list of mappings")
     return Change(name, tuple(step for one in steps for step in _steps(name, one, files)))
@@ -255,7 +255,8 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
         for name, (was, now) in (of_machine or {}).items():
             if was == now:
                 raise Failed(
-                    f"change {change.name}: machine_sysctl {name}={now} has no effect, it is so already"
+                    f"change {change.name}: machine_sysctl {name}={now} has no effect, because the machine"
+                    " already has this value"
                 )
             result["machine", "machine_sysctl", name, was, now] += 1
     for step in change.steps:

@@ -24,15 +24,15 @@ UNUSED = ("generator", "protocol", "length_bytes", "slices", "whole_runs", "half
 
 HELP = {
     **usual.HELP,
-    "loads": "what is run between the ends, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
-    "topology": "what joins the ends, one",
-    "generator": "say loads instead",
-    "protocol": "say loads instead",
-    "length_bytes": "say loads instead",
+    "loads": "loads between the endpoints, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
+    "topology": "the topology between the endpoints, exactly one",
+    "generator": "not used: loads names protocols",
+    "protocol": "not used: loads names protocols",
+    "length_bytes": "not used: loads names lengths",
     "slices": "not used: loads are whole runs",
     "whole_runs": "not used: every round has whole runs",
     "half_width": "not used: all rounds are measured",
-    "nodes": "not used: guests are of one host",
+    "nodes": "not used: guests run on one host",
     "observe": f"{usual.HELP['observe']}; with the first load. What cannot be observed here is told,"
     " and loads are measured all the same",
 }
@@ -53,10 +53,10 @@ class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
         left_out(self, (*UNUSED, "nodes"), HELP)
         if len(self.topology) > 1:
             raise BadInput(
-                f"topology={','.join(self.topology_names)}: kinds of ends are compared on one topology at a time"
+                f"topology={','.join(self.topology_names)}: endpoint kinds are compared on one topology; name one"
             )
         if not self.loads or len(set(self.loads)) < len(self.loads):
-            raise BadInput("loads needs at least one value, and none twice")
+            raise BadInput("loads needs at least one value, each once")
         super().check()
         for load in self.loads:
             self.of_load(load).check()

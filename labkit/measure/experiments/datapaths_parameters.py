@@ -26,42 +26,44 @@ LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 
 HELP = {
-    "where": "the kernel that it runs on: here, vm:KERNEL (a lab VM), or ssh:NAME",
-    "topology": "what is compared; the first is the baseline. FILE.yaml is a network of your own (docs/network.yaml)",
-    "endpoint": "what programs run in, compared as well: namespace, container, guest (one each), shared_guest",
-    "change": f"what further arms change, each compared with the unchanged topology: {changes.FORM};"
-    " several behind semicolons, or a YAML file of changes",
-    "guest": "what a guest is: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …; none: debian",
-    "generator": f"what makes the load: {', '.join(registry.GENERATORS)}; none: the one that speaks the protocol",
+    "where": "the kernel that runs the experiment: here, vm:KERNEL (a lab VM), or ssh:NAME",
+    "topology": "topologies to compare; the first is the baseline; FILE.yaml is your own network (docs/network.yaml)",
+    "endpoint": "where programs run; several are compared: namespace, container, guest (one each), shared_guest",
+    "change": f"changes of the topology, each an arm that is compared with the unchanged topology: {changes.FORM};"
+    " separate several by semicolons, or name a YAML file of changes",
+    "guest": "kernel and options of a guest: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …;"
+    " none: debian",
+    "generator": f"the traffic generator: {', '.join(registry.GENERATORS)}; none: the usual one of the protocol",
     "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
     "pairs": "numbers of pairs of endpoints that are loaded at the same time",
-    "mtu_bytes": "of every endpoint's interface",
-    "length_bytes": "of a write (TCP), datagram (UDP) or ping payload; none: iperf3's, or what fits the MTU",
-    "rate_bps": "of each stream; none: as fast as it goes",
+    "mtu_bytes": "MTU of every endpoint's interface",
+    "length_bytes": "length of a write (TCP), datagram (UDP) or ping payload; none: iperf3's, or what fits the MTU",
+    "rate_bps": "rate of each stream; none: as fast as possible",
     "streams": "parallel streams of each pair",
-    "duration_s": "of a whole run, without the warm-up",
+    "duration_s": "duration of a whole run, without the warm-up",
     "omit_s": "warm-up that is left out of a whole run",
-    "family": "4 or 6, the version of IP",
+    "family": "version of IP: 4 or 6",
     "rounds": "fresh set-ups of all arms: 5 quick, 10 normal, 20 for publication",
     "slices": "slices of 100 ms of each arm in each round; 0: whole runs only",
     "whole_runs": "rounds that end with one whole run of each arm; none: every round",
-    "observe": "observers, each with whole runs of its own after the rounds that measure: "
+    "observe": "observers, each in whole runs of its own after the measured rounds: "
     + ", ".join(observing.NAMES),
     "profile_rounds": "fresh set-ups of all arms for whole runs under each observer, and without one",
     **observing.HELP,
     "placement": "the CPUs of both ends in slices: balanced (all placements in turn, arms alike) or scheduler",
-    "half_width": "stop early, after 8 rounds or more, when every ratio is known to plus or minus this",
+    "half_width": "stop early, after 8 rounds or more, when every ratio's interval is at most plus or minus this",
     "mss_bytes": "TCP maximum segment size; none: the path's",
     "congestion": "TCP congestion control; none: the kernel's default",
     "zerocopy": "iperf3 -Z",
-    "affinity": "client's CPU, server's CPU: 0,1",
-    "parent": "a NIC under macvlan and ipvlan; none: a veth made for it. With two nodes that are no lab VMs: the NIC of"
-    " the clients' host, that of the servers' host",
+    "affinity": "CPU of the client and CPU of the server, for example 0,1",
+    "parent": "NIC under macvlan and ipvlan; none: a veth. With nodes=two on real machines: the NIC of the"
+    " clients' host"
+    " and that of the servers' host",
     "nodes": "one, or two: the clients on one host, the servers on another",
-    "peer": "the servers' host, of two nodes; none: a second lab VM like the one of where",
-    "link_rate_bps": "of the link between two lab VMs, each way (tbf); none: as fast as it goes",
-    "link_delay_s": "of the link between two lab VMs, each way (netem)",
-    "seed": "of every random order; none: drawn and recorded",
+    "peer": "host of the servers with nodes=two; none: a second lab VM like that of where",
+    "link_rate_bps": "rate of the link between two lab VMs, each way (tbf); none: unlimited",
+    "link_delay_s": "delay of the link between two lab VMs, each way (netem)",
+    "seed": "seed of every random order; none: chosen at random and recorded",
 }
 
 if TYPE_CHECKING:
@@ -154,8 +156,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         ):
             if not values or len(set(values)) < len(values):
                 raise BadInput(
-                    f"{name} needs at least one value, and none twice;"
-                    " the baseline's second measurement is added by itself"
+                    f"{name} needs at least one value, each once:"
+                    " labkit itself adds the second measurement of the baseline"
                 )
         one_of("protocol", self.protocol, registry.PROTOCOLS)
         one_of("family", self.family, (4, 6))
@@ -204,14 +206,14 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                 topologies.check_guests(self.topology, endpoint)
             self._check_guests()
         elif self.guest is not None:
-            raise BadInput(f"guest={self.guest} is of guests: say endpoint=guest, or leave it out")
+            raise BadInput(f"guest={self.guest} needs guests: add endpoint=guest, or leave guest out")
         one_of("nodes", self.nodes, ("one", "two"))
         if self.nodes == "two" and self.endpoint != ("namespace",):
-            raise BadInput("with nodes=two programs run in namespaces: leave endpoint out")
+            raise BadInput("nodes=two runs programs in namespaces only: leave endpoint out")
 
     def _check_changes(self) -> None:
         if self.change and self.nodes == "two":
-            raise BadInput("change is applied on one host: with nodes=two leave it out")
+            raise BadInput("change needs nodes=one: leave change or nodes out")
         for one in self.change:
             try:
                 if one.parameters:
@@ -231,11 +233,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
         one = spec.parse(self.guest_word)
         if "shared_guest" in self.endpoint:
-            spec.More(2 * max(self.pairs)).of(one)
+            spec.GuestAdditions(2 * max(self.pairs)).of(one)
         each = 1 if "guest" in self.endpoint else 2 * min(self.pairs)
         if max(self._cpus, default=0) >= (count := each * one.machine.cpus):
             words = f"with guest={self.guest_word} a guest has CPUs 0 to {count - 1}"
-            raise BadInput(f"affinity={self.affinity}: {words}; cpus=N asks for more")
+            raise BadInput(f"affinity={self.affinity}: {words}; cpus=N gives it more")
 
     def _check_observers(self) -> None:
         observing.check(self)
@@ -244,7 +246,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     def _check_load(self) -> None:
         self.load_generator.check(self)
         if not self.slices and self.whole_runs == 0:
-            raise BadInput("slices=0 and whole_runs=0 leave nothing to measure")
+            raise BadInput("slices=0 and whole_runs=0 leave nothing to measure: set one of them")
 
     def _check_names(self) -> None:
         # These become arguments of programs, so only valid names are allowed.
@@ -264,7 +266,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     def _check_one(self) -> None:
         for name in ("peer", "link_rate_bps", "link_delay_s"):
             if (value := getattr(self, name)) is not None:
-                raise BadInput(f"{name}={value} is of two nodes: say nodes=two, or leave it out")
+                raise BadInput(f"{name}={value} needs nodes=two: add it, or leave {name} out")
         for one in self.topology:
             topologies.check_parent(one, self.parent)
 
@@ -272,29 +274,25 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         for name in self.topology_names:
             if name not in topologies.ACROSS:
                 raise BadInput(
-                    f"{name} does not reach from one host to another:"
-                    f" with nodes=two there are {', '.join(topologies.ACROSS)}"
+                    f"{name} cannot connect two hosts: with nodes=two choose {', '.join(topologies.ACROSS)}"
                 )
         if self.slices:
-            raise BadInput("slices need all arms on one host: with nodes=two say slices=0, for whole runs")
+            raise BadInput("slices need all arms on one host: with nodes=two use slices=0, for whole runs")
         if self.observe:
-            raise BadInput("observe watches one host: with nodes=two leave it out")
+            raise BadInput("observe works on one host only: with nodes=two leave it out")
         if self.peer is None and not self.where.startswith("vm:"):
             raise BadInput(
-                f"nodes=two with where={self.where} needs peer=HOST, the servers' host;"
-                " a lab VM gets a second one by itself"
+                f"nodes=two with where={self.where} needs the servers' host: add peer=ssh:NAME, or use lab VMs"
             )
         hosts.check(self.servers_host)
         virtual = [one.startswith("vm:") for one in (self.where, self.servers_host)]
         if any(virtual) and not all(virtual):
             raise BadInput(
-                f"where={self.where} and peer={self.peer}: no cable joins a lab VM and another host;"
-                " take two of one kind"
+                f"where={self.where} and peer={self.peer}: labkit cannot connect a lab VM with another machine;"
+                " use two lab VMs, or two machines"
             )
         if all(virtual) and self.parent is not None:
-            raise BadInput(
-                f"parent={self.parent}: two lab VMs have a NIC each that is made for them; leave it out"
-            )
+            raise BadInput(f"parent={self.parent}: labkit creates the NICs of two lab VMs; leave parent out")
         if not any(virtual):
             self._check_nics()
 
@@ -303,15 +301,17 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         for name in ("link_rate_bps", "link_delay_s"):
             if (value := getattr(self, name)) is not None:
                 raise BadInput(
-                    f"{name}={value}: the link between these hosts is not labkit's; it is given to two lab VMs"
+                    f"{name}={value}: labkit limits only the link between two lab VMs; leave {name} out"
                 )
         if self.parent is None:
             raise BadInput(
-                "nodes=two needs parent=NIC,NIC: the clients' host's and the servers' host's, with a cable between"
+                "nodes=two needs parent=NIC,NIC: the NICs of the clients' and the servers' host, joined by a cable"
             )
         near, far = self.parent.split(",")
         if (self.where, near) == (self.servers_host, far):
-            raise BadInput(f"parent={self.parent}: a cable has two ends; name another NIC for the servers")
+            raise BadInput(
+                f"parent={self.parent}: clients and servers cannot share a NIC; name another for the servers"
+            )
 
     @property
     def servers_host(self) -> str:

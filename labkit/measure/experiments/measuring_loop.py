@@ -214,7 +214,7 @@ def _across(
             yield label, _whole_s(point, load)
             try:
                 with client_side.across(load.parameters, run_context, of[label], point.pairs) as one:
-                    one.stands_in(load.parameters)
+                    one.mark_as_replacement(load.parameters)
                     one.compare(run_context.peer.views[usable[0].topology])
                     artefacts = run_context.folder / "artefacts" / _folder_of(point, load)
                     measured.append((load, whole.measure(load.parameters, one, artefacts)))

@@ -64,19 +64,19 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
         for field in ("topology", "case", "rules", "rules_count", "tunnel"):
             values = getattr(self, field)
             if not values or len(set(values)) < len(values):
-                raise BadInput(f"{field} needs at least one value, and none twice")
+                raise BadInput(f"{field} needs at least one value, each once")
         for count in self.rules_count:
             within("rules_count", count, LEAST_RULES, MOST_RULES)
             for vms in self.pairs:
                 if count < vms**2:
                     raise BadInput(
-                        f"rules_count={count} is too few for pairs={vms}: {vms**2} rules are the least that tell so"
-                        " many VMs apart at every port"
+                        f"rules_count={count} is too few for pairs={vms}: {vms**2} rules are the minimum"
+                        " for so many VMs"
                     )
         for flows in self.flows:
             within("flows", flows, 1, packet_sender.CAPACITY["target_ip"])
         if not self.arms:
-            raise BadInput("case=vm_to_vm has no network that a tunnel could reach: say tunnel=off as well")
+            raise BadInput("case=vm_to_vm has no network behind a tunnel: add tunnel=off")
         self.of_arms().check()
 
     def asdict(self) -> dict[str, Any]:
@@ -112,13 +112,13 @@ class SearchOfArms(Throughput, frozen=True, kw_only=True):
 
     def columns_of(self, topology: str) -> dict[str, Any]:
         """Return the columns that describe a switch."""
-        asked = options(topology)
+        wanted = options(topology)
         values = {
             "datapath": NAMES[topology.partition("+")[0]],
-            "use_case": asked.case,
-            "rules": asked.rules,
-            "rules_count": asked.rules_count,
-            "tunnel": asked.tunnel,
+            "use_case": wanted.case,
+            "rules": wanted.rules,
+            "rules_count": wanted.rules_count,
+            "tunnel": wanted.tunnel,
         }
         return {name: values[name] for name in COLUMNS}
 

@@ -31,11 +31,12 @@ HELP = {
     **usual.HELP,
     "size_bytes": f"payloads of datagrams (udp) or pings, {LEAST} to {LARGEST_DATAGRAM}",
     "protocol": "udp, or ping (round-trip times, closed-loop)",
-    "length_bytes": "left out: sizes are size_bytes",
+    "length_bytes": "not used: size_bytes gives the sizes",
     "half_width": "not used: all rounds are measured",
     "nodes": "not used: sizes are measured on one host",
-    "observe": f"{usual.HELP['observe']}; what cannot be observed here is told, and sizes are measured all the same",
-    "observe_bytes": "sizes at which is observed; none: all of size_bytes",
+    "observe": f"{usual.HELP['observe']}; an observer that does not work here is reported, and the sizes are"
+    " still measured",
+    "observe_bytes": "sizes that are observed; none: all of size_bytes",
 }
 
 
@@ -52,11 +53,11 @@ class PacketSize(DatapathParameters, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         if self.protocol == "tcp":
-            raise BadInput(
-                "protocol=tcp: TCP cuts a stream as it likes; sizes are of datagrams (udp) and of pings"
-            )
+            raise BadInput("protocol=tcp: TCP chooses the sizes of its segments itself; use udp or ping")
         if self.length_bytes is not None:
-            raise BadInput(f"length_bytes={self.length_bytes}: say size_bytes, which may be several")
+            raise BadInput(
+                f"length_bytes={self.length_bytes}: use size_bytes instead, which takes several values"
+            )
         left_out(self, (*UNUSED, "nodes"), HELP)
         if not self.size_bytes:
             raise BadInput("size_bytes needs at least one value")
@@ -65,7 +66,7 @@ class PacketSize(DatapathParameters, frozen=True, kw_only=True):
                 raise BadInput(f"{name} has a value twice: {', '.join(map(str, sizes))}")
             for size in sizes:
                 within(
-                    name, size, LEAST, LARGEST_DATAGRAM, "what a UDP datagram of iperf3's, or a ping, takes"
+                    name, size, LEAST, LARGEST_DATAGRAM, "the range of iperf3's UDP datagrams, and of pings"
                 )
         super().check()
 

@@ -213,7 +213,7 @@ def _report_overhead(parameters: DatapathParameters, result: list[Measured]) -> 
             left = metrics["overhead_ratio"] = speed / usual
             if metrics["observer"] in DISTURBING and left < DISTURBED:
                 share = units.percent(left)
-                words = f"disturbed: {metrics['observer']} left only {share} of the speed"
+                words = f"disturbed: {metrics['observer']} reduced the speed to {share}"
                 metrics["doubts"] = "; ".join(filter(None, [metrics.get("doubts"), words]))
 
 

@@ -27,7 +27,7 @@ class Peer:
         answer: Answer = {"gone": True} if self._gone else self._channel({"do": do, **more})
         if answer.get("gone"):
             self._gone = True
-            raise Failed("nobody carries words to the servers' host any more")
+            raise Failed("the connection to the servers' host has ended")
         if "kind" in answer:
             raise errors.error_by_name(answer["kind"], f"on the servers' host: {answer['text']}")
         return answer

@@ -106,11 +106,12 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
                 if ping.silent(topology.pairs[0]):
                     return (
                         "isolated",
-                        f"{ISOLATED[name]}; pings were sent and none was answered, as it must be",
+                        f"{ISOLATED[name]}; no ping was answered, as expected",
                     )
                 return (
                     "failed",
-                    f"{ISOLATED[name]}, but here a ping was answered: this kernel differs from what labkit knows",
+                    f"{ISOLATED[name]}, but here a ping was answered, so this kernel behaves differently"
+                    " than labkit expects",
                 )
             if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
                 return "failed", words
@@ -184,7 +185,7 @@ def built(
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
         baseline = next((one for one in live if one.arm.role == "baseline"), None)
         for one in live:
-            one.stands_in(parameters)
+            one.mark_as_replacement(parameters)
             if baseline is not None:
                 one.compare(baseline)
         yield live, failed

@@ -36,15 +36,15 @@ HELP = {
     "uplink_bps": SWITCH["uplink_bps"],
     "uplink_mtu": SWITCH["uplink_mtu"],
     "also": "further arms: topologies with options, such as ovs_netdev+mirrors=1+snaplen=96, or without",
-    "loads": "what is run through the switch, one after the other: udp or tcp, each with or without :BYTES; with @RATE"
+    "loads": "loads through the switch, one after the other: udp or tcp, each with or without :BYTES; with @RATE"
     " (bit/s) in a whole run at that rate instead of slices",
-    "generator": "say loads instead",
-    "protocol": "say loads instead",
-    "length_bytes": "say loads instead",
-    "rate_bps": "say loads instead: udp:512@1e8",
+    "generator": "not used: loads names protocols",
+    "protocol": "not used: loads names protocols",
+    "length_bytes": "not used: loads names lengths",
+    "rate_bps": "not used: loads names rates, udp:512@1e8",
     "whole_runs": "not used: loads with a rate are whole runs, others slices",
     "half_width": "not used: all rounds are measured",
-    "nodes": "not used: a switch is of one host, and a tunnel's far end a namespace of it",
+    "nodes": "not used: the switch and the far ends of its tunnels are on one host",
     "observe": f"{usual.HELP['observe']}; with the first load",
 }
 
@@ -73,7 +73,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
         for field in ("topology", "mirrors", "loads"):
             values = getattr(self, field)
             if not values or len(set(values)) < len(values):
-                raise BadInput(f"{field} needs at least one value, and none twice")
+                raise BadInput(f"{field} needs at least one value, each once")
         for count in self.mirrors:
             within("mirrors", count, 0, MOST_MIRRORS, "what Open vSwitch takes")
         for reader in self.readers:

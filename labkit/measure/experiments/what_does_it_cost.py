@@ -39,11 +39,11 @@ UNUSED = ("generator", "protocol", "length_bytes", "half_width", "nodes")
 
 HELP = {
     **usual.HELP,
-    "loads": "what is run between the ends, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
+    "loads": "loads between the endpoints, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
     "topology": "what is changed, one",
-    "generator": "say loads instead",
-    "protocol": "say loads instead",
-    "length_bytes": "say loads instead",
+    "generator": "not used: loads names protocols",
+    "protocol": "not used: loads names protocols",
+    "length_bytes": "not used: loads names lengths",
     "half_width": "not used: all rounds are measured",
     "nodes": "not used: changes are applied on one host",
     "observe": f"{usual.HELP['observe']}; with every load",

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from labkit.common import run_folder
+from labkit.common import run_folder, units
 from labkit.common.errors import Failed
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -148,7 +148,7 @@ def _invalid(
     METHOD.md: the flows must run together, and the generator must reach the offered load.
     """
     if row["window_s"] < TOGETHER * parameters.duration_s:
-        remedy = "make duration_s longer" + (", or take fewer pairs" if len(live.pairs) > 1 else "")
+        remedy = "make duration_s longer" + (", or use fewer pairs" if len(live.pairs) > 1 else "")
         part = f"{max(row['window_s'], 0):.2f} of {parameters.duration_s} s"
         return f"the flows ran together for only {part}: {remedy}"
     if not row["received_bytes"] and not row[generator.reported_bps]:
@@ -160,7 +160,7 @@ def _invalid(
     quantum = generator.block_bytes(parameters) * 8 * flows
     if row["sent_bps"] >= OFFERED * offered - quantum / parameters.duration_s:
         return None
-    return f"generator-limited: {row['sent_bps'] / 1e6:.4g} of {offered / 1e6:.4g} Mbit/s asked for were sent"
+    return f"generator-limited: {row['sent_bps'] / 1e6:.4g} of the requested {offered / 1e6:.4g} Mbit/s were sent"
 
 
 def _doubts(
@@ -180,11 +180,12 @@ def _doubts(
         and parameters.rate_bps is None
         and row["client_cpu_s"] > SATURATED * parameters.duration_s * flows
     ):
-        doubts.append("generator-limited: the senders took a whole CPU each")
+        doubts.append("generator-limited: each sender used a whole CPU")
     if parameters.protocol == "udp" and row["lost_count"] is None:
         doubts.append(
             f"{generator.name} counted more datagrams as arrived and lost than were sent: lost_count is left out"
         )
     elif parameters.protocol == "udp" and row["lost_count"] > OVERLOAD * row["sent_count"]:
-        doubts.append("datagrams were lost: more was sent than the receivers could take")
+        share = units.percent(row["lost_count"] / row["sent_count"])
+        doubts.append(f"the receiver was overloaded: {share} of the datagrams were lost")
     return doubts

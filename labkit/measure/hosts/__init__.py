@@ -117,7 +117,7 @@ def measuring_lock(
 
 
 @contextmanager
-def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], bool]]:
+def leasing(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], bool]]:
     """Yield a function that prepares the host of a `where` for the processes that are started next.
 
     One boot of a lab VM serves all points of a sweep that run on it; their processes write into `folder`. The function
@@ -125,8 +125,8 @@ def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str]
     """
     from labkit.measure.hosts import vm_lease
 
-    with vm_lease.lending(folder, say) as lend:
-        yield lend
+    with vm_lease.leasing(folder, say) as lease:
+        yield lease
 
 
 __all__ = [
@@ -136,7 +136,7 @@ __all__ = [
     "here",
     "identified",
     "joined",
-    "lending",
+    "leasing",
     "measuring_lock",
     "resolved",
 ]

@@ -56,7 +56,7 @@ def _release(package: str) -> str:
 def _unpack(archive: Path, depmod: str, release: str, folder: Path) -> None:
     _do(["dpkg-deb", "--extract", str(archive), str(folder)])
     if not (folder / f"boot/vmlinuz-{release}").is_file():
-        raise Failed(f"the package {archive.name} holds no boot/vmlinuz-{release}")
+        raise Failed(f"the package {archive.name} does not contain boot/vmlinuz-{release}")
     if not (folder / "lib/modules").is_dir():  # since Debian 13 modules are in /usr/lib
         (folder / "usr/lib").rename(folder / "lib")
     _do([depmod, "--basedir", str(folder), release])

@@ -82,7 +82,7 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
             companion.release()
         # While the process starts, collect the versions of programs.
         report |= {"machine": machine.describe(), "details": machine.details()}
-        talk.tell(msgspec.json.encode(report | request).decode())
+        talk.send(msgspec.json.encode(report | request).decode())
         yield talk
 
 
@@ -113,8 +113,8 @@ def measuring_lock(
             if time.monotonic() >= deadline:
                 raise Failed(
                     f"another measurement is using this machine ({next(reversed(report), 'holder unknown')}), and the"
-                    f" other host waits for at most {patience_s:.0f} s: give the same"
-                    " command again when it has ended"
+                    f" other host waits for at most {patience_s:.0f} s: repeat the"
+                    " command when that has ended"
                 )
             _wait(say, report)
         stack.enter_context(lock)

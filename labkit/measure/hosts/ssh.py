@@ -30,7 +30,7 @@ BEAT_S = 5
 SILENCE_S = 25  # as labkit.measure.agent.ssh_entry has them
 START_S = 60  # for a shell and a Python to start, and wheels to be unpacked
 MOST_BYTES = 4 << 30  # of files that come back from one run
-BROUGHT = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
+COPIED = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
 
 # ServerAliveCountMax: ssh notices a broken connection within 20 s. ControlMaster: an existing shared connection may be
 # used, but none is left open. ClearAllForwardings: another session may already use a forwarded port of the user's
@@ -77,7 +77,7 @@ def conversation(
         )
         stack.callback(far.end)
         far.greet(say)
-        far.tell(msgspec.json.encode(_sent(request)).decode())
+        far.send(msgspec.json.encode(_sent(request)).decode())
         yield far
 
 
@@ -108,7 +108,7 @@ class Hello(msgspec.Struct):
     labkit: str
 
 
-class Brought(msgspec.Struct):
+class CopiedFile(msgspec.Struct):
     """A file that the remote side sends back, with its path in the run folder."""
 
     path: str
@@ -138,8 +138,8 @@ class SshConversation:
         wheels = {"labkit": wheel.labkit_wheel()} | {
             name: wheel.installed_wheel(name) for name in wheel.NEEDS
         }
-        self._tell({name: one.digest for name, one in wheels.items()})
-        result = self._hear(BootstrapReport)
+        self._send({name: one.digest for name, one in wheels.items()})
+        result = self._receive(BootstrapReport)
         use = {name: one for name, one in wheels.items() if name == "labkit" or self._needed(one, result)}
         contents = {name: one.content() for name, one in use.items() if name not in result.there}
         if contents:
@@ -147,8 +147,8 @@ class SshConversation:
             say(f"copying {', '.join(contents)} to {self._name} ({size / 1e6:.1f} MB)")
         encoded = {name: base64.b64encode(content).decode() for name, content in contents.items()}
         compiled = [name for name, one in use.items() if not one.pure]
-        self._tell({"use": list(use), "try": compiled, "wheels": encoded})
-        version = self._hear(Hello).labkit
+        self._send({"use": list(use), "try": compiled, "wheels": encoded})
+        version = self._receive(Hello).labkit
         if version != labkit.__version__:
             raise Failed(
                 f"on {self._name} labkit {version[:30]} answers, but this is {labkit.__version__}: remove"
@@ -187,10 +187,10 @@ class SshConversation:
             )
         return True
 
-    def _tell(self, content: dict[str, Any]) -> None:
-        self.tell(msgspec.json.encode(content).decode())
+    def _send(self, content: dict[str, Any]) -> None:
+        self.send(msgspec.json.encode(content).decode())
 
-    def _hear(self, kind: type[Message]) -> Message:
+    def _receive(self, kind: type[Message]) -> Message:
         """Return the next event. Raises Failed if the remote side failed, ended, or sent an invalid line."""
         line = next(self._talk.lines(START_S), None)
         if line is None:
@@ -213,11 +213,11 @@ class SshConversation:
         """Send an empty line regularly; without it the remote side ends, because the connection may be broken."""
         while not self._over.wait(BEAT_S):
             with contextlib.suppress(ValueError):  # the connection was closed meanwhile
-                self._talk.tell("")
+                self._talk.send("")
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Send a line."""
-        self._talk.tell(line)
+        self._talk.send(line)
 
     def lines(self) -> Iterator[bytes]:
         """Yield the answers until the remote process ends, and write received files.
@@ -245,11 +245,11 @@ class SshConversation:
 
     def _keep(self, line: bytes) -> None:
         try:
-            file = msgspec.json.decode(line, type=Brought)
+            file = msgspec.json.decode(line, type=CopiedFile)
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
             raise Failed(f"{self._name} sent an invalid file event: {error}") from None
         self._left_bytes -= len(file.content)
-        inside = BROUGHT.fullmatch(file.path) and ".." not in PurePosixPath(file.path).parts
+        inside = COPIED.fullmatch(file.path) and ".." not in PurePosixPath(file.path).parts
         if self._folder is None or not inside or self._left_bytes < 0:
             size = len(file.content)
             raise Failed(

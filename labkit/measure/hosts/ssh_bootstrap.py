@@ -32,7 +32,7 @@ UNUSED_S = 30 * 86400
 PATIENCE_S = 600  # for everything until labkit.measure.agent.ssh_entry starts, also on a slow line
 
 
-def hear() -> Any:
+def receive() -> Any:
     """Return the next message; exit if the connection has closed."""
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
@@ -80,7 +80,7 @@ def forget() -> None:
 
 def prepare() -> str | None:
     """Make labkit importable here and in programs that this process starts; return why that failed, or None."""
-    parameters = hear()  # names and digests of the wheels
+    parameters = receive()  # names and digests of the wheels
     (CACHE / "run").mkdir(mode=0o700, parents=True, exist_ok=True)
     say(
         {
@@ -90,7 +90,7 @@ def prepare() -> str | None:
             "platform": [sysconfig.get_config_var("SOABI"), sysconfig.get_platform()],
         }
     )
-    report = hear()
+    report = receive()
     for name, content in report["wheels"].items():
         unpack(parameters[name], base64.b64decode(content))
     folders = [str(CACHE / parameters[name]) for name in report["use"]]

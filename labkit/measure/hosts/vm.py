@@ -70,7 +70,7 @@ def conversation(
         else:
             talk = VmConversation(guest, time.monotonic() + vm_channel.SILENCE_S)
         stack.callback(talk.end)
-        talk.tell(msgspec.json.encode(request).decode())
+        talk.send(msgspec.json.encode(request).decode())
         yield talk
 
 

@@ -131,7 +131,7 @@ class VmConversation:
                     return greeting
         return None
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Send a line."""
         with suppress(OSError):
             self._socket.sendall(line.encode() + b"\n")

@@ -12,11 +12,11 @@ from labkit.measure.hosts import local, vm
 from labkit.measure.hosts.vm_channel import LabVm
 from labkit.system.qemu import vm_spec
 
-Lend = Callable[[str], bool]
+LeaseVm = Callable[[str], bool]
 
 
 @contextmanager
-def lending(folder: Path, say: Callable[[str], None]) -> Iterator[Lend]:
+def leasing(folder: Path, say: Callable[[str], None]) -> Iterator[LeaseVm]:
     """Yield a function that prepares the lab VM of a `where` for the processes that are started next.
 
     They may all write into `folder`. One boot serves all requests for the same `where`. It is booted again if an

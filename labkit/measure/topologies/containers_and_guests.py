@@ -64,14 +64,14 @@ def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
 def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
     """Build `veth_bridge` inside one guest that has the CPUs and memory of one guest for each end together."""
     from labkit.measure.endpoints.guest.qemu_guest import guests
-    from labkit.measure.endpoints.guest.shared_guest import MODULES, PROGRAMS, rooms
-    from labkit.measure.endpoints.guest.spec import More, Nic
+    from labkit.measure.endpoints.guest.shared_guest import MODULES, PROGRAMS, guest_namespaces
+    from labkit.measure.endpoints.guest.spec import GuestAdditions, Nic
 
     nics = [nic_of(spec, number, ()) for number in numbers(spec)]
     machine = Nic(SHARED, (), spec.mtu_bytes, *[""] * 4)
     with namespaces([SHARED], family=spec.family) as [outside]:
-        with guests(spec.guest, [machine], More(len(nics), MODULES, PROGRAMS)) as [guest]:
-            made = rooms(guest, nics, spec.family)
+        with guests(spec.guest, [machine], GuestAdditions(len(nics), MODULES, PROGRAMS)) as [guest]:
+            made = guest_namespaces(guest, nics, spec.family)
             ends = [
                 Endpoint(nic.name, outside, "eth0", EDGE, nic.address.partition("/")[0], room)
                 for nic, room in zip(nics, made, strict=True)

@@ -114,7 +114,7 @@ def _meaning(error: netlink.LinkError, data: dict[str, int], number: int) -> Lab
     if number and data.get("IFLA_MACVLAN_MODE") == MACVLAN_MODES["passthru"]:
         return Isolated(
             "macvlan passthru takes one device on a parent; the kernel refused the second"
-            f" ({os.strerror(error.errno)}), so two ends on one parent cannot talk"
+            f" ({os.strerror(error.errno)}), so two endpoints on one parent cannot communicate"
         )
     return error
 

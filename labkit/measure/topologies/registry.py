@@ -48,7 +48,9 @@ def check_names(parameters: Iterable[str | Network]) -> None:
         if isinstance(name, Network):
             network_builder.check(name)
             if name.name in TABLE:
-                raise BadInput(f"a network to be measured cannot be called {name}: a topology of labkit is")
+                raise BadInput(
+                    f"a network to be measured cannot be called {name}: labkit has a topology of that name"
+                )
             continue
         kind, plus, _options = name.partition("+")
         if kind not in TABLE:

@@ -166,7 +166,7 @@ class PacketTrials:
             self._prober = Forked(lambda connection: latency_probes.work(pair, wire, frame, connection), keep)
             self._stack.callback(self._prober.kill)
             _answer(self._prober, START_S, "the latency prober")
-        self._prober.tell(json.dumps([duration_s, rate_pps]).encode())
+        self._prober.send(json.dumps([duration_s, rate_pps]).encode())
         return self._prober
 
     def _counted(self) -> _Counted:
@@ -261,7 +261,7 @@ class _Sender:
     def go(self, rate_pps: float | None, duration_s: float) -> None:
         """Start a trial."""
         try:
-            self.process.tell(json.dumps([rate_pps, duration_s]).encode())
+            self.process.send(json.dumps([rate_pps, duration_s]).encode())
         except Failed as error:
             raise Failed(f"{self._name} {error}") from None
 
@@ -286,7 +286,7 @@ def _serve(connection: socket.socket, sender: packet_sender.Sender) -> None:
 
 def _answer(forked: Forked, timeout_s: float, name: str) -> dict[str, Any]:
     try:
-        result: dict[str, Any] = json.loads(forked.hear(timeout_s))
+        result: dict[str, Any] = json.loads(forked.receive(timeout_s))
     except Failed as error:
         raise Failed(f"{name} {error}") from None
     if "error" in result:

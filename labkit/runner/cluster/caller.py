@@ -34,7 +34,7 @@ ANSWER_S = 15.0  # the scheduler may be silent for this long
 WORKER_S = 60.0  # there may be no worker for this long
 LOOK_S = 0.5
 ATTEMPTS = 3  # workers that may be lost while they measure one point
-KEPT = "every finished point is kept, and the same command goes on"
+KEPT = "finished points are kept; repeat the same command to continue"
 Workers = dict[str, dict[str, Any]]
 
 
@@ -165,13 +165,13 @@ class _Handing:
         raise self._worker_lost()
 
     def _worker_lost(self) -> Failed:
-        return Failed(f"the Dask scheduler at {self.address} went away; {KEPT} when there is one again")
+        return Failed(f"the Dask scheduler at {self.address} went away; {KEPT} when a scheduler runs again")
 
     def _hand_out(self, workers: Workers) -> None:
         for address, known in workers.items():
             if known["resources"].get("labkit", 0) < 1:
                 self._refuse(
-                    address, "it has not the resource labkit=1, by which one measurement runs at a time"
+                    address, "it lacks the resource labkit=1, which limits it to one measurement at a time"
                 )
         fit = [address for address in workers if address not in self.refused]
         if fit:
@@ -260,7 +260,7 @@ class _Handing:
             return
         del self.running[running.worker]
         if isinstance(error, ImportError):
-            answer = {"kind": "refused", "text": f"it has no labkit that can measure for others ({error})"}
+            answer = {"kind": "refused", "text": f"its labkit cannot measure points for others ({error})"}
         elif error is not None:
             raise Failed(f"point {running.point.name}, on {running.worker}: {type(error).__name__}: {error}")
         else:

@@ -48,8 +48,8 @@ def pack(folder: Path) -> bytes:
                     tar.add(path, str(path.relative_to(folder)))
         if packed.stat().st_size > MOST_BYTES:
             raise Failed(
-                f"the point {folder.name} left {packed.stat().st_size >> 20} MiB, and no more than"
-                f" {MOST_BYTES >> 20} MiB travel: measure it where it is, without --dask"
+                f"the point {folder.name} has {packed.stat().st_size >> 20} MiB, and the limit for a transfer"
+                f" is {MOST_BYTES >> 20} MiB: measure it on that machine, without --dask"
             )
         return packed.read_bytes()
 
@@ -97,12 +97,10 @@ def _files(packed: bytes) -> Iterator[tuple[str, bytes]]:
                 left -= member.size
                 file = tar.extractfile(member) if member.isreg() else None
                 if file is None or path.is_absolute() or ".." in path.parts or left < 0:
-                    raise Failed(
-                        f"a worker sent back what is no point's folder: {member.name[:100]!r} is in it"
-                    )
+                    raise Failed(f"a worker sent back an invalid folder: it contains {member.name[:100]!r}")
                 yield str(path), file.read()
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise Failed(f"a worker sent back what is no point's folder: {error}") from None
+        raise Failed(f"a worker sent back an invalid folder: {error}") from None
 
 
 def _moved(name: str, content: bytes, was: str, folder: Path) -> bytes:

@@ -48,7 +48,7 @@ def measure(request: Request, folder: Path, bar: Bar) -> None:
     """
     for name in (request.notebook, request.point):
         if not NAME.fullmatch(name):
-            raise BadInput(f"{name!r} is no name of a notebook or a point")
+            raise BadInput(f"{name!r} is not a valid name of a notebook or a point")
     notebook = folder / "notebooks" / f"{request.notebook}.ipynb"
     run_folder.write(notebook, request.text.encode())
     point = sweep.SweepPoint(request.point, request.parameters)

@@ -40,7 +40,7 @@ def measured(request: bytes, point: str, topic: str) -> dict[str, Any]:
         return {"kind": "Failed", "text": f"point {point}: {error}"}
 
 
-def _answer(request: bytes, top: Path, tell: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def _answer(request: bytes, top: Path, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Run the point's process and return its final answer; relay its progress, at most every OFTEN_S."""
     talk = process.Conversation(
         process.python("-m", "labkit.runner.cluster.point_process", str(top)), request.decode()
@@ -55,7 +55,7 @@ def _answer(request: bytes, top: Path, tell: Callable[[dict[str, Any]], None]) -
                 return {"kind": event.get("kind", "refused"), "text": event["text"]}
             if time.monotonic() - reported_s > OFTEN_S:
                 reported_s = time.monotonic()
-                tell(event)
+                report(event)
         return {"kind": "Failed", "text": f"the point's process {talk.words()}"}
 
 
@@ -69,7 +69,7 @@ def _ended(talk: process.Conversation) -> Iterator[None]:
         while not over.wait(OFTEN_S):
             state = worker.state.tasks.get(task)
             if state is None or state.state == "cancelled":
-                talk.tell("end")
+                talk.send("end")
                 return
 
     thread = threading.Thread(target=watch, daemon=True)

@@ -62,7 +62,7 @@ class Line:
     def __init__(self, descriptor: int, name: str) -> None:
         self._socket = socket.socket(fileno=os.dup(descriptor))
         self._name = name
-        self._heard = bytearray()
+        self._buffer = bytearray()
 
     def ask(self, request: dict[str, Any], patience_s: float) -> Any:
         """Send a request; return the `ok` of the answer. Raises the error that the companion names (`error`, `kind`),
@@ -70,17 +70,17 @@ class Line:
         deadline = time.monotonic() + patience_s
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
-            while b"\n" not in self._heard:
+            while b"\n" not in self._buffer:
                 self._socket.settimeout(max(0.001, deadline - time.monotonic()))
                 if not (part := self._socket.recv(1 << 16)):
                     raise Failed(f"{self._name} has ended")
-                self._heard += part
+                self._buffer += part
         except TimeoutError:
             raise Failed(f"{self._name} did not answer within {patience_s:g} s") from None
         except OSError:
             raise Failed(f"{self._name} has ended") from None
-        line, _, rest = bytes(self._heard).partition(b"\n")
-        self._heard = bytearray(rest)
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer = bytearray(rest)
         answer = json.loads(line)
         if "error" in answer:
             raise error_by_name(answer["kind"], answer["error"])

@@ -20,14 +20,14 @@ _CHILD_KILLED = "unshare: sigprocmask unblock failed: Invalid argument"
 # What unshare writes if the kernel refuses a namespace, and what it means (namespaces(7), user_namespaces(7)).
 _NO_NAMESPACE = {
     "unshare: unshare failed: No space left on device": (
-        "may not make a namespace: their number is limited here, as root raise the sysctls"
+        "cannot create a namespace, because their number is limited: as root, raise the sysctls"
         " user.max_user_namespaces and user.max_net_namespaces"
     ),
     "unshare: unshare failed: Operation not permitted": (
-        "may not make a namespace: run labkit as root, or allow user namespaces (as root: sysctl"
+        "is not permitted to create a namespace: run labkit as root, or allow user namespaces (as root: sysctl"
         " kernel.unprivileged_userns_clone=1, or kernel.apparmor_restrict_unprivileged_userns=0)"
     ),
-    "unshare: unshare failed: Invalid argument": "cannot make a namespace: this kernel lacks one of their kinds",
+    "unshare: unshare failed: Invalid argument": "cannot create a namespace: this kernel lacks one kind of them",
 }
 
 LONGEST_LINE = 128 << 20  # bytes of one line of a conversation
@@ -36,7 +36,7 @@ LONGEST_LINE = 128 << 20  # bytes of one line of a conversation
 class Conversing(Protocol):
     """A conversation with a labkit process on some host, in JSON lines."""
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""
 
     def lines(self) -> Iterator[bytes]:
@@ -57,7 +57,7 @@ class Conversation:
 
     def __init__(self, argv: Sequence[str], request: str | None, pass_fds: Sequence[int] = ()) -> None:
         self._stderr = tempfile.TemporaryFile()
-        self._heard = bytearray()
+        self._buffer = bytearray()
         self._silent_s: float | None = None
         with startable(argv):
             self._popen = subprocess.Popen(
@@ -69,14 +69,14 @@ class Conversation:
                 env=parsed_environment(),
             )
         if request is not None:
-            self.tell(request)
+            self.send(request)
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when the program answers or ends."""
         assert self._popen.stdout is not None
         return self._popen.stdout.fileno()
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""
         assert self._popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):
@@ -93,11 +93,11 @@ class Conversation:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         while True:
-            while end := self._heard.find(b"\n", seen) + 1:
-                line, seen = bytes(self._heard[:end]), 0
-                del self._heard[:end]
+            while end := self._buffer.find(b"\n", seen) + 1:
+                line, seen = bytes(self._buffer[:end]), 0
+                del self._buffer[:end]
                 yield line
-            seen = len(self._heard)
+            seen = len(self._buffer)
             if seen > LONGEST_LINE:
                 raise Failed(f"the experiment's process wrote a line longer than {LONGEST_LINE >> 20} MiB")
             if not poll.poll(None if math.isinf(silence_s) else silence_s * 1000):
@@ -105,14 +105,14 @@ class Conversation:
                 return
             if not (content := os.read(descriptor, 1 << 16)):
                 break
-            self._heard += content
-        if self._heard:
-            yield bytes(self._heard)
+            self._buffer += content
+        if self._buffer:
+            yield bytes(self._buffer)
 
     def words(self) -> str:
         """Say how it ended, with the last line that it wrote on standard error."""
         if self._silent_s is not None:
-            return f"said nothing for {self._silent_s:g} s"
+            return f"was silent for {self._silent_s:g} s"
         returncode = self._popen.wait()
         last = content_of(self._stderr).strip().splitlines()[-1:]
         if last == [_CHILD_KILLED]:

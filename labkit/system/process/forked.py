@@ -33,20 +33,20 @@ class Forked:
             _become(work, theirs, keep, parent)
         theirs.close()
         self._ended: int | None = None
-        self._heard = bytearray()
+        self._buffer = bytearray()
 
-    def tell(self, line: bytes) -> None:
+    def send(self, line: bytes) -> None:
         """Send it a line. Raises Failed if it has ended."""
         try:
             self._ours.sendall(line + b"\n")
         except OSError:
             raise Failed(self._how()) from None
 
-    def hear(self, timeout_s: float) -> bytes:
+    def receive(self, timeout_s: float) -> bytes:
         """Return the next line that it writes. Raises Failed if it has ended; if it is silent for `timeout_s`,
         kills it first."""
         deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._heard:
+        while b"\n" not in self._buffer:
             self._ours.settimeout(max(0.001, deadline - time.monotonic()))
             try:
                 part = self._ours.recv(1 << 16)
@@ -57,9 +57,9 @@ class Forked:
                 part = b""
             if not part:
                 raise Failed(self._how())
-            self._heard += part
-        line, _, rest = bytes(self._heard).partition(b"\n")
-        self._heard = bytearray(rest)
+            self._buffer += part
+        line, _, rest = bytes(self._buffer).partition(b"\n")
+        self._buffer = bytearray(rest)
         return line
 
     def _how(self) -> str:

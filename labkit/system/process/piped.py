@@ -38,7 +38,7 @@ class Piped:
         except (BlockingIOError, BrokenPipeError):
             return 0
 
-    def heard(self) -> bytes | None:
+    def received(self) -> bytes | None:
         """What it has written since the last call; None when it has closed its output."""
         try:
             return os.read(self.stdout, 1 << 16) or None

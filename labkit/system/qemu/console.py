@@ -42,4 +42,4 @@ def last_words(path: Path) -> str:
     line = telling or (result[-1] if result else "")
     before = result[: result.index(line)][-1:] if "Attempted to kill init" in line else []
     line = "; ".join([*before, line])  # PID 1 explained its end in the line before
-    return f"; the console's last words: {line[:200]}" if line else ""
+    return f"; the console's last line: {line[:200]}" if line else ""

@@ -62,7 +62,7 @@ def test_plain_ratio_needs_more_than_drift(tmp_path: Path) -> None:
         right = drifted(rows(ALONE, rounds=8, seed=4), factor)
         table, _ = compared(tmp_path / str(factor), rows(ALONE, rounds=8), right)
         words[factor] = table.loc["veth_bridge", "word"]
-        assert "widened by 5 % for drift" in str(table.loc["veth_bridge", "how"])
+        assert "widened by 5 % for the drift" in str(table.loc["veth_bridge", "how"])
     assert words == {1.03: "no evidence", 1.2: "faster", 0.8: "slower"}
 
 
@@ -127,7 +127,7 @@ def test_nothing_in_common_is_refused(tmp_path: Path) -> None:
     assert "no point in common: they differ in mtu_bytes (1500 and 9000), topology (veth_bridge" in str(
         error.value
     )
-    with pytest.raises(BadInput, match="slices here and whole runs there"):
+    with pytest.raises(BadInput, match="slices on one side, whole runs on the other"):
         compared(tmp_path / "b", left, rows(rounds=2, slices=0, whole=2))
     with pytest.raises(BadInput, match="no valid measurement"):
         compared(tmp_path / "c", left, [row | {"status": "failed"} for row in right])

@@ -75,11 +75,11 @@ def test_fair_pair_uses_its_own_baseline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("differs", "words"),
     [
-        ({"guest_kernel": "6.1.0"}, "The kernel differs as well"),
-        ({"guest_accelerator": "kvm"}, "The emulation differs as well"),
+        ({"guest_kernel": "6.1.0"}, "The kernel also differs"),
+        ({"guest_accelerator": "kvm"}, "The emulation also differs"),
         (
             {"guest_cpus_count": 2, "guest_kernel": "6.1.0"},
-            "The kernel and the number of CPUs differ as well",
+            "The kernel and the number of CPUs also differ",
         ),
     ],
 )
@@ -96,7 +96,7 @@ def test_emulation_thread_count_makes_a_pair_unfair(tmp_path: Path) -> None:
     result.loc[result["endpoint"].eq("shared_guest"), "guest_threads_count"] = 1
     assert not len(endpoint_kinds.fair(result))
     [lines] = endpoint_kinds.fair_pair_sentences(result, "shared_guest", "guest")
-    assert lines.endswith("The number of threads that emulate the CPUs differs as well")
+    assert lines.endswith("The number of threads that emulate the CPUs also differs")
     assert "Linux 6.12.9, 2 emulated CPUs in 1 thread" in endpoint_kinds.machines(result)[-1]
     assert command.threads_count(Shape("debian", 2, profile="tracing"), kvm=False) == 1
     assert command.threads_count(Shape("debian", 2, profile="tracing"), kvm=True) == 2
@@ -112,7 +112,7 @@ def test_pair_counts_and_guests_are_separate(tmp_path: Path) -> None:
     assert set(zip(result["pairs"], result["guest"], strict=True)) == {(1, "debian"), (2, "debian")}
     lines = endpoint_kinds.fair_pair_sentences(several, "shared_guest", "guest")
     assert lines[0].startswith("Not a fair pair")
-    assert lines[0].endswith("The kernel differs as well (1 pair, guests of 6.1.0)")
+    assert lines[0].endswith("The kernel also differs (1 pair, guests of 6.1.0)")
     assert lines[1].startswith("A fair pair")
     assert lines[1].endswith("(1 pair, guests of debian)")
     assert "4 emulated CPUs; what differs" in lines[2]
@@ -125,7 +125,7 @@ def test_sentences(tmp_path: Path) -> None:
     assert lines[0].startswith("A fair pair: containers against namespaces.")
     assert (
         lines[1]
-        == "Not a fair pair: a guest each against namespaces. The kernel and the emulation differ as well."
+        == "Not a fair pair: a guest each against namespaces. The kernel and the emulation also differ."
     )
     assert (
         "Both have Linux 6.12.9, 2 emulated CPUs; what differs is the boundary between machines, NICs"
@@ -150,13 +150,13 @@ def test_published_comparison() -> None:
     assert (container["length_bytes"], guest["length_bytes"]) == (8195, 1447)  # from bits and packets
     assert container["received_bps"] == pytest.approx(4.66e9 * (1 - 131428 / 710760))
     assert guest["received_pps"] == pytest.approx(861, abs=1)
-    lines = list(container_vs_vm.objections(endpoint_kinds.published()))
+    lines = list(container_vs_vm.report_contradictions(endpoint_kinds.published()))
     assert "about 8200 bytes, the VMs in datagrams of 1450" in lines[1]
     assert "is 5.2 CPUs" in lines[2]
     assert "containers, 400 bytes: 55.84; containers, 800 bytes: 28.9" in lines[0]
     nothing = endpoint_kinds.published(Path("/nowhere"))
     assert nothing.empty
-    assert list(container_vs_vm.objections(nothing)) == []
+    assert list(container_vs_vm.report_contradictions(nothing)) == []
 
 
 def test_figures_name_their_machines(tmp_path: Path) -> None:
@@ -247,7 +247,10 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
     assert titles == [f"{arm}: {root}" for root in ROOTS for arm in arms]
     half = traced(tmp_path / "half", status="failed", reason="it ended early")
     _, missing, *pieces = packets(half)
-    assert missing == "*veth_bridge/container was traced, and no calls of it count: failed (it ended early).*"
+    assert (
+        missing
+        == "*veth_bridge/container was traced, but none of its calls can be used: failed (it ended early).*"
+    )
     assert len(pieces) == 2
     none = save(tmp_path / "none", rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp"))
     assert packets(none) == ["*Not measured: set `observe=function_graph`.*"]
@@ -258,14 +261,14 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ({"loads": "sctp"}, "loads=sctp: a load is tcp, udp, ping"),
         ({"loads": "udp:"}, "loads=udp:: a load is"),
-        ({"loads": "udp:800,udp:800"}, "none twice"),
+        ({"loads": "udp:800,udp:800"}, "each once"),
         ({"loads": "udp:99999"}, "length_bytes=99999 is outside"),
         ({"loads": "ping", "rate_bps": "1e6"}, "ping supports neither"),
-        ({"protocol": "tcp"}, "protocol=tcp: say loads instead"),
+        ({"protocol": "tcp"}, "protocol=tcp: not used: loads names protocols"),
         ({"slices": 3}, "slices=3: not used"),
         ({"half_width": 0.5}, "half_width=0.5: not used: all rounds are measured"),
-        ({"nodes": "two"}, "nodes=two: not used: guests are of one host"),
-        ({"topology": "veth_bridge,macvlan_bridge"}, "on one topology at a time"),
+        ({"nodes": "two"}, "nodes=two: not used: guests run on one host"),
+        ({"topology": "veth_bridge,macvlan_bridge"}, "on one topology; name one"),
         ({"topology": "veth"}, "veth does not support endpoint="),
     ],
 )

@@ -90,9 +90,9 @@ def test_exact_points_give_exact_coefficients() -> None:
 
 
 def test_unfittable_data() -> None:
-    with pytest.raises(BadInput, match="2 sizes do not tell 3 coefficients apart"):
+    with pytest.raises(BadInput, match="2 sizes are too few to determine 3 coefficients"):
         linear_fit.fit(np.ones((2, 3)), np.ones((4, 2)))
-    with pytest.raises(BadInput, match="6 sizes do not tell 2 coefficients apart"):
+    with pytest.raises(BadInput, match="6 sizes are too few to determine 2 coefficients"):
         linear_fit.fit(np.column_stack([np.ones(6), np.full(6, 400.0)]), np.ones((4, 6)))
     with pytest.raises(BadInput, match="above 0"):
         linear_fit.fit(LINE, np.zeros((4, 6)))

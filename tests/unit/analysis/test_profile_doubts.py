@@ -35,13 +35,13 @@ def profile(number: int, observer: str | None, doubts: str | None = None, **chan
 
 def test_notebook_shows_doubts_by_observer(tmp_path: Path) -> None:
     measured = rows({"veth_bridge": 1.0, "macvlan_bridge": 1.0}, protocol="udp", length_bytes=800)
-    measured[0]["doubts"] = "a clock is wrong"
+    measured[0]["doubts"] = "one clock is wrong"
     seen = [profile(number, None, "datagrams were lost") for number in range(3)]
     for number in range(3):
         seen.append(profile(number, "perf_record", f"perf lost {number}00 samples, of 1,{number}00,000"))
         seen.append(profile(number, "function_times", "datagrams were lost"))
     seen[2]["doubts"] = "datagrams were lost"
-    seen.append(profile(3, "perf_record", "a clock is wrong", status="invalid", reason="too short"))
+    seen.append(profile(3, "perf_record", "one clock is wrong", status="invalid", reason="too short"))
     seen.append(profile(3, "perf_stat", status="failed", reason="perf ended"))
     lines = notebook.Run(save(tmp_path / "run", [*measured, *seen])).doubts().data.splitlines()
     report = [line for line in lines if "perf_" in line or "function_times" in line]
@@ -67,7 +67,7 @@ def test_times_by_bpf_are_doubted() -> None:
         profile(2, "function_times", observed={"tracer": "function_graph", "functions": {}}),
     ]
     [lines] = profile_doubts.profile_doubts(pd.DataFrame(seen), pd.DataFrame([profile(0, None)]))
-    assert lines.startswith("function_times, veth_bridge: times are by BPF, not by function_graph")
+    assert lines.startswith("function_times, veth_bridge: BPF took the times, not function_graph")
     assert lines.endswith("(in 2 of 3 rows)")
 
 
@@ -107,12 +107,12 @@ def with_a_failed_round(rounds: int) -> list[dict[str, Any]]:
 
 def test_failed_set_up_is_reported() -> None:
     result = profile_doubts.profile_doubts(pd.DataFrame(with_a_failed_round(2)), pd.DataFrame(rows()))
-    assert result == [f"perf_record, veth_bridge: 1 of 3 rounds of profiles failed in the set-up: {BOOT}"]
+    assert result == [f"perf_record, veth_bridge: 1 of 3 rounds of profiles could not be set up: {BOOT}"]
 
 
 def test_all_profiles_failed() -> None:
     result = profile_doubts.profile_doubts(pd.DataFrame(with_a_failed_round(0)), pd.DataFrame(rows()))
-    assert result == [f"veth_bridge: {BOOT} (1 round of profiles failed in the set-up)"]
+    assert result == [f"veth_bridge: {BOOT} (1 round of profiles could not be set up)"]
 
 
 def test_failed_run_without_observer_is_not_a_set_up() -> None:
@@ -125,6 +125,6 @@ def test_terminal_reports_failed_profiles(tmp_path: Path, capsys: pytest.Capture
     some = [*with_a_failed_round(1), profile(0, "perf_stat", status="failed", reason="perf ended")]
     terminal_tables.show_profiles(load.profiles(save(tmp_path / "run", some)))
     assert capsys.readouterr().out.splitlines() == [
-        f"- veth_bridge: {BOOT} (1 round of profiles failed in the set-up)",
+        f"- veth_bridge: {BOOT} (1 round of profiles could not be set up)",
         "- veth_bridge: perf ended (1 profile failed)",
     ]

@@ -286,7 +286,7 @@ def hung_browser(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize(
     ("browser", "why"),
-    [(no_browser, "there is no browser"), (broken_browser, "drew none"), (hung_browser, "drew none")],
+    [(no_browser, "there is no browser"), (broken_browser, "drew no image"), (hung_browser, "drew no image")],
 )
 def test_images_without_a_browser(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], browser: Any, why: str

@@ -102,7 +102,7 @@ def test_full_size_datagrams_are_the_default() -> None:
     for length, words in ((1472, []), (64, ["64 bytes each"])):
         table = load.complete(pd.DataFrame(rows(rounds=1, protocol="udp", length_bytes=length)))
         [(key, _)] = load.groups(table)
-        assert load.unusual(dict(zip(load.GROUP, key, strict=True))) == words
+        assert load.non_defaults(dict(zip(load.GROUP, key, strict=True))) == words
 
 
 def test_terminal_table_by_host(capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,7 +238,7 @@ def test_hosts_compared_by_ratios_only(tmp_path: Path, name: str) -> None:
 def test_hosts_need_a_common_baseline(tmp_path: Path) -> None:
     left = save(tmp_path / "monday", rows({"veth_bridge": 1.0}))
     right = save(tmp_path / "tuesday", rows({"veth_bridge": 1.0}, kernel="6.18.5"))
-    with pytest.raises(BadInput, match="of different hosts, whose speeds are not compared"):
+    with pytest.raises(BadInput, match="on different hosts, whose speeds are not compared"):
         compare(left, right)
 
 

@@ -192,7 +192,7 @@ def test_baselines_are_not_mixed() -> None:
     other = rows({"veth": 1, "veth (again)": 1, "macvlan_bridge": 1.2}, run="b")
     with pytest.raises(BadInput, match="a group needs one baseline, not veth"):
         verdicts.verdicts(pd.DataFrame(rows() + other))
-    with pytest.raises(BadInput, match="comparing carrier pigeon"):
+    with pytest.raises(BadInput, match="protocol=carrier pigeon cannot be compared"):
         verdicts.verdicts(pd.DataFrame(rows(protocol="carrier pigeon")))
 
 
@@ -236,7 +236,16 @@ def test_different_parameters_are_judged_separately(name: str, one: object, othe
 
 def test_every_parameter_is_classified() -> None:
     compared = {"topology", "endpoint", "change"}
-    how_it_is_measured = {"duration_s", "omit_s", "rounds", "slices", "whole_runs", "half_width", "seed"}
+    how_it_is_measured = {
+        "duration_s",
+        "omit_s",
+        "rounds",
+        "slices",
+        "whole_runs",
+        "half_width",
+        "placement",
+        "seed",
+    }
     of_a_search = {"frame", "flows_count", "loss_goal_ratio", "load_pps"}
     parameters = set(verdicts.GROUP) - {*RAN_ON, *PEER_RAN_ON} - of_a_search
     observed = {"observe", "profile_rounds", "events", "sample_hz", "keep_perf_data"}
@@ -278,12 +287,12 @@ def test_load(tmp_path: Path) -> None:
     [
         ("run.json", None, "neither run.json nor sweep.json"),
         ("run.json", "{", "run.json cannot be read"),
-        ("run.json", "[]", "run.json cannot be read: it holds no JSON object"),
+        ("run.json", "[]", "run.json cannot be read: it does not contain a JSON object"),
         ("sweep.json", '{"points": 3}', "sweep.json does not list its points"),
         ("rows/1-r0.jsonl", '{"topology": "ve', "1-r0.jsonl"),
         ("rows/1-r0.jsonl", "[1]\n", "1-r0.jsonl"),
-        ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "point p that has None for status"),
-        ("rows/1-r0.jsonl", json.dumps(ROW | {"topology": "a", "pairs": "8"}) + "\n", "has '8' for pairs"),
+        ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "status has the invalid value"),
+        ("rows/1-r0.jsonl", json.dumps(ROW | {"topology": "a", "pairs": "8"}) + "\n", "has the invalid value '8'"),
     ],
 )  # fmt: skip
 def test_half_written_is_refused(tmp_path: Path, file: str, content: str | None, says: str) -> None:
@@ -355,15 +364,15 @@ def test_contradicting_medians_are_explained() -> None:
     So the medians say faster, and the pairs say slower.
     """
     some = rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 0.9}, noise=0.005, rounds=6)
-    assert verdicts.medians_apart(pd.DataFrame(some)) == []
+    assert verdicts.contradicting_medians(pd.DataFrame(some)) == []
     for row in some:
         row["throughput_bps"] *= 2.0 ** row["round"]
     left_out = [row for row in some if row["arm"].startswith("veth") and row["round"] > 3]
     for row in left_out:
         row |= {"status": "failed", "reason": "it broke"}
-    [sentence] = verdicts.medians_apart(pd.DataFrame(some))
+    [sentence] = verdicts.contradicting_medians(pd.DataFrame(some))
     assert "the quotient of the medians of macvlan_bridge and veth is 1.8" in sentence
-    assert "but the ratio 0.89" in sentence
+    assert "but the verdict uses ratio 0.89" in sentence
 
 
 def recorded_regimes(rounds: range) -> list[Row]:

@@ -207,7 +207,7 @@ def test_no_more_namespaces() -> None:
     words = ["unshare", "--user", "--map-root-user", "sh", "-c", limited, "x", *LABKIT, "draw", "veth"]
     german = {**os.environ, "LC_ALL": "de_DE.UTF-8"}
     ended = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, timeout=120, env=german)
-    assert "the experiment's process may not make a namespace: their number is limited here" in sentence(
+    assert "the experiment's process cannot create a namespace, because their number is limited" in sentence(
         ended
     )
 
@@ -223,5 +223,7 @@ def test_conversations_are_in_one_language(monkeypatch: pytest.MonkeyPatch) -> N
 def test_namespaces_that_are_forbidden() -> None:
     line = "echo unshare: unshare failed: Operation not permitted >&2; exit 1"
     talk = process.Conversation(["sh", "-c", line], None)
-    assert talk.words().startswith("may not make a namespace: run labkit as root, or allow user namespaces")
+    assert talk.words().startswith(
+        "is not permitted to create a namespace: run labkit as root, or allow user namespaces"
+    )
     talk.end()

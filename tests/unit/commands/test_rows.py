@@ -69,7 +69,7 @@ def test_sweep_has_the_rows_of_all_points(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "nothing says how to write the rows: name --parquet FILE, --csv FILE, --json FILE"),
+        ([], "no output is named: write --parquet FILE, --csv FILE, --json FILE"),
         (["--parquet", "-"], "name a file"),
     ],
 )

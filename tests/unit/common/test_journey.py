@@ -159,7 +159,7 @@ def test_truncated_capture_file() -> None:
         "b:2": Counts(2, truncated_count=1),
     }
     for wrong in (b"", b"\xd4\xc3\xb2\xa1" + bytes(20)):
-        with pytest.raises(BadInput, match="no capture"):
+        with pytest.raises(BadInput, match="not a capture"):
             packets.read(wrong)
 
 

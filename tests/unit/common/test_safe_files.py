@@ -77,7 +77,7 @@ def test_write_follows_no_link_with_a_guessed_name(
 def test_incremental_write_follows_no_link(tmp_path: Path, victim: Path) -> None:
     path = tmp_path / "1-r0.pcapng"
     path.symlink_to(victim)
-    with safe_files.anew(path) as file:
+    with safe_files.create_new(path) as file:
         file.write(b"new")
     assert (path.read_bytes(), path.is_symlink()) == (b"new", False)
     assert victim.read_text() == "precious"

@@ -28,7 +28,7 @@ class Fake:
 
     def monitor(self, interface: str, **parameters: Any) -> Fake:
         if parameters.get("source") == "wrong":
-            raise BadInput("source='wrong' is no address")
+            raise BadInput("source='wrong' is not an address")
         self.begun.append((interface, parameters))
         return self
 

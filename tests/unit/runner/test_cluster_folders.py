@@ -87,7 +87,7 @@ def test_archive_members_outside_are_refused(bad: tarfile.TarInfo, tmp_path: Pat
     here = tmp_path / "sweep" / "tcp"
     here.mkdir(parents=True)
     (here / "run.json").write_text("ours")
-    with pytest.raises(Failed, match="sent back what is no point's folder"):
+    with pytest.raises(Failed, match="sent back an invalid folder"):
         folders.place(archive(good=member("good"), bad=bad), here, "/there")
     assert files(tmp_path) == {"sweep/tcp/run.json": "ours"}
 
@@ -95,7 +95,7 @@ def test_archive_members_outside_are_refused(bad: tarfile.TarInfo, tmp_path: Pat
 def test_truncated_archive_is_refused(measured: Path, tmp_path: Path) -> None:
     packed = folders.pack(measured)
     for half in (packed[: len(packed) // 2], b"", b"nothing of the kind"):
-        with pytest.raises(Failed, match="sent back what is no point's folder"):
+        with pytest.raises(Failed, match="sent back an invalid folder"):
             folders.place(half, tmp_path / "sweep" / "tcp", "/there")
     assert not (tmp_path / "sweep" / "tcp").exists()
 
@@ -105,10 +105,10 @@ def test_oversized_archive_is_refused(
 ) -> None:
     packed = folders.pack(measured)
     monkeypatch.setattr(folders, "MOST_UNPACKED_BYTES", 10)
-    with pytest.raises(Failed, match="no point's folder"):
+    with pytest.raises(Failed, match="an invalid folder"):
         folders.place(packed, tmp_path / "sweep" / "tcp", "/there")
     monkeypatch.setattr(folders, "MOST_BYTES", 10)
-    with pytest.raises(Failed, match="measure it where it is, without --dask"):
+    with pytest.raises(Failed, match="measure it on that machine, without --dask"):
         folders.pack(measured)
 
 
@@ -139,7 +139,7 @@ def parameters(**change: object) -> Request:
     "change", [{"notebook": "../01_words"}, {"point": "../one"}, {"point": ".one"}, {"point": "a/b"}]
 )
 def test_escaping_name_is_refused(change: dict[str, str], tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="is no name of a notebook or a point"):
+    with pytest.raises(BadInput, match="is not a valid name of a notebook or a point"):
         point_process.measure(parameters(**change), tmp_path, Bar())
     assert list(tmp_path.iterdir()) == []
 

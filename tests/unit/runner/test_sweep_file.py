@@ -127,6 +127,9 @@ def test_project_sweep_files(name: str, project: Path) -> None:
     elif result.experiment == "monitor_cost":
         [point] = result.points
         assert {"socket", "tcpdump", "dumpcap", "tshark", "monitor"} < set(point.parameters["readers"])
+    elif result.experiment == "trex_stateless":
+        assert [point.parameters["profile"] for point in result.points] == ["imix", "64b"]
+        assert {point.parameters["loss_limit"] for point in result.points} == {1e-4}
     elif result.experiment == "what_does_it_cost":
         assert {point.parameters["topology"] for point in result.points} == {"veth_bridge"}
     else:
@@ -145,9 +148,9 @@ def test_kernel_axis(project: Path) -> None:
     ("change", "words"),
     [
         ({"notebook": "02_nothing"}, "there is no notebook 02_nothing; there are: 0"),
-        ({"notebook": "../01_datapaths"}, "notebook is the name of one in notebooks/"),
-        ({"notebook": ["01_datapaths"]}, "notebook is the name of one in notebooks/"),
-        ({"more": 1}, "is no sweep: it needs notebook and grid, and may have parameters"),
+        ({"notebook": "../01_datapaths"}, "notebook must be the name of a notebook in notebooks/"),
+        ({"notebook": ["01_datapaths"]}, "notebook must be the name of a notebook in notebooks/"),
+        ({"more": 1}, "is not a sweep: it needs notebook and grid, and may have parameters"),
         ({"parameters": [1]}, "parameters is a mapping"),
         ({"parameters": {"pears": [1]}}, "has no parameter pears; it has: .*pairs"),
         ({"parameters": {"folder": "elsewhere"}}, "has no parameter folder; it has: "),
@@ -157,7 +160,7 @@ def test_kernel_axis(project: Path) -> None:
         ({"grid": {"mtu_bytes": [20]}}, "mtu_bytes=20 is outside"),
         ({"grid": {"where": ["here", "moon"]}}, "where=moon is not a host: choose here "),
         ({"grid": {"where": ["here", "vm:debian,cpus=many"]}}, "cpus"),
-        ({"grid": {"mtu_bytes": [1500, 1500]}}, "the point 1500 is there twice"),
+        ({"grid": {"mtu_bytes": [1500, 1500]}}, "the grid has the point 1500 twice"),
         ({"grid": {"mtu_bytes": 1500}}, "every axis of grid needs a list of values"),
         ({"grid": {"mtu_bytes": []}}, "every axis of grid needs a list of values"),
         ({"grid": []}, "grid is an empty list"),
@@ -179,10 +182,10 @@ def test_invalid_sweeps_are_refused(change: dict[str, Any], words: str, project:
     [
         ("{", "is not a valid YAML file: "),
         ("\ta: b", "is not a valid YAML file: "),
-        ("hello", "is no sweep: "),
-        ("", "is no sweep: "),
-        ("- 1\n- 2\n", "is no sweep: "),
-        ("notebook: 01_datapaths\n", "is no sweep: "),
+        ("hello", "is not a sweep: "),
+        ("", "is not a sweep: "),
+        ("- 1\n- 2\n", "is not a sweep: "),
+        ("notebook: 01_datapaths\n", "is not a sweep: "),
         ("a: !!python/object/apply:os.getcwd []\n", "is not a valid YAML file: "),
         ("\x00\x01", "is not a valid YAML file: "),
     ],

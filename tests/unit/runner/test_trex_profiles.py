@@ -50,7 +50,11 @@ def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> N
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"\xff\xfe", "it is no text"), (b"def (:", "is no Python"), (b"#" * (2 << 20), "is larger than 1 MiB")],
+    [
+        (b"\xff\xfe", "it is no text"),
+        (b"def (:", "is not valid Python"),
+        (b"#" * (2 << 20), "is larger than 1 MiB"),
+    ],
 )
 def test_what_is_no_program(profile: str, content: bytes, words: str) -> None:
     Path(profile).write_bytes(content)

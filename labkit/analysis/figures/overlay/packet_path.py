@@ -218,7 +218,8 @@ def _notes(df: pd.DataFrame, followed: list[Rows]) -> list[str]:
             str(one["hop"]): one[f"{how}_count"] for one in seen if one[f"{how}_count"]
         }.items():
             lines.append(
-                f"The capture at {hop} {how} {count:.0f} packets: what it did not see may have been there."
+                f"The capture at {hop} {how} {count:.0f} packets, so a packet that it does not show may"
+                " still have passed there."
             )
     if not followed:
         return lines

@@ -183,5 +183,5 @@ def _notes(df: pd.DataFrame) -> list[str]:
             "carrier: the spine's interfaces go down. silent: it stops forwarding, and no link shows it."
         )
     if any(map(_notices, there)):
-        lines.append(f"linkdown ignored: the sysctl {SYSCTL} makes leaves leave out routes over dead links.")
+        lines.append(f"linkdown ignored: the sysctl {SYSCTL} makes the leaves ignore routes over dead links.")
     return lines

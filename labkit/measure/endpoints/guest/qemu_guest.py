@@ -17,7 +17,7 @@ from typing import Any, Self
 from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.measure.endpoints import exec_client
 from labkit.measure.endpoints.guest import initramfs
-from labkit.measure.endpoints.guest.spec import NO_MORE, GuestSpec, More, Nic, parse
+from labkit.measure.endpoints.guest.spec import NO_ADDITIONS, GuestAdditions, GuestSpec, Nic, parse
 from labkit.system import netlink, process
 from labkit.system.qemu import command, confined, console, kernels, kvm
 from labkit.system.temporary_files import in_memory, short_folder
@@ -76,7 +76,7 @@ class QemuGuest:
         time."""
         try:
             self._talk = exec_client.Conversation(str(self.folder), 0, check=lambda: self._still(deadline))
-        except (exec_client.Over, OSError):
+        except (exec_client.Disconnected, OSError):
             self._still(time.monotonic() + GRACE_S)
             process.wait([self._qemu], time.monotonic() + GRACE_S)
             self._still(0)
@@ -105,7 +105,7 @@ class QemuGuest:
         assert self._talk is not None
         try:
             return self._talk.ask(kind, content)
-        except (exec_client.Over, TimeoutError):
+        except (exec_client.Disconnected, TimeoutError):
             last = console.last_words(self.folder / "console")
             how = f"has gone ({self._qemu.ended().words()})" if self._qemu.poll() else "does not answer"
             raise Failed(f"the guest {self.name} {how}{last}") from None
@@ -139,7 +139,7 @@ class QemuGuest:
 
 
 @contextmanager
-def guests(text: str, nics: Sequence[Nic], more: More = NO_MORE) -> Iterator[list[QemuGuest]]:
+def guests(text: str, nics: Sequence[Nic], more: GuestAdditions = NO_ADDITIONS) -> Iterator[list[QemuGuest]]:
     """Boot a guest for each NIC and yield them until the block ends.
 
     Raises BadInput for a guest that cannot be booted, Unsupported if QEMU or a similar program is missing, Failed with

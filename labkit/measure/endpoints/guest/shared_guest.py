@@ -21,7 +21,7 @@ PATIENCE_S = 60.0  # an emulated guest is slow, especially on a loaded machine
 HELD_S = 2147483  # sleep time of a process that holds a namespace
 
 
-class Room:
+class GuestNamespace:
     """A network namespace in a guest, where the programs of one endpoint run; process `pid` holds it."""
 
     def __init__(self, guest: QemuGuest, pid: int) -> None:
@@ -55,7 +55,7 @@ class Room:
         return path.replace("/proc/net/", f"/proc/{self._pid}/net/")
 
 
-def rooms(guest: QemuGuest, nics: Sequence[Nic], family: int) -> list[Room]:
+def guest_namespaces(guest: QemuGuest, nics: Sequence[Nic], family: int) -> list[GuestNamespace]:
     """Create a namespace in the guest for each NIC, each with a veth to one bridge, like `veth_bridge`.
 
     They end with the guest. Raises Failed with the error message from the guest.
@@ -66,16 +66,16 @@ def rooms(guest: QemuGuest, nics: Sequence[Nic], family: int) -> list[Room]:
         f"{ip} link add bridge type bridge",
         f"{ip} link set bridge mtu {nics[0].mtu_bytes} up",
     ]
-    lines += [_room(ip, number, nic, family) for number, nic in enumerate(nics)]
+    lines += [_commands_for(ip, number, nic, family) for number, nic in enumerate(nics)]
     words = process.output([*guest.prefix, "sh", "-c", "\n".join(lines)], PATIENCE_S).split()
     with suppress(ValueError):
         pids = [int(word) for word in words]
         if len(pids) == len(nics):
-            return [Room(guest, pid) for pid in pids]
+            return [GuestNamespace(guest, pid) for pid in pids]
     raise Failed(f"the guest {guest.name} created no namespaces: {' '.join(words)}")
 
 
-def _room(ip: str, number: int, nic: Nic, family: int) -> str:
+def _commands_for(ip: str, number: int, nic: Nic, family: int) -> str:
     """Return the shell lines that create one namespace and print the pid of its holder."""
     of_v6 = {"accept_dad": 0, "router_solicitations": 0} if family == 6 else {"disable_ipv6": 1}
     sysctls = {"ipv4/tcp_orphan_retries": 1, **{f"ipv6/conf/default/{name}": of_v6[name] for name in of_v6}}

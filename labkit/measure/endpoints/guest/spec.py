@@ -57,7 +57,7 @@ def parse(text: str) -> GuestSpec:
 
 
 @dataclass(frozen=True)
-class More:
+class GuestAdditions:
     """What a shared guest has in addition: `times` the CPUs and memory, more modules and programs."""
 
     times: int = 1
@@ -69,13 +69,13 @@ class More:
         one = spec.machine
         cpus, memory_mib = self.times * one.cpus, self.times * one.memory_mib
         if cpus > CPUS or memory_mib > MEMORY_MIB:
-            words = f"one guest for {self.times} ends would have cpus={cpus},memory_mib={memory_mib}"
+            words = f"one guest for {self.times} endpoints needs cpus={cpus},memory_mib={memory_mib}"
             raise BadInput(f"{words}; the limits are {CPUS} and {MEMORY_MIB}: choose fewer pairs")
         made = replace(one, cpus=cpus, memory_mib=memory_mib, modules=(*one.modules, *self.modules))
         return replace(spec, machine=made, programs=(*spec.programs, *self.programs))
 
 
-NO_MORE = More()
+NO_ADDITIONS = GuestAdditions()
 
 
 @dataclass(frozen=True)

@@ -57,14 +57,14 @@ HELP = {
     **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
     **dict.fromkeys(UNUSED, "not used: arms are readers, and the load is of frames at a rate"),
     "topology": "the one topology whose server's interface is watched",
-    "endpoint": "what the ends are: namespace or container",
+    "endpoint": "where programs run: namespace or container",
     "readers": f"who watches: {', '.join(READERS)}; none is always measured, as the baseline",
     "loads": f"rates of frames that are offered: 10kpps, 100Mbit/s …, or {MOST} (what the machine can do)",
-    "flows": "numbers of flows, of which one is looked for",
+    "flows": "numbers of flows; readers select one of them",
     "frame_bytes": "size of a frame with FCS, 64 to 9018",
     "sample": "what the reader monitor_sampled samples: one_in:N, random:P, interval:N:S, first:B",
-    "duration_s": "of the traffic in each measurement",
-    "patience_s": "how long a reader may go on after the traffic",
+    "duration_s": "duration of the traffic in each measurement",
+    "patience_s": "how long a reader may continue after the traffic",
 }
 
 
@@ -90,7 +90,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
         for name in ("readers", "loads"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise BadInput(f"{name} needs at least one value, and none twice")
+                raise BadInput(f"{name} needs at least one value, each once")
         for name in self.readers:
             one_of("readers", name, tuple(READERS))
         for load in self.loads:
@@ -310,12 +310,12 @@ def cpu_s(pids: frozenset[int]) -> float:
     return total / 1e9
 
 
-def drained(pids: frozenset[int], patience_s: float) -> float | None:
-    """Wait SETTLE_S, and longer until the reader has handled all.
+def drained(pids: frozenset[int], patience_s: float, settle_s: float = SETTLE_S) -> float | None:
+    """Wait `settle_s`, and longer until the reader has handled all.
 
-    Returns how long after SETTLE_S it was busy; None if it still is.
+    Returns how long after `settle_s` it was busy; None if it still is.
     """
-    time.sleep(SETTLE_S)
+    time.sleep(settle_s)
     begun, before = time.monotonic(), cpu_s(pids)
     while (now := time.monotonic()) - begun < patience_s:
         time.sleep(QUIET_S)

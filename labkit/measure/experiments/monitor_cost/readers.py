@@ -100,7 +100,7 @@ def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[Running]:
     with netlink.inside(hop.namespace.fd):
         forked = process.Forked(work)
     try:
-        forked.hear(START_S)
+        forked.receive(START_S)
         yield Running(forked.pid, lambda: _of_socket(forked.stop(STOP_S)), time.monotonic() - begun)
     finally:
         forked.kill()

@@ -34,16 +34,16 @@ OF_ROWS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes"
 HELP = {
     **usual.HELP,
     "topology": "tunnels whose cost is compared; the first is the baseline",
-    "mtu_bytes": "of the containers, and of the ends whose tunnels are compared",
-    "part": "what is looked at: path, reachability, failure, headers, cost",
-    "routes": "between the leaves: static (one spine), metric (a second route), ecmp (both at equal cost)",
+    "mtu_bytes": "MTU of the containers, and of the endpoints whose tunnels are compared",
+    "part": "parts to measure: path, reachability, failure, headers, cost",
+    "routes": "routes between the leaves: static (one spine), metric (a second route), ecmp (both at equal cost)",
     "provider": "what carries packets from leaf to leaf: gre, ipip, routed (plain routes)",
-    "fabric_mtu_bytes": "of the cables between leaves and spines; none: what the containers' MTU needs",
+    "fabric_mtu_bytes": "MTU of the cables between leaves and spines; none: what the containers' MTU needs",
     "failure": "how a spine fails: carrier (its interfaces go down), silent (it stops forwarding)",
-    "payload_bytes": "of the ping that is followed hop by hop",
-    "family": "4 or 6, of the ends whose tunnels are compared; the network has IPv4",
+    "payload_bytes": "payload of the ping that is followed hop by hop",
+    "family": "version of IP (4 or 6) of the endpoints whose tunnels are compared; the network has IPv4",
     "pings": "echo requests from every container to every other",
-    "probe_interval_s": "between the probes while a spine fails",
+    "probe_interval_s": "interval between the probes while a spine fails",
     "outage_s": "how long a spine is down",
 }
 
@@ -69,17 +69,15 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
         for name, value, usual_value in (("nodes", self.nodes, "one"), ("parent", self.parent, None)):
             if value != usual_value:
                 raise BadInput(
-                    f"{name}={value}: the overlay stands on one host, on no NIC of it; leave it out"
+                    f"{name}={value}: the overlay is built on one host, without a NIC; leave {name} out"
                 )
         super().check()
         if self.family != 4 and not {"headers", "cost"} & set(self.part):
             raise BadInput(
-                f"family={self.family} is of the tunnels that are compared: ask for part=cost as well"
+                f"family={self.family} applies to part=headers and part=cost only: add one of them"
             )
         if self.pairs != (1,) and "cost" not in self.part:
-            raise BadInput(
-                "pairs is of the tunnels that are compared: ask for part=cost as well, or leave it out"
-            )
+            raise BadInput("pairs applies to part=cost only: add part=cost, or leave pairs out")
         for name, known in (
             ("part", PARTS),
             ("routes", leaf_spine_overlay.ROUTES),
@@ -87,15 +85,15 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
         ):
             given = getattr(self, name)
             if not given or len(set(given)) < len(given):
-                raise BadInput(f"{name} needs at least one of {', '.join(known)}, and none twice")
+                raise BadInput(f"{name} needs at least one of {', '.join(known)}, each once")
             for one in given:
                 one_of(name, one, known)
         one_of("provider", self.provider, leaf_spine_overlay.PROVIDERS)
         within(
-            "payload_bytes", self.payload_bytes, 16, self.mtu_bytes - 28, "what a ping within the MTU takes"
+            "payload_bytes", self.payload_bytes, 16, self.mtu_bytes - 28, "the range of a ping within the MTU"
         )
         within("pings", self.pings, 1, 1000)
-        within("probe_interval_s", self.probe_interval_s, 0.002, 1, "ping takes no less without privilege")
+        within("probe_interval_s", self.probe_interval_s, 0.002, 1, "ping needs root for a shorter interval")
         within("outage_s", self.outage_s, 0.2, 60)
         build.check(self.network(self.routes[0]))
 

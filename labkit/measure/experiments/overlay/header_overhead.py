@@ -28,7 +28,7 @@ def measured(topology: Topology, payload_bytes: int = PAYLOAD_BYTES) -> dict[str
     interfering.
     """
     if topology.name not in ARMS:
-        raise BadInput(f"{topology.name} is no tunnel: there are {', '.join(ARMS)}")
+        raise BadInput(f"{topology.name} is not a tunnel: choose {', '.join(ARMS)}")
     added = headers(topology.name)
     past = payload_bytes + (IPV6_MORE if topology.spec.family == 6 else 0)
     frame_bytes = _frame_bytes(topology, str(outer(0, 1).ip), past)

@@ -64,7 +64,9 @@ def reachability(
     """
     spaces = {space.name: space for space in topology.namespaces}
     order = rounds(network)
-    _acquaint(spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)])
+    _resolve_neighbours(
+        spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)]
+    )
     with capture(everywhere(topology.namespaces), folder) as seen:
         answered = [_pinged(spaces, ends, count, interval_s) for ends in order]
     ways = _paths_taken(seen.journeys(state(topology).ports()))
@@ -84,7 +86,7 @@ def _pinged(
     return ping_probes.echo([(spaces[one.source], one.target_address) for one in ends], count, interval_s)
 
 
-def _acquaint(spaces: dict[str, Namespace], ends: Sequence[PingPair]) -> None:
+def _resolve_neighbours(spaces: dict[str, Namespace], ends: Sequence[PingPair]) -> None:
     """Ping each pair once, so that neighbours and bridges on the path are known and nothing is flooded."""
     for _ in range(ATTEMPTS if ends else 0):
         answered = _pinged(spaces, ends, 1, INTERVAL_S)

@@ -83,7 +83,7 @@ def failure(
     flow, before the failure.
     """
     if how not in FAILURES:
-        raise BadInput(f"failure={how} is none of {', '.join(FAILURES)}")
+        raise BadInput(f"failure={how} is unknown: choose {', '.join(FAILURES)}")
     times = times or Times()
     watched = _Watched(network, topology)
     with ExitStack() as stack:
@@ -102,7 +102,7 @@ def failure(
         result = probe.end()
     phases = {"before": before, "during": during, "after": after}
     went = {f"path_{name}": watched.carried(phase, result) for name, phase in phases.items()}
-    doubt = f"{failing} carried nothing of the flow before it failed, so this tells nothing of a failure"
+    doubt = f"{failing} carried no packet of the flow before it failed, so its failure has no effect here"
     named = {"failure": how, "failed": failing, "interval_s": interval_s}
     left = {"expected_during": watched.left(failing, how, report["ignores_linkdown"])}
     doubts = {"doubts": None if failing in went["path_before"] else doubt}
@@ -151,8 +151,10 @@ class _Watched:
         self.network, self.pair = network, topology.pairs[0]
         client, server = self.pair.client, self.pair.server
         if ":" in server.address:  # IPv6 would need more than IPv4's sysctl and `static_routes`
-            talk = f"{client.name} and {server.name} talk over IPv6"
-            raise BadInput(f"{talk}, and a failure is of IPv4 alone: give them its addresses")
+            both = f"{client.name} and {server.name} use IPv6"
+            raise BadInput(
+                f"{both}, but spine failures are measured with IPv4 only: give them IPv4 addresses"
+            )
         self.spines = spines(network)
         self._spaces = {space.name: space for space in topology.namespaces}
         ends = (client, server)
@@ -165,9 +167,7 @@ class _Watched:
             for spine, leaf in pairwise(path.nodes):
                 if spine in self.spines:
                     return leaf
-        raise BadInput(
-            f"no way from {source} to {target} leads over a spine that another one could stand in for"
-        )
+        raise BadInput(f"no path from {source} to {target} uses a spine that another spine can replace")
 
     def _index(self, leaf: str, spine: str) -> int:
         """Return the index of the leaf's interface to a spine."""
@@ -221,13 +221,13 @@ class _Watched:
         """Return the spine that carried the requests. Raises Failed if none did."""
         carrier = self.carried(phase, result)[0]
         if carrier is None:
-            raise Failed(f"probes are answered, but none of {', '.join(self.spines)} is seen to carry them")
+            raise Failed(f"probes are answered, but none of {', '.join(self.spines)} carries them")
         return carrier
 
     def space(self, spine: str) -> Namespace:
         """Return the namespace of a spine. Raises BadInput for an unknown spine."""
         if spine not in self.spines:
-            raise BadInput(f"{spine} is no spine that can fail; there are {', '.join(self.spines)}")
+            raise BadInput(f"{spine} is not a spine that can fail: choose {', '.join(self.spines)}")
         return self._spaces[spine]
 
     def left(self, failed: str, how: str, noticed: bool) -> list[str]:

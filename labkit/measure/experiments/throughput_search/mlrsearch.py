@@ -105,7 +105,7 @@ def search(
             most_pps = limit.reached_pps * REACHED
     else:
         result = [FoundRate(loss, None, None, None) for loss in losses]
-        problem = f"the generator's own rate fell {RESTARTS} times while it was searched"
+        problem = f"the generator's own rate fell {RESTARTS} times during the search"
     took_s = time.monotonic() - begun
     return Result(result, most_pps, counts.trials, counts.repeated, counts.disturbed, took_s, problem)
 

@@ -26,7 +26,7 @@ UNUSED = (
 HELP = {
     **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
     **dict.fromkeys(UNUSED, "not used: trials are of frames at a rate, on one host"),
-    "generator": "what offers the load: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
+    "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
     "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
     "frame_bytes": f"sizes of frames with FCS, 64 to 9018, or {', '.join(rates.MIXES)}",
     "flows": "numbers of flows, 1 to 1000000",
@@ -35,13 +35,13 @@ HELP = {
     "loss": "ratios of loss that are searched for: 0 is the NDR (non-drop rate), others are PDRs (partial drop rates)",
     "preset": f"how a search decides: {', '.join(PRESETS)} (one trial of 60 s without loss)",
     "trial_s": "duration of a trial; none: the preset's",
-    "sum_s": "seconds of trials that decide about a load; none: the preset's",
-    "exceed_ratio": "the part of that time that may lose more; none: the preset's",
-    "width": "how far bounds may be apart; none: the preset's",
+    "sum_s": "total duration of the trials that decide about a load; none: the preset's",
+    "exceed_ratio": "share of that time in which the loss may exceed the goal; none: the preset's",
+    "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
     "limit_s": "the longest time of one search",
     "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
     "most_rate": "the highest load; none: what the generator reaches on this path",
-    "line_rate_bps": "the rate of the line that per cent are of; none: no line",
+    "line_rate_bps": "rate of the line, to which percentages refer; none: no line",
     "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
     "latency": "after each search, one-way latency at 10, 50 and 90 % of the last rate found",
 }
@@ -76,7 +76,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         for name in ("frame_bytes", "flows", "loss"):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
-                raise BadInput(f"{name} needs at least one value, and none twice")
+                raise BadInput(f"{name} needs at least one value, each once")
         for ratio in self.loss:
             within("loss", ratio, 0, 0.5, "a ratio, not per cent")
         one_of("preset", self.preset, tuple(PRESETS))
@@ -96,7 +96,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         for name in self.endpoint:
             if name in ("guest", "shared_guest"):
                 raise BadInput(
-                    f"endpoint={name}: the packet generator sends from this kernel: take namespace or container"
+                    f"endpoint={name}: the packet generator sends from this kernel: use namespace or container"
                 )
         for frame in self.frame_bytes:
             for flows in self.flows:

@@ -21,6 +21,7 @@ UNUSED = (
 )  # fmt: skip
 # What labkit builds between the ports of its own server
 DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")
+OWN_TARGET = "50kpps"
 UNUSED_WORDS = "not used: TRex makes the load"
 OF_A_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
 OF_OWN_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
@@ -38,7 +39,8 @@ _WORDS = {
     "directions": "both, or one: only the first port of a pair sends",
     "warmup_rate": "of the warm-up, from each port: 1kpps, 10Mbit/s, 1%",
     "warmup_s": "duration of the warm-up",
-    "target": "where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s",
+    "target": "where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s; none: 100%, and with labkit's own server"
+    f" {OWN_TARGET}, which TRex sends on kernel interfaces",
     "ramp_s": "duration of the linear ramp",
     "hold_s": "how long the target is held",
     "step_s": "duration of each step; between steps the traffic rests for half a second, so that counts are exact",
@@ -121,7 +123,7 @@ class Stateless(OnServer, frozen=True, kw_only=True):
     directions: str = "both"
     warmup_rate: str = "1kpps"
     warmup_s: float = 5.0
-    target: str = "100%"
+    target: str | None = None
     ramp_s: float = 60.0
     hold_s: float = 10.0
     step_s: float = 3.0
@@ -141,6 +143,11 @@ class Stateless(OnServer, frozen=True, kw_only=True):
         within("step_s", self.step_s, 0.2, 600)
         within("loss_limit", self.loss_limit, 0, 0.5, "a ratio, not per cent")
         within("line_rate_bps", self.line_rate_bps, 1e3, 1e13)
+
+    @property
+    def ramp_target(self) -> str:
+        """Where the ramp ends."""
+        return self.target or (OWN_TARGET if self.server is None else "100%")
 
     def line(self, server_bps: float) -> Line:
         """Return the line that per cent are of; `server_bps` is the rate of the server's ports."""
@@ -162,7 +169,7 @@ class Stateful(OnServer, frozen=True, kw_only=True):
         """Raise BadInput in one sentence for what cannot be measured."""
         super().check()
         if not self.mult or len(set(self.mult)) < len(self.mult):
-            raise BadInput("mult needs at least one value, and none twice")
+            raise BadInput("mult needs at least one value, each once")
         for mult in self.mult:
             within("mult", mult, 0.001, 1e6)
         within("test_s", self.test_s, 1, 36000)

@@ -65,7 +65,7 @@ def steps(parameters: Stateless, frame_bytes: float, line_bps: float) -> list[St
     """Return all steps. Raises BadInput for a rate that the line cannot carry."""
     line = parameters.line(line_bps)
     warmup_pps = rates.pps("warmup_rate", parameters.warmup_rate, [frame_bytes], line)
-    target_pps = rates.pps("target", parameters.target, [frame_bytes], line)
+    target_pps = rates.pps("target", parameters.ramp_target, [frame_bytes], line)
     count = max(1, math.ceil(parameters.ramp_s / parameters.step_s))
     ramp = [
         Step("ramp", target_pps * number / count, parameters.ramp_s / count) for number in range(1, count + 1)
@@ -166,6 +166,8 @@ def _goes_on(
     parameters: Stateless, step: Step, whole: dict[str, Any], problem: str | None, outcome: Outcome
 ) -> bool:
     if problem is not None:
+        if outcome.best_pps is not None:
+            problem += f"; before that {units.si(outcome.best_pps, 'pps')} arrived within the loss limit"
         outcome.problem = outcome.ended = problem
         return False
     loss, limit = whole["loss_ratio"], parameters.loss_limit

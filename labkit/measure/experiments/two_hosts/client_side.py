@@ -60,7 +60,10 @@ class RemoteServer:
         seen = msgspec.structs.replace(seen, **here)
         # The request takes time, so the other host may count less time than this one, but not more.
         if seen.window_s > CLOCK * passed_s:
-            doubt = f"the servers' host counted {seen.window_s:.2f} s in {passed_s:.2f} s of this one: a clock is wrong"
+            doubt = (
+                f"the servers' host measured {seen.window_s:.2f} s and this host {passed_s:.2f} s: one"
+                " clock is wrong"
+            )
             seen = msgspec.structs.replace(seen, doubts=[*seen.doubts, doubt])
         return seen
 
@@ -147,5 +150,5 @@ def _check_path(pairs: Sequence[FarPair], parameters: DatapathParameters) -> Non
         )
     raise Unsupported(
         f"the path between the two hosts does not carry MTU {parameters.mtu_bytes}: a small ping is answered,"
-        f" and one of {parameters.mtu_bytes} bytes is not; raise the MTU of what is between them, or lower mtu_bytes"
+        f" one of {parameters.mtu_bytes} bytes is not; raise the MTU of the devices between them, or lower mtu_bytes"
     )

@@ -121,7 +121,7 @@ def capture(
         named = [(hop.name, ring.link_type) for hop, ring in zip(hops, rings, strict=True)]
         with run_folder.write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(safe_files.anew(path))
+            file = stack.enter_context(safe_files.create_new(path))
             file.write(pcapng.header(named, snap_bytes))
         recorder = Recorder(rings, path, file, Limits(snap_bytes, rate_pps, total_bytes, settle_s))
         forked = process.Forked(recorder.record, recorder.descriptors())
@@ -189,7 +189,7 @@ def _stopped(forked: process.Forked, settle_s: float, path: Path) -> RecorderRep
         reply = forked.stop(settle_s + DRAIN_S + WRITE_S)
         report = msgspec.json.decode(reply, type=RecorderReport)
     except (Failed, msgspec.DecodeError) as error:
-        raise Failed(f"the packet recorder {error}; {path} holds what it wrote before") from None
+        raise Failed(f"the packet recorder {error}; {path} contains what it wrote before") from None
     if report.error:
         raise Failed(f"packets could not be recorded: {report.error}")
     return report

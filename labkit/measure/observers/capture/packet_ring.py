@@ -137,7 +137,7 @@ class Ring:
         """Capture only what this program selects."""
         attach(self._socket, instructions)
 
-    def deafen(self) -> None:
+    def stop_receiving(self) -> None:
         """Ignore packets from now on."""
         self._take(0)
 
@@ -191,7 +191,7 @@ def _socket(interface: str) -> tuple[socket.socket, int]:
             return made, ETHERNET
         made.close()
         if kind not in WITHOUT_HEADER:
-            raise OSError(97, f"its kind of link ({kind}) is not known", interface)
+            raise OSError(97, f"its link type ({kind}) is not supported", interface)
         return socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0), RAW_IP
     except OSError:
         made.close()

@@ -157,7 +157,7 @@ class Recorder:
     def _drain(self) -> None:
         """Read all packets that the sockets have seen: the kernel hands over an unfilled block after a delay."""
         for hop in self._hops:
-            hop.ring.deafen()
+            hop.ring.stop_receiving()
         end = time.monotonic() + DRAIN_S
         time.sleep(STEP_S)  # longer than the kernel needs for a packet in progress
         self._sweep()

@@ -75,7 +75,11 @@ def losses(
     for client, server, way in pairs:
         own = [step for step in way if step not in shared]
         if not own:
-            report: dict[str, Any] = {"unit": None, "reason": "no way between the ends is known", "hops": []}
+            report: dict[str, Any] = {
+                "unit": None,
+                "reason": "the path between the endpoints is unknown",
+                "hops": [],
+            }
         else:
             at_ends = (own[0][0], own[-1][0])
             simple = sum(step[0] in at_ends for step in own) == 2  # in a tunnel there are more

@@ -174,7 +174,7 @@ class GraphParameters(ObserverParameters, frozen=True, kw_only=True):
     """Parameters of function_graph; HELP says what each is."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        PARAMETER: "whose calls function_graph shows; none: what sends and receives a packet of the protocol"
+        PARAMETER: "functions whose calls function_graph shows; none: those that send and receive a packet"
     }
 
     graph_functions: tuple[str, ...] = ()

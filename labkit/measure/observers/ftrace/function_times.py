@@ -259,7 +259,7 @@ class FunctionTimesParameters(ObserverParameters, frozen=True, kw_only=True):
     """Parameters of function_times and guest_function_times; HELP says what each is."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "functions": "of the kernel, which function_times times: names, no patterns"
+        "functions": "kernel functions that function_times times: names, no patterns"
     }
 
     functions: tuple[str, ...] = FUNCTIONS

@@ -128,7 +128,7 @@ class DisplayFilter:
             return
         if self._pending:
             del self._pending[: self._tshark.feed(bytes(self._pending[: 1 << 16]))]
-        content = self._tshark.heard()
+        content = self._tshark.received()
         if content is None:
             self._fail()
             return

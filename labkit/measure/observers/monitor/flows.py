@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from ipaddress import ip_address
 
 from labkit.common.packets import ETHERNET, layers
@@ -12,6 +13,10 @@ OTHERS = "others"  # the row of what came when the table was full
 _VLAN = (b"\x81\x00", b"\x88\xa8")
 _IP, _IP6 = b"\x08\x00", b"\x86\xdd"
 _PLAIN_IP = _IP + b"\x45"  # IPv4 without options
+_plain_ip = struct.Struct(
+    "3s8xc2x8s"
+)  # from the ethertype on: it and IPv4's first byte, the protocol, the addresses
+Key = tuple[bytes, bytes, bytes]
 _KEY_END = 54  # of an Ethernet frame: behind the addresses of IPv6, and behind those of IPv4
 _PORTS = (b"\x06", b"\x11", b"\x84")  # TCP, UDP, SCTP
 
@@ -41,7 +46,7 @@ class Totals:
 
     def __init__(self) -> None:
         # Packets of known conversations by protocol and addresses, which are added to the other tables on demand.
-        self._known: dict[bytes, list[int]] = {}
+        self._known: dict[Key, list[int]] = {}
         self._classes: dict[str, list[int]] = {}
         self._names: dict[bytes, str] = {}
         self._conversations: dict[tuple[bytes, bytes], list[int]] = {}
@@ -54,18 +59,16 @@ class Totals:
 
     def add_block(self, block: Block) -> None:
         """Count the packets of a block. Ordinary IP packets of a known conversation take one look-up each."""
-        data, known = block.data, self._known
+        data, known, fields = block.data, self._known, _plain_ip.unpack_from
         rest: list[int] = []
         for number, (begin, end, length_bytes, is_tagged) in enumerate(block.places()):
-            kind = data[begin + 12 : begin + 15]
-            if kind == _PLAIN_IP:
-                key = data[begin + 23 : begin + 24] + data[begin + 26 : begin + 34]
-            elif kind[:2] == _IP6:
-                key = data[begin + 20 : begin + 21] + data[begin + 22 : begin + 54]
-            else:
-                key = b""
-            row = known.get(key)
-            if row is None or is_tagged or begin + _KEY_END > end:
+            row = None
+            if begin + _KEY_END <= end and not is_tagged:
+                key: Key = fields(data, begin + 12)
+                row = known.get(key)
+                if row is None and key[0][:2] == _IP6:
+                    row = known.get((_IP6, data[begin + 20 : begin + 21], data[begin + 22 : begin + 54]))
+            if row is None:
                 rest.append(number)
                 continue
             row[0] += 1
@@ -83,14 +86,14 @@ class Totals:
             self.add(kind, addresses, length_bytes, data, block.link_type)
             is_plain = block.link_type == ETHERNET and len(kind) == 3 and len(addresses) in (8, 32)
             if is_plain and len(self._known) < MOST_CONVERSATIONS:
-                self._known.setdefault(kind[2:] + addresses, [0, 0])
+                head = _IP6 if kind[:2] == _IP6 else _PLAIN_IP
+                self._known.setdefault((head, kind[2:], addresses), [0, 0])
 
     def _settle(self) -> None:
         """Add what was counted by block to the other tables."""
         for key, (count, length_bytes) in self._known.items():
             if count:
-                kind = (_IP if len(key) == 9 else _IP6) + key[:1]
-                self._count(kind, key[1:], count, length_bytes)
+                self._count(key[0][:2] + key[1], key[2], count, length_bytes)
                 self._known[key] = [0, 0]
 
     def _count(self, kind: bytes, addresses: bytes, count: int, length_bytes: int) -> None:

@@ -216,7 +216,7 @@ class _Watching:
 
     def _drain(self) -> None:
         """Read all that the socket has seen: a block that is not full is handed over only after a while."""
-        self._ring.deafen()
+        self._ring.stop_receiving()
         end = time.monotonic() + DRAIN_S
         while time.monotonic() < end:
             is_more = True
@@ -296,8 +296,8 @@ class Monitor:
 
     def _asked(self, request: dict[str, Any]) -> Report:
         try:
-            self._forked.tell(msgspec.json.encode(request))
-            return self._with_seen(self._forked.hear(ANSWER_S))
+            self._forked.send(msgspec.json.encode(request))
+            return self._with_seen(self._forked.receive(ANSWER_S))
         except Failed as error:
             raise Failed(f"the monitor of {self._hop.name} {error}: start it again") from None
 

@@ -89,7 +89,7 @@ def _network(name: str, value: str) -> object:
         return ip_network(value, strict=False)
     except ValueError:
         example = "write an address such as 10.0.0.1 or a prefix such as 10.0.0.0/8 or fd00::/64"
-        raise BadInput(f"{name}={_quoted(value)} is no address: {example}") from None
+        raise BadInput(f"{name}={_quoted(value)} is not an address: {example}") from None
 
 
 def _port(value: str | int) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.system import machine, process
 
-ANSWER_S = 60.0  # until perf answers: it opens an event on every CPU, and may read all symbols
+ANSWER_S = 60.0  # until perf ack_end: it opens an event on every CPU, and may read all symbols
 END_S = 60.0  # until perf has written its data
 PACKAGE = "linux-perf"
 # The kernel shows addresses only to users who may profile it (kernel.kptr_restrict, Documentation/admin-guide/sysctl/
@@ -97,21 +97,21 @@ def has_symbols(kallsyms: Path = Path("/proc/kallsyms")) -> bool:
 class Controlled:
     """A running perf that counts on command."""
 
-    def __init__(self, running: process.Running, tell: int, hear: int) -> None:
-        self._running, self._tell, self._hear = running, tell, hear
+    def __init__(self, running: process.Running, control: int, ack: int) -> None:
+        self._running, self._control, self._ack = running, control, ack
 
     def say(self, word: str) -> None:
         """Send a command and wait until perf has done it. Raises Failed or Unsupported with its message if it
         ended."""
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._tell, f"{word}\n".encode())
+            os.write(self._control, f"{word}\n".encode())
         poll = select.poll()
-        poll.register(self._hear, select.POLLIN)
+        poll.register(self._ack, select.POLLIN)
         poll.register(self._running, select.POLLIN)
         ready = dict(poll.poll(ANSWER_S * 1000))
-        if self._hear not in ready:
+        if self._ack not in ready:
             raise self._silent(word)
-        os.read(self._hear, 64)
+        os.read(self._ack, 64)
 
     def _silent(self, word: str) -> Failed | Unsupported:
         if not self._running.poll():
@@ -141,20 +141,20 @@ class Controlled:
 def controlled(words: Sequence[str]) -> Iterator[Controlled]:
     """Start perf with these arguments (`stat` or `record` first), not yet counting; it ends with the block and this
     process."""
-    hears, tell = os.pipe2(os.O_CLOEXEC)
-    hear, answers = os.pipe2(os.O_CLOEXEC)
+    control_end, control = os.pipe2(os.O_CLOEXEC)
+    ack, ack_end = os.pipe2(os.O_CLOEXEC)
     command, *rest = words
-    argv = [program(), command, "--delay=-1", f"--control=fd:{hears},{answers}", *rest]
+    argv = [program(), command, "--delay=-1", f"--control=fd:{control_end},{ack_end}", *rest]
     with contextlib.ExitStack() as stack:
-        for one in (tell, hear):
+        for one in (control, ack):
             stack.callback(os.close, one)
         try:
-            running = process.Running([*process.DIE_WITH_US, *argv], pass_fds=(hears, answers))
+            running = process.Running([*process.DIE_WITH_US, *argv], pass_fds=(control_end, ack_end))
         finally:
-            os.close(hears)
-            os.close(answers)
+            os.close(control_end)
+            os.close(ack_end)
         stack.enter_context(process.all_ended([running]))
         process.ahead_of_load(running.pid)  # otherwise it may react only after the load
-        made = Controlled(running, tell, hear)
+        made = Controlled(running, control, ack)
         made.say("ping")
         yield made

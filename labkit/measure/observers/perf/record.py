@@ -77,7 +77,7 @@ class Record:
                 shutil.copyfileobj(self._data, file)
             self._about["perf_data"] = kept.name
         doubts = [f"perf lost {lost} samples, of {lost + numbers['samples_count']}"] if lost else []
-        doubts += [f"{unread} lines of perf script were not understood"] if unread else []
+        doubts += [f"labkit could not parse {unread} lines of perf script"] if unread else []
         others = processes.get(OUTSIDE.decode(), 0)
         if others > MOST_OTHERS * numbers["samples_count"]:
             share = units.percent(others / numbers["samples_count"])
@@ -167,7 +167,7 @@ class RecordParameters(ObserverParameters, frozen=True, kw_only=True):
     """Parameters of perf_record; HELP says what each is."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "sample_hz": "of perf_record, on each CPU",
+        "sample_hz": "sampling frequency of perf_record on each CPU",
         "keep_perf_data": "keep perf_record's perf.data beside the folded stacks",
     }
 

@@ -214,7 +214,7 @@ def event_counts(result: Counts, name: str) -> dict[str, Any]:
 class StatParameters(ObserverParameters, frozen=True, kw_only=True):
     """Parameters of perf_stat; HELP says what each is."""
 
-    HELP: ClassVar[Mapping[str, str]] = {"events": "what perf_stat counts, by perf's names"}
+    HELP: ClassVar[Mapping[str, str]] = {"events": "events that perf_stat counts, by perf's names"}
 
     events: tuple[str, ...] = EVENTS
 

@@ -67,18 +67,18 @@ def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> Non
     described, mtus = validate.check(network)
     if pairs > len(network.pairs):
         raise BadInput(
-            f"pairs={pairs}: the network {network.name} names {many(len(network.pairs), 'pair')}: ask for no more, or"
-            " name more in its file"
+            f"pairs={pairs}: the network {network.name} names {many(len(network.pairs), 'pair')}: use at most that"
+            " many, or add more to its file"
         )
     ends = [name for pair in network.pairs[:pairs] for name in pair]
-    once(ends, lambda name: f"{name} is in two pairs of {network.name}: an end carries the load of one pair")
+    once(ends, lambda name: f"{name} is in two pairs of {network.name}: put each endpoint into one pair")
     for name in ends:
         [end, *_] = described.addressed(name)
         version = 4 if end.address is None else end.address.version
         for word, own, wanted in (("mtu_bytes", mtus.of(end), mtu_bytes), ("family", version, family)):
             if own != wanted:
                 raise BadInput(
-                    f"{word}={wanted}: in the network {network.name} {end} has {own}: say {word}={own}, or change its"
+                    f"{word}={wanted}: in the network {network.name} {end} has {own}: use {word}={own}, or change its"
                     " file"
                 )
 
@@ -245,7 +245,7 @@ class _Building:
                 if time.monotonic() > deadline:
                     port = wanted[min(silent, key=str)]
                     raise Failed(
-                        f"the bridge {port.master} ({at}) does not carry after {SETTLE_S:.0f} s, although its port"
+                        f"the bridge {port.master} ({at}) does not forward after {SETTLE_S:.0f} s, although its port"
                         f" {port.name} is up: build it again, on a less busy machine"
                     )
                 time.sleep(0.01)

@@ -153,7 +153,7 @@ class _Walk:
             if sent.source:
                 yield from self._leave(node, hop.out, sent, hop.via or packet.target, trail)
             else:
-                self._end(trail, f"{node} has no address to send from to {packet.target}")
+                self._end(trail, f"{node} has no source address for {packet.target}")
 
     def _leave(self, node: str, out: str, packet: EncapsulatedPacket, to: str, trail: Trail) -> Arrivals:
         """Send a packet out of an interface, in a frame if the interface has frames."""
@@ -168,7 +168,7 @@ class _Walk:
         else:
             yield from self._port(node, out, frame, trail)
         if self.taken == taken:
-            self._end(trail, f"nobody answers for {to} at {node}:{out}")
+            self._end(trail, f"no node answers for {to} at {node}:{out}")
 
     def _port(self, node: str, name: str, frame: Frame, trail: Trail) -> Arrivals:
         """Send a frame out of a cable's end or a tunnel."""
@@ -208,7 +208,7 @@ class _Walk:
         elif not self.lookup.nodes[node].forwards:
             self._end(trail, f"{node} does not forward, and {packet.target} is not its address")
         elif packet.ttl <= 1:
-            self._end(trail, f"the TTL is used up at {node}")
+            self._end(trail, f"the TTL expires at {node}")
         else:
             yield from self._route(node, packet._replace(ttl=packet.ttl - 1), trail)
 

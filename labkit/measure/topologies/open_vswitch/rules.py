@@ -114,6 +114,4 @@ def install(switch: Switch, bridge: str, lines: Sequence[str]) -> None:
         ended = program.ended_within(INSTALL_S)
     if ended.returncode != 0:
         words = " ".join(ended.stderr.split())
-        raise Failed(
-            f"Open vSwitch did not take {many(len(lines), 'rule')}: {words[:300] or 'it gave no reason'}"
-        )
+        raise Failed(f"Open vSwitch refused {many(len(lines), 'rule')}: {words[:300] or 'it gave no reason'}")

@@ -63,21 +63,21 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
 
     Raises BadInput for too few rules, and the errors of `switch`, of a port, and of a rule that the switch refuses.
     """
-    asked = words.options(name)
-    assert asked.case is not None, "it was asked for"
-    vms_count = max(spec.pairs, 2) if asked.case == "vm_to_vm" else spec.pairs
-    if asked.rules_count < vms_count**2:
+    options = words.options(name)
+    assert options.case is not None, "the name of the topology has a case"
+    vms_count = max(spec.pairs, 2) if options.case == "vm_to_vm" else spec.pairs
+    if options.rules_count < vms_count**2:
         raise BadInput(
-            f"rules_count={asked.rules_count} is too few for {vms_count} VMs: {vms_count**2} rules are the least that"
-            " tell them apart at every port"
+            f"rules_count={options.rules_count} is too few for {vms_count} VMs: {vms_count**2} rules are the"
+            " minimum for so many VMs"
         )
     under_bytes = spec.mtu_bytes + length_bytes(headers("vxlan"))
-    if asked.tunnel != "off" and under_bytes > LARGEST:
+    if options.tunnel != "off" and under_bytes > LARGEST:
         raise BadInput(
-            f"mtu_bytes={spec.mtu_bytes} does not fit into VXLAN over a veth: {LARGEST} is its most"
+            f"mtu_bytes={spec.mtu_bytes} does not fit into VXLAN over a veth: the limit is {LARGEST}"
         )
     vm_names = [f"vm{number}" for number in range(vms_count)]
-    net_names = [] if asked.case == "vm_to_vm" else [NETWORK]
+    net_names = [] if options.case == "vm_to_vm" else [NETWORK]
     with namespaces([*vm_names, *net_names, BETWEEN], family=spec.family) as made, switch(made[-1]) as one:
         for space in made:
             space.netlink.do(netlink.set_link(1))
@@ -90,7 +90,7 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
         net = [
             _End(vms_count, space, address(spec.family, CLIENTS, 0), NET_PORT) for space in made[vms_count:-1]
         ]
-        tunnelled = net if asked.tunnel == "vxlan" else []
+        tunnelled = net if options.tunnel == "vxlan" else []
         cabled = [*vms, *(end for end in net if end not in tunnelled)]
         between.netlink.do(*(port(spec, end.space, end.number, None) for end in cabled))
         for end in tunnelled:
@@ -105,8 +105,8 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
         for end in tunnelled:
             _tunnel_switch(spec, end, one, between, datapath)
         _give_addresses(spec, [*vms, *net])
-        _install(asked, spec, one, vms, net)
-        yield Topology(name, spec, _pairs(asked.case, spec, vms, net), made, switch=one, meter=_meter(one))
+        _install(options, spec, one, vms, net)
+        yield Topology(name, spec, _pairs(options.case, spec, vms, net), made, switch=one, meter=_meter(one))
 
 
 def _bridges(datapath: str, ports: Sequence[Port], tunnelled: bool) -> list[Bridge]:
@@ -176,13 +176,15 @@ def _give_addresses(spec: Spec, ends: Sequence[_End]) -> None:
 
 
 def _install(
-    asked: words.SwitchOptions, spec: Spec, one: Switch, vms: Sequence[_End], net: Sequence[_End]
+    options: words.SwitchOptions, spec: Spec, one: Switch, vms: Sequence[_End], net: Sequence[_End]
 ) -> None:
     """Add the rules. What no rule takes, as the answers to a ping, is switched by learning."""
-    assert asked.case is not None, "it was asked for"
+    assert options.case is not None, "the name of the topology has a case"
     ports = [RulePort(end.openflow, mac(end.number, 0, spec.ours)) for end in (*vms, *net)]
-    towards = rules.ways(asked.case, ports[-1], ports[: len(vms)])
-    lines = rules.rules(asked.rules, asked.rules_count, spec.family, towards, mac(0, ROUTER_SIDE, spec.ours))
+    towards = rules.ways(options.case, ports[-1], ports[: len(vms)])
+    lines = rules.rules(
+        options.rules, options.rules_count, spec.family, towards, mac(0, ROUTER_SIDE, spec.ours)
+    )
     rules.install(one, BRIDGE, lines)
 
 

@@ -35,11 +35,11 @@ HELP = {
     " tcpdump (to /dev/null)",
     "snaplen": "bytes of a packet that a mirror copies; none: all",
     "vlans": "number of VLANs, to which pairs belong in turn; 0: none",
-    "uplink_bps": "rate of the link that tunnels leave the host by (tbf); none: as fast as it goes",
+    "uplink_bps": "rate of the link by which tunnels leave the host (tbf); none: unlimited",
     "uplink_mtu": "MTU of that link; none: as large as the copies with their outer headers need",
     "sampling": "sample packets beside forwarding them: sflow:N or ipfix:N, one of N",
     "case": f"a use case of the OVS test plan, with a network and as many VMs as pairs: {', '.join(CASES)}; none: pairs"
-    " of ends, and a switch that learns",
+    " of endpoints, and a switch that learns",
     "rules": "what the rules of a case match beside the input port: l2 (low bits of the destination MAC address) or l3"
     " (of the IP address)",
     "rules_count": f"number of rules of a case, {LEAST_RULES} to {MOST_RULES}",
@@ -158,14 +158,14 @@ def _check(name: str, parameters: SwitchOptions) -> None:
     if parameters.case is None:
         for key in ("rules", "rules_count", "tunnel"):
             if getattr(parameters, key) != getattr(plain, key):
-                raise BadInput(f"{name}: {key} is of a case: say case={'|'.join(CASES)} as well")
+                raise BadInput(f"{name}: {key} needs a case: add case={'|'.join(CASES)}")
     else:
         for key in ("mirrors", "vlans", "sampling"):
             if getattr(parameters, key) != getattr(plain, key):
-                raise BadInput(f"{name}: a case takes no {key}")
+                raise BadInput(f"{name}: a case does not use {key}; leave it out")
         if parameters.case == "vm_to_vm" and parameters.tunnel != "off":
             raise BadInput(
-                f"{name}: tunnel={parameters.tunnel}: vm_to_vm has no network that a tunnel could reach"
+                f"{name}: tunnel={parameters.tunnel}: vm_to_vm has no network behind a tunnel; use tunnel=off"
             )
     for key in ("select", "output", "readers", "snaplen"):
         if not parameters.mirrors and getattr(parameters, key) != getattr(plain, key):

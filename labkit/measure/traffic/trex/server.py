@@ -14,7 +14,6 @@ import ipaddress
 import os
 import re
 import secrets
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -46,6 +45,7 @@ MOST_PORTS = 16  # TREX_MAX_PORTS of TRex
 # A block is a multiple of a frame, and a frame holds a packet and its header (packet_mmap of the kernel).
 RING_BYTES, BLOCK_BYTES = 32 << 20, 1 << 20
 RING_HEADER_BYTES = 128
+RUNTIME = Path("/var/run/dpdk")  # of DPDK programs that do not know RUNTIME_DIRECTORY
 TABLE = "labkit_trex"
 LISTENING = "0A"  # the state of such a socket in /proc/net/tcp
 
@@ -180,9 +180,7 @@ def started(
         stack.enter_context(_only_arp(space, ports))
         own = stack.enter_context(_scratch())
         prefix = f"labkit-{secrets.token_hex(4)}"
-        stack.callback(
-            shutil.rmtree, f"/var/run/dpdk/{prefix}", ignore_errors=True
-        )  # an old DPDK writes there
+        stack.enter_context(_runtime_folder())
         written = own / "trex_cfg.yaml"
         written.write_text(config(ports, mtu_bytes, prefix))
         server = process.Running([*space.prefix, *argv(place, written, stateful=stateful)])
@@ -252,6 +250,24 @@ def _only_arp(space: Namespace, ports: Sequence[Port]) -> Iterator[None]:
             f"this kernel cannot drop frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.words()}"
         )
     yield
+
+
+@contextmanager
+def _runtime_folder() -> Iterator[None]:
+    """Put an empty folder in memory over the one where DPDK leaves files, in the experiment's own mounts alone."""
+    with ExitStack() as stack:
+        with suppress(OSError):  # it is there already, or a user without privilege cannot make it
+            RUNTIME.mkdir()
+            stack.callback(_remove, RUNTIME)
+        words = ["mount", "-t", "tmpfs", "-o", "mode=700", "labkit", str(RUNTIME)]
+        if RUNTIME.is_dir() and process.run(words).returncode == 0:
+            stack.callback(process.run, ["umount", "--lazy", str(RUNTIME)])
+        yield
+
+
+def _remove(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def test_predicted_byte_cost_beside_measured() -> None:
         [points] = [t for t in scatters(figure) if t.mode == "markers" and t.name == name]
         own = verdicts[verdicts["topology"].eq(name)].sort_values("length_bytes")
         assert list(points.y) == pytest.approx(list(own["ratio"]))
-        assert "by bytes alone it would be" in points.hovertext[0].replace("<br>", " ")
+        assert "by bytes alone the ratio would be" in points.hovertext[0].replace("<br>", " ")
     assert not [trace for trace in figure.data if trace.name == "veth"]
 
 

@@ -42,12 +42,12 @@ def test_folded_file_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("no.folded", None, "there are no folded stacks"),
+        ("no.folded", None, "there is no file of folded stacks"),
         ("x.folded", b"a;b 4\na;b\n", "line 2, is no folded stack"),
         ("x.folded", b"a;b -4\n", "line 1"),
         ("x.folded", b"a;b 4.5\n", "line 1"),
         ("x.folded", b"42\n", "line 1"),
-        ("x.folded", b"\xff\xfe\x00", "bytes that are no text"),
+        ("x.folded", b"\xff\xfe\x00", "bytes that are not text"),
         ("x.folded.gz", b"a;b 4\n", "cannot be read to its end"),
         ("x.folded.gz", gzip.compress(b"a;b 4\n" * 999, mtime=0)[:-20], "cannot be read to its end"),
     ],
@@ -61,7 +61,7 @@ def test_invalid_folded_stacks(tmp_path: Path, name: str, content: bytes | None,
 
 
 def test_tree_sums_by_round() -> None:
-    grown = frame_tree.grown([{"p;a;b": 1, "p;a": 2, IDLE: 9}, {"p;a;b": 4, "q;b": 8}])
+    grown = frame_tree.build_tree([{"p;a;b": 1, "p;a": 2, IDLE: 9}, {"p;a;b": 4, "q;b": 8}])
     where = {}
     for frame in range(len(grown)):
         above = where.get(int(grown.parent[frame]), "")
@@ -72,11 +72,11 @@ def test_tree_sums_by_round() -> None:
     assert grown.idle.tolist() == [9, 0]
     by_name = dict(zip(grown.names, grown.by_name(grown.own).tolist(), strict=True))
     assert by_name == {"all": [0, 0], "p": [0, 0], "a": [2, 0], "b": [1, 12], "q": [0, 0]}
-    assert frame_tree.grown([{IDLE: 9}], idle=True).total[0] == 9
+    assert frame_tree.build_tree([{IDLE: 9}], idle=True).total[0] == 9
 
 
 def test_recursion_and_reserved_names() -> None:
-    grown = frame_tree.grown([{"p;all;x;all": 3, "p;x;x;x": 4}])
+    grown = frame_tree.build_tree([{"p;all;x;all": 3, "p;x;x;x": 4}])
     inclusive = dict(
         zip(
             [f"{at} {name}" for at, name in enumerate(grown.names)],
@@ -158,13 +158,15 @@ def test_costs_per_unit_of_work(per: str) -> None:
 
 @pytest.mark.parametrize("count", [None, 0, float("nan")])
 def test_unknown_work_gives_no_sentence(count: float | None) -> None:
-    with pytest.raises(BadInput, match=r"round 1 of r has no received_count"):
+    with pytest.raises(
+        BadInput, match=r"round 1 of r has no cost per packet that arrived, because its received_count is"
+    ):
         flame.difference(arm("l", {"p;a": 1}), arm("r", {"p;a": 1}, received_count=count))
-    with pytest.raises(BadInput, match="not per mile"):
+    with pytest.raises(BadInput, match="no cost per mile: choose"):
         flame.difference(arm("l", {"p;a": 1}), arm("r", {"p;a": 1}), per="mile")
     with pytest.raises(BadInput, match="has no profile"):
         flame.graph(flame.Arm("l", []))
-    with pytest.raises(BadInput, match="not one sample"):
+    with pytest.raises(BadInput, match="no sample of a busy CPU"):
         flame.graph(arm("l", {IDLE: 7}))
 
 
@@ -174,7 +176,7 @@ def test_process_selection() -> None:
     assert one.left_out.startswith("40 % of the samples of l are in other processes (python, qemu")
     assert one.left_out in flame.graph(one).data["notes"]
     assert one.only("iperf3") == one
-    for wrong, why in (("nginx", "there are iperf3"), ("(", "no regular expression")):
+    for wrong, why in (("nginx", "the profile has iperf3"), ("(", "not a valid regular expression")):
         with pytest.raises(BadInput, match=why):
             one.only(wrong)
 
@@ -183,15 +185,15 @@ def test_distortions_are_shown_in_the_figure() -> None:
     stacks = {"p;x_[k];_raw_spin_unlock_irqrestore_[k]": 24, "p;x_[k]": 74, "p;[unknown]": 9, IDLE: 5}
     clock = flame.graph(arm("l", stacks, cpu_s=0.05)).data
     notes = " ".join(clock["notes"])
-    assert "cannot interrupt code that runs with interrupts off" in notes
+    assert "cannot interrupt code that has disabled interrupts" in notes
     assert "22 % of the samples, most of them in _raw_spin_unlock_irqrestore" in notes
     assert "idle CPUs are left out: 4.5 %" in notes
-    assert "8.4 % of the samples are in functions whose names are not known" in notes
+    assert "8.4 % of the samples are in functions without a known name" in notes
     assert "make up 214 % of the CPU time" in notes
     assert [clock["names"][at] for at in clock["odd"]] == ["_raw_spin_unlock_irqrestore"]
     cycles = flame.graph(arm("l", stacks, event="cycles")).data
     assert not cycles["odd"]
-    assert "interrupts off" not in " ".join(cycles["notes"])
+    assert "disabled interrupts" not in " ".join(cycles["notes"])
 
 
 def test_drawn_frames_are_a_preorder_tree(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +288,7 @@ def test_excluded_profiles_and_reasons() -> None:
         [{**row, "artefact": "a.gz"}, {**row, "status": "ok", "reason": None, "artefact": None}]
     )
     with pytest.raises(
-        BadInput, match=r"no profile of it counts: invalid \(the flows .*; ok \(without a file"
+        BadInput, match=r"none of its profiles can be used: invalid \(the flows .*; ok \(it has no file"
     ):
         load_profiles.arm(rows, "veth_bridge")
     with pytest.raises(BadInput, match="was not profiled"):

@@ -65,8 +65,8 @@ def test_notes_below_the_figure(tmp_path: Path) -> None:
     [packet, _] = flame.packets(rows(tmp_path, 3), "veth_bridge")
     lines = " ".join(packet.drawn().data["notes"])
     for words in (
-        "the median of 7 whole calls", "Of 3 rounds", "Tracing takes time", "took 640 ns", "25 % of the speed",
-        "ip_rcv 12.5 µs (here 154 µs)", "emulated CPU", "self time",
+        "the median of 7 whole calls", "middle one of 3 rounds", "Tracing a call adds", "took 640 ns", "speed was 25 %",
+        "ip_rcv 12.5 µs (here 154 µs)", "CPU was emulated", "self time",
     ):  # fmt: skip
         assert words in lines, lines
     assert "tcp_v4_rcv" not in lines
@@ -102,7 +102,7 @@ def test_several_arms_on_one_scale(tmp_path: Path) -> None:
     assert ["not equally fast" in one for one in words] == [False, True]
     assert [one.columns[1] for one in tables] == ["veth_bridge, calls", "macvlan_bridge, calls"]
     assert isinstance(only, flame.Flame)
-    assert alone == "Only veth has calls of net_rx_action that were recorded."
+    assert alone == "Calls of net_rx_action were recorded for veth only."
     assert [type(piece) for piece in flame.side_by_side([[sender]])] == [flame.Flame], (
         "one arm has nothing beside it"
     )
@@ -113,7 +113,7 @@ def test_missing_calls_are_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="veth has no calls of a packet: run it with observe=function_graph"):
         flame.packets(result[result["observer"].ne("function_graph")], "veth")
     with pytest.raises(
-        BadInput, match=r"veth was traced, and no calls of it count: failed \(it ended early\)"
+        BadInput, match=r"veth was traced, but none of its calls can be used: failed \(it ended early\)"
     ):
         flame.packets(rows(tmp_path, status="failed", reason="it ended early"), "veth")
     (tmp_path / "0-function_graph.txt").unlink()

@@ -33,7 +33,7 @@ def named(report: list[Comparison]) -> set[tuple[str, str]]:
         (one.curve.arm, part)
         for one in report
         for part in one.parts
-        if one.word(part) in ("dearer", "cheaper")
+        if one.word(part) in ("more expensive", "cheaper")
     }
 
 
@@ -67,18 +67,18 @@ def test_only_the_planted_part_differs() -> None:
         if one.curve.cost == "time_per_packet_s"
         for part in cost_model.PARTS
     }
-    assert {key for key, word in words.items() if word == "dearer"} == {
+    assert {key for key, word in words.items() if word == "more expensive"} == {
         ("veth_bridge", "fragment"),
         ("vxlan", "byte"),
     }
-    assert set(words.values()) == {"dearer", cost_comparison.SAME}
+    assert set(words.values()) == {"more expensive", cost_comparison.SAME}
     [bridge] = [
         line
         for line in packet_size.differences(curves)
         if "veth_bridge against" in line and "time from" in line
     ]
-    assert "for each further one dearer by" in bridge
-    assert bridge.index("dearer") < bridge.index(cost_comparison.SAME)
+    assert "for each further fragment more expensive by" in bridge
+    assert bridge.index("more expensive") < bridge.index(cost_comparison.SAME)
     assert packet_size.differences(curves)[-1].startswith(
         "16 differences judged together: at 95 % each, about 0.8"
     )
@@ -105,5 +105,5 @@ def test_no_evidence_when_the_line_does_not_fit() -> None:
     bent = [one for one in cost_comparison.comparisons(cost_model.curves(rows)) if one.curve.arm == "vxlan"]
     for one in bent:
         assert one.word("byte") == cost_comparison.NO_EVIDENCE
-        assert one.why["byte"] == "no line describes vxlan"
+        assert one.why["byte"] == "the costs of vxlan do not lie on a line"
         assert one.word("fragment") == cost_comparison.SAME

@@ -103,19 +103,19 @@ def test_too_few_sizes_and_incomplete_rounds() -> None:
 
 def test_fragmentation_and_segmentation_words() -> None:
     rows = synthetic_packet_sizes.rows(lost=0.3)
-    text = " ".join(packet_size.travelled(rows))
-    for words in ("up to 1472 bytes whole", "2 of 1473 bytes, 3 of 4000 bytes, 11 of 16000 bytes, 45 of 65507 bytes",
+    text = " ".join(packet_size.transport(rows))
+    for words in ("1472 bytes unfragmented", "2 of 1473 bytes, 3 of 4000 bytes, 11 of 16000 bytes, 45 of 65507 bytes",
                   "counted the computed number", "lost at 30 of 30 points", "tx-udp-segmentation on"):  # fmt: skip
         assert words in text
     assert "the sender, one process, is the limit" not in text
     whole = synthetic_packet_sizes.rows(mtu_bytes=65535)
-    text = " ".join(packet_size.travelled(whole))
+    text = " ".join(packet_size.transport(whole))
     assert "fragments" not in text
     assert "At 30 points every datagram arrived: there the sender" in text
-    text = " ".join(packet_size.travelled(whole[whole["arm"].eq("veth") & whole["length_bytes"].eq(16)]))
+    text = " ".join(packet_size.transport(whole[whole["arm"].eq("veth") & whole["length_bytes"].eq(16)]))
     assert "At 1 point every" in text
     rows.loc[rows["length_bytes"].eq(4000), "fragments_count"] = 0  # as with segmentation in the NIC
-    assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.travelled(rows))
+    assert "But IP counted 1 of each datagram of 4000 bytes" in " ".join(packet_size.transport(rows))
 
 
 @pytest.mark.parametrize(
@@ -125,14 +125,14 @@ def test_fragmentation_and_segmentation_words() -> None:
         ({"rate_bps": 1e6}, "arrived: the requested rate determines the time between datagrams."),
         (
             {"pairs": 8},
-            "there the senders are the limit, and the time between datagrams is between those of all senders together",
+            "there the senders are the limit, and the time between datagrams is that of all senders together",
         ),
         ({"streams": 4}, "there the senders are the limit"),
     ],
 )
 def test_limiting_side(parameters: dict[str, float], words: str) -> None:
     rows = synthetic_packet_sizes.rows(mtu_bytes=65535, **parameters)
-    [lines] = [one for one in packet_size.travelled(rows) if "every datagram arrived" in one]
+    [lines] = [one for one in packet_size.transport(rows) if "every datagram arrived" in one]
     assert words in lines
 
 

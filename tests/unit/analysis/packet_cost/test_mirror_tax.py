@@ -68,7 +68,7 @@ def test_lack_of_fit_is_reported() -> None:
     result = of(mirror_tax.taxes(rounds(bend=0.2)), "switch_per_packet_s")
     assert result.line is not None
     assert result.line.misfits
-    assert "the points are on no line" in virtual_tap.tax_sentences([result])[0]
+    assert "the points do not lie on a line" in virtual_tap.tax_sentences([result])[0]
 
 
 def test_counted_copies_decide() -> None:

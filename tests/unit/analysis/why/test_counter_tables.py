@@ -47,7 +47,7 @@ def test_rounds_without_traffic_are_left_out(received_count: int | None, tmp_pat
     folder = run(tmp_path / "one", {"veth_bridge": "baseline", "macvlan_bridge": "variant"})
     run(tmp_path / "none", {"macvlan_bridge": "baseline"}, received_count=received_count)
     text = words(why.page(f"{folder}:veth_bridge", str(tmp_path / "none"), tmp_path / "none.html")[0])
-    assert text.count("it is not known how much: 5 of 5 rounds of macvlan_bridge (none).") == 3
+    assert text.count("the amount is unknown: 5 of 5 rounds of macvlan_bridge (none).") == 3
     rows = [row for row in run_folder.read_rows(folder) if row["arm"] == "macvlan_bridge"]
     for row in rows:
         if row["method"] == "profile" and row["round"] == 2:
@@ -74,11 +74,11 @@ def test_loss_has_a_unit(tmp_path: Path) -> None:
     (_, both, table), (_, alone, _) = shown.values()
     assert table is not None
     assert both.startswith("Of the datagrams that were sent")
-    assert "stand apart" in both
+    assert "listed separately" in both
     assert table["veth_bridge"]["frames: client:eth0 to server:eth0"] == "1.0000 %"
     assert table["veth_bridge"]["server: UDP socket"] == table["veth_bridge"]["in all"] == "0.44776 %"
     assert alone.startswith("Of the frames that were sent")
-    assert alone.endswith("What sockets lost is not in it.")
+    assert alone.endswith("Losses at sockets are not included.")
 
 
 @pytest.mark.parametrize("read", [True, False])
@@ -92,7 +92,7 @@ def test_guest_counters(read: bool, tmp_path: Path) -> None:
         selection.select_sides(str(run(tmp_path / "one", arms, endpoint="guest", observed=report)), None)
     )
     result = {title: (words, table) for title, words, table in tables(point)}
-    lines = "not read: queueing disciplines in guests." if read else "the guests' own counters were not read."
+    lines = "not read: queueing disciplines in guests." if read else "the guests' counters were not read."
     for title in ("The kernel's counters", "Loss per hop"):
         assert result[title][0].endswith(lines)
     table = result["CPU time by kind"][1]

@@ -56,12 +56,12 @@ def test_page_about_two_points(folder: Path, tmp_path: Path, capsys: pytest.Capt
     lines = capsys.readouterr().out
     assert lines.startswith("- length_bytes: 400 → 800 is the cause")
     assert "planted costs 33." in lines
-    assert f"of what {ARM},length_bytes=800 takes more (new code path planted below function3)" in lines
+    assert "of the difference (new code path planted below function3)" in lines
     text = words(page)
     for part in (
         f"Why do they differ? {ARM},length_bytes=800 against {ARM},length_bytes=400",
         f"udp, 1 pair, MTU 1500: datagrams a second of {ARM},length_bytes=800 to that of {ARM},length_bytes=400",
-        "no A/A control of two points", "bits would be no fair ratio", f"profiles, {ARM} (again),length_bytes=400, was",
+        "two points have no A/A control", "datagrams, not bits", f"profiles, {ARM} (again),length_bytes=400, was",
         f"{ARM},length_bytes=400 against itself (A/A control): 0 of", "softirq, ns", "Loss per hop",
         f"p99, µs, {ARM},length_bytes=800",
     ):  # fmt: skip
@@ -118,20 +118,20 @@ def test_parameters_named_once_hold_for_both(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("left", "right", "sentence"),
     [
-        ("{one}:veth_bridge", "length_bytes=800", "are the same; two points of an arm are named as"),
+        ("{one}:veth_bridge", "length_bytes=800", "are the same: name two points of an arm as"),
         ("{one}:veth_bridge,length_bytes=400", "veth_bridge,length_bytes=400.0", "are the same"),
-        ("{one}:veth_bridge,length_bytes=400", "length_bytes=500", "no length_bytes=500; length_bytes is 400 or 800"),
-        ("{one}:veth_bridge,length_bytes=400", "length_bytes=many", "no length_bytes=many; length_bytes is"),
-        ("{one}:veth_bridge,pairs=8", "length_bytes=800,pairs=1", "length_bytes=800 has no pairs=8; pairs is 1"),
-        ("{one}:veth_bridge,size=400", "size=800", r"'size' is no parameter of a point.* length_bytes \(400, 800\)"),
-        ("{one}:macvlan_bridge,length_bytes=400", "length_bytes=800", "has no length_bytes=800; length_bytes is 400"),
+        ("{one}:veth_bridge,length_bytes=400", "length_bytes=500", "no length_bytes=500; it has length_bytes=400 or"),
+        ("{one}:veth_bridge,length_bytes=400", "length_bytes=many", "no length_bytes=many; it has"),
+        ("{one}:veth_bridge,pairs=8", "length_bytes=800,pairs=1", "length_bytes=800 has no pairs=8; it has pairs=1"),
+        ("{one}:veth_bridge,size=400", "size=800", r"'size' is not a parameter of a point.* length_bytes \(400, 800\)"),
+        ("{one}:macvlan_bridge,length_bytes=400", "length_bytes=800", "no length_bytes=800; it has length_bytes=400"),
         ("{one}:veth_bridge,length_bytes=400,length_bytes=800", "veth_bridge", "names length_bytes twice"),
-        ("{one},length_bytes=400", "length_bytes=800", "say which, as"),
+        ("{one},length_bytes=400", "length_bytes=800", "name one of them as"),
         ("{one}:veth,length_bytes=400", "length_bytes=800", "has no arm veth; there are"),
-        ("{one}:veth_bridge,length_bytes=400", "veth,length_bytes=800", "no FOLDER:ARM; its arms are"),
-        ("length_bytes=400", "veth_bridge", "is no folder of a run"),
+        ("{one}:veth_bridge,length_bytes=400", "veth,length_bytes=800", "nor FOLDER:ARM; its arms are"),
+        ("length_bytes=400", "veth_bridge", "is neither the folder of a run"),
         ("{one}:veth_bridge,length_bytes=400", "{tcp}:veth_bridge,protocol=tcp", "has no protocol=tcp"),
-        ("{one}:veth_bridge,protocol=udp", "{tcp}:veth_bridge,protocol=tcp", "are loads of two kinds"),
+        ("{one}:veth_bridge,protocol=udp", "{tcp}:veth_bridge,protocol=tcp", "loads without a common unit of work"),
         ("{one}:veth_bridge", "{other}", r"they differ in length_bytes \(400, 800 and 16\): name the points of both"),
     ],
 )  # fmt: skip
@@ -153,7 +153,7 @@ def test_points_of_two_runs_are_refused(folder: Path, tmp_path: Path) -> None:
         f"{folder}:{ARM},length_bytes=400", f"{other},length_bytes=16", tmp_path / "page.html"
     )
     assert sentence.startswith(f"No difference between {ARM},length_bytes=16 ({other}) and")
-    assert "The speed of different points of two runs is not compared" in words(page)
+    assert "Speeds of different points are not compared between two runs" in words(page)
     assert "datagrams a second" not in words(page)
 
 

@@ -27,18 +27,18 @@ def test_page_content(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", str(folder)]) == 0
     lines = capsys.readouterr().out
     assert lines.startswith("- planted costs 33.")
-    assert "100 % of what macvlan_bridge takes more (new code path planted below function3)" in lines
+    assert "100 % of the difference (new code path planted below function3)" in lines
     page = folder / "why.html"
     assert str(page.name) in lines
     text = words(page)
     for part in (
         "Why do they differ? macvlan_bridge against veth_bridge", "Verdict", "no difference beyond",
         "planted", "everything else", "veth_bridge against itself (A/A control): 0 of",
-        "other processes (elsewhere) and left out", "context-switches",
+        "other processes (elsewhere). They are left out", "context-switches",
         "Not counted: cycles, branches: this machine has no event cycles",
         "softirq, ns", " 3,000.", "softirq on CPU 1, ns", " 2,000.", "irq, ns", " 50.", "all that was busy, ns",
         "cycles per instruction (k)", "LLC-load-misses / LLC-loads", "0.020000", "ratio 2 [2, 2]",
-        "client: eth0 tx_packets", "Loss per hop", "server: UDP socket", "in all", "What observing cost", "ratio 0.9",
+        "client: eth0 tx_packets", "Loss per hop", "server: UDP socket", "in all", "the observers cost", "ratio 0.9",
         "Function times", "p99, µs, macvlan_bridge", "macvlan_handle_frame", "How long functions of the kernel take",
     ):  # fmt: skip
         assert part in text, part
@@ -93,7 +93,7 @@ def test_function_time_unit(
     assert isinstance(table, pd.DataFrame)
     intervals = {head for head in table.columns if table[head].str.contains("±").any()}
     assert intervals == {head for head in table.columns if unit in head}
-    assert "what all calls took together has its 95 % interval" in lines
+    assert "the total of all calls has its 95 % interval" in lines
     short = words.removesuffix(" that arrived")
     assert [float(one.replace(",", "")) for one in table[f"calls per {short}, veth_bridge"]] == [calls, 0]
     heads = [f"{unit}, veth_bridge", f"{unit}, macvlan_bridge", f"difference, {unit}"]
@@ -116,7 +116,7 @@ def test_calls_per_tracing_time() -> None:
     there = {name: (pd.DataFrame(), [(report | {"tracer": tracer}, row)]) for name, tracer in
              (("a", "function_graph"), ("b", "bpf"))}  # fmt: skip
     [lines] = function_time_table._tracers(there)
-    assert lines.endswith("times are not to be compared: a by function_graph, b by bpf.")
+    assert lines.endswith("so do not compare them: a by function_graph, b by bpf.")
     assert function_time_table._tracers({"a": there["a"], "b": there["a"]}) == ["Timed by function_graph."]
 
 
@@ -142,7 +142,7 @@ def test_invalid_process_pattern_is_refused(
     argv = ["why", f"{folder}:veth_bridge", "macvlan_bridge", "--processes", "(", "--out", str(page)]
     assert main(argv) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("labkit: '(' is no regular expression")
+    assert line.startswith("labkit: '(' is not a valid regular expression")
     assert not page.exists()
 
 
@@ -163,7 +163,7 @@ def test_names_of_arms(folder: Path, tmp_path: Path, right: str) -> None:
         f"{folder}:macvlan_bridge", f"{folder}:veth_bridge", tmp_path / "back.html"
     )
     assert sentence.startswith("planted saves")
-    assert "gone is planted below function3" in sentence
+    assert "code path no longer used: planted below function3" in sentence
     assert "A/A" not in words(back), "the control is that of the baseline"
 
 
@@ -179,13 +179,13 @@ def test_two_runs(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("left", "right", "sentence"),
     [
-        ("{one}", "ipvlan_l2", "is no folder of a run"),
+        ("{one}", "ipvlan_l2", "is neither the folder of a run"),
         ("{one}:ipvlan_l2", "veth_bridge", "has no arm ipvlan_l2; there are"),
-        ("{one}", "{one}:macvlan_bridge", "say which"),
-        ("{one}:veth_bridge", None, "name the one to compare it with"),
+        ("{one}", "{one}:macvlan_bridge", "name one of them"),
+        ("{one}:veth_bridge", None, "also name the arm to compare it with"),
         ("{one}:veth_bridge", "veth_bridge", "are the same"),
-        ("nowhere", None, "nowhere is no folder"),
-        ("{one}:veth_bridge", "{bare}", "was not profiled: run it with observe=perf_record"),
+        ("nowhere", None, "nowhere is neither the folder"),
+        ("{one}:veth_bridge", "{bare}", "was not profiled: measure it with observe=perf_record"),
     ],
 )
 def test_invalid_question_is_one_sentence(
@@ -223,6 +223,6 @@ def test_lost_profile_is_reported(tmp_path: Path) -> None:
     one = run(tmp_path / "one")
     (one / "artefacts" / "1-p2" / "2.folded.gz").unlink()
     page, [sentence, *_] = why.page(str(one), None)
-    assert "there are no folded stacks" in sentence
-    assert "there are no folded stacks" in words(page)
+    assert "there is no file of folded stacks" in sentence
+    assert "there is no file of folded stacks" in words(page)
     assert "context-switches" in words(page)

@@ -123,7 +123,7 @@ def test_foreign_load_is_the_only_cause(usual: Path, tmp_path: Path) -> None:
     assert result.sentence.startswith(
         "Other processes (sh) had 50 % of the CPUs in veth_bridge (busy) and 0 % in"
     )
-    assert result.sentence.endswith("nothing else is concluded")
+    assert result.sentence.endswith("so no other cause is named")
 
 
 def test_new_path_on_a_disturbed_machine(usual: Path, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_new_path_on_a_disturbed_machine(usual: Path, tmp_path: Path) -> None:
     result = concluded(usual, run(tmp_path / "both", 5, {TRACED: 2e-6}, settings, foreign=0.4))
     assert result.cause == "a BPF program on a tracepoint"
     assert "other processes had 40 % of the CPUs" in result.sentence
-    assert "so the size is less sure" in result.sentence
+    assert "so the size is less certain" in result.sentence
 
 
 def test_ineffective_setting_has_a_bound(usual: Path, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_several_runs_per_side(tmp_path: Path) -> None:
              for side, seed in (("a", 300), ("b", 400))]  # fmt: skip
     result = concluded(*names)
     assert not result.claims
-    assert "Several runs a side" in result.notes[0]
+    assert "Each side has several runs" in result.notes[0]
     [point] = selection.points(selection.select_sides(*names))
     both = work.rounds(point, 0), work.rounds(point, 1)
     apart = work.between(*both, 0.1)
@@ -305,4 +305,4 @@ def test_ineffective_change_is_no_cause(tmp_path: Path) -> None:
 def test_equal_counters_are_merged() -> None:
     values = np.array([[100.0, 102, 150], [5400, 5508, 8100], [100, 150, 102], [7, 7, 10.6]])
     assert counter_tables._alike(values, [0, 1, 2, 3]) == {0: [1, 3], 2: []}
-    assert counter_tables._with_repeats(["a", "b", "c"], 0, [1, 2]) == "a (the same say b, c)"
+    assert counter_tables._with_repeats(["a", "b", "c"], 0, [1, 2]) == "a (equal: b, c)"

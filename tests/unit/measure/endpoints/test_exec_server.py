@@ -105,4 +105,4 @@ def test_lost_endpoint_is_reported(folder: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 125
-    assert "missing has gone, or does not answer" in done.stderr
+    assert "missing no longer exists, or does not answer" in done.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints.guest import initramfs, qemu_guest
-from labkit.measure.endpoints.guest.spec import More, Nic, parse
+from labkit.measure.endpoints.guest.spec import GuestAdditions, Nic, parse
 from labkit.measure.experiments import DatapathParameters
 from labkit.system import process
 from labkit.system.qemu import kvm
@@ -53,13 +53,13 @@ def test_invalid_guest_is_refused(word: str, says: str) -> None:
     ("given", "says"),
     [
         ({"endpoint": "jail"}, "namespace, container, guest"),
-        ({"endpoint": "guest,guest"}, "none twice"),
+        ({"endpoint": "guest,guest"}, "each once"),
         ({"endpoint": "guest", "topology": "veth"}, "does not support endpoint="),
-        ({"guest": "debian"}, "say endpoint=guest"),
+        ({"guest": "debian"}, "add endpoint=guest"),
         ({"endpoint": "guest", "guest": "debian,queues=2"}, "cpus=2"),
         (
             {"endpoint": "namespace,shared_guest", "guest": "debian,cpus=2", "pairs": "1,17"},
-            r"one guest for 34 ends would have cpus=68,.*choose fewer pairs",
+            r"one guest for 34 endpoints needs cpus=68,.*choose fewer pairs",
         ),
         ({"endpoint": "shared_guest", "guest": "debian,memory_mib=5000", "pairs": "32"}, "memory_mib=320000"),
         ({"endpoint": "shared_guest,guest", "affinity": "0,1"}, "a guest has CPUs 0 to 0; cpus=N"),
@@ -101,7 +101,7 @@ def test_boot_timeout_shows_the_console(tmp_path: Path) -> None:
     program = process.Running(["sleep", "100"])
     with process.all_ended([program]):
         late = qemu_guest.QemuGuest("client0", tmp_path, program, {})
-        with pytest.raises(Failed, match=r"client0 did not boot in time; .*last words: waiting for nothing"):
+        with pytest.raises(Failed, match=r"client0 did not boot in time; .*last line: waiting for nothing"):
             late.greet(time.monotonic() - 1)
         program.kill()
         program.ended()
@@ -121,9 +121,9 @@ def test_early_qemu_exit_is_not_a_kvm_failure(tmp_path: Path) -> None:
 
 def test_shared_guest_size_is_bounded() -> None:
     parameters = parse("debian,cpus=2")
-    assert More(32).of(parameters).machine.cpus == 64
-    with pytest.raises(BadInput, match=r"one guest for 33 ends would have cpus=66,.*choose fewer pairs"):
-        More(33).of(parameters)
+    assert GuestAdditions(32).of(parameters).machine.cpus == 64
+    with pytest.raises(BadInput, match=r"one guest for 33 endpoints needs cpus=66,.*choose fewer pairs"):
+        GuestAdditions(33).of(parameters)
 
 
 @pytest.mark.needs("busybox")

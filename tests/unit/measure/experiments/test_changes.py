@@ -88,7 +88,7 @@ def test_documented_examples_are_valid(tmp_path: Path) -> None:
         ("../x: mtu 1400 at both", "a name has"),
         ("x: mtu 1400 at both; x: mtu 1300 at both", "x twice"),
         ("x: sysctl net/../kernel/core_pattern=1 at server", "a name is like"),
-        ("x: sysctl kernel.core_pattern=1 at server", "only net. belongs"),
+        ("x: sysctl kernel.core_pattern=1 at server", "belongs to a namespace; use machine_sysctl"),
         ("x: sysctl net.ipv4.ip_forward=1|sh at server", "a value has"),
         ("x: qdisc netem distribution /etc/passwd at client", "'distribution' is not allowed"),
         ("x: qdisc pfifo limit /etc/passwd at client", "'/etc/passwd' is not allowed"),
@@ -98,7 +98,7 @@ def test_documented_examples_are_valid(tmp_path: Path) -> None:
             "x: tc_filter ingress u32 match u32 0 0 action bpf object-file x.o at client",
             "'bpf' is not allowed",
         ),
-        ("x: tc_filter sideways u32 at client", "there are ingress, egress, root"),
+        ("x: tc_filter sideways u32 at client", "choose ingress, egress, root"),
         ("x: route nowhere via 10.0.0.1 at client", "write for example 10.9.0.0/16"),
         ("x: neighbour 10.0.0.1 here at client", "MAC"),
         ("x: offload gro maybe at client", "on or off"),
@@ -155,10 +155,10 @@ def test_content_digest(tmp_path: Path) -> None:
         "at": "server",
         "options": {"file": "x", "rules": RULES, "digest": digest(b"other")},
     }
-    with pytest.raises(BadInput, match="do not have the digest"):
+    with pytest.raises(BadInput, match="do not match the digest"):
         one({"name": "x", "steps": [step]})
     (tmp_path / "pass.o").write_bytes(b"object")
-    with pytest.raises(BadInput, match="say which file it is by its digest, sha256:"):
+    with pytest.raises(BadInput, match="add the digest of the file, sha256:"):
         one("x: xdp pass.o xdp at server", tmp_path)
     with pytest.raises(BadInput, match="its digest is"):
         one("x: xdp pass.o xdp sha256:000000000000 at server", tmp_path)
@@ -186,7 +186,7 @@ def test_arms_of_changes() -> None:
 def test_change_parameters_are_checked() -> None:
     with pytest.raises(BadInput, match=r"change x: streams=4000 is outside"):
         parameters(change="x: parameter streams=4000")
-    with pytest.raises(BadInput, match="nodes=two"):
+    with pytest.raises(BadInput, match="nodes=one"):
         parameters(change="x: parameter streams=4", nodes="two", where="vm:x", topology="macvlan_bridge")
 
 

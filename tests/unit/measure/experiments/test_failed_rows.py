@@ -187,15 +187,15 @@ def test_unbootable_kernel_fails_its_point_only(
     monkeypatch.setattr(hosts, "check", lambda _where: None)
 
     @contextlib.contextmanager
-    def lending(_folder: Path, _say: Any) -> Iterator[Any]:
-        def lend(where: str) -> bool:
+    def leasing(_folder: Path, _say: Any) -> Iterator[Any]:
+        def lease(where: str) -> bool:
             if where in broken:
                 raise Failed("the lab VM did not boot")
             return False
 
-        yield lend
+        yield lease
 
-    monkeypatch.setattr(hosts, "lending", lending)
+    monkeypatch.setattr(hosts, "leasing", leasing)
     monkeypatch.setattr(hosts, "resolved", lambda where: where)
     report: list[str] = []
     bar: Any = SimpleNamespace(say=report.append, doing=report.append)

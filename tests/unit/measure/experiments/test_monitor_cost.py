@@ -32,8 +32,8 @@ Packets received/dropped on interface 'eth0': 199000/1000 (pcap:900/dumpcap:100/
     ("given", "words"),
     [
         ({"loads": "fast"}, "loads=fast: write for example 100kpps"),
-        ({"loads": "1kpps,1kpps"}, "loads needs at least one value, and none twice"),
-        ({"readers": "wireshark"}, "readers=wireshark: there are none, socket, tcpdump"),
+        ({"loads": "1kpps,1kpps"}, "loads needs at least one value, each once"),
+        ({"readers": "wireshark"}, "readers=wireshark: choose none, socket, tcpdump"),
         ({"readers": []}, "readers needs at least one value"),
         ({"topology": "veth,gre"}, "topology and endpoint need one value each"),
         ({"sample": "$(id)"}, "sample='$(id)' is not possible"),

@@ -44,16 +44,16 @@ def test_rows_say_what_the_switch_is() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"topology": "veth"}, "topology=veth: there are ovs, ovs_netdev"),
-        ({"case": "net_to_net"}, "case=net_to_net: there are net_to_vm"),
-        ({"rules": "l2,l2"}, "rules needs at least one value, and none twice"),
-        ({"tunnel": "gre"}, "tunnel=gre: there are off, vxlan"),
+        ({"topology": "veth"}, "topology=veth: choose ovs, ovs_netdev"),
+        ({"case": "net_to_net"}, "case=net_to_net: choose net_to_vm"),
+        ({"rules": "l2,l2"}, "rules needs at least one value, each once"),
+        ({"tunnel": "gre"}, "tunnel=gre: choose off, vxlan"),
         (
             {"case": "vm_to_vm", "tunnel": "vxlan"},
-            "vm_to_vm has no network that a tunnel could reach: say tunnel=off",
+            "vm_to_vm has no network behind a tunnel: add tunnel=off",
         ),
         ({"rules_count": "3"}, "rules_count=3 is outside 4 to 65536"),
-        ({"rules_count": "15"}, "rules_count=15 is too few for pairs=4: 16 rules are the least"),
+        ({"rules_count": "15"}, "rules_count=15 is too few for pairs=4: 16 rules are the minimum"),
         ({"rules_count": "70000"}, "rules_count=70000 is outside 4 to 65536"),
         ({"flows": "0"}, "flows=0 is outside 1 to 65536"),
         ({"flows": "100000"}, "flows=100000 is outside 1 to 65536"),

@@ -46,7 +46,7 @@ def test_overhead_reference_is_the_same_arm() -> None:
 
 def test_disturbance_doubt() -> None:
     first, *others = report("udp")
-    assert first["doubts"] == "loaded; disturbed: function_times left only 50 % of the speed"
+    assert first["doubts"] == "loaded; disturbed: function_times reduced the speed to 50 %"
     assert not any("doubts" in row for row in others)
 
 

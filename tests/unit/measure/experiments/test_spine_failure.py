@@ -26,7 +26,7 @@ def test_spine_detection() -> None:
 def test_failure_needs_ipv4() -> None:
     client, server = (SimpleNamespace(name=name, address="fd00::1") for name in ("cs1", "cs5"))
     topology: Any = SimpleNamespace(pairs=[SimpleNamespace(client=client, server=server)])
-    with pytest.raises(BadInput, match="cs1 and cs5 talk over IPv6"):
+    with pytest.raises(BadInput, match="cs1 and cs5 use IPv6"):
         failure(leaf_spine_overlay.seed(), topology, "carrier")
 
 

@@ -67,3 +67,9 @@ def test_ramp_is_linear_to_a_share_of_the_line_with_vlan() -> None:
     assert [(step.rate_pps, step.duration_s) for step in hold] == [(pytest.approx(710_227, abs=1), 10)]
     with pytest.raises(BadInput, match="more than the link carries"):
         stateless.steps(Stateless.of({"server": "host", "target": "2Mpps", "line_rate_bps": 1e9}), 64, 10e9)
+
+
+def test_ramp_ends_at_the_line_rate_or_at_what_an_own_server_sends() -> None:
+    assert Stateless.of({"server": "host"}).ramp_target == "100%"
+    assert Stateless.of({}).ramp_target == "50kpps"
+    assert Stateless.of({"target": "10%"}).ramp_target == "10%"

@@ -15,7 +15,7 @@ ROW = {"window_s": 0.2, "throughput_bps": 2e9, "iperf3_bps": 1e9}
 
 
 @pytest.mark.parametrize(
-    ("pairs", "ends"), [(1, "make duration_s longer"), (2, "longer, or take fewer pairs")]
+    ("pairs", "ends"), [(1, "make duration_s longer"), (2, "longer, or use fewer pairs")]
 )
 def test_remedy_for_flows_that_ran_apart(pairs: int, ends: str) -> None:
     live: Any = SimpleNamespace(pairs=[None] * pairs)

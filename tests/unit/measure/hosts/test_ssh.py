@@ -169,7 +169,7 @@ def test_silent_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     play(tmp_path, monkeypatch, '{"event":"log","text":"I begin"}')
     with hosts.conversation("ssh:lab", {"do": "doctor"}, print) as talk:
         assert len(list(talk.lines())) == 1
-        assert talk.words() == "lost its connection to lab: ssh said nothing for 0.5 s"
+        assert talk.words() == "lost its connection to lab: ssh was silent for 0.5 s"
 
 
 def test_messages_name_their_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

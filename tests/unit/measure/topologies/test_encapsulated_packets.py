@@ -43,7 +43,7 @@ def line(kind: str) -> Network:
 def test_inherited_ttl(kind: str) -> None:
     """40 routers forward it before the tunnel, so a TTL of 24 is left. 38 more routers forward it inside the tunnel."""
     assert paths(line(kind), "n0", "172.16.0.2") == []
-    assert no_path(line(kind), "n0", "172.16.0.2") == "the TTL is used up at n64"
+    assert no_path(line(kind), "n0", "172.16.0.2") == "the TTL expires at n64"
 
 
 @pytest.mark.parametrize("kind", ["vxlan", "geneve"])

@@ -125,7 +125,7 @@ def test_reachability_without_a_spine(failed: str) -> None:
 def test_unnoticed_dead_link_stays_in_use() -> None:
     assert paths(leaf_spine_overlay.seed("metric"), "cs1", "cs5", without={"sc2"}) == []
     words = no_path(leaf_spine_overlay.seed("metric"), "cs1", "cs5", without={"sc2"})
-    assert words == "nobody answers for 26.0.0.1 at lc1:lc1_sc2"
+    assert words == "no node answers for 26.0.0.1 at lc1:lc1_sc2"
     left = only(paths(leaf_spine_overlay.seed("ecmp"), "cs1", "cs5", without={"sc2"}))
     assert "sc1" in left.nodes  # for a flow whose hash selects it
 
@@ -287,7 +287,7 @@ DEAD_ENDS = {
     "circle": (CIRCLE, "10.9.9.9", "the packet returns to one:one_two, which is a routing loop"),
     "ring": (RING, "10.0.0.9", "the packet returns to n0:br0"),
     "itself": (INTO_ITSELF, "10.9.0.9", "the path from box:tun to its other end nests tunnels without end"),
-    "nobody": (CIRCLE, "10.0.0.77", "nobody answers for 10.0.0.77 at box:box_one"),
+    "nobody": (CIRCLE, "10.0.0.77", "no node answers for 10.0.0.77 at box:box_one"),
     "no route": (INTO_ITSELF, "11.0.0.1", "box has no route to 11.0.0.1"),
     "no router": (
         network(*INTO_ITSELF.parts, Route("box", "default", via="10.0.0.2")),

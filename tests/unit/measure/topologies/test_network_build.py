@@ -29,6 +29,6 @@ def test_bridge_that_drops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     built.settle()
     silent.add(("n2", "br"))
     with pytest.raises(
-        Failed, match=r"^the bridge br \(n2\) does not carry after 0 s, although its port \w+ is up"
+        Failed, match=r"^the bridge br \(n2\) does not forward after 0 s, although its port \w+ is up"
     ):
         built.settle()

@@ -104,12 +104,12 @@ def test_compared_bits(rules_count: int, ports: int, first: int, last: int) -> N
     ("name", "words"),
     [
         ("ovs+case=net_to_net", "case=net_to_net: choose net_to_vm, vm_to_net, vm_to_vm"),
-        ("ovs+rules=l3", "rules is of a case: say case=net_to_vm|vm_to_net|vm_to_vm as well"),
+        ("ovs+rules=l3", "rules needs a case: add case=net_to_vm|vm_to_net|vm_to_vm"),
         ("ovs+case=vm_to_net+rules=l4", "rules=l4: choose l2, l3"),
         ("ovs+case=vm_to_net+rules_count=65537", "rules_count=65537: the range is 4 to 65536"),
-        ("ovs+case=vm_to_vm+tunnel=vxlan", "vm_to_vm has no network that a tunnel could reach"),
+        ("ovs+case=vm_to_vm+tunnel=vxlan", "vm_to_vm has no network behind a tunnel"),
         ("ovs+case=vm_to_net+tunnel=gre", "tunnel=gre: choose off, vxlan"),
-        ("ovs+case=vm_to_net+mirrors=1", "a case takes no mirrors"),
+        ("ovs+case=vm_to_net+mirrors=1", "a case does not use mirrors"),
     ],
 )
 def test_invalid_use_cases(name: str, words: str) -> None:
