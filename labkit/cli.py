@@ -107,10 +107,10 @@ def _temporary_folder() -> None:
         ) from None
 
 
-def _drop_output() -> None:
-    """Send the rest of standard output to /dev/null."""
+def _drop_output(stream: int = 1) -> None:
+    """Send the rest of standard output (or error: 2) to /dev/null."""
     with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def _what_failed(error: OSError) -> str:
@@ -155,6 +155,20 @@ def _doctor(given: argparse.Namespace) -> int:
     from labkit.commands import doctor
 
     print(doctor.as_json(answer) if given.json else doctor.as_text(answer), end="")
+    return 0
+
+
+def _new(given: argparse.Namespace) -> int:
+    from labkit.commands import new_project
+
+    count = new_project.create(given.folder)
+    shown = run_folder.shown(given.folder.absolute())
+    print(
+        printable(
+            f"{units.many(count, 'file')} in {shown}: go there (cd), and then `labkit doctor`,"
+            " `labkit sweep params/datapaths-quick.yaml`, or `jupyter lab notebooks`"
+        )
+    )
     return 0
 
 
@@ -418,7 +432,10 @@ def _kernels_install(given: argparse.Namespace) -> int:
 
 
 def _note(text: str) -> None:
-    print(f"labkit: {printable(text)}", file=sys.stderr)
+    try:
+        print(f"labkit: {printable(text)}", file=sys.stderr)
+    except OSError:  # standard error is full: the exit code still tells
+        _drop_output(2)
 
 
 def _draw(given: argparse.Namespace) -> int:
@@ -442,6 +459,7 @@ def _draw(given: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": _doctor,
+    "new": _new,
     "run": _run,
     "sweep": _sweep,
     "report": _report,
