@@ -71,7 +71,7 @@ lab: setup  ## JupyterLab on the notebooks, for this machine only; its address w
 
 # Asked at every start (20 ms): a package can be taken away, or root come later.
 debian:
-	@command -v dpkg-query apt-get >/dev/null || { echo "No Debian here: install what packages.debian names in your system's way." >&2; exit 0; }
+	@command -v dpkg-query apt-get >/dev/null || { echo "No Debian here: labkit doctor names what is missing, and its packages for dnf and pacman." >&2; exit 0; }
 	missing=
 	for package in $$(sed '$(if $(LABKIT_NO_SKIP),,/^# CI:/Q;) s/#.*//' packages.debian); do
 		[[ $$(dpkg-query --show --showformat='$${db:Status-Status}' $$package 2>/dev/null) == installed ]] || missing+=" $$package"
@@ -86,10 +86,10 @@ debian:
 	apt-get install --yes --no-install-recommends $$missing
 
 define find-python
-for python in python3.11 python3 none; do
-	$$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break
+for python in python3.11 python3 python3.13 python3.12 none; do
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && break
 done
-[[ $$python != none ]] || { echo "labkit needs Python 3.11, and neither python3.11 nor python3 is one." >&2; exit 1; }
+[[ $$python != none ]] || { echo "labkit needs Python 3.11, 3.12 or 3.13, and neither python3 nor python3.11 to python3.13 is one." >&2; exit 1; }
 endef
 
 # The lock names every package, so pip has nothing to decide or to build: no dependencies, no build environment of its

@@ -158,6 +158,20 @@ def _doctor(given: argparse.Namespace) -> int:
     return 0
 
 
+def _new(given: argparse.Namespace) -> int:
+    from labkit.commands import new_project
+
+    count = new_project.create(given.folder)
+    shown = run_folder.shown(given.folder.absolute())
+    print(
+        printable(
+            f"{units.many(count, 'file')} in {shown}: go there (cd), and then `labkit doctor`,"
+            " `labkit sweep params/datapaths-quick.yaml`, or `jupyter lab notebooks`"
+        )
+    )
+    return 0
+
+
 def _run(given: argparse.Namespace) -> int:
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
@@ -442,6 +456,7 @@ def _draw(given: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "doctor": _doctor,
+    "new": _new,
     "run": _run,
     "sweep": _sweep,
     "report": _report,

@@ -29,6 +29,7 @@ import msgspec
 from labkit.analysis import drawing
 from labkit.common import errors, packets, run_folder
 from labkit.common.errors import BadInput, Failed, LabkitError
+from labkit.common.packets import pcapng
 from labkit.common.printable import printable
 from labkit.measure import hosts
 from labkit.measure.observers.capture.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
@@ -152,16 +153,16 @@ class CapturedPackets:
         self._file = b""
 
     def save(self, path: str | Path) -> None:
-        """Write the capture as a pcapng file, for example for Wireshark."""
+        """Write the capture as a pcapng file; Wireshark shows each packet's hop and what happened to it."""
         run_folder.write(Path(path), self._file)
 
     def _fill(self, file: bytes, state: State, rate_pps: int) -> None:
-        self._file = file
         recorded = packets.read(file)
         self.counts = recorded.counts
         self.doubt = doubt(self.counts, rate_pps)
         result = packets.journeys(recorded.frames, state.ports())
         self.packets = packets.rows(result, self.counts, state.owners())
+        self._file = pcapng.in_order(file, packets.comments(result, state.owners()))
 
     def __repr__(self) -> str:
         report = (f"{name} {one.captured_count}" for name, one in self.counts.items())
@@ -281,14 +282,17 @@ class LiveTopology:
         return drawing.tree(self.state).rstrip() if self._open else f"{self.name}, closed"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """Return the drawing for a notebook, and always the text."""
+        """Return the drawing for a notebook, the same for Mermaid, and always the text."""
         if not self._open:
             return {"text/plain": repr(self)}
         from labkit.analysis.drawing import figure
 
         state = self.state
         shown: dict[str, Any] = figure.topology(state)._repr_mimebundle_(include, exclude) or {}
-        return shown | {"text/plain": drawing.tree(state).rstrip()}
+        return shown | {
+            "text/vnd.mermaid": drawing.mermaid(state),
+            "text/plain": drawing.tree(state).rstrip(),
+        }
 
     def _ask(self, do: str, **more: Any) -> dict[str, Any]:
         """Send one request and return its answer.

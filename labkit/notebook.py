@@ -24,6 +24,7 @@ from labkit.analysis import why as why_page
 from labkit.analysis.drawing import figure as drawings
 from labkit.analysis.figures import overlay as seen
 from labkit.analysis.findings import overlay
+from labkit.analysis.flame import source_lines
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.jupyter import progress_bar
@@ -116,6 +117,14 @@ class Run:
         """
         left, right = against or self._baseline(), arm or self._variant()
         return why_page.explain(f"{self.folder}:{left}", right)
+
+    def source_lines(self, function: str) -> pd.DataFrame:
+        """Return the source lines in which a function spent its time, for each arm (`flame.source_lines.lines`).
+
+        The run must have been measured with observe=perf_record and keep_perf_data=true. Raises Unsupported without
+        debug symbols.
+        """
+        return source_lines.lines(self.profiles, function)
 
     def _baseline(self) -> str:
         return self._only("baseline")

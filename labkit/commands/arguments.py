@@ -40,6 +40,17 @@ how to get it.
     labkit doctor --where vm:debian
     labkit doctor --where ssh:NAME
 """,
+    "new": """\
+The folder then contains the notebooks, the sweep files, docs/network.yaml, which is an example of a
+network of your own, and what the notebooks refer to. Commands that are typed in it write their
+runs to its folder data.
+
+    labkit new my-project
+    cd my-project
+    labkit run datapaths duration_s=1
+    labkit sweep params/datapaths-quick.yaml
+    jupyter lab notebooks
+""",
     "run": """\
 A run writes a folder in data/, and the command says which. The first topology is the baseline.
 Several values of topology, endpoint or change are arms of one comparison. docs/network.yaml is an
@@ -59,8 +70,8 @@ where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM s
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
 release or the path of a kernel, and takes options behind commas: cpus=N, memory_mib=N,
 profile=tracing, append=WORD+WORD, modules=NAME+NAME, fresh. ssh:NAME runs on another machine by
-your own `ssh NAME`. That machine needs Python 3.11 and iperf3. labkit is copied there, and nothing
-of a run stays.
+your own `ssh NAME`. That machine needs Python 3.11 to 3.13 and iperf3. labkit is copied there, and
+nothing of a run stays.
 
     labkit run datapaths where=vm:debian topology=veth_bridge,ipvlan_l2 duration_s=3
     labkit run overlay part=path,reachability routes=static where=vm:debian,cpus=1
@@ -275,6 +286,12 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _new(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", action=_Folder, metavar="FOLDER", help="a folder that does not exist yet, or an empty one"
+    )
+
+
 def _run(parser: argparse.ArgumentParser) -> None:
     parser.epilog = f"{NOTES['run']}\n{_experiments()}"
     parser.add_argument("experiment", metavar="EXPERIMENT", help=f"one of {', '.join(experiments.TABLE)}")
@@ -305,8 +322,9 @@ class _Folder(argparse.Action):
         option: str | None = None,
     ) -> None:
         if not value:
+            written = f"{option} " if option else ""
             raise BadInput(
-                f"{option} '' names no folder: write {option} FOLDER, for example {option} results"
+                f"{written}'' names no folder: write {written}{self.metavar or 'FOLDER'}, for example {written}results"
             )
         if getattr(namespace, self.dest) is not None:
             raise BadInput(f"{option} is given twice: keep one of them")
@@ -422,7 +440,8 @@ def _why(parser: argparse.ArgumentParser) -> None:
         "--export",
         type=Path,
         metavar="DIR",
-        help="also write the stacks of each side to this folder, folded and for speedscope",
+        help="also write the stacks of each side to this folder: folded (flamegraph.pl, Firefox Profiler) and for"
+        " speedscope",
     )
     _json(parser)
 
@@ -527,6 +546,7 @@ def _draw(parser: argparse.ArgumentParser) -> None:
 # Each command with its line of the help text and the function that adds its arguments. cli.COMMANDS runs it.
 COMMANDS: dict[str, tuple[str, Fill]] = {
     "doctor": ("show what this kernel and machine can do, and how to get the rest", _doctor),
+    "new": ("create a project: a folder with labkit's notebooks and sweep files", _new),
     "run": ("run one experiment", _run),
     "sweep": ("run a notebook for every point of a grid, and write one report about all of them", _sweep),
     "report": (

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from errno import EOPNOTSUPP
 from pathlib import Path
 
+from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints.namespace import Namespace
 from labkit.system import machine, netlink, process
@@ -287,9 +288,7 @@ def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
     """
     busybox = next((result for name in ("busybox-static", "busybox") if (result := shutil.which(name))), None)
     if busybox is None:
-        raise Unsupported(
-            "DHCP needs busybox, which is not installed: install the Debian package busybox-static"
-        )
+        raise Unsupported(packages.missing("busybox"))
     with tempfile.TemporaryDirectory() as scratch:
         script, lease = Path(scratch, "script"), Path(scratch, "lease")
         script.write_text(f'#!{busybox} sh\n[ "$1" != bound ] || set >"{lease}"\n')

@@ -65,7 +65,32 @@ FIELDS: dict[str, dict[str, str]] = {
         "digest": "a digest of the image",
         "answer": "what `labkit doctor --json` prints in it; null: not examined yet",
     },
+    "monitor": {
+        "hop": "the interface, NAMESPACE:INTERFACE",
+        "seen_count": "packets that the interface received and sent",
+        "selected_count": "of these, those that the filter in the kernel selected",
+        "dropped_count": "of the selected, those that were lost because the ring was full",
+        "waiting_count": "those that were not read yet; 0 at the end",
+        "unsampled_count": "those that the sampler left out",
+        "sampled_count": "those that the sampler chose",
+        "kept_count": "of the sampled, those in memory",
+        "forgotten_count": "those that were pushed out of memory",
+        "hidden_count": "those that the display filter did not match",
+        "unexamined_count": "those that tshark was too slow for",
+        "classes": "for each class of packets, the number of packets and their bytes",
+        "conversations": "a list of lists: class, source, destination, packets, bytes",
+        "packets": "the headers of the last packets, a line of text each",
+    },
+    "draw": {
+        "topology": "its name",
+        "kernel": "the kernel's release",
+        "pairs": "a list of pairs, a client and a server each: `name`, `namespace`, `interface`, `address`",
+        "namespaces": "a list: `name`; `interfaces` (`name`, `index`, `kind`, `mode`, `up`, `carrier`, `mtu_bytes`,"
+        " `mac`, `addresses`, `master`, `peer`, `lower`, `tunnel`, `copies`); `routes` (`to`, `hops`, `source`,"
+        " `metric`, `connected`)",
+    },
 }
+ROWS = {"run"}  # commands that print rows, whose fields are in docs/ROWS.md
 LINES = {"kernels"}  # commands that print a list of such objects
 
 

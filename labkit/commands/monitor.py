@@ -110,8 +110,9 @@ def watch(
     else:
         new_console().print(tables(one.hop, last))
     if writer:
-        print(printable(f"packets: {run_folder.shown(writer.path)} ({units.many(writer.count, 'packet')},"
-                        f" {writer.missed} left memory before they could be written)"))  # fmt: skip
+        gone = f"{writer.missed} left memory before they could be written"
+        line = f"packets: {run_folder.shown(writer.path)} ({units.many(writer.count, 'packet')}, {gone})"
+        print(printable(line), file=sys.stderr if as_json else sys.stdout)
 
 
 def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) -> int:

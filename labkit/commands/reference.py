@@ -49,6 +49,8 @@ def _commands(parser: argparse.ArgumentParser) -> Iterator[str]:
             printed = "a list of objects" if name in json_output.LINES else "one object"
             yield f"With `--json` it prints {printed}:\n"
             yield _table(("field", "meaning"), [(f"`{field}`", text) for field, text in fields.items()])
+        if name in json_output.ROWS:
+            yield "With `--json` it prints a row on each line. [ROWS.md](ROWS.md) explains their columns.\n"
         yield from _commands(one)
 
 

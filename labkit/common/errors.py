@@ -21,6 +21,10 @@ class LabkitError(Exception):
     def __init__(self, text: str = "") -> None:
         super().__init__(text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} … (cut)")
 
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows in a cell instead of a traceback."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class BadInput(LabkitError):
     """The request is impossible: an unknown name, an invalid value, a missing file. Exit code 2."""

@@ -83,7 +83,7 @@ class NotebookBar:
         first = ", ".join(filter(None, (self._what, self._left)))
         ratios = self.ratios()
         known = dict(zip(POINT, self._point or (), strict=False))
-        at = f"{known.get('protocol')}, {known.get('pairs')} pairs" if self._point else ""
+        at = f"{known.get('protocol')}, {units.many(known.get('pairs') or 1, 'pair')}" if self._point else ""
         so_far = [f"Medians so far ({at}), no verdict yet: {'; '.join(ratios)}"] if ratios else []
         return [printable(line) for line in (first, *so_far, *self._notes[-5:])]
 

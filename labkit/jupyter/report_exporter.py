@@ -1,11 +1,15 @@
 """Export the report with nbconvert: `jupyter nbconvert --to labkit-report NOTEBOOK`, and in JupyterLab's menu "Save and
 Export Notebook As".
 
+The exporter has two names. JupyterLab's server addresses exporters by names of letters, digits and _ only, so
+`labkit_report` is in its menu, and `labkit-report` is for the command line.
+
 Any executed notebook can be exported. The report of a notebook beside a run includes the run's provenance.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +37,12 @@ class ReportExporter(Exporter):
         about = resources.get("metadata", {})
         folders = [Path(about["path"])] if about.get("path") else []
         return report.rendered([document], folders, about.get("name") or "Report"), resources
+
+
+class CommandLineExporter(ReportExporter):
+    """The same exporter for `jupyter nbconvert --to labkit-report`. In a Jupyter server it is not enabled."""
+
+    def __init__(self, **words: Any) -> None:
+        super().__init__(**words)  # type: ignore[no-untyped-call]
+        server = sys.modules.get("jupyter_server.serverapp")
+        self.enabled = server is None or not server.ServerApp.initialized()

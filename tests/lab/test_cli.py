@@ -16,7 +16,8 @@ from conftest import ROOT
 from sandbox import LABKIT, Done, Sandbox, one_sentence, only_run, sandbox, until
 
 from labkit import __version__
-from labkit.common import run_folder
+from labkit.commands import json_output
+from labkit.common import run_folder, schema
 from labkit.measure.topologies import TABLE
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
@@ -126,6 +127,10 @@ def test_doctor_as_json(machine: Sandbox) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["machine"]["kernel"] == os.uname().release
+    assert report.keys() == json_output.FIELDS["doctor"].keys()
+    fields = set(re.findall(r"`(\w+)`", json_output.FIELDS["doctor"]["capabilities"]))
+    assert all(one.keys() == fields for one in report["capabilities"])
+    assert report["machine"].keys() <= schema.BY_NAME.keys()
     assert {"veth", "ipvlan"} <= {one["name"] for one in report["capabilities"]}
     assert "veth" in machine.labkit("doctor").stdout
 

@@ -278,7 +278,7 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
         time.sleep(0.05)
     subprocess.run(["ping", "-q", "-c", "5", "-i", "0.01", "127.0.0.1"], check=True, capture_output=True)
     output, _ = running.communicate(timeout=60)
-    answer = json.loads(output.splitlines()[0])
+    answer = json.loads(output)
     assert running.returncode == 0
     assert answer["selected_count"] == 20  # requests and replies, each outgoing and incoming
     assert len(packets.read(path.read_bytes()).frames) == 20

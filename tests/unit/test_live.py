@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import example_states
 import pytest
 
 from labkit import live
+from labkit.analysis import drawing
 from labkit.common.errors import BadInput
+from labkit.common.topology_state import State
 
 
 class Recorder:
@@ -31,3 +34,21 @@ def test_commands_that_no_program_can_have(words: tuple[Any, ...]) -> None:
     assert topology.requests == []
     end.run("ip", "addr")
     assert topology.requests == [["ip", "addr"]]
+
+
+class Drawn(live.LiveTopology):
+    """A live topology without a process."""
+
+    def __init__(self) -> None:
+        self._open = True
+
+    @property
+    def state(self) -> State:
+        return example_states.bridged(1)
+
+
+def test_display_has_the_drawing_for_mermaid() -> None:
+    bundle = Drawn()._repr_mimebundle_()
+    assert bundle["text/vnd.mermaid"] == drawing.mermaid(example_states.bridged(1))
+    assert "flowchart LR" in bundle["text/vnd.mermaid"]
+    assert bundle["text/plain"] == drawing.tree(example_states.bridged(1)).rstrip()

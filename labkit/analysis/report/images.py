@@ -16,7 +16,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from labkit.analysis.report import notebook_cells as notebooks
-from labkit.common import run_folder
+from labkit.common import packages, run_folder
 from labkit.common.printable import printable
 
 WIDTH_PX = 900
@@ -102,6 +102,6 @@ def _why(error: Exception, deadline_s: float) -> str:
     if isinstance(error, ImportError):
         return "the Python package kaleido is not installed: pip install 'labkit[images]'"
     if type(error).__name__ == "ChromeNotFoundError":
-        return "there is no browser to draw them (Debian package chromium)"
+        return f"there is no browser to draw them: {packages.install('chromium')}"
     words = " ".join(str(error.args[0] if error.args else error).split()) or type(error).__name__
     return f"the browser drew no image within {deadline_s:.0f} s: {words[:200]}"

@@ -192,7 +192,10 @@ def _exported(folder: Path, differences: list[flame.Difference]) -> str:
             written.append(stem)
     if not written:
         return f"nothing to export to {folder}: there are no profiles"
-    return f"{folder} has {', '.join(written)}: .folded for flamegraph.pl, .speedscope.json for speedscope"
+    return (
+        f"{folder} has {', '.join(written)}: .folded for flamegraph.pl and the Firefox Profiler,"
+        " .speedscope.json for speedscope"
+    )
 
 
 def _conclusion_lines(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[str]:

@@ -6,7 +6,7 @@ and the beginning of its payload; not by TTL, checksums, MAC addresses, outer he
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +22,14 @@ _LINKS = ("ethernet", "802.1q")
 @dataclass(frozen=True)
 class Sighting:
     """A packet at one hop: `hop` is namespace:interface, `direction` in or out; the kernel's time (since 1970), bytes
-    of the frame as the interface saw it, its layers."""
+    of the frame as the interface saw it, its layers, and the frame's number among all frames in the order of time."""
 
     hop: str
     direction: str
     time_ns: int
     length_bytes: int
     layers: Sequence[Layer]
+    number: int
 
     @property
     def stack(self) -> str:
@@ -91,7 +92,7 @@ def journeys(
     result: list[_Open] = []
     alike: dict[Hashable, deque[_Open]] = {}
     within_ns = round(within_s * 1e9)
-    for frame in sorted(frames, key=lambda frame: frame.time_ns):
+    for number, frame in enumerate(sorted(frames, key=lambda frame: frame.time_ns)):
         seen = layers(frame.data, frame.link_type, ports, frame.length_bytes)
         first = _innermost(seen)
         inner = seen[first:]
@@ -105,7 +106,9 @@ def journeys(
             result.append(taker)
             same.append(taker)
         taker.slots.add(slot)
-        taker.sightings.append(Sighting(frame.hop, frame.direction, frame.time_ns, frame.length_bytes, seen))
+        taker.sightings.append(
+            Sighting(frame.hop, frame.direction, frame.time_ns, frame.length_bytes, seen, number)
+        )
     return [Journey(one.inner, sorted(one.sightings, key=_when)) for one in result]
 
 
@@ -134,6 +137,59 @@ def _key(seen: Sequence[Layer], first: int, data: bytes) -> Hashable:
         for one in seen[first:]
     )
     return headers, data[payload:end]
+
+
+def comments(result: Sequence[Journey], names: Mapping[str, str] | None = None) -> dict[int, str]:
+    """A comment for every frame, by its number: which packet it is, at which hop of its way, and what happened to it
+    since the hop before. `names` are the namespaces of addresses; they tell whether a packet arrived."""
+    return {
+        seen.number: _comment(one, at, f"packet {number} of {len(result)}", names or {})
+        for number, one in enumerate(result, 1)
+        for at, seen in enumerate(one.sightings)
+    }
+
+
+def _comment(one: Journey, at: int, which: str, names: Mapping[str, str]) -> str:
+    seen = one.sightings[at]
+    parts = [
+        f"{which}: {one.what(names)}",
+        f"hop {at + 1} of {len(one.sightings)}: {seen.direction} at {seen.hop}",
+    ]
+    if at:
+        after = (seen.time_ns - one.sightings[0].time_ns) / 1000
+        parts += [f"{after:.1f} µs after the first", *_changes(one.sightings[at - 1], seen)]
+    if seen is one.sightings[-1]:
+        parts.append(_end(one, seen, names))
+    return "; ".join(parts)
+
+
+def _changes(before: Sighting, seen: Sighting) -> list[str]:
+    """What happened to a packet between two hops: headers put around it or taken off, a router's TTL."""
+    result = []
+    for word, more, less in (("added", seen, before), ("removed", before, seen)):
+        rest = Counter(layer.name for layer in more.layers) - Counter(layer.name for layer in less.layers)
+        outer = [layer.text for layer in more.layers if rest[layer.name] and not rest.subtract([layer.name])]
+        if outer:
+            size = abs(seen.length_bytes - before.length_bytes)
+            result.append(f"{word} {' / '.join(outer)} ({size} bytes)")
+    ttls = [_ttl(each) for each in (before, seen)]
+    if None not in ttls and ttls[0] != ttls[1]:
+        result.append(f"routed: TTL {ttls[0]} is now {ttls[1]}")
+    return result
+
+
+def _ttl(seen: Sighting) -> int | str | None:
+    """The TTL of the innermost IP header."""
+    return next((layer.fields["ttl"] for layer in reversed(seen.layers) if "ttl" in layer.fields), None)
+
+
+def _end(one: Journey, seen: Sighting, names: Mapping[str, str]) -> str:
+    receiver = names.get(one.target or "")
+    if receiver is None:
+        return "no later hop saw it"
+    if receiver == seen.hop.rpartition(":")[0]:
+        return f"arrived at {receiver}"
+    return f"no later hop saw it, and {receiver} did not"
 
 
 def rows(

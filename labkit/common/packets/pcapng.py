@@ -4,7 +4,7 @@ nanoseconds, directions, and what each hop lost."""
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ MAGIC = 0x1A2B3C4D
 END, COMMENT, USER_APPLICATION, NAME, RESOLUTION, FLAGS = 0, 1, 4, 2, 9, 2
 RECEIVED, DROPPED_BY_KERNEL, DELIVERED = 4, 7, 8  # of an interface's statistics
 IN, OUT = "in", "out"
+MOST_COMMENT_BYTES = 1000
 DIRECTIONS = {1: IN, 2: OUT}  # the two lowest of a packet's flags
 
 _packet = struct.Struct(
@@ -24,7 +25,8 @@ _packet = struct.Struct(
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame as one hop saw it. `data` may be its beginning; `length_bytes` is of the whole."""
+    """A frame as one hop saw it. `data` may be its beginning; `length_bytes` is of the whole. `comment`: a text for
+    people, where the file has one."""
 
     hop: str
     link_type: int
@@ -32,6 +34,7 @@ class Frame:
     direction: str
     length_bytes: int
     data: bytes
+    comment: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,15 +130,23 @@ def _read(content: bytes, at: errors.Place) -> Recorded:
 def _frame(hops: Sequence[tuple[str, int]], body: bytes) -> Frame:
     number, high, low, here, length_bytes = struct.unpack_from("<IIIII", body)
     data, rest = body[20 : 20 + here], body[20 + here + -here % 4 :]
-    (flags,) = struct.unpack("<I", _options(rest)[FLAGS])
+    options = _options(rest)
+    (flags,) = struct.unpack("<I", options[FLAGS])
+    comment = options[COMMENT].decode() if COMMENT in options else None
     name, link_type = hops[number]
-    return Frame(name, link_type, high << 32 | low, DIRECTIONS[flags & 3], length_bytes, data)
+    return Frame(name, link_type, high << 32 | low, DIRECTIONS[flags & 3], length_bytes, data, comment)
 
 
-def sort(path: Path) -> None:
-    """Put the packets of a file that is whole into the order of time; hops were read one after the other. Raises
-    OSError where there is no room for a second file beside it."""
+def sort(path: Path, comments: Mapping[int, str] | None = None) -> None:
+    """Put the packets of a file that is whole into the order of time; hops were read one after the other. `comments`
+    as in `in_order`. Raises OSError where there is no room for a second file beside it."""
     content = path.read_bytes()
+    with safe_files.replacing(path) as file:
+        file.write(in_order(content, comments))
+
+
+def in_order(content: bytes, comments: Mapping[int, str] | None = None) -> bytes:
+    """A file with its packets in the order of time. `comments` are for packets by their number in that order."""
     rest, packets, at = [], [], 0
     for kind, body in _blocks(content):
         block = content[at : at + len(body) + 12]
@@ -146,10 +157,29 @@ def sort(path: Path) -> None:
         else:
             rest.append((kind, block))
     packets.sort(key=lambda one: one[0])
-    with safe_files.replacing(path) as file:
-        file.writelines(block for kind, block in rest if kind != STATISTICS)
-        file.writelines(block for _, block in packets)
-        file.writelines(block for kind, block in rest if kind == STATISTICS)
+    texts = comments or {}
+    return b"".join(
+        [
+            *(block for kind, block in rest if kind != STATISTICS),
+            *(_commented(block, texts.get(number)) for number, (_, block) in enumerate(packets)),
+            *(block for kind, block in rest if kind == STATISTICS),
+        ]
+    )
+
+
+def _commented(block: bytes, comment: str | None) -> bytes:
+    """The block of a packet with this comment before its other options."""
+    if comment is None:
+        return block
+    (here,) = struct.unpack_from("<I", block, 20)
+    options = 28 + here + -here % 4
+    body = block[8:options] + _option(COMMENT, _beginning(comment)) + block[options:-4]
+    return _block(PACKET, body)
+
+
+def _beginning(comment: str) -> bytes:
+    """The first MOST_COMMENT_BYTES of a text, without half a character."""
+    return comment.encode()[:MOST_COMMENT_BYTES].decode(errors="ignore").encode()
 
 
 def _block(kind: int, body: bytes) -> bytes:

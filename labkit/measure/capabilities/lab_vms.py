@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
+from labkit.common import packages
 from labkit.measure.capabilities.base import Capability
 from labkit.system import machine
 from labkit.system.qemu import kernels
@@ -15,22 +16,16 @@ _FETCH = "`labkit kernels get`"
 
 def lab_vm() -> Capability:
     """Return whether the programs and a readable kernel exist."""
-    needed = {
-        "qemu-system-x86_64": "qemu-system-x86",
-        "virtiofsd": "virtiofsd (before Debian 13: qemu-system-common)",
-        "modprobe": "kmod",
-    }
-    missing = {
-        name: package for name, package in needed.items() if shutil.which(machine.program(name)) is None
-    }
+    needed = ("qemu-system-x86_64", "virtiofsd", "modprobe")
+    missing = [name for name in needed if shutil.which(machine.program(name)) is None]
     if not (shutil.which("busybox-static") or shutil.which("busybox")):
-        missing["busybox"] = "busybox-static"
+        missing.append("busybox")
     there = [each.release for each in kernels.installed() if os.access(each.image, os.R_OK)]
     if there and not missing:
         booted = f"boots Linux {', '.join(there)}"
         return Capability("virtual machines", "lab VM", True, f"{booted}; {SEES}")
     lacks = [*missing, *([] if there else ["a kernel to boot"])]
-    ways = [f"apt install {' '.join(missing.values())}"] if missing else []
+    ways = [packages.install(*missing)] if missing else []
     ways += [] if there else [_FETCH]
     lost = "experiments and notebooks run on this kernel only (no where=vm:KERNEL)"
     return Capability(

@@ -12,6 +12,7 @@ import socket
 import struct
 from pathlib import Path
 
+from labkit.common import packages
 from labkit.measure.capabilities import genetlink
 from labkit.measure.capabilities.base import AS_ROOT, Capability, Remedy, attempt, kernel_with, refused
 from labkit.system import machine, netlink, process
@@ -36,8 +37,8 @@ def open_vswitch(version: str | None) -> list[Capability]:
     result = [
         attempt("Open vSwitch", "kernel datapath", kernel, lost, lambda number: kernel_with("OPENVSWITCH"))
     ]
-    lost = "no topology with Open vSwitch can be built"
-    remedy = "apt install openvswitch-switch; its service need not run"
+    lost = packages.PROGRAMS["ovs-vswitchd"].lost
+    remedy = f"{packages.install('ovs-vswitchd')}; its service need not run"
     gone = (None, None) if version else (lost, remedy)
     detail = f"ovs-vswitchd {version}" if version else "ovs-vswitchd is not installed"
     return [*result, Capability("Open vSwitch", "userspace datapath", version is not None, detail, *gone)]

@@ -5,32 +5,17 @@ from __future__ import annotations
 import importlib.util
 import re
 
+from labkit.common import packages
 from labkit.common.errors import Unsupported
 from labkit.measure.capabilities.base import Capability
 from labkit.measure.traffic.trex import server
 
 OLDEST = {"iperf3": (3, 12)}  # earlier versions lack the sums of both ends in the JSON of UDP runs
 
-# program: (what is lost without it, Debian package)
-TOOLS = {
-    "iperf3": ("no TCP or UDP traffic, so no throughput", "iperf3"),
-    "ping": ("reachability is not checked and latency not measured", "iputils-ping"),
-    "ethtool": ("rows lack the offloads, so arms are not compared in them", "ethtool"),
-    "ip": ("`labkit shell` cannot show the network, and rows lack the qdisc", "iproute2"),
-    "tcpdump": ("captures cannot be viewed by hand; labkit itself does not need it", "tcpdump"),
-    "nft": ("no packet filter can be loaded from a file", "nftables"),
-    "perf": ("no profiles and no counters on the command line", "linux-perf"),
-    "bpftrace": ("no one-line BPF programs", "bpftrace"),
-    "tshark": ("captures cannot be analysed in depth by hand; labkit itself does not need it", "tshark"),
-    "qemu-system-x86_64": ("no guests, and no other kernel than this one", "qemu-system-x86"),
-    "virtiofsd": ("a guest cannot share this machine's files", "virtiofsd (before Debian 13: qemu-system-common)"),
-    "ovs-vswitchd": ("no topology with Open vSwitch can be built", "openvswitch-switch"),
-    "chromium": ("figures are HTML only, not PNG and SVG", "chromium"),
-    "docker": ("no Docker containers as endpoints", None),
-    "podman": ("no Podman containers as endpoints", "podman"),
-    "crun": ("OCI containers need runc", "crun"),
-    "runc": ("OCI containers need crun", "runc"),
-}  # fmt: skip
+TOOLS = (
+    "iperf3", "ping", "ethtool", "ip", "tcpdump", "nft", "perf", "bpftrace", "tshark", "qemu-system-x86_64",
+    "virtiofsd", "ovs-vswitchd", "chromium", "docker", "podman", "crun", "runc",
+)  # fmt: skip
 ONLY_CLIENT = {"docker": "its daemon was not checked"}
 
 
@@ -40,10 +25,9 @@ def tools(result: dict[str, str | None]) -> list[Capability]:
 
 
 def _tool(name: str, version: str | None) -> Capability:
-    lost, package = TOOLS[name]
+    lost = packages.PROGRAMS[name].lost
     if version is None:
-        remedy = f"apt install {package}" if package else "install it as its manual says"
-        return Capability("tools", name, False, "not installed", lost, remedy)
+        return Capability("tools", name, False, "not installed", lost, packages.install(name))
     oldest = OLDEST.get(name)
     if oldest and tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < oldest:
         wanted = ".".join(map(str, oldest))

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import exec_client, exec_server
 from labkit.measure.endpoints.namespace import Namespace
@@ -66,7 +67,7 @@ def runtime() -> str:
     result = [path for name in RUNTIMES if os.path.isabs(path := machine.program(name))]
     if not result:
         raise Unsupported(
-            "containers need runc or crun, and neither is installed: install the Debian package runc, or leave"
+            f"containers need runc or crun, and neither is installed: {packages.install('runc')}, or leave"
             " endpoint=container out"
         )
     return result[0]

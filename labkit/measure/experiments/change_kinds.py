@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.measure.experiments import bpf_object
 from labkit.measure.experiments.change_kind import (
@@ -286,9 +287,7 @@ class Offload(Kind):
         no_guest("offload", place)
         result = machine.offloads(place.namespace.prefix, place.interface)
         if not result:
-            raise Unsupported(
-                "there is no ethtool to change offloads with: install it (Debian package ethtool)"
-            )
+            raise Unsupported(packages.missing("ethtool"))
         for name in options:
             if OFFLOAD_NAMES.get(name, name) not in result:
                 raise Unsupported(f"{place} has no offload {name}; it has {', '.join(sorted(result))}")

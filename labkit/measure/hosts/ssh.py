@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 import labkit
-from labkit.common import run_folder
+from labkit.common import packages, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.hosts import wheel
 from labkit.system import machine, process
@@ -120,7 +120,7 @@ class SshConversation:
 
     def __init__(self, name: str, folder: Path | None) -> None:
         if shutil.which("ssh") is None:
-            raise Unsupported("the program ssh is not installed: install it (Debian package openssh-client)")
+            raise Unsupported(packages.missing("ssh"))
         self._name, self._folder = name, folder
         self._left_bytes = MOST_BYTES
         self._ended: str | None = None

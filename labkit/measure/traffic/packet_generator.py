@@ -72,7 +72,7 @@ class PacketGenerator(TrialGenerator):
 
     def version(self) -> str:
         """Return labkit's own version. Raises Unsupported without nft(8), which drops the counted load."""
-        machine.needed("nft", "nftables")  # it drops what has been counted
+        machine.needed("nft")  # it drops what has been counted
         return labkit.__version__
 
     def check(self, parameters: LoadParameters) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from labkit.common import packages
 from labkit.common.errors import LabkitError, Unsupported
 from labkit.system import process
 
@@ -25,11 +26,11 @@ def program(name: str) -> str:
     return shutil.which(name, path=path) or name
 
 
-def needed(name: str, package: str) -> str:
-    """Return the path of a program. Raises Unsupported, with the name of Debian's package, if it is not installed."""
+def needed(name: str) -> str:
+    """Return the path of a program. Raises Unsupported, with the name of its package, if it is not installed."""
     path = program(name)
     if not os.path.isabs(path):
-        raise Unsupported(f"there is no {name} here: install Debian's package {package}")
+        raise Unsupported(packages.missing(name))
     return path
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
 from labkit.system.process.limits import exhausted
 
@@ -230,9 +231,7 @@ def startable(argv: Sequence[str]) -> Iterator[None]:
         how = (
             "is not here" if isinstance(error, FileNotFoundError) else f"cannot be started ({error.strerror})"
         )
-        raise Unsupported(
-            f"the program {argv[0]} {how}: install it; packages.debian lists what labkit uses"
-        ) from None
+        raise Unsupported(packages.missing(argv[0], how)) from None
 
 
 def content_of(file: IO[bytes]) -> str:

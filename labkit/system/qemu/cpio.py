@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from labkit.common import packages
 from labkit.common.errors import Unsupported
 from labkit.system.qemu.kernels import Kernel
 
@@ -84,5 +85,5 @@ def busybox() -> Entry:
     """Return the static busybox. Raises Unsupported if it is not installed."""
     result = next((path for name in ("busybox-static", "busybox") if (path := shutil.which(name))), None)
     if result is None:
-        raise Unsupported("the program busybox is missing: install the Debian package busybox-static")
+        raise Unsupported(packages.missing("busybox"))
     return 0o100755, Path(result).read_bytes()

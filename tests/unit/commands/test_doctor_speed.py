@@ -20,7 +20,7 @@ def test_programs_run_while_the_kernel_is_probed(tmp_path: Path, monkeypatch: py
     program.write_text(f"#!/bin/sh\necho begun >>{begun}\necho 3.17\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(tools, "TOOLS", {"iperf3": tools.TOOLS["iperf3"]})
+    monkeypatch.setattr(tools, "TOOLS", ("iperf3",))
 
     def probe() -> list[Capability]:
         deadline = time.monotonic() + 10

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import example_states
+import msgspec
 import nbformat
 import pandas as pd
 import pytest
@@ -14,7 +16,8 @@ import synthetic_rows
 from synthetic_why_run import run as profiled_run
 
 from labkit import cli
-from labkit.commands import json_output
+from labkit.commands import arguments, json_output, monitor
+from labkit.measure.observers.monitor.live_monitor import MonitorCounts, MonitorReport
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -64,6 +67,33 @@ def test_sweep(tmp_path: Path) -> None:
 def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     for kernel in printed(capsys, "kernels"):
         assert kernel.keys() == json_output.FIELDS["kernels"].keys()
+
+
+def test_monitor() -> None:
+    counts = MonitorCounts(*range(9))
+    report = MonitorReport(counts, {"tcp": (1, 60)}, [], [], False, 1, None)
+    assert monitor.summary("client0:eth0", report).keys() == json_output.FIELDS["monitor"].keys()
+
+
+def test_draw() -> None:
+    state = json.loads(msgspec.json.encode(example_states.bridged(1)))
+    assert state.keys() == json_output.FIELDS["draw"].keys()
+    assert state["pairs"][0][0].keys() == fields_of("draw", "pairs")
+    known = fields_of("draw", "namespaces")
+    for space in state["namespaces"]:
+        assert space.keys() <= known
+        for one in (*space["interfaces"], *space["routes"]):
+            assert one.keys() <= known
+
+
+def test_every_json_is_documented() -> None:
+    commands = arguments.command_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr]
+    printing = {
+        name
+        for name, parser in commands.items()
+        if any(action.option_strings == ["--json"] and action.nargs == 0 for action in parser._actions)
+    }
+    assert printing == json_output.FIELDS.keys() | json_output.ROWS
 
 
 def test_missing_values_are_null() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import Need
 from example_frames import ARP, INNER, PORTS, SEED, echo, ethernet, ip, tcp, udp, vxlan
 
 from labkit.common import packets
@@ -120,6 +124,51 @@ def test_one_row_per_sighting() -> None:
         "header_bytes": 8,
         "length_bytes": 106,
     }
+
+
+def test_comments_say_what_happened() -> None:
+    routed = ethernet(ip(echo(), ENDS, 1, ttl=62))
+    lost = frame(request(2), "a:1", 4, "out")
+    seen = [frame(routed, "e:4", 3), frame(INNER, "a:1", 0, "out"), frame(carried(INNER), "b:2", 1), lost]
+    names = {"20.0.0.1": "a", "20.0.0.3": "e"}
+    result = packets.comments(packets.journeys(seen, PORTS), names)
+    assert result == {
+        0: "packet 1 of 2: a > e echo request; hop 1 of 3: out at a:1",
+        1: "packet 1 of 2: a > e echo request; hop 2 of 3: in at b:2; 1000.0 µs after the first;"
+        " added Ethernet / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 (50 bytes)",
+        2: "packet 1 of 2: a > e echo request; hop 3 of 3: in at e:4; 3000.0 µs after the first;"
+        " removed Ethernet / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 (50 bytes);"
+        " routed: TTL 64 is now 62; arrived at e",
+        3: "packet 2 of 2: a > e echo request; hop 1 of 1: out at a:1; no later hop saw it, and e did not",
+    }
+    assert packets.comments(packets.journeys([lost], PORTS))[0].endswith("; no later hop saw it")
+
+
+def test_comments_in_a_file() -> None:
+    """A commented file holds the same frames; a long comment is cut."""
+    content, frames = written()
+    content += pcapng.statistics(0, 1, Counts(2)) + pcapng.statistics(1, 1, Counts(2))
+    commented = pcapng.in_order(content, {0: "first µ", 3: "µ" * 5000})
+    expected = [replace(frame, comment=None) for frame in frames[::-1]]
+    expected[0] = replace(expected[0], comment="first µ")
+    expected[3] = replace(expected[3], comment="µ" * (pcapng.MOST_COMMENT_BYTES // 2))
+    assert packets.read(commented).frames == expected
+    assert packets.read(commented).counts == packets.read(content).counts
+    assert pcapng.in_order(commented) == commented
+
+
+def test_tshark_shows_comments(tmp_path: Path, need: Need) -> None:
+    need("tshark")
+    content, _ = written()
+    path = tmp_path / "commented.pcapng"
+    path.write_bytes(pcapng.in_order(content, {1: "second µ"}))
+    argv = ["tshark", "-r", str(path), "-T", "fields", "-e", "frame.number", "-e", "frame.comment"]
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C.UTF-8"}
+    )
+    assert [line.split("\t") for line in done.stdout.splitlines()] == [
+        ["1", ""], ["2", "second µ"], ["3", ""], ["4", ""]
+    ]  # fmt: skip
 
 
 def written(snap_bytes: int = 100) -> tuple[bytes, list[Frame]]:

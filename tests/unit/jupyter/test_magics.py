@@ -99,3 +99,10 @@ def test_cell_and_line_are_parameters(
 def test_command_prints(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     assert shell.run_cell("%labkit draw --help").success
     assert "usage: labkit draw" in capsys.readouterr().out
+
+
+def test_errors_in_cells_are_one_sentence(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.run_cell("from labkit.common.errors import BadInput\nraise BadInput('duration_s=0.5: no')")
+    assert capsys.readouterr().out.strip() == "BadInput: duration_s=0.5: no"

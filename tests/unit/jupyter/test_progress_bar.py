@@ -62,7 +62,7 @@ def test_ratios_so_far(handle: Handle) -> None:
     ignored = [row("macvlan", 99.0, status="invalid"), row("macvlan", 99.0, method="profile")]
     bar.see({"event": "rows", "rows": ignored})
     assert bar.ratios() == ["macvlan: 1.4 times veth (3 measurements)"]
-    assert "no verdict yet: macvlan: 1.4 times veth" in handle.shown[-1]["text/plain"]
+    assert "(tcp, 1 pair), no verdict yet: macvlan: 1.4 times veth" in handle.shown[-1]["text/plain"]
 
 
 def test_updates_are_rare(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
+import pytest
 import synthetic_rows
+from conftest import ROOT
 from nbformat import v4
 
-from labkit.jupyter.report_exporter import ReportExporter
+from labkit.jupyter.report_exporter import CommandLineExporter, ReportExporter
 
 
 def notebook() -> Any:
@@ -33,3 +39,21 @@ def test_provenance_of_the_run_beside(tmp_path: Path) -> None:
     nbformat.write(notebook(), folder / "notebook.ipynb")
     page, _ = ReportExporter().from_filename(str(folder / "notebook.ipynb"))
     assert "2026-01-02 03:04:05 UTC" in page
+
+
+def test_jupyterlab_offers_a_name_that_its_server_can_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's address of an exporter matches \\w+, so a name with a hyphen answers 404."""
+    assert CommandLineExporter().enabled
+
+    class Running:
+        @staticmethod
+        def initialized() -> bool:
+            return True
+
+    monkeypatch.setitem(sys.modules, "jupyter_server.serverapp", SimpleNamespace(ServerApp=Running))
+    assert not CommandLineExporter().enabled
+    assert ReportExporter().enabled
+    entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    offered = [name for name, of in entries["nbconvert.exporters"].items() if of.endswith(":ReportExporter")]
+    assert offered
+    assert all(re.fullmatch(r"\w+", name) for name in offered)

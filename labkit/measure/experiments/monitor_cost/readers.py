@@ -149,13 +149,11 @@ def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
     return start
 
 
-def _program(
-    name: str, words: Callable[[str, str, int], list[str]], package: str, finds: bool = False
-) -> Start:
+def _program(name: str, words: Callable[[str, str, int], list[str]], finds: bool = False) -> Start:
     """A program that captures; `words` returns its arguments for an interface, a file and the wanted port."""
 
     def start(hop: CapturePoint, port: int, _sample: str) -> Iterator[Running]:
-        path = machine.needed(name, package)
+        path = machine.needed(name)
         with TemporaryDirectory(prefix="labkit-") as folder:
             begun = time.monotonic()
             argv = [*hop.namespace.prefix, path, *words(hop.interface, f"{folder}/packets", port)]
@@ -211,15 +209,14 @@ READERS: dict[str, Start] = {
     "none": _nothing,
     "socket": _socket,
     "tcpdump": _program(
-        "tcpdump", lambda link, file, _port: ["-Z", "root", "-n", "-i", link, "-w", file], "tcpdump"
+        "tcpdump", lambda link, file, _port: ["-Z", "root", "-n", "-i", link, "-w", file]
     ),
-    "dumpcap": _program("dumpcap", lambda link, file, _port: ["-q", "-i", link, "-w", file], "wireshark-common"),
+    "dumpcap": _program("dumpcap", lambda link, file, _port: ["-q", "-i", link, "-w", file]),
     "tshark": _program(
         "tshark",
         lambda link, _file, port: [
             "-n", "-l", "-i", link, "-Y", f"udp.srcport == {port}", "-T", "fields", "-e", "frame.number",
         ],
-        "tshark",
         finds=True,
     ),
     "monitor": _monitor(_of_flow, finds=True),

@@ -26,6 +26,8 @@ def followed(topology: Topology, payload_bytes: int, folder: Path) -> list[dict[
     with capture(everywhere(topology.namespaces), folder) as seen:
         for pair in topology.pairs:
             ping.answered(pair.client, pair.server.address, 1, payload_bytes)
-    known = [one for one in seen.journeys(state.ports()) if one.inner[-1].name == "icmp"]
+    journeys = seen.journeys(state.ports())
+    seen.comment(journeys, state.owners())
+    known = [one for one in journeys if one.inner[-1].name == "icmp"]
     report = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
     return [row | report for row in packets.rows(known, seen.counts, state.owners())]

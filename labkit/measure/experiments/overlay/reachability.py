@@ -69,7 +69,10 @@ def reachability(
     )
     with capture(everywhere(topology.namespaces), folder) as seen:
         answered = [_pinged(spaces, ends, count, interval_s) for ends in order]
-    ways = _paths_taken(seen.journeys(state(topology).ports()))
+    now = state(topology)
+    journeys = seen.journeys(now.ports())
+    seen.comment(journeys, now.owners())
+    ways = _paths_taken(journeys)
     about = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
     result = {}
     for ends, all_answers in zip(order, answered, strict=True):

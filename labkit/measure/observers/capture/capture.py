@@ -77,6 +77,14 @@ class Capture:
         """Return every packet with the points that saw it, after the block. `ports`: UDP ports of vxlan and geneve."""
         return packets.journeys(self.recorded().frames, ports)
 
+    def comment(self, journeys: Sequence[packets.Journey], names: Mapping[str, str]) -> None:
+        """Write into the file what happened to each packet, after the block; Wireshark shows it.
+
+        `names`: the namespaces of addresses. Raises Failed if the disk is full; the file then stays as it was.
+        """
+        with run_folder.write_errors(self.path):
+            pcapng.sort(self.path, packets.comments(journeys, names))
+
 
 def doubt(counts: Mapping[str, Counts], rate_pps: int) -> str | None:
     """Return one sentence if packets are missing in a capture, else None."""

@@ -59,7 +59,7 @@ def check(expression: str) -> None:
 
 
 def _argv() -> list[str]:
-    return [machine.needed("tshark", "tshark"), *OPTIONS]
+    return [machine.needed("tshark"), *OPTIONS]
 
 
 def _sentence(text: str) -> str:

@@ -20,7 +20,6 @@ from labkit.system import machine, process
 
 ANSWER_S = 60.0  # until perf ack_end: it opens an event on every CPU, and may read all symbols
 END_S = 60.0  # until perf has written its data
-PACKAGE = "linux-perf"
 # The kernel shows addresses only to users who may profile it (kernel.kptr_restrict, Documentation/admin-guide/sysctl/
 # kernel.rst).
 SHOW_SYMBOLS = "run as root, or have root set: sysctl kernel.kptr_restrict=0 kernel.perf_event_paranoid=1"
@@ -60,8 +59,8 @@ def check_cpus(scope: Scope) -> None:
 
 
 def program() -> str:
-    """Return the path of perf. Raises Unsupported, with the Debian package, if it is not installed."""
-    return machine.needed("perf", PACKAGE)
+    """Return the path of perf. Raises Unsupported, with its package, if it is not installed."""
+    return machine.needed("perf")
 
 
 def refusal(ended: process.Ended) -> Failed | Unsupported:

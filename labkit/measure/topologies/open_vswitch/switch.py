@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.open_vswitch.rpc import Connection, Database
@@ -190,8 +191,8 @@ def version() -> str:
     result = machine.versions(["ovs-vswitchd"])["ovs-vswitchd"]
     if result is None or not SCHEMA.exists():
         raise Unsupported(
-            "Open vSwitch is not installed (ovs-vswitchd): install the Debian package openvswitch-switch; its service"
-            " need not run"
+            f"Open vSwitch is not installed (ovs-vswitchd): {packages.install('ovs-vswitchd')};"
+            " its service need not run"
         )
     if tuple(int(number) for number in re.findall(r"\d+", result)[:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))

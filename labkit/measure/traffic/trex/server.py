@@ -166,7 +166,7 @@ def started(
     anything else afterwards. Raises Unsupported without TRex, Failed if it ends or does not answer.
     """
     place = find(folder)
-    machine.needed("nft", "nftables")
+    machine.needed("nft")
     check(pairs)
     with ExitStack() as stack:
         [space] = stack.enter_context(namespaces(["trex"], family=4))

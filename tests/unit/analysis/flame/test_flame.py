@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -37,6 +38,14 @@ def test_folded_file_round_trip(tmp_path: Path) -> None:
         result = flame.read(tmp_path / path)
         assert result == {"iperf3;main": 5, "KVM/0 (x86);a b;c_[k]": 4}
         assert folded_stacks.parsed(flame.text(result).splitlines()) == result
+
+
+def test_folded_stacks_are_what_the_firefox_profiler_imports() -> None:
+    """Its importer (src/profile-logic/import/flame-graph.ts) takes text whose lines match this, and no JSON."""
+    text = flame.text({"iperf3;main": 5, "KVM/0 (x86);a b;c_[k]": 4})
+    assert not text.startswith("{")
+    found = [re.fullmatch(r"([^;]*(?:;[^;]*)*) ([0-9]+)", line) for line in text.splitlines()]
+    assert [one.groups() for one in found if one] == [("KVM/0 (x86);a b;c_[k]", "4"), ("iperf3;main", "5")]
 
 
 @pytest.mark.parametrize(

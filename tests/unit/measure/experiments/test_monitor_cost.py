@@ -89,9 +89,9 @@ def test_frames_of_the_wanted_flow_follow_the_generators_turns() -> None:
 
 
 def test_missing_program_is_one_sentence() -> None:
-    start = readers._program("labkit-no-such-reader", lambda _link, _file, _port: [], "no-such-package")
+    start = readers._program("labkit-no-such-reader", lambda _link, _file, _port: [])
     hop: Any = SimpleNamespace(namespace=None, interface="eth0")
-    with pytest.raises(Unsupported, match="install Debian's package no-such-package"):
+    with pytest.raises(Unsupported, match="the program labkit-no-such-reader is not here"):
         next(start(hop, 1024, "all"))
 
 

@@ -1,0 +1,61 @@
+"""Create a project folder (`labkit new`): the notebooks, the sweep files, published figures and an example network.
+
+In a clone they are beside the package. A wheel contains them as data files below share/labkit.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from pathlib import Path
+
+import labkit
+from labkit.common import run_folder
+from labkit.common.errors import BadInput, Failed
+
+# What a project contains. pyproject.toml lists the same files for the wheel; a test compares both.
+PATTERNS = (
+    "notebooks/*.ipynb", "params/*.yaml", "docs/network.yaml", "docs/METHOD.md", "docs/ROWS.md", "data/reference/*",
+)  # fmt: skip
+SHARE = "share/labkit/"
+
+
+def create(folder: Path) -> int:
+    """Copy the project's files into a new or empty folder, and return their number.
+
+    Raises BadInput if the folder is not empty, and Failed if this installation has no such files.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(
+            f"{folder} exists and is not an empty folder: name a new folder, so nothing is overwritten"
+        )
+    files = sources()
+    if not files:
+        raise Failed(
+            "this installation of labkit has no notebooks, so no project can be made:"
+            " install the wheel again (pip install --force-reinstall --no-deps labkit)"
+        )
+    for name, source in files.items():
+        with run_folder.write_errors(folder / name):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / name)
+    return len(files)
+
+
+def sources() -> dict[str, Path]:
+    """Return the project's files by their names in a project: those of the clone, else those of the wheel."""
+    clone = Path(labkit.__file__).parents[1]
+    if (clone / "notebooks").is_dir() and (clone / "params").is_dir():
+        return {
+            path.relative_to(clone).as_posix(): path
+            for pattern in PATTERNS
+            for path in sorted(clone.glob(pattern))
+            if path.is_file()
+        }
+    installed = importlib.metadata.distribution("labkit").files or ()
+    located = {
+        path.as_posix().partition(SHARE)[2]: Path(str(path.locate()))
+        for path in installed
+        if SHARE in path.as_posix()
+    }
+    return {name: path for name, path in located.items() if path.is_file()}
