@@ -107,10 +107,10 @@ def _temporary_folder() -> None:
         ) from None
 
 
-def _drop_output() -> None:
-    """Send the rest of standard output to /dev/null."""
+def _drop_output(stream: int = 1) -> None:
+    """Send the rest of standard output (or error: 2) to /dev/null."""
     with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def _what_failed(error: OSError) -> str:
@@ -432,7 +432,10 @@ def _kernels_install(given: argparse.Namespace) -> int:
 
 
 def _note(text: str) -> None:
-    print(f"labkit: {printable(text)}", file=sys.stderr)
+    try:
+        print(f"labkit: {printable(text)}", file=sys.stderr)
+    except OSError:  # standard error is full: the exit code still tells
+        _drop_output(2)
 
 
 def _draw(given: argparse.Namespace) -> int:

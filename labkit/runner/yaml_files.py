@@ -25,8 +25,10 @@ def read(path: Path) -> Any:
         return result
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}") from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}") from None
     # PyYAML's constructors raise many kinds of errors: int() and date() ValueError, a wrong !!bool KeyError, …
-    except (OSError, ValueError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise BadInput(f"{path} is not a valid YAML file: {' '.join(str(error).split())[:200]}") from None
 
 

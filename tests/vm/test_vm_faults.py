@@ -159,3 +159,8 @@ def test_last_words_of_the_console(tmp_path: Path) -> None:
         b"\x1bc\x1b[?7l[    0.1] one\r\n[ 2.2] Kernel panic - not syncing: no\r\n[ 3.0] end of it\r\n"
     )
     assert console.last_words(path) == "; the console's last line: Kernel panic - not syncing: no"
+    assert console.stopped(path) == "Kernel panic - not syncing: no"
+    path.write_bytes(b"\r\nXZ-compressed data is corrupt\r\n\r\n -- System halted")
+    assert console.stopped(path) == "its image cannot be unpacked: XZ-compressed data is corrupt"
+    path.write_bytes(b"\r\nDecompressing Linux... Parsing ELF... done.\r\nBooting the kernel.\r\n")
+    assert console.stopped(path) is None

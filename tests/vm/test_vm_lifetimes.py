@@ -14,6 +14,7 @@ import yaml
 from sandbox import LABKIT, sandbox, until
 
 from labkit.common import run_folder
+from labkit.system.qemu import kernels
 
 pytestmark = pytest.mark.needs("user namespaces", "qemu", "lab kernel")
 
@@ -105,3 +106,29 @@ def test_sweep_over_kernels_survives_a_killed_vm(lab_kernel: str, tmp_path: Path
     assert {row["kernel"] for each in rows.values() for row in each} == {lab_kernel, os.uname().release}
     page = (sweep / "report.html").read_text()
     assert "Ratios to the baseline within each kernel" in page
+
+
+def test_sweep_goes_on_after_an_unbootable_kernel(lab_kernel: str, tmp_path: Path) -> None:
+    """Its point gets a row with the reason, the other kernel is measured, and the same command tries it again."""
+    image = tmp_path / "vmlinuz-corrupt"
+    content = bytearray(kernels.find(lab_kernel).image.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 4096] = bytes(4096)
+    image.write_bytes(content)
+    parameters = {"topology": ["veth"], "duration_s": 1, "omit_s": 0, "rounds": 1, "slices": 0, "pairs": [1]}
+    path = tmp_path / "two.yaml"
+    grid = {"where": [f"vm:{image}", f"vm:{lab_kernel},cpus=1"]}
+    path.write_text(yaml.safe_dump({"notebook": "01_datapaths", "parameters": parameters, "grid": grid}))
+    with sandbox(tmp_path / "world", user=False) as machine:
+        for boots in (3, 2):  # two attempts with the corrupt image; the other kernel is measured once
+            done = machine.labkit("sweep", str(path), cwd=Path(__file__).parents[2], timeout=2 * PATIENCE_S)
+            assert done.returncode == 2, done.stderr
+            assert done.stderr.count("booting Linux") == boots, done.stderr
+            assert "could not be measured: vm:" in done.stderr
+            [sweep] = (machine.data / "datapaths").iterdir()
+            rows = [row for folder in sweep.glob("*/rows") for row in run_folder.read_rows(folder.parent)]
+            by_status = {row["status"]: row for row in rows}
+            assert by_status.keys() in ({"failed", "ok"}, {"failed", "invalid"})
+            assert "its image cannot be unpacked: " in by_status["failed"]["reason"]
+            assert (sweep / "report.html").exists()
+        assert until(lambda: not machine.processes(), 20), machine.processes()

@@ -138,10 +138,14 @@ class Endpoint:
 
     def start(self, argv: Sequence[str], *, held: bool = False) -> process.Running:
         """Start a program at this end. With `held` it is stopped as soon as it exists, until `go`."""
+        if self.box is None and not held:
+            # Without nsenter(1), whose start takes 0.1 s on an emulated CPU.
+            with netlink.inside(self.namespace.fd):
+                return process.Running(argv)
         if self.box is None:
+            # nsenter gives the time to stop the program before it does anything.
             program = process.Running([*self.prefix, *argv])
-            if held:
-                program.hold()
+            program.hold()
             return program
         # In a box, the client process must pass the stop signal on to the program instead of stopping itself.
         words = self.box.prefix

@@ -112,7 +112,7 @@ def _attempt(
                 vm_initramfs.FIRST_WORDS,
                 lambda: f"the lab VM did not boot: {guest.ended()}" if guest.gone() else None,
             )
-        talk = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S))
+        talk = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S), say)
         stack.push(attempt.pop_all())
     return guest, talk
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ SILENCE_S = 30.0  # the guest sends a beat every second
 # whether a host is connected. Therefore a client without a hello disconnects for a moment. Both times grow with each
 # attempt, up to LONGER times.
 GREETING_S, AWAY_S, LONGER = 0.5, 0.1, 16
+REPORT_S = 15.0  # between two messages about a boot; an emulated one takes 5 s on a quiet machine
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,16 @@ class LabVm:
 
 
 class VmConversation:
-    """A conversation with one process in a lab VM (a process.Conversing). Raises Failed if the lab VM has ended."""
+    """A conversation with one process in a lab VM (a process.Conversing). Raises Failed if the lab VM has ended.
 
-    def __init__(self, guest: LabVm, deadline: float) -> None:
-        self._guest = guest
+    `say` gets a sentence every REPORT_S seconds while the lab VM boots.
+    """
+
+    def __init__(
+        self, guest: LabVm, deadline: float, say: Callable[[str], None] = lambda _text: None
+    ) -> None:
+        self._guest, self._say = guest, say
+        self._begun, self._reports = time.monotonic(), 0
         self._rest = b""
         self._how = ""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -103,13 +110,22 @@ class VmConversation:
         """Raise Failed if the lab VM has ended or the deadline has passed."""
         if self._guest.gone():
             raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
-        if panic := console.panic(
-            self._guest.scratch / "console"
-        ):  # some kernels hang after a panic instead of rebooting
-            raise Failed(f"the lab VM did not boot: {panic}")
+        # Some kernels hang after a panic instead of rebooting.
+        if stopped := console.stopped(self._guest.scratch / "console"):
+            raise Failed(f"the lab VM did not boot: {stopped}")
         if time.monotonic() > deadline:
             last = console.last_words(self._guest.scratch / "console")
             raise Failed(f"the lab VM did not answer in time ({words}){last}")
+        self._report()
+
+    def _report(self) -> None:
+        """Tell every REPORT_S seconds how far the boot has come."""
+        waited_s = time.monotonic() - self._begun
+        if waited_s > (self._reports + 1) * REPORT_S:
+            self._reports += 1
+            line = console.lines(self._guest.scratch / "console")[-1:]
+            how = f"the last line of its console: {line[0][:100]}" if line else "its console is still empty"
+            self._say(f"the lab VM has been booting for {waited_s:.0f} s; {how}")
 
     def _hello(self, deadline: float, patience_s: float) -> dict[str, Any] | None:
         """Return the hello event, None if it does not arrive within `patience_s`."""

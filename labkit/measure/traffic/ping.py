@@ -15,6 +15,7 @@ from typing import Any
 from labkit.common import errors
 from labkit.common.errors import Failed
 from labkit.measure.endpoints import Endpoint, FarPair, Pair
+from labkit.measure.traffic import echo
 from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters
 from labkit.system import process
 
@@ -32,20 +33,31 @@ def reachable(pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int) -> s
     Returns None if every pair answers, else one sentence about the first pair that does not.
     """
     size = mtu_bytes - (28 if family == 4 else 48)
-    programs = [
-        _ping(pair.client, pair.server.address, ["-c1", "-i0.2", f"-w{PATIENCE_S}", "-Mdo", f"-s{size}"])
-        for pair in pairs
-    ]
+    own = [pair for pair in pairs if pair.client.box is None]
+    boxed = [pair for pair in pairs if pair.client.box is not None]
+    lost = (echo.unanswered(own, size + 8, PATIENCE_S) if own else None) or _unanswered_by_program(
+        boxed, size
+    )
+    if lost is None:
+        return None
+    pair, words = lost
+    return f"{pair.client.name} gets no answer from {pair.server.name} to a ping of {mtu_bytes} bytes" + (
+        f" ({words})" if words else ""
+    )
+
+
+def _unanswered_by_program(
+    pairs: Sequence[Pair | FarPair], length_bytes: int
+) -> tuple[Pair | FarPair, str] | None:
+    """Ping from containers and guests, whose sockets this process cannot open; return as `echo.unanswered`."""
+    options = ["-c1", "-i0.2", f"-w{PATIENCE_S}", "-Mdo", f"-s{length_bytes}"]
+    programs = [_ping(pair.client, pair.server.address, options) for pair in pairs]
     with process.all_ended(programs):
         process.wait(programs, time.monotonic() + PATIENCE_S + 2)
         for pair, program in zip(pairs, programs, strict=True):
             program.kill()
             if program.ended().returncode != 0:
-                words = " ".join(program.ended().stderr.split())
-                return (
-                    f"{pair.client.name} gets no answer from {pair.server.name} to a ping of {mtu_bytes} bytes"
-                    + (f" ({words})" if words else "")
-                )
+                return pair, " ".join(program.ended().stderr.split())
     return None
 
 

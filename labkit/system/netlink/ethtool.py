@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import functools
 import os
 import socket
 import struct
@@ -100,13 +101,14 @@ def _ask(kernel: socket.socket, family: int, command: int, attributes: bytes) ->
     return answer[20:length]
 
 
-def _names(bitset: bytes) -> list[str]:
+@functools.lru_cache(maxsize=64)  # each round builds the same interfaces again
+def _names(bitset: bytes) -> tuple[str, ...]:
     bits = dict(_attributes(bitset)).get(BITSET_BITS, b"")
     result = []
     for kind, bit in _attributes(bits):
         if kind == BIT:
             result.append(dict(_attributes(bit))[BIT_NAME].rstrip(b"\0").decode())
-    return result
+    return tuple(result)
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -20,8 +20,11 @@ PORTS = {CHANNEL: "channel"}  # a port's name in the guest, and its socket
 EMULATED_CPU = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 
 # mitigations=off and a small CPU model make an emulated CPU several times as fast; every row's environment records the
-# command line. tsc=reliable: the kernel does not watch an emulated clock.
-KERNEL_WORDS = "console=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable net.ifnames=0"
+# command line. tsc=reliable: the kernel does not watch an emulated clock. earlyprintk: the code that unpacks the kernel
+# reports a corrupt image instead of halting silently.
+KERNEL_WORDS = (
+    "console=ttyS0 earlyprintk=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable net.ifnames=0"
+)
 
 # root in a guest cannot create device nodes or set file capabilities and setgid bits in a share
 WITHOUT = "modcaps=-mknod:-setfcap:-fsetid"

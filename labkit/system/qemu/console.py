@@ -15,6 +15,8 @@ _TELLING = (
     "Attempted to kill",
 )
 _NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1bc|^\[ *\d+\.\d+\] ?(\[ *T\d+\] ?)?")
+# What linux/arch/x86/boot/compressed/error.c prints below its message, before it halts the CPU.
+UNPACKING_STOPPED = "-- System halted"
 TAIL_BYTES = 65536
 
 
@@ -30,9 +32,16 @@ def lines(path: Path) -> list[str]:
     return [line for line in cleaned if line]
 
 
-def panic(path: Path) -> str | None:
-    """Return the kernel panic message on the console, or None."""
-    return next((line for line in lines(path) if "Kernel panic - not syncing" in line), None)
+def stopped(path: Path) -> str | None:
+    """Return the message with which the kernel, or the code that unpacks it, has stopped for good; else None."""
+    before = ""
+    for line in lines(path):
+        if "Kernel panic - not syncing" in line:
+            return line
+        if line == UNPACKING_STOPPED:
+            return f"its image cannot be unpacked: {before}"
+        before = line
+    return None
 
 
 def last_words(path: Path) -> str:

@@ -39,6 +39,14 @@ def test_full_standard_output() -> None:
     assert "standard output cannot be written: No space left on device" in lines
 
 
+def test_full_standard_error(tmp_path: Path) -> None:
+    """Nothing can be written, but the exit code still tells."""
+    with open("/dev/full", "w") as full:
+        words = [*LABKIT, "rows", str(tmp_path / "none"), "--csv", "-"]
+        ended = subprocess.run(words, stderr=full, check=False, timeout=120)
+    assert ended.returncode == 2
+
+
 def test_closed_standard_output() -> None:
     words = ["sh", "-c", 'exec "$@" >&-', "x", *LABKIT, "kernels"]
     ended = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False, timeout=120)

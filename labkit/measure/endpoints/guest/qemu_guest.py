@@ -96,8 +96,8 @@ class QemuGuest:
         if words := self.gone():
             raise Failed(words)
         path = self.folder / "console"
-        if panic := console.panic(path):
-            raise Failed(f"the guest {self.name} did not boot: {panic}{console.last_words(path)}")
+        if words := console.stopped(path):
+            raise Failed(f"the guest {self.name} did not boot: {words}{console.last_words(path)}")
         if time.monotonic() > deadline:
             raise Failed(f"the guest {self.name} did not boot in time{console.last_words(path)}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from numpy._core._multiarray_umath import __cpu_baseline__
 from labkit import cli
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import hosts
-from labkit.measure.hosts import vm, vm_initramfs
+from labkit.measure.hosts import vm, vm_channel, vm_initramfs
 from labkit.system.qemu import command, cpio, kvm, vm_spec
 from labkit.system.qemu.kernels import Kernel
 from labkit.system.qemu.vm_spec import Shape
@@ -162,6 +163,27 @@ def test_aborted_kvm_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(Failed):
             vm.booted(stack, "vm:x", None, lambda _: None, None)
     assert len(report) == 1, "where emulation fails as well, KVM is not to blame"
+
+
+def test_slow_boot_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A boot of two minutes without a word looks like a hang."""
+    monkeypatch.setattr(vm_channel, "REPORT_S", 0.1)
+    report: list[str] = []
+    guest = vm_channel.LabVm("vm:x", tmp_path, None)
+    with pytest.raises(Failed, match="did not answer in time"):
+        vm_channel.VmConversation(guest, time.monotonic() + 0.35, report.append)
+    assert 1 <= len(report) <= 4
+    assert report[0].endswith("its console is still empty")
+    (tmp_path / "console").write_text("early console\r\nBooting the kernel.\r\n")
+    with pytest.raises(Failed, match="did not answer in time"):
+        vm_channel.VmConversation(guest, time.monotonic() + 0.35, report.append)
+    assert report[-1].endswith("the last line of its console: Booting the kernel.")
+
+
+def test_corrupt_image_ends_the_wait(tmp_path: Path) -> None:
+    (tmp_path / "console").write_text("XZ-compressed data is corrupt\r\n\r\n -- System halted")
+    with pytest.raises(Failed, match="its image cannot be unpacked: XZ-compressed data is corrupt"):
+        vm_channel.VmConversation(vm_channel.LabVm("vm:x", tmp_path, None), time.monotonic() + 60)
 
 
 def test_doctor_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
