@@ -212,7 +212,7 @@ def _one_setup(number: int, rng: random.Random, result: Throughputs) -> None:
                 for place in range(SLICES):
                     by_hand_first = rng.random() < 0.5
                     hand_bps = hand.slice_bps() if by_hand_first else 0.0
-                    _, row = sender.slice(place)
+                    _, row = sender.slice(place, None)
                     result.add(number, row["throughput_bps"], hand_bps if by_hand_first else hand.slice_bps())
 
 

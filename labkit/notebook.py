@@ -183,9 +183,8 @@ class Run:
                 *(f"- {host}" for host in sentences),
                 "\n",
             ]
-        topologies = ok["topology"].nunique()
         words = [
-            f"{units.many(len(ok), 'valid measurement')} of {topologies} topolog{'y' if topologies == 1 else 'ies'}",
+            f"{units.many(len(ok), 'valid measurement')} of {_compared(ok)}",
             f"between {rows['time'].min()} and {rows['time'].max()},",
             f"{units.duration(float(ok['window_s'].sum()))} of pure measuring time.",
         ]
@@ -194,14 +193,20 @@ class Run:
         return Markdown("\n".join(sentences) + " " + " ".join(words) + "\n\n" + reasons)
 
     def show(self, part: str, *drawn: Callable[[pd.DataFrame], Any]) -> None:
-        """Show the findings of one part as sentences, and the figures and tables that `drawn` makes of its rows."""
+        """Show the findings of one part as sentences, and the figures and tables that `drawn` makes of its rows.
+
+        Each function returns one, or a list of them.
+        """
         rows = self.part(part)
         if not len(rows):
             display(Markdown(f"*Not measured: add `{part}` to the parameter `part`.*"))
             return
         if part in overlay.SENTENCES:
             display(Markdown("\n".join(f"- {line}" for line in overlay.SENTENCES[part](rows))))
-        for shown in (draw(rows) for draw in drawn):
+        results = (draw(rows) for draw in drawn)
+        for shown in (
+            one for result in results for one in (result if isinstance(result, list) else [result])
+        ):
             if not isinstance(shown, pd.DataFrame):
                 display(shown)
             elif len(shown):
@@ -460,9 +465,36 @@ def _findings(verdicts: pd.DataFrame) -> list[str]:
         labels = [str(values["protocol"]).upper(), f"MTU {values['mtu_bytes']:g}", *load.non_defaults(values)]
         for topology, rows in group.groupby("topology", sort=False):
             lines.append(f"- **{', '.join(labels)}:** {_claims(str(topology), rows)}")
-    for topology, rows in verdicts[verdicts["ratio"].isna()].groupby("topology", sort=False):
-        lines.append(f"- **{topology}** was not measured: {rows['sentence'].iloc[0]}.")
+    return [*lines, *_without_ratio(verdicts)]
+
+
+def _without_ratio(verdicts: pd.DataFrame) -> list[str]:
+    """Return a line for each topology and reason without a ratio.
+
+    It names the points, unless the reason holds for every point of the topology.
+    """
+    lines = []
+    missing = verdicts[verdicts["ratio"].isna()]
+    for key, rows in missing.groupby(["topology", "word", "sentence"], sort=False):
+        topology, word, sentence = map(str, key)
+        everywhere = len(rows) == int(verdicts["topology"].eq(topology).sum())
+        points = "; ".join(load.group_text(point) for point, _ in load.groups(rows))
+        at = "" if everywhere else f" ({points})"
+        if word in verdict_tables.ABSENT:
+            lines.append(f"- **{topology}** was not measured{at}: {sentence}.")
+        else:
+            lines.append(f"- {sentence[0].upper()}{sentence[1:]}{at}.")
     return lines
+
+
+def _compared(rows: pd.DataFrame) -> str:
+    """Return what the rows compare: `3 topologies`, or `1 topology with 3 kinds of ends`."""
+    topologies = rows["built_topology"].str.split("/").str[0].nunique()
+    words = "1 topology" if topologies == 1 else f"{topologies} topologies"
+    ends = rows["endpoint"].fillna("namespace").nunique()
+    words += f" with {ends} kinds of ends" if ends > 1 else ""
+    changes = rows["change"].dropna().nunique()
+    return words + (f" and {units.many(changes, 'change')}" if changes else "")
 
 
 def _accelerator(name: str) -> str:

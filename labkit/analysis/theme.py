@@ -30,6 +30,7 @@ PALETTE = (_BLUE, _VERMILLION, _GREEN, _PURPLE, _OCHRE, _SKY, _OLIVE, _BROWN, _V
 
 MARGIN_LEFT_PX, MARGIN_TOP_PX = 65, 95
 NOTE_LINE_PX = 16
+LEGEND_LINE_PX, LEGEND_ENDS_PX = 20, 12
 _NOTE_WIDTH = 104  # characters of a 12 px font between the margins of a figure 680 px wide
 _NOTE_LINES = 14
 
@@ -159,10 +160,10 @@ def arm_style(name: str, role: str = "variant") -> ArmStyle:
         return BASELINE
     if name in _ARMS:
         return _ARMS[name]
-    number = zlib.crc32(name.encode())
-    return ArmStyle(
-        PALETTE[number % len(PALETTE)], _SYMBOLS[number % len(_SYMBOLS)], _DASHES[number % len(_DASHES)]
-    )
+    # Quotients instead of three remainders of one number: 9 colours and 6 symbols would otherwise give 18 pairs only.
+    rest, color = divmod(zlib.crc32(name.encode()), len(PALETTE))
+    rest, symbol = divmod(rest, len(_SYMBOLS))
+    return ArmStyle(PALETTE[color], _SYMBOLS[symbol], _DASHES[rest % len(_DASHES)])
 
 
 def arm_order(name: str) -> tuple[int, str]:
@@ -219,6 +220,16 @@ def noted(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
         figure.add_annotation(name="notes", text=text, showarrow=False, **at, **shift)
 
 
+def legend_fits(figure: go.Figure) -> None:
+    """Make the figure high enough for its legend, which would otherwise scroll and be cut in images."""
+    margin = figure.layout.margin
+    plots_px = (figure.layout.height or 450) - (margin.t or 0) - (margin.b or 0)
+    shown = [one for one in figure.data if one.showlegend is not False and one.name]
+    if figure.layout.showlegend is not False and shown:
+        lacks = max(0, LEGEND_LINE_PX * len(shown) + LEGEND_ENDS_PX - plots_px)
+        figure.update_layout(height=(figure.layout.height or 450) + lacks)
+
+
 def noted_once(figure: go.Figure, seen: set[str]) -> None:
     """Remove notes that an earlier figure already has, and add this figure's notes to `seen`."""
     for note in [one for one in figure.layout.annotations if one.name == "notes"]:
@@ -248,7 +259,9 @@ def _template() -> go.layout.Template:
         "plot_bgcolor": "rgba(0,0,0,0)",
         "hoverlabel": {"bgcolor": "#20242a", "bordercolor": GREY, "font": {"color": "#f2f2f2"}, "align": "left"},
         "hovermode": "closest",
-        "legend": {"x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)"},
+        "legend": {
+            "x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top", "bgcolor": "rgba(0,0,0,0)", "tracegroupgap": 0,
+        },
         "annotationdefaults": {"font": {"size": 12.5, "color": GREY}},
         # Figures draw no shapes but bands and rules behind the data.
         "shapedefaults": {"fillcolor": GREY, "opacity": 0.25, "line": {"color": GREY, "width": 0}, "layer": "below"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import linear_fit, theme
 from labkit.analysis.figures.cost_by_size import PREFIXES, RULE, SIZE
-from labkit.analysis.figures.line_chart import log_axis, no_bar, ticks
+from labkit.analysis.figures.line_chart import NARROW, log_axis, no_bar, ticks
 from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
 from labkit.analysis.linear_fit import Floats
 from labkit.analysis.load import complete
@@ -24,15 +24,16 @@ COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 100
 SIDE = 0.035  # share of the axis left free beside the outermost sizes
 MARGIN = 1.25  # factor between the measured range and the axis
 STEPS = 2000  # points of a drawn curve
-BESIDE = 0.006  # distance of arms at one size, as a share of the axis
+BESIDE = 0.006  # greatest distance of arms at one size, as a share of the axis
+TOGETHER = 0.6  # greatest share of the room between two sizes that all arms of one size take
 
 
 def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
-    """Draw each cost of `curves` (`cost_model.curves(rows)`) against size, both axes logarithmic.
+    """Draw each cost of `curves` (`cost_model.curves(rows)`) against size.
 
-    Each plot has the means of the rounds with 95 % intervals, the rounds (faint) and the fit. Below it are the
-    residuals in per cent, with 95 % intervals. The line is fitted through unfragmented sizes; the steps beyond are
-    fragments. If the interval of a residual excludes 0, that size does not lie on the line.
+    Both axes of a cost are logarithmic. Each plot has the means of the rounds with 95 % intervals, the rounds (faint)
+    and the fit. Below it are the residuals in per cent, with 95 % intervals. The line is fitted through unfragmented
+    sizes; the steps beyond are fragments. If the interval of a residual excludes 0, that size does not lie on the line.
     """
     rows = complete(rows)
     together = [list(some) for _, some in groupby(curves, lambda one: (one.key, one.cost))]
@@ -84,8 +85,10 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
     measured = np.concatenate([one.values.ravel() for one in some])
     ends = float(measured.min()) / MARGIN, float(measured.max()) * MARGIN
     most = max(_reach(one) for one in some) * MARGIN or 0.02
+    gap = min((math.log10(more / less) for less, more in pairwise(places)), default=span)
+    beside = min(BESIDE, TOGETHER * max(gap / span, NARROW) / len(some))
     for number, curve in enumerate(some):
-        shift = 10 ** (span * BESIDE * (number - (len(some) - 1) / 2))
+        shift = 10 ** (span * beside * (number - (len(some) - 1) / 2))
         _measured(figure, curve, shift, prefix, ends, row, curve.arm not in seen)
         _line(figure, curve, PREFIXES[prefix], places, row)
         _rest(figure, curve, shift, most, row + 1)
@@ -204,7 +207,8 @@ def _rest(figure: go.Figure, curve: Curve, shift: float, most: float, row: int) 
         f"<b>{theme.plain(curve.arm)}</b>, {length:.0f} bytes<br>{middle:+.1%} ± {half:.1%} of the fit"
         for length, middle, half in zip(lengths, middles, halves, strict=True)
     ]
-    bars = {"array": np.where(halves > most, 0, halves * 100)}
+    wide = no_bar(middles - halves, middles + halves, (-most, most), is_log=False)
+    bars = {"array": np.where(wide, 0, halves * 100)}
     points = go.Scatter(
         x=lengths * shift, y=middles * 100, error_y=bars, mode="markers", hovertext=lines,
         marker={"color": style.color, "symbol": style.symbol, "size": 6}, hoverinfo="text", showlegend=False,

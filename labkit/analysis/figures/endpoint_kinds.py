@@ -122,7 +122,7 @@ def _drawn(
 ) -> go.Figure:
     there = [name for name in ENDPOINTS if name in set(rows["endpoint"])]
     places = [
-        (replace(panel, row=row, column=column, title=f"{_load(panel)}: {plot.title}"), plot)
+        (replace(panel, row=row, column=column, title=f"{_load(panel)}<br>{plot.title}"), plot)
         for row, panel in enumerate(panels(rows, columns_count=1, by_pairs=rows["pairs"].nunique() > 1), 1)
         for column, plot in enumerate(plots.get(panel.protocol, []), 1)
     ]

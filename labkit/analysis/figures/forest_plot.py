@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -13,19 +13,54 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.panels import Panel, finish, pairs_word, panels, titled_grid
 
-LINE_PX = 22
+LINE_PX, STACKED_PX = 22, 36  # height of a line; of one whose texts are in two rows
+MOST_TEXT_PX = 450  # beside the plots, in a figure 700 px wide; more text is put in two rows for each line
 BETWEEN_PX = 62  # between two panels: an axis and the next title
-NUMBERS_PX, WORD_PX, RIGHT_PX = (
+NUMBERS_PX, APART_PX = (
     10,
-    142,
-    300,
-)  # positions of two text columns right of the plot, and the margin
+    12,
+)  # right of the plot to the column of numbers; between that, the words and the edge
+DIGIT_PX, LETTER_PX, LABEL_PX = 7.0, 7.4, 7.4  # width of a character of the numbers, the words and the labels
+LONGEST_LABEL = 30  # characters of an arm's name; longer ones lose their middle
 # Labels of the ratio axis in order of preference; a label is used if there is room for it.
 _TICKS = (1, 0.5, 2, 0.1, 10, 0.2, 5, 0.8, 1.2, 0.9, 1.1, 0.7, 1.5, 0.6, 1.4, 3, 0.3, 1.3, 0.95, 1.05, 0.85)
 ABOUT_LETTERS = 130
 LARGEST_RATIO = 999  # larger ratios are not printed as numbers
 # Ratios beyond are cut off, because one very wide interval would hide all others.
 _FEWEST, _MOST = 0.001, 1000.0
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """The layout of the texts beside the plots, in pixels.
+
+    The labels are left. Right are the numbers and, from `word_px` on, the words. If all of them in one row would leave
+    too little room for the plots, `stacked` puts the number of pairs below the arm's name, and the word below the
+    numbers.
+    """
+
+    left_px: float
+    word_px: float
+    right_px: float
+    stacked: bool
+
+    @classmethod
+    def of(cls, parts: list[Panel]) -> _Texts:
+        """Return the layout for all lines of a figure."""
+        lines = [one for panel in parts for one in panel.table.to_dict("records")]
+        label, name, what, numbers, word = (
+            max((len(text(one)) for one in lines), default=0)
+            for text in (
+                _label, lambda one: _short(one["topology"]), lambda one: str(one["what"]), _numbers,
+                lambda one: str(one["word"]),
+            )
+        )  # fmt: skip
+        word_px = NUMBERS_PX + DIGIT_PX * numbers + APART_PX
+        left_px, right_px = 25 + LABEL_PX * label, word_px + LETTER_PX * word + APART_PX
+        if left_px + right_px <= MOST_TEXT_PX:
+            return cls(left_px, word_px, right_px, stacked=False)
+        right_px = NUMBERS_PX + max(DIGIT_PX * numbers, LETTER_PX * word) + APART_PX
+        return cls(25 + LABEL_PX * max(name, what), NUMBERS_PX, right_px, stacked=True)
 
 
 def forest(
@@ -40,18 +75,18 @@ def forest(
     `peer_accelerator` mark emulated rows.
     """
     parts = [replace(panel, table=_lines(panel.table)) for panel in panels(verdicts, columns_count=1)]
-    figure, height = _empty(parts, reading)
+    texts = _Texts.of(parts)
+    figure, height = _empty(parts, reading, STACKED_PX if texts.stacked else LINE_PX)
     low, high = drawn_range(verdicts)
     ticks, ends = ratio_ticks(low, high), [math.log10(low), math.log10(high)]
     figure.update_xaxes(type="log", tickangle=0, tickvals=ticks, range=ends)
     figure.update_yaxes(visible=bool(parts))
     for panel in parts:
-        _draw(figure, panel)
+        _draw(figure, panel, texts)
     baselines = ", ".join(theme.plain(name) for name in verdicts["baseline"].dropna().unique())
     words = f"ratio to {baselines or 'the baseline'} (log scale)"
     figure.update_xaxes(title_text=words, row=max(len(parts), 1), col=1)
-    widest = max((panel.table["label"].str.len().max() for panel in parts), default=0)
-    margin = {"l": 25 + 7.4 * widest, "r": RIGHT_PX, "t": 100, "b": 0}
+    margin = {"l": texts.left_px, "r": texts.right_px, "t": 100, "b": 0}
     figure.update_layout(height=height + 100, margin=margin, showlegend=False)
     subtitle = "ratio and 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"
     lines = [theme.plain(line) for line in textwrap.wrap(about, ABOUT_LETTERS)]
@@ -66,10 +101,10 @@ def as_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
     return verdicts.assign(status=status, reason=verdicts["sentence"])
 
 
-def _empty(parts: list[Panel], reading: str | None) -> tuple[go.Figure, int]:
+def _empty(parts: list[Panel], reading: str | None, line_px: int) -> tuple[go.Figure, int]:
     """Return an empty grid of titled plots, one below the other, and the sum of their heights in pixels."""
     lines = [len(panel.table) for panel in parts] or [1]
-    height = LINE_PX * sum(lines) + BETWEEN_PX * (len(lines) - 1)
+    height = line_px * sum(lines) + BETWEEN_PX * (len(lines) - 1)
     titles = {}
     for panel in parts:
         words = " · ".join(filter(None, [panel.title, panel.host]))
@@ -90,17 +125,17 @@ def drawn_range(verdicts: pd.DataFrame) -> tuple[float, float]:
 
 
 def ratio_ticks(low: float, high: float) -> list[float]:
-    """Return tick values within the range, at least a ninth of the axis apart."""
+    """Return tick values within the range, at least an eighth of the axis apart."""
     taken: list[float] = []
     for tick in _TICKS:
         apart = min((abs(math.log(tick / other)) for other in taken), default=math.inf)
-        if low <= tick <= high and apart >= math.log(high / low) / 9:
+        if low <= tick <= high and apart >= math.log(high / low) / 8:
             taken.append(tick)
     return sorted(taken)
 
 
 def _lines(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the lines of a panel from top to bottom, by number of pairs, then topology, with columns `y` and `label`.
+    """Return the lines of a panel from top to bottom, by number of pairs, then topology, with column `y`.
 
     Arms without a ratio at any number of pairs come last, with one line each.
     """
@@ -115,11 +150,20 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     table["what"] = table["what"].mask(absent & (not one), "any pairs")
     lines = table[~(absent & table.duplicated(["topology", "word", "absent"]))]
     lines = lines.sort_values(["absent", "pairs", "order"], ignore_index=True)
-    label = lines["topology"].str.slice(0, 30) + " · " + lines["what"]
-    return lines.assign(y=range(len(lines)), label=label)
+    return lines.assign(y=range(len(lines)))
 
 
-def _draw(figure: go.Figure, panel: Panel) -> None:
+def _label(one: dict[Any, Any]) -> str:
+    return f"{_short(one['topology'])} · {one['what']}"
+
+
+def _short(name: str) -> str:
+    """Return a name without its middle if it is long. Names of changed arms differ at the end."""
+    half = LONGEST_LABEL // 2
+    return name if len(name) <= LONGEST_LABEL else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def _draw(figure: go.Figure, panel: Panel, texts: _Texts) -> None:
     """Draw a panel: each group's control band and a rule below the group, the rule at 1, the lines and their labels."""
     table = panel.table
     rule = {"type": "line", "line_width": 1, **panel.place}
@@ -132,19 +176,28 @@ def _draw(figure: go.Figure, panel: Panel) -> None:
             figure.add_shape(xref="x domain", x0=0, x1=1, y0=bottom, y1=bottom, **rule)
     figure.add_shape(x0=1, x1=1, y0=-0.5, y1=len(table) - 0.5, opacity=0.8, **rule)
     for one in table.to_dict("records"):
-        _line(figure, panel, one)
-    labels = [theme.plain(label) for label in table["label"]]
+        _line(figure, panel, one, texts)
+    labels = [theme.plain(_label(one)) for one in table.to_dict("records")]
+    if texts.stacked:
+        labels = [label.replace(" · ", "<br>", 1) for label in labels]
     axis = {"tickvals": table["y"], "ticktext": labels, "range": [len(table) - 0.5, -0.5], "ticks": ""}
     figure.update_yaxes(**axis, showgrid=False, automargin=False, **panel.place)
 
 
-def _line(figure: go.Figure, panel: Panel, one: dict[Any, Any]) -> None:
-    """Draw one ratio with its interval, and to the right its numbers and its word in two columns."""
-    style, numbers = theme.arm_style(one["topology"]), ""
+def _numbers(one: dict[Any, Any]) -> str:
+    """Return the ratio and its interval; empty without a ratio."""
+    if pd.isna(one["ratio"]):
+        return ""
+    interval = "" if pd.isna(one["low"]) else f" [{_number(one['low'])}, {_number(one['high'])}]"
+    return f"{_number(one['ratio'])}{interval}"
+
+
+def _line(figure: go.Figure, panel: Panel, one: dict[Any, Any], texts: _Texts) -> None:
+    """Draw one ratio with its interval, and to the right its numbers and its word."""
+    style = theme.arm_style(one["topology"])
     ratio, word = one["ratio"], theme.plain(one["word"])
     if not pd.isna(ratio):
         low, high = (ratio if pd.isna(one[end]) else one[end] for end in ("low", "high"))
-        numbers = _number(ratio) + ("" if pd.isna(one["low"]) else f" [{_number(low)}, {_number(high)}]")
         symbol = style.symbol.removesuffix("-open") + ("-open" if low <= 1 <= high else "")
         point = go.Scatter(
             x=[ratio],
@@ -159,8 +212,12 @@ def _line(figure: go.Figure, panel: Panel, one: dict[Any, Any]) -> None:
         figure.add_trace(point, **panel.place)
     word = f"<b>{word}</b>" if word in ("faster", "slower") else word
     at = {"xref": "x domain", "x": 1, "xanchor": "left", "y": one["y"], "showarrow": False, **panel.place}
-    figure.add_annotation(text=numbers, xshift=NUMBERS_PX, **at)
-    figure.add_annotation(text=word, xshift=WORD_PX, **at)
+    if texts.stacked:
+        both = "<br>".join(filter(None, [_numbers(one), word]))
+        figure.add_annotation(text=both, align="left", xshift=NUMBERS_PX, **at)
+        return
+    figure.add_annotation(text=_numbers(one), xshift=NUMBERS_PX, **at)
+    figure.add_annotation(text=word, xshift=texts.word_px, **at)
 
 
 def _number(ratio: float) -> str:

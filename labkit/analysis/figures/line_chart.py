@@ -21,7 +21,7 @@ PANEL_PX = 330
 STRANGE = 2.5  # times the highest median; a round beyond is drawn as an arrow at the edge
 MANY_DECADES = 5
 NARROW = 1 / 25  # share of the axis: least distance of two places for shifting arms
-LABEL = 1 / 22  # share of the axis: width of a label
+AXIS_PX, LETTER_PX, GAP_PX = 415, 7.5, 4  # least width of all x axes side by side (figure: 700 px); of labels
 FAINT = "faint: rounds (open: whole runs, arrow: beyond)"
 
 
@@ -103,7 +103,8 @@ def _axes(
     ends: tuple[float, float] | None,
 ) -> None:
     sides = [math.log10(places[0]) - room, math.log10(places[-1]) + room]
-    labels = ticks(places, panel, axis)
+    domain = next(figure.select_xaxes(**panel.place)).domain or (0.0, 1.0)
+    labels = ticks(places, panel, axis, domain[1] - domain[0])
     figure.update_xaxes(type="log", range=sides, title_text=axis.title, **labels, **panel.place)
     reach = [end / quantity.scale for end in ends] if ends else [0.0, 1.0]
     shape = log_axis(*reach) if quantity.is_log and ends else {"range": reach}
@@ -122,27 +123,41 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
     return {"type": "log", "range": [math.log10(low), math.log10(high)], **labels}
 
 
-def ticks(places: list[float], panel: Panel, axis: Axis) -> dict[str, Any]:
+def ticks(places: list[float], panel: Panel, axis: Axis, share: float = 1.0) -> dict[str, Any]:
     """Return the ticks of an axis, without labels that would overlap; the last place always has a label.
 
-    If there is no room for the label of the first fragmented size, it is added below the nearest label.
+    `share`: the axis' share of the figure's width. If there is no room for the label of the first fragmented size, it
+    is added below the nearest label, if the labels beside it leave room.
     """
-    shown, apart = [places[-1]], math.log2(places[-1] / places[0]) * LABEL
+    octave_px = AXIS_PX * share / (math.log2(places[-1] / places[0]) or 1.0)
+    labels = {place: axis.tick(place, panel) for place in places}
+
+    def fits(place: float, label: str, others: dict[float, str]) -> bool:
+        """Return whether a label has room beside the other labels' same lines."""
+        return all(
+            abs(math.log2(place / other)) * octave_px >= LETTER_PX * (len(one) + len(two)) / 2 + GAP_PX
+            for other, text in others.items()
+            for one, two in zip(label.split("<br>"), text.split("<br>"), strict=False)
+        )
+
+    shown = {places[-1]: labels[places[-1]]}
     for place in places[:-1]:
-        if all(abs(math.log2(place / other)) >= apart for other in shown):
-            shown.append(place)
-    shown.sort()
-    labels = {place: axis.tick(place, panel) for place in shown}
-    cut = next((place for place in places if "<br>" in axis.tick(place, panel)), None)
-    if cut is not None and cut not in labels:
+        if fits(place, labels[place], shown):
+            shown[place] = labels[place]
+    cut = next((place for place in places if "<br>" in labels[place]), None)
+    if cut is not None and cut not in shown:
         near = min(shown, key=lambda place: abs(math.log2(place / cut)))
-        if "<br>" not in labels[near]:
-            labels[near] += f"<br>{axis.tick(cut, panel).replace('<br>', ' ')}"
-    return {"tickvals": shown, "ticktext": list(labels.values()), "tickangle": 0}
+        both = f"{shown[near]}<br>{labels[cut].replace('<br>', ' ')}"
+        if "<br>" not in shown[near] and fits(
+            near, both, {place: label for place, label in shown.items() if place != near}
+        ):
+            shown[near] = both
+    labels = dict(sorted(shown.items()))
+    return {"tickvals": list(labels), "ticktext": list(labels.values()), "tickangle": 0}
 
 
 def no_bar(low: Any, high: Any, ends: tuple[float, float], is_log: bool) -> npt.NDArray[np.bool_]:
-    """Return which intervals are longer than half of the axis, as those of two rounds are.
+    """Return which intervals are longer than a third of the axis, as those of two rounds are.
 
     Their bars would hide the points, so they appear in hover texts only.
     """
@@ -150,7 +165,7 @@ def no_bar(low: Any, high: Any, ends: tuple[float, float], is_log: bool) -> npt.
         length, whole = np.log(np.asarray(high) / np.asarray(low)), math.log(ends[1] / ends[0])
     else:
         length, whole = np.asarray(high) - np.asarray(low), ends[1] - ends[0]
-    return np.asarray(length > whole / 2)
+    return np.asarray(length > whole / 3)
 
 
 def _cut(middles: pd.DataFrame, ends: tuple[float, float]) -> pd.DataFrame:

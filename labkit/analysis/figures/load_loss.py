@@ -6,9 +6,12 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
+from labkit.analysis.figures.line_chart import log_axis
 from labkit.analysis.figures.panels import finish, titled_grid
+from labkit.common.units import si
 
 PANEL_PX, EDGES_PX = 260, 140
+BESIDE = 1.15  # factor between the measured range and the axis
 NO_LOSS = 1e-6  # position of trials without loss on the logarithmic axis
 
 
@@ -31,12 +34,15 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
             result = rates[rates["arm"].eq(arm) & rates["frame"].eq(frame) & rates["flows_count"].eq(flows)]
             for pps in result["median_pps"].dropna():
                 figure.add_vline(x=pps, line={"dash": "dash", "color": style.color}, row=at, col=1)
-    figure.update_xaxes(type="log", title_text="offered, frames/s", exponentformat="SI")
-    figure.update_yaxes(type="log", title_text="loss ratio", range=[-6.3, 0.2], exponentformat="power")
-    figure.update_layout(height=EDGES_PX + PANEL_PX * count)
-    subtitle = (
-        f"×: not counted (disturbed, or generator-limited); dots at {NO_LOSS:g}: no loss; dashed: rates found"
-    )
+    offered = some["offered_pps"]
+    axis = log_axis(offered.min() / BESIDE, offered.max() * BESIDE) if len(some) else {"type": "log"}
+    axis |= {"ticktext": [si(float(value), "").strip() for value in axis.get("tickvals", ())]}
+    figure.update_xaxes(title_text="offered, frames/s", tickangle=0, **axis)
+    powers = [10.0**power for power in range(-6, 1)]
+    figure.update_yaxes(type="log", title_text="lost", range=[-6.3, 0.2])
+    figure.update_yaxes(tickvals=powers, ticktext=["none", *(f"{100 * power:g} %" for power in powers[1:])])
+    figure.update_layout(height=EDGES_PX + PANEL_PX * count, margin_b=0)
+    subtitle = "×: not counted (disturbed, or generator-limited); dashed: rates found"
     return finish(figure, trials, "Loss against load", subtitle)
 
 

@@ -26,7 +26,7 @@ KEYS = (
 PROTOCOLS = ("tcp", "udp", "ping")
 MOST_COLUMNS = 3  # side by side at 900 px
 BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
-HOST_PX = 18  # added to that for a line with the host
+HOST_PX = 18  # added to that for each further line of a title, for example the host
 GAP_COLUMNS = ["topology", "protocol", "pairs", "status", "reason"]  # the columns that `gaps` needs
 MOST_REASONS = 3
 TOP_PX = 95  # above the plots: the figure's title, panel titles
@@ -161,7 +161,8 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
         max((part.row for part in parts), default=1),
         max((part.column for part in parts), default=1),
     )
-    between, top = (px + HOST_PX * any(part.host for part in parts) for px in (BETWEEN_PX, TOP_PX))
+    more_px = HOST_PX * max((part.titled.count("<br>") for part in parts), default=0)
+    between, top = BETWEEN_PX + more_px, TOP_PX + more_px
     apart = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
     apart |= {"vertical_spacing": between / (rows * panel_px) if rows > 1 else 0}
     figure = titled_grid({part.at: part.titled for part in parts}, rows=rows, cols=columns, **apart)
@@ -206,6 +207,8 @@ def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) ->
     theme.noted(
         figure, gaps(table) if len(table) else ["There is nothing to draw: the table is empty."], NOTES_PX
     )
+    if figure.layout.legend.orientation != "h":
+        theme.legend_fits(figure)
     return figure
 
 

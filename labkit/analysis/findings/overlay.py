@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from labkit.analysis.figures.overlay.notes import routes_order
+from labkit.analysis.figures.overlay.spine_failure import deviation
 from labkit.analysis.load import emulated, group_similar, hosts
 from labkit.common.units import si
 
@@ -136,7 +137,8 @@ def _failures(df: pd.DataFrame) -> Iterator[str]:
         down_s = one["up_s"] - one["down_s"]
         lines = f"{how}: down for {si(down_s, 's')}, {by}; longest time without an answer {si(one['outage_s'], 's')}, "
         ends = "" if one["outage_over"] else "; the outage was not over at the end"
-        yield f"{lines}{lost:g} of {one['sent_count']:g} probes lost{_late(one)}{ends}."
+        unexpected = f". {deviation(one)}" if deviation(one) else ""
+        yield f"{lines}{lost:g} of {one['sent_count']:g} probes lost{_late(one)}{ends}{unexpected}."
 
 
 def _order(one: dict[Any, Any]) -> tuple[tuple[int, str], str, bool]:

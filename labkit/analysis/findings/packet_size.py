@@ -54,6 +54,15 @@ def transport(rows: pd.DataFrame) -> list[str]:
     return lines + _offloads(rows[rows["status"].eq("ok") & rows["protocol"].eq("udp")])
 
 
+def same_costs(curves: Sequence[Curve]) -> list[str]:
+    """Return a sentence for each point whose two costs are proportional, so that only one of them is shown."""
+    return [
+        f"At every size and datapath about {quotient:.2g} CPUs were busy, so the CPU time of a datagram is about"
+        f" {quotient:.2g} times the time to the next: only CPU time is shown{_named(key, _points(curves))}."
+        for key, quotient in cost_model.proportional(curves).items()
+    ]
+
+
 def fits(curves: Sequence[Curve]) -> list[str]:
     """Return a sentence for each fit, with the points that do not lie on it."""
     return [
@@ -118,7 +127,8 @@ def all_findings(
     rows: pd.DataFrame, curves: Sequence[Curve], profiles: pd.DataFrame | None = None
 ) -> list[str]:
     """Return all findings."""
-    lines = [*transport(rows), *fits(curves), *differences(curves)]
+    shown = cost_model.distinct(curves)
+    lines = [*transport(rows), *same_costs(curves), *fits(shown), *differences(shown)]
     return lines if profiles is None or not len(profiles) else [*lines, *functions(profiles)]
 
 
@@ -152,7 +162,11 @@ def _named(key: load.Key, table: pd.DataFrame) -> str:
 
 
 def _where(curve: Curve, among: Sequence[Curve]) -> str:
-    return _named(curve.key, pd.DataFrame([one.of for one in among]))
+    return _named(curve.key, _points(among))
+
+
+def _points(curves: Sequence[Curve]) -> pd.DataFrame:
+    return pd.DataFrame([one.of for one in curves])
 
 
 def _transport(where: str, group: pd.DataFrame) -> Iterator[str]:

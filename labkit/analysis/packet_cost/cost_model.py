@@ -11,7 +11,7 @@ arms can be compared round by round.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,6 +27,7 @@ PARTS = ("fixed", "byte", "first", "fragment")  # the parts of a cost, in the or
 FEWEST_STEPS = 2  # different numbers of fragments that a fit needs
 FEWEST_SIZES = 3  # a line through two points always fits
 LOST = 0.01  # share of the sent datagrams
+SAME = 0.1  # two costs are proportional if their quotients at all points differ by no more (the kernel counts 10 ms)
 IP_BYTES = {4: 20, 6: 40}
 UDP_BYTES = 8  # the same for an ICMP echo
 FRAGMENT_BYTES = {4: 0, 6: 8}  # the fragment header after the IP header (RFC 8200, section 4.5)
@@ -156,6 +157,32 @@ def _value(one: Estimate | None) -> float:
 def curves(rows: pd.DataFrame) -> list[Curve]:
     """Return a curve for each point, cost and arm, ordered as baseline, variants, control."""
     return list(_curves(per_round(rows)))
+
+
+def proportional(curves: Sequence[Curve]) -> dict[Key, float]:
+    """Return for each point whose two costs are proportional the quotient of CPU time and time between datagrams.
+
+    It is the number of busy CPUs. If it is the same at every size and arm, for example because all CPUs are busy, then
+    the second cost has no information that the first one lacks.
+    """
+    quotients: dict[Key, list[float]] = {}
+    by = {(one.key, one.arm, one.cost): one for one in curves}
+    for (key, arm, cost), curve in by.items():
+        other = by.get((key, arm, OF["udp"][1]))
+        if cost != OF["udp"][0] or other is None or not curve.values.size or not other.values.size:
+            continue
+        times = dict(zip(other.lengths, other.values.mean(axis=0), strict=True))
+        means = zip(curve.lengths, curve.values.mean(axis=0), strict=True)
+        quotients.setdefault(key, []).extend(mean / times.get(length, math.nan) for length, mean in means)
+    return {
+        key: sum(each) / len(each) for key, each in quotients.items() if max(each) <= (1 + SAME) * min(each)
+    }
+
+
+def distinct(curves: Sequence[Curve]) -> list[Curve]:
+    """Return the curves without the time between datagrams of the points where it is proportional to CPU time."""
+    same = proportional(curves)
+    return [one for one in curves if one.key not in same or one.cost != OF["udp"][1]]
 
 
 def _curves(rounds: pd.DataFrame) -> Iterator[Curve]:

@@ -37,6 +37,9 @@ APART_SHARE = 0.10  # if the sides differ by more, the other programs may be the
 STOLEN_SHARE = 0.02
 FRAMES_SHARE = 0.10  # the least relative difference in frames per gigabyte that counts
 QUIET = ("perf_record", "perf_stat", "counters")  # observers that do not slow the traffic
+NETWORK_FILE = (
+    "FILE.yaml"  # in a command: the file of a network of one's own; a row has only the network's name
+)
 LEAST_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
 
 
@@ -684,6 +687,11 @@ def _next(of: Evidence, result: Conclusion, order: Sequence[Candidate]) -> Itera
 
 
 def _topology(of: Evidence, side: int) -> str:
+    """Return a side's topology as a command has it: its name, or a placeholder for the file of a network of one's
+    own."""
+    rows = of.point.rows[:2][side]
+    if "network" in rows and rows["network"].notna().any():
+        return NETWORK_FILE
     return environment.built(of.point, side)
 
 

@@ -358,6 +358,36 @@ def test_each_finding_is_listed_once() -> None:
     ]
 
 
+def test_finding_without_a_ratio() -> None:
+    """A topology with results is not called unmeasured; only the points without a ratio are named."""
+    measured = pd.DataFrame(rows())
+    absent = pd.DataFrame(rows(pairs=8, status="failed", reason="the guest did not boot"))
+    absent = absent[absent["role"].eq("variant")]
+    some = notebook._without_ratio(verdict_tables.verdicts(pd.concat([measured, absent])))
+    assert some == []  # without a baseline there is nothing to tell
+    base = pd.DataFrame(rows(pairs=8))
+    base = base[base["role"].ne("variant")]
+    everything = pd.concat([measured, absent, base], ignore_index=True)
+    [line] = notebook._without_ratio(verdict_tables.verdicts(everything))
+    assert line == "- **macvlan_bridge** was not measured (tcp, 8 pairs, MTU 1500): the guest did not boot."
+    [line] = notebook._without_ratio(verdict_tables.verdicts(pd.concat([absent, base], ignore_index=True)))
+    assert line == "- **macvlan_bridge** was not measured: the guest did not boot."
+    starved = pd.DataFrame(rows())
+    starved.loc[starved["role"].eq("variant"), "throughput_bps"] = 0.0
+    [line] = notebook._without_ratio(verdict_tables.verdicts(starved))
+    assert line.startswith("- No evidence about macvlan_bridge")
+    assert "not measured" not in line
+
+
+def test_headline_counts_topologies_without_their_ends(tmp_path: Path) -> None:
+    some = rows({"veth_bridge": 1.0, "veth_bridge (again)": 1.0, "veth_bridge/guest": 0.2})
+    for row in some:
+        row["endpoint"] = "guest" if row["arm"].endswith("guest") else "namespace"
+        row["topology"] = "veth_bridge"
+    shown = Run(save(tmp_path / "run", some))
+    assert "valid measurements of 1 topology with 2 kinds of ends between" in str(shown.headline().data)
+
+
 def test_kernel_figure_condition() -> None:
     several = Part("", report()).kernels()
     assert several is not None

@@ -17,6 +17,7 @@ WRAPPED = {
     "stack": (14, 23), "path": (10, 14), "expected path": (10, 14), "packet": (4, 5), "not as expected": (4, 8),
 }  # fmt: skip
 NOTES_PX = 30  # from the drawing to the notes, without an axis
+WRONG = "≠"  # marks what is not as expected
 ROUTES = ("static", "metric", "ecmp")  # in drawing order
 Rows = list[dict[Any, Any]]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,6 @@ WIDTH_PX = 900 - LEFT_PX - RIGHT_PX  # width of the bars in a figure for a repor
 CHAR_PX, PAD_PX = 5.6, 6  # of a header's text
 SHRUNK = 0.7  # least factor by which a text may shrink; longer texts are rotated
 PAYLOAD, MOST_PAYLOAD_BYTES = "payload", 16  # the payload is cut, because the figure is about headers
-LOST = "capture lacks, packets"
 PACKET = ["folder", "packet"]  # columns that identify a packet
 
 
@@ -35,15 +33,15 @@ class Layer:
     below_bytes: int
 
 
-def hops(df: pd.DataFrame, packet: int | None = None) -> go.Figure:
+def hops(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> go.Figure:
     """Draw the interfaces that saw a packet, from top to bottom in order, each with the packet's headers to scale.
 
     The outermost header is left, so that the same inner header lines up in all hops. Beside them are the frame size in
-    bytes and the µs since the first sighting. `df`: rows of the part path. `packet`: its number; by default the first
-    packet and the next one, a request and its reply. The payload's bar ends at 16 bytes (`MOST_PAYLOAD_BYTES`). Of
-    several runs the first is drawn.
+    bytes and the µs since the first sighting. `df`: rows of the part path. `flow`: the number of the flow, from 0; its
+    request and its reply are drawn. `packet`: the number of the only packet to draw. The payload's bar ends at 16
+    bytes (`MOST_PAYLOAD_BYTES`). Of several runs the first is drawn.
     """
-    followed, figure, y = packets(df, packet), go.Figure(), 0.0
+    followed, figure, y = packets(df, packet, flow), go.Figure(), 0.0
     drawn: list[tuple[float, dict[Any, Any], Layer]] = []
     ticks: dict[float, str] = {}
     for rows in followed:
@@ -72,54 +70,35 @@ def hops(df: pd.DataFrame, packet: int | None = None) -> go.Figure:
     return finish(figure, df, "One packet, hop by hop", subtitle, _notes(df, followed), below_px=BOTTOM_PX)
 
 
-def hop_table(df: pd.DataFrame, packet: int | None = None) -> pd.DataFrame:
-    """Return the hops of `hops` as a table.
-
-    Columns: packet, hop, direction, stack, frame (bytes), headers (bytes), and µs since the packet's first sighting and
-    since the previous hop. If the capture lost packets, another column has their number at each hop.
-    """
-    lines = []
-    for rows in packets(df, packet):
-        before = None
-        for one in rows:
-            headers = sum(layer.header_bytes for layer in layers(one) if layer.name != PAYLOAD)
-            step = math.nan if before is None else (one["time_s"] - before) * 1e6
-            at = {
-                "packet": _brief(one["what"]),
-                "hop": one["hop"],
-                "direction": one["direction"],
-                "stack": one["stack"],
-            }
-            sizes = {"frame, B": int(one["length_bytes"]), "headers, B": headers}
-            lines.append(
-                at | sizes | {"since first, µs": one["time_s"] * 1e6, "step, µs": step, LOST: _lost(one)}
-            )
-            before = one["time_s"]
-    columns = ["packet", "hop", "direction", "stack", "frame, B", "headers, B", "since first, µs", "step, µs"]
-    return pd.DataFrame(lines, columns=[*columns, *([LOST] if any(line[LOST] for line in lines) else [])])
+def flows(df: pd.DataFrame) -> list[go.Figure]:
+    """Return the figure `hops` of each flow of the first run: a request and its reply."""
+    count = len({_flow(rows[0]["what"]) for rows in _captured(df)})
+    return [hops(df, flow=number) for number in range(max(count, 1))]
 
 
-def _lost(one: dict[Any, Any]) -> int:
-    """Return the number of packets that the capture missed at this hop."""
-    return int(one["dropped_count"] + one["skipped_count"])
+def packets(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> list[Rows]:
+    """Return the rows of each packet of one flow of the first run, in order; with `packet` those of this packet."""
+    captured = _captured(df)
+    if packet is not None:
+        return [rows for rows in captured if rows[0]["packet"] == packet]
+    names = list(dict.fromkeys(_flow(rows[0]["what"]) for rows in captured))
+    return [rows for rows in captured if _flow(rows[0]["what"]) in names[flow : flow + 1]]
 
 
-def _brief(what: str) -> str:
-    """Return a description such as `cs1 > cs5 echo request` without the addresses, which the hops show."""
-    return what.partition(" > ")[2].partition(" ")[2] or what
-
-
-def packets(df: pd.DataFrame, packet: int | None = None) -> list[Rows]:
-    """Return the rows of one packet in order; by default those of the first two packets of the first run."""
+def _captured(df: pd.DataFrame) -> list[Rows]:
+    """Return the rows of each packet of the first run, in order."""
     there = ok(df)
     if not len(there):
         return []
     groups = there[there["packet"].notna()].groupby(PACKET, sort=False)
     result = [rows.sort_values("position").to_dict("records") for _, rows in groups]
-    result = [rows for rows in result if rows[0]["folder"] == result[0][0]["folder"]]
-    if packet is not None:
-        return [rows for rows in result if rows[0]["packet"] == packet]
-    return result[:2]
+    return [rows for rows in result if rows[0]["folder"] == result[0][0]["folder"]]
+
+
+def _flow(what: str) -> frozenset[str]:
+    """Return the two ends in a description such as `cs1 > cs5 echo request`, the same for the reply."""
+    source, _, rest = what.partition(" > ")
+    return frozenset((source, rest.partition(" ")[0]))
 
 
 def layers(one: dict[Any, Any]) -> Iterator[Layer]:
@@ -244,13 +223,6 @@ def _notes(df: pd.DataFrame, followed: list[Rows]) -> list[str]:
             )
     if not followed:
         return lines
-    there = ok(df)
-    if (runs := there["folder"].nunique()) > 1:
+    if (runs := ok(df)["folder"].nunique()) > 1:
         lines.append(f"This is of the first of {runs} runs.")
-    drawn = {rows[0]["packet"] for rows in followed}
-    others = there[there["folder"].eq(followed[0][0]["folder"]) & ~there["packet"].isin(drawn)]
-    others = others.drop_duplicates("packet")
-    if len(others):
-        each = [f"{one['what']} (packet={one['packet']:.0f})" for one in others.to_dict("records")]
-        lines.append(f"Followed too: {', '.join(each)}.")
     return lines

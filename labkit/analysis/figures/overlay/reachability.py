@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
-from labkit.analysis.figures.overlay.notes import finish, micro, ok, routes_order, way, ways
+from labkit.analysis.figures.overlay.notes import WRONG, finish, micro, ok, routes_order, way, ways
 from labkit.analysis.load import hosts
 
 CELL_PX, TOP_PX, BOTTOM_PX, LEFT_PX = 56, 60, 8, 122
@@ -17,7 +17,6 @@ BETWEEN, NAME = (
     0.4,
 )  # above the middle of the first row, in cells: for column heads and for a host's name
 ENDS = {"source": "source_address", "target": "target_address"}
-WRONG = "≠"  # marks a cell that is not as expected
 
 
 def matrix(df: pd.DataFrame) -> go.Figure:

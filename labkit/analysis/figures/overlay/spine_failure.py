@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
-from labkit.analysis.figures.overlay.notes import finish, ok, routes_order
+from labkit.analysis.figures.overlay.notes import WRONG, finish, ok, routes_order
 from labkit.analysis.figures.panels import titled_grid
 from labkit.analysis.load import hosts
 from labkit.common.units import si
@@ -19,6 +19,7 @@ PANEL_PX, BETWEEN_PX, TOP_PX, AXIS_PX = 195, 58, 112, 52
 LOST, WORDS = 0.6, 1.9  # of lost probes and spine names: decades above the longest round-trip time
 SYSCTL = "ignore_routes_with_linkdown"
 PHASES = ("before", "during", "after")
+DEVIATION = "not as expected"
 
 
 def failure(df: pd.DataFrame) -> go.Figure:
@@ -39,14 +40,17 @@ def failure(df: pd.DataFrame) -> go.Figure:
     titles = {
         (row, column): _title(one, rows[row - 1][0] if several else "") for (row, column), one in at.items()
     }
-    high = PANEL_PX * max(len(rows), 1) - BETWEEN_PX
-    apart = {"horizontal_spacing": 0.03, "vertical_spacing": BETWEEN_PX / high if len(rows) > 1 else 0}
+    # Room for the lines of the titles beyond the usual two.
+    more_px = theme.NOTE_LINE_PX * max((title.count("<br>") - 1 for title in titles.values()), default=0)
+    between_px, top_px = BETWEEN_PX + more_px, TOP_PX + more_px
+    high = PANEL_PX * max(len(rows), 1) - BETWEEN_PX + more_px * max(len(rows) - 1, 0)
+    apart = {"horizontal_spacing": 0.03, "vertical_spacing": between_px / high if len(rows) > 1 else 0}
     figure = titled_grid(titles, rows=max(len(rows), 1), cols=len(columns), shared_yaxes="all", **apart)
     lowest, highest = _range([one for _, _, one in there])
     for (row, column), one in at.items():
         _panel(figure, one, highest, {"row": row, "col": column})
     _axes(figure, lowest, highest, list(at))
-    figure.update_layout(height=high + TOP_PX + AXIS_PX, margin={"t": TOP_PX, "b": AXIS_PX}, showlegend=False)
+    figure.update_layout(height=high + top_px + AXIS_PX, margin={"t": top_px, "b": AXIS_PX}, showlegend=False)
     subtitle = (
         "a dot: an answered probe; ×: a lost one; shaded: the spine is down;"
         " above: the spine that carries the flow"
@@ -58,7 +62,8 @@ def failure_table(df: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each kind of routes and kind of failure.
 
     Columns: routes, failure, the failed spine, linkdown ignored (the sysctl), sent, lost, outage (s), the spines that
-    carried requests before, during and after the failure, and those expected during the failure.
+    carried requests before, during and after the failure, those expected during the failure, and the deviation in
+    words (only if there is one).
     """
     lines: list[dict[str, Any]] = []
     for host, _, one in modes(df):
@@ -68,9 +73,23 @@ def failure_table(df: pd.DataFrame) -> pd.DataFrame:
         carried: dict[str, Any] = {phase: _spines(one.get(f"path_{phase}")) for phase in PHASES}
         expected = one.get("expected_during")
         carried["expected during"] = " or ".join(expected) or "none" if isinstance(expected, list) else None
-        lines.append(at | counts | carried)
+        lines.append(at | counts | carried | {DEVIATION: deviation(one)})
     table = pd.DataFrame(lines)
+    if len(table) and not table[DEVIATION].any():
+        table = table.drop(columns=DEVIATION)
     return table.drop(columns="host") if len(table) and table["host"].nunique() == 1 else table
+
+
+def deviation(one: dict[Any, Any]) -> str:
+    """Return how the spines that carried packets during the failure differ from the expected ones, or ""."""
+    expected = one.get("expected_during")
+    if not isinstance(expected, list):
+        return ""
+    path = one.get("path_during")
+    used = {str(spine) for spine in path if spine is not None} if isinstance(path, list | tuple) else set()
+    if used <= set(expected) and bool(used) == bool(expected):
+        return ""
+    return f"{WRONG} {' and '.join(sorted(used)) or 'no spine'} instead of {' or '.join(expected) or 'none'}"
 
 
 def modes(df: pd.DataFrame) -> list[tuple[str, str, dict[Any, Any]]]:
@@ -106,8 +125,10 @@ def _spines(path: Any) -> str:
 def _title(one: dict[Any, Any], host: str) -> str:
     """Return routes, kind of failure, the outage in words, and the host if there are several."""
     gap = f"no answer for {si(one['outage_s'], 's')}" if one["outage_s"] > one["interval_s"] else "no outage"
-    lines = [f"{gap}, {_lost(one)} of {one['sent_count']:.0f} lost", *[host] * bool(host)]
-    return f"<b>{theme.plain(one['routes'])}: {_how(one)}</b><br>" + "<br>".join(map(theme.plain, lines))
+    lines = ["linkdown ignored"] * _notices(one)
+    lines += [f"{gap}, {_lost(one)} of {one['sent_count']:.0f} lost", *filter(None, [deviation(one), host])]
+    head = theme.plain(f"{one['routes']}: {one['failure']}")
+    return "<br>".join([f"<b>{head}</b>", *map(theme.plain, lines)])
 
 
 def _range(rows: list[dict[Any, Any]]) -> tuple[float, float]:

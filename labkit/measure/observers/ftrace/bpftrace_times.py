@@ -101,10 +101,20 @@ def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[Times]:
         while ARMED not in program.lines():
             if program.poll() or time.monotonic() > deadline:
                 program.kill()
-                words = program.ended(timed_out=not program.poll()).words()
-                raise Unsupported(f"functions cannot be timed by BPF: {words}")
+                raise Unsupported(
+                    f"functions cannot be timed by BPF: {reason(program.ended(timed_out=not program.poll()))}"
+                )
             time.sleep(0.02)
         yield Times(list(traced), program, mark)
+
+
+def reason(ended: process.Ended) -> str:
+    """Return in words why bpftrace did not attach: its last error, without its warnings and the program that it
+    quotes."""
+    if "kprobe_events): No such file" in ended.stderr:
+        return "this kernel has no kprobe events"
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("ERROR: ")]
+    return f"bpftrace: {lines[-1].removeprefix('ERROR: ')}" if lines else ended.words()
 
 
 def check() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pandas as pd
@@ -11,7 +12,8 @@ import synthetic_report
 from scipy.stats import gmean
 from synthetic_report import ROUNDS, SLICES
 
-from labkit.analysis import figures
+from labkit.analysis import figures, theme
+from labkit.analysis.figures import line_chart
 
 
 def lines(figure: go.Figure) -> list[go.Scatter]:
@@ -146,3 +148,35 @@ def test_slices_compared_within_a_round() -> None:
     raw = [trace for trace in figures.slices(rows).data if trace.mode == "markers"]
     assert {trace.name for trace in raw} == {"macvlan_bridge", "veth_bridge (again)"}
     assert {len(trace.y) for trace in raw} == {ROUNDS * SLICES}
+
+
+def test_labels_of_many_counts_do_not_overlap() -> None:
+    """Two panels side by side in a figure 700 px wide have about 225 px each."""
+    counts = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+    figure = figures.throughput(synthetic_report.rows(pairs=counts))
+    for axis in figure.select_xaxes():
+        share = axis.domain[1] - axis.domain[0]
+        octave_px = line_chart.AXIS_PX * share / math.log2(128)
+        shown = list(zip(axis.tickvals, axis.ticktext, strict=True))
+        assert shown[0] == (1, "1")
+        assert shown[-1] == (128, "128")
+        for (less, one), (more, two) in itertools.pairwise(shown):
+            assert math.log2(more / less) * octave_px > line_chart.LETTER_PX * (len(one) + len(two)) / 2
+
+
+def test_legend_of_many_arms_fits() -> None:
+    """A legend that is higher than the plots scrolls, and is cut in an image."""
+    arms = tuple(f"arm{number}" for number in range(25))
+    rows = synthetic_report.rows(variants=("macvlan_bridge",), protocols=("tcp",), pairs=(1,))
+    own = rows[rows["arm"].eq("macvlan_bridge")]
+    rows = pd.concat([rows, *(own.assign(arm=arm, topology=arm) for arm in arms)], ignore_index=True)
+    for figure in (figures.throughput(rows), figures.slices(rows)):
+        margin = figure.layout.margin
+        names = [trace for trace in figure.data if trace.showlegend is not False]
+        assert len(names) >= 26
+        assert figure.layout.height - margin.t - margin.b >= theme.LEGEND_LINE_PX * len(names)
+
+
+def test_unknown_arms_differ_in_style() -> None:
+    styles = [theme.arm_style(f"arm {number}") for number in range(40)]
+    assert len({(one.color, one.symbol) for one in styles}) >= 25

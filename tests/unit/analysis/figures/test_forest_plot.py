@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 import synthetic_report
 
@@ -66,3 +69,30 @@ def test_wide_interval_does_not_hide_the_others() -> None:
     verdicts.loc[verdicts.index[-1], "high"] = 1e30
     low, high = next(figures.forest(verdicts).select_xaxes()).range
     assert high - low < 1
+
+
+def test_forest_texts_leave_room_for_the_plot() -> None:
+    """In a figure 700 px wide at least 250 px are for the plot, whatever the arms and the verdicts are called."""
+    verdicts = synthetic_report.verdicts(synthetic_report.rows(protocols=("tcp",), pairs=(1, 8)))
+    usual = figures.forest(verdicts)
+    assert usual.layout.margin.l + usual.layout.margin.r <= 450
+    verdicts = verdicts[verdicts["ratio"].notna()].copy()
+    long = "veth_bridge/container+no checksum offload at "
+    verdicts["topology"] = long + verdicts["pairs"].astype("str")
+    verdicts["word"] = "no difference beyond 5 %"
+    figure = figures.forest(verdicts)
+    assert figure.layout.margin.l + figure.layout.margin.r <= 450
+    [axis] = figure.select_yaxes()
+    assert axis.ticktext[0] == "veth_bridge/co…um offload at 1<br>1 pair", "the end tells arms apart"
+    assert len(set(axis.ticktext)) == len(axis.ticktext)
+    texts = [note.text for note in figure.layout.annotations]
+    assert "1.10 [1.06, 1.14]<br>no difference beyond 5 %" in texts
+    assert all(note.xshift in (None, 10) for note in figure.layout.annotations if "beyond" in note.text)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 1.2), (0.01, 100.0), (0.95, 1.05), (0.4, 2.6)])
+def test_ratio_ticks_are_apart(low: float, high: float) -> None:
+    at = figures.ratio_ticks(low, high)
+    assert 1 in at
+    whole = math.log(high / low)
+    assert all(math.log(more / less) >= whole / 8 for less, more in itertools.pairwise(at))

@@ -11,6 +11,7 @@ import pytest
 import synthetic_overlay_rows
 
 from labkit.analysis.figures import overlay
+from labkit.analysis.findings import overlay as findings
 
 DRAWN: list[tuple[Callable[[pd.DataFrame], go.Figure], str, Callable[..., pd.DataFrame]]] = [
     (overlay.hops, "path", synthetic_overlay_rows.path),
@@ -66,27 +67,23 @@ def test_headers_have_text_labels() -> None:
     assert len(set(fills.values())) == len(fills) == 7
 
 
-def test_hop_table() -> None:
-    table = overlay.hop_table(synthetic_overlay_rows.path(), packet=0)
-    assert list(table["frame, B"]) == [98] * 3 + [148] * 2 + [134] + [172] * 4 + [134] + [148] * 2 + [98] * 3
-    assert set(table["packet"]) == {"echo request"}
-    assert table["headers, B"].iloc[7] == 172 - 56
-    assert table["step, µs"].iloc[1:].to_list() == pytest.approx([4.0] * 15)
-    html = overlay.wrapped(table).to_html()
-    assert "ICMP echo request" in html
-    assert "…" not in html
-    assert "white-space: normal" in html
+def test_each_flow_has_a_figure() -> None:
+    rows = synthetic_overlay_rows.path()
+    other = rows.assign(packet=rows["packet"] + 2, what=rows["what"].str.replace("cs5", "cs4"))
+    drawn = overlay.flows(pd.concat([rows, other], ignore_index=True))
+    heads = [[one.text for one in figure.layout.annotations if ": 16 hops" in one.text] for figure in drawn]
+    ends = [("cs1", "cs5"), ("cs1", "cs4")]
+    assert [[head.split("<")[1].removeprefix("b>") for head in both] for both in heads] == [
+        [f"{one} &gt; {two} echo request", f"{two} &gt; {one} echo reply"] for one, two in ends
+    ]
+    [empty] = overlay.flows(rows.iloc[:0])
+    assert "the table is empty" in words(empty)
 
 
 def test_dropped_packets_are_reported() -> None:
     rows = synthetic_overlay_rows.path()
     rows.loc[rows["hop"].eq("sc2:sc2_lc1"), "dropped_count"] = 7
     assert "capture at sc2:sc2_lc1 dropped 7 packets" in words(overlay.hops(rows)).replace("<br>", " ")
-    table = overlay.hop_table(rows, packet=0).set_index("hop")
-    assert table["capture lacks, packets"].to_dict() == {
-        hop: 7 * (hop == "sc2:sc2_lc1") for hop in table.index
-    }
-    assert "capture lacks, packets" not in overlay.hop_table(synthetic_overlay_rows.path(), packet=0)
 
 
 def test_unexpected_cell_stands_out() -> None:
@@ -141,8 +138,8 @@ def test_failure_probes_by_send_time() -> None:
     bands = [shape for shape in figure.layout.shapes if (shape.x0, shape.x1) == (1.1, 2.1)]
     assert len(bands) == 6
     titles = [one.text for one in figure.layout.annotations if one.text.startswith("<b>")]
-    assert "<b>static: carrier, linkdown ignored</b><br>no answer for 1 s, 50 of 150 lost" in titles
-    assert "<b>metric: carrier, linkdown ignored</b><br>no outage, 0 of 150 lost" in titles
+    assert "<b>static: carrier</b><br>linkdown ignored<br>no answer for 1 s, 50 of 150 lost" in titles
+    assert "<b>metric: carrier</b><br>linkdown ignored<br>no outage, 0 of 150 lost" in titles
     assert "<b>static: carrier</b><br>no answer for 1 s, 0 of 150 lost" in titles
 
 
@@ -153,6 +150,24 @@ def test_failure_table_expected_and_measured() -> None:
     [static] = table[table["routes"].eq("static") & table["failure"].eq("silent")].to_dict("records")
     assert (static["during"], static["expected during"], static["lost"]) == ("none", "none", 50)
     assert "host" not in table
+
+
+def test_unexpected_spine_is_marked() -> None:
+    """The synthetic flow with equal-cost routes stops, although another spine is expected to carry it."""
+    rows = synthetic_overlay_rows.failure()
+    table = overlay.failure_table(rows)
+    marks = dict(
+        zip(zip(table["routes"], table["failure"], strict=True), table["not as expected"], strict=True)
+    )
+    assert marks["ecmp", "silent"] == "≠ no spine instead of sc1"
+    assert not any(mark for key, mark in marks.items() if key != ("ecmp", "silent"))
+    titles = [one.text for one in overlay.failure(rows).layout.annotations if one.text.startswith("<b>")]
+    assert [title for title in titles if "≠" in title] == [title for title in titles if "ecmp" in title]
+    assert [line for line in findings.failure(rows) if "≠" in line] == [
+        line for line in findings.failure(rows) if "ecmp" in line
+    ]
+    usual = rows[rows["routes"].ne("ecmp")]
+    assert "not as expected" not in overlay.failure_table(usual)
 
 
 @each_figure

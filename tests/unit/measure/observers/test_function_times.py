@@ -20,6 +20,7 @@ from labkit.measure.observers.ftrace import (
 )
 from labkit.measure.observers.ftrace.function_times import FIELDS, Collected, collect
 from labkit.measure.observers.ftrace.histogram import Distribution, bin_of
+from labkit.system import process
 
 SAMPLES = ROOT / "tests/samples"
 PINGS = 40  # in each sample, over loopback: a request and a reply each
@@ -197,3 +198,26 @@ def test_bpftrace_idle_cpus() -> None:
 def test_invalid_bpftrace_output() -> None:
     with pytest.raises(Failed, match="invalid JSON"):
         bpftrace_times.parse('{"type": "map", "data"', ["ip_rcv"])
+
+
+WARNING = "stdin:1:1-14: WARNING: ip_rcv is not traceable\nkprobe:ip_rcv { exit(); }\n~~~~~~~~~~~~~\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            "create_probe_event: open(/sys/kernel/tracing/kprobe_events): No such file or directory\n"
+            "ERROR: Error attaching probe: 'kprobe:ip_rcv'\n",
+            "this kernel has no kprobe events",
+        ),
+        (
+            "ERROR: Error attaching probe: 'kprobe:ip_rcv'\n",
+            "bpftrace: Error attaching probe: 'kprobe:ip_rcv'",
+        ),
+    ],
+)
+def test_bpftrace_error_is_in_words(lines: str, words: str) -> None:
+    """A sentence of a report has no warnings of bpftrace and no lines of its program."""
+    ended = process.Ended(["bpftrace"], 255, "Attaching 1 probe...\n", WARNING + lines, 0.0)
+    assert bpftrace_times.reason(ended) == words
