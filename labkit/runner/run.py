@@ -258,11 +258,23 @@ def _traces(request_parameters: dict[str, Any]) -> bool:
     return not experiments.TRACERS.isdisjoint(request_parameters.get("observe", ()))
 
 
+def _same(experiment: str, recorded: dict[str, Any], requested: dict[str, Any]) -> bool:
+    """Return whether a recorded run has these parameters. Those that its labkit did not know have their defaults."""
+    if recorded == requested:
+        return True
+    try:
+        return experiments.find(experiment).parameters.of(recorded).asdict() == requested
+    except BadInput:  # it has a parameter or value that this labkit does not know
+        return False
+
+
 def _description(folder: Path, experiment: str, request_parameters: dict[str, Any]) -> dict[str, Any]:
     path = folder / "run.json"
     if path.exists() and not unmeasured_point.is_only_this(folder):
         there = run_folder.read_run(folder)
-        if (there["experiment"], there["parameters"]) != (experiment, request_parameters):
+        if there["experiment"] != experiment or not _same(
+            experiment, there["parameters"], request_parameters
+        ):
             raise BadInput(f"{folder} holds a run with other parameters: name another folder")
         return there
     description = {
