@@ -166,8 +166,8 @@ def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> Non
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("part=nothing", "part=nothing: there are path, reachability, failure, headers, cost"),
-        ("provider=x", "provider=x: there are gre, ipip, routed"),
+        ("part=nothing", "part=nothing: choose path, reachability, failure, headers, cost"),
+        ("provider=x", "provider=x: choose gre, ipip, routed"),
         (
             "mtu_bytes=1427 fabric_mtu_bytes=1500",
             "the MTU 1427 of cs1_br1 (cs1) does not fit through vxlan-cont (con_ns1) on the same link: 1500 (lc1_sc2)"
@@ -177,8 +177,8 @@ def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> Non
             "payload_bytes=1399",
             "payload_bytes=1399 is outside 16 to 1398: the range of a ping within the MTU",
         ),
-        ("nodes=two", "nodes=two: the overlay is built on one host, without a NIC; leave"),
-        ("parent=eth0", "parent=eth0: the overlay is built on one host, without a NIC; leave"),
+        ("nodes=two", "nodes=two: the overlay is built on one host, without a NIC; leave nodes out"),
+        ("parent=eth0", "parent=eth0: the overlay is built on one host, without a NIC; leave parent out"),
     ],
 )
 def test_bad_input_is_refused_early(machine: Sandbox, words: str, sentence: str) -> None:

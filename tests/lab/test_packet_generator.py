@@ -123,7 +123,7 @@ def test_use_cases_of_the_test_plan(words: str, vary: str, receivers: set[str]) 
 @pytest.mark.needs("openvswitch", "ping", "ethtool")
 def test_rules_that_do_not_fit_are_one_sentence() -> None:
     result = tried("full_table")
-    assert result["words"].startswith("Open vSwitch did not take 1000 rules: ")
+    assert result["words"].startswith("Open vSwitch refused 1000 rules: ")
     assert "\n" not in result["words"]
     assert result["rules"] == 1000  # no rule of the bundle was added
 
