@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from labkit.measure.capabilities import lab_vms, links, packet_capture, perf, platforms, tools, tracing
-from labkit.measure.capabilities.base import Capability
+from labkit.measure.capabilities.base import LOAD, Capability
 from labkit.system import machine
 
 Group = tuple[str, Callable[[], list[Capability]]]
@@ -47,7 +49,15 @@ def capabilities(*, alone: bool = False) -> list[Capability]:
             except Exception as error:
                 words = f"labkit's probes of this group failed ({type(error).__name__}: {error})"
                 result.append(Capability(group, "all", None, words, None, "report this to labkit's authors"))
-    return result
+    return [_discarded(one) for one in result] if alone else result
+
+
+def _discarded(one: Capability) -> Capability:
+    """Return the capability without the advice to load a module: nobody can log in to a lab VM before it is used."""
+    if one.remedy is None or not one.remedy.startswith(LOAD):
+        return one
+    module = one.remedy.removeprefix(LOAD).partition(",")[0]
+    return msgspec.structs.replace(one, remedy=f"labkit does not load the module {module} in its lab VMs")
 
 
 __all__ = ["Capability", "capabilities"]

@@ -14,6 +14,7 @@ import msgspec
 from labkit.system import machine
 
 AS_ROOT = "run as root"
+LOAD = "as root: modprobe "  # the beginning of a remedy
 
 
 class Capability(msgspec.Struct, frozen=True):
@@ -67,7 +68,7 @@ def kernel_with(option: str, alias: str | None = None) -> str:
     """Return the remedy for a kernel without CONFIG_`option`; `alias` is a module alias of the feature."""
     module = unloaded_module(alias) if alias else None
     if module:
-        return f"as root: modprobe {module}"
+        return f"{LOAD}{module}"
     state = _config().get(option)
     if state == "m":
         return f"install the modules of this kernel: it was built with CONFIG_{option}=m, but the module is missing"

@@ -15,6 +15,7 @@ from typing import Any
 from labkit.measure.capabilities import genetlink
 from labkit.measure.capabilities.base import (
     AS_ROOT,
+    LOAD,
     Capability,
     NotTried,
     attempt,
@@ -190,9 +191,7 @@ def _all(here: Space, alone: bool) -> list[Capability]:
 def _try(group: str, kind: Kind, probe: Callable[[], None], alone: bool = False) -> Capability:
     if kind.leaves and not alone and (module := unloaded_module(f"rtnl-link-{kind.name}")):
         words = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
-        return Capability(
-            group, kind.name, None, words, None, f"as root: modprobe {module}, then run the doctor again"
-        )
+        return Capability(group, kind.name, None, words, None, f"{LOAD}{module}, then run the doctor again")
     return attempt(group, kind.name, probe, kind.lost, _remedy_of(kind.option))
 
 
