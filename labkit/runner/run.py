@@ -170,9 +170,7 @@ def measure(
         except (BadInput, errors.Unsupported):
             refused = new and not run_folder.finished_points(folder)
             raise
-        except (
-            errors.Failed
-        ):  # where the host did not even start, as a kernel that does not boot, there is nothing to keep
+        except errors.Failed:  # if the host did not even start, there is nothing to keep
             refused = new and not any(one.is_file() and one.name != "run.json" for one in folder.rglob("*"))
             raise
         finally:

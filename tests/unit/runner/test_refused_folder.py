@@ -1,12 +1,14 @@
 """What a run leaves in its folder when its host fails."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labkit.common import errors
+from labkit.measure import hosts
 from labkit.runner import run
 
 PARAMETERS = {"topology": "veth", "pairs": 1}
@@ -22,6 +24,7 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool) -> N
         raise errors.Failed("the kernel did not boot")
 
     monkeypatch.setattr(run, "ask", ask)
+    monkeypatch.setattr(hosts, "measuring_lock", lambda *_given: nullcontext())
     monkeypatch.setattr(run, "_check_machine_sysctls", lambda _parameters: None)
     with pytest.raises(errors.Failed):
         run.measure("datapaths", PARAMETERS, folder, watch=lambda _event: None)
