@@ -86,7 +86,8 @@ def test_sweep_output_covers_every_part(lines: str, folder: Path, machine: Sandb
 def test_report_covers_every_part(page: Any) -> None:
     titles = [place.text_content() for place in page.query_selector_all(".figure .gtitle")]
     for title in (*SEEN, *COST):
-        assert sum(title in each for each in titles) == 1, titles
+        # Two flows have a packet that is followed, UDP and ping.
+        assert sum(title in each for each in titles) == (2 if title == SEEN[0] else 1), titles
     for place in page.query_selector_all(".figure"):
         size = place.query_selector(".main-svg").bounding_box()
         assert size["height"] > 150
@@ -115,5 +116,5 @@ def test_report_with_images(folder: Path, machine: Sandbox) -> None:
     assert endings.count(".html") == endings.count(".png") == endings.count(".svg") >= len(SEEN)
     for path in images:
         assert path.stat().st_size > 2_000
-    for words in ("one-packet", "who-reaches", "a-spine-fails"):
-        assert [path.suffix for path in images if words in path.name and path.suffix == ".png"] == [".png"]
+    for words, count in (("one-packet", 2), ("who-reaches", 1), ("a-spine-fails", 1)):
+        assert len({path for path in images if words in path.name and path.suffix == ".png"}) == count

@@ -67,7 +67,7 @@ def test_fragment_count(folder: Path) -> None:
 
 def test_findings_in_the_output(lines: str) -> None:
     for words in (
-        "IPv4 carries up to 1472 bytes whole, and fragments larger ones: 3 of 4000 bytes, 45 of 65507 bytes",
+        "IPv4 carries up to 1472 bytes unfragmented, and sends 3 fragments for 4000 bytes, 45 fragments for",
         "The senders' kernel counted the computed number of fragments",
         "veth_bridge, CPU time of a datagram received, whole machine: ",
         "veth_bridge against veth, CPU time of a datagram received, whole machine: ",

@@ -172,10 +172,12 @@ def _points(curves: Sequence[Curve]) -> pd.DataFrame:
 def _transport(where: str, group: pd.DataFrame) -> Iterator[str]:
     mtu, family = int(group["mtu_bytes"].iloc[0]), int(group["family"].iloc[0])
     cut = group[group["fragments_count"] > 1].drop_duplicates("length_bytes").sort_values("length_bytes")
-    each = [f"{one['fragments_count']} of {one['length_bytes']:.0f} bytes" for _, one in cut.iterrows()]
+    each = [
+        f"{one['fragments_count']} fragments for {one['length_bytes']:.0f} bytes" for _, one in cut.iterrows()
+    ]
     whole_bytes = cost_model.largest_whole(mtu, family)
     sentences = f"At an MTU of {mtu} bytes IPv{family} carries up to {whole_bytes} bytes unfragmented"
-    yield f"{sentences}{', and fragments larger ones: ' + ', '.join(each) if each else ''}{where}."
+    yield f"{sentences}{', and sends ' + ', '.join(each) if each else ''}{where}."
     seen = group[group["seen_fragments_ratio"].notna()]
     if len(seen):
         middles = seen.groupby(["arm", "length_bytes"])[["seen_fragments_ratio", "fragments_count"]].mean()
