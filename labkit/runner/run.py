@@ -59,7 +59,7 @@ def ask(
                 _raise(event, request)
             yield event
         kept = "nothing was measured"
-        if "folder" in request:
+        if "folder" in request and run_folder.finished_points(Path(request["folder"])):
             shown = run_folder.shown(Path(request["folder"]))
             kept = f"finished rows are kept; repeat the command with --folder {shown} to continue"
         raise Failed(f"the experiment's process {talk.words()}; {kept}")

@@ -134,7 +134,7 @@ def test_killed_process_of_one_host(whose: int, machine: Sandbox) -> None:
     last = err.strip().splitlines()[-1]
     assert ("on the servers' host here was killed by signal 9" in last) == (whose == 0), err
     assert "was killed by signal 9" in last
-    assert "finished rows are kept" in last
+    assert last.endswith("; nothing was measured")  # it was killed in its first round
     assert until(lambda: not machine.processes(), 20), machine.processes()
     assert until(lambda: machine.interfaces() == before, 10)
 
