@@ -188,7 +188,7 @@ def test_topology_ends_with_the_kernel(tmp_path: Path) -> None:
     with started(tmp_path) as notebook:
         notebook.cell(BUILD)
         notebook.cell('net.client0.run("sh", "-c", "sleep 300 &")')
-        assert notebook.running("sleep")
+        assert until(lambda: bool(notebook.running("sleep")), 10)  # the shell ends before sleep begins
         os.kill(notebook.pid, signal.SIGKILL)
         assert until(
             lambda: not notebook.running("labkit.measure.agent.main") + notebook.running("sleep"), 20
