@@ -66,7 +66,7 @@ def test_topology_generator_and_observer(python: Path, tmp_path: Path) -> None:
 
 @pytest.mark.needs("namespaces", "veth", "bridge", "ping", "ethtool", "iperf3")
 def test_experiment(python: Path, tmp_path: Path) -> None:
-    words = ("jumbo", "topology=veth,two_bridges", "slices=1", "whole_runs=0", *SHORT)
+    words = ("jumbo", "topology=veth,two_bridges", "slices=1", "whole_runs=0", "placement=scheduler", *SHORT)
     rows, text = run(python, tmp_path / "run", *words)
     assert {(row["mtu_bytes"], row["arm"]) for row in rows} == {
         (mtu, arm) for mtu in (1500, 9000) for arm in ("veth", "veth (again)", "two_bridges")

@@ -104,8 +104,14 @@ def test_too_few_sizes_and_incomplete_rounds() -> None:
 def test_fragmentation_and_segmentation_words() -> None:
     rows = synthetic_packet_sizes.rows(lost=0.3)
     text = " ".join(packet_size.transport(rows))
-    for words in ("1472 bytes unfragmented", "2 of 1473 bytes, 3 of 4000 bytes, 11 of 16000 bytes, 45 of 65507 bytes",
-                  "counted the computed number", "lost at 30 of 30 points", "tx-udp-segmentation on"):  # fmt: skip
+    for words in (
+        "1472 bytes unfragmented",
+        "2 fragments for 1473 bytes, 3 fragments for 4000 bytes",
+        "45 fragments for 65507 bytes",
+        "counted the computed number",
+        "lost at 30 of 30 points",
+        "tx-udp-segmentation on",
+    ):
         assert words in text
     assert "the sender, one process, is the limit" not in text
     whole = synthetic_packet_sizes.rows(mtu_bytes=65535)
