@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from typing import NamedTuple
 
@@ -30,7 +31,8 @@ PROGRAMS = {
     "tc": Program("no queueing discipline can be set", "iproute2", "iproute-tc"),
     "unshare": Program("no experiment, because each has namespaces of its own", "util-linux"),
     "tcpdump": Program("captures cannot be viewed by hand; labkit itself does not need it", "tcpdump"),
-    "nft": Program("no packet filter can be loaded from a file", "nftables"),
+    "nft": Program("no change by nftables or conntrack, no packet generator (throughput, ovs_test_plan,"
+                   " monitor_cost), and no TRex server of labkit's own", "nftables"),
     "perf": Program("no profiles and no counters on the command line", "linux-perf", "perf", "perf"),
     "bpftrace": Program("no one-line BPF programs", "bpftrace"),
     "kprobe-perf": Program("no calls of a kernel function (observe=kprobe)", "perf-tools-unstable", None, None),
@@ -39,8 +41,7 @@ PROGRAMS = {
     "dumpcap": Program("the experiment monitor_cost lacks this reader", "wireshark-common",
                        "wireshark-cli", "wireshark-cli"),
     "qemu-system-x86_64": Program("no guests, and no other kernel than this one", "qemu-system-x86"),
-    "virtiofsd": Program("a guest cannot share this machine's files",
-                         "virtiofsd (before Debian 13: qemu-system-common)", "virtiofsd", "virtiofsd"),
+    "virtiofsd": Program("no lab VM (where=vm:KERNEL)", "virtiofsd"),
     "busybox": Program("no lab VM, no guest, and no address by DHCP", "busybox-static", "busybox", "busybox"),
     "modprobe": Program("the modules of a lab VM's kernel are not found", "kmod"),
     "depmod": Program("no kernel can be put into labkit's store", "kmod"),
@@ -53,6 +54,8 @@ PROGRAMS = {
     "runc": Program("OCI containers need crun", "runc"),
     "ssh": Program("no experiment on other machines", "openssh-client", "openssh-clients", "openssh"),
 }  # fmt: skip
+# Earlier releases of Debian and Ubuntu have these programs in another package: name, first release without that, package.
+EARLIER = {"virtiofsd": ({"debian": 13, "ubuntu": 24}, "qemu-system-common")}
 
 
 def install(*names: str) -> str:
@@ -60,15 +63,29 @@ def install(*names: str) -> str:
     managers = ["apt"] if shutil.which("apt-get") else ["dnf", "pacman"]
     ways = []
     for manager in managers:
-        packages = [_package(PROGRAMS[name], manager) for name in names]
+        packages = [_package(name, manager) for name in names]
         if None not in packages:
             ways.append(f"{MANAGERS[manager]} {' '.join(dict.fromkeys(filter(None, packages)))}")
     return " or ".join(ways) or "install it from source, because dnf and pacman have no package of it"
 
 
-def _package(program: Program, manager: str) -> str | None:
-    package: str | None = getattr(program, manager)
-    return program.apt if package == "" else package
+def _package(name: str, manager: str) -> str | None:
+    program = PROGRAMS[name]
+    if manager == "apt" and name in EARLIER:
+        since, package = EARLIER[name]
+        return package if _older_than(since) else program.apt
+    named: str | None = getattr(program, manager)
+    return program.apt if named == "" else named
+
+
+def _older_than(releases: dict[str, int]) -> bool:
+    """Return whether this system is a release before the one that is named for it. An unknown system is a new one."""
+    try:
+        system = platform.freedesktop_os_release()
+    except OSError:
+        return False
+    number = system.get("VERSION_ID", "").partition(".")[0]
+    return number.isdecimal() and int(number) < releases.get(system["ID"], 0)
 
 
 def missing(argv0: str, how: str = "is not here") -> str:
