@@ -54,7 +54,7 @@ PROGRAMS = {
     "runc": Program("OCI containers need crun", "runc"),
     "ssh": Program("no experiment on other machines", "openssh-client", "openssh-clients", "openssh"),
 }  # fmt: skip
-# Earlier releases of Debian and Ubuntu have these programs in another package: name, first release without that, package.
+# Earlier releases have these programs in another package: name, first release with a package of its own, package before.
 EARLIER = {"virtiofsd": ({"debian": 13, "ubuntu": 24}, "qemu-system-common")}
 
 

@@ -10,7 +10,8 @@ is the first cause. Between two runs, every interval includes the run-to-run var
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ NETWORK_FILE = (
     "FILE.yaml"  # in a command: the file of a network of one's own; a row has only the network's name
 )
 LEAST_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
+_DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
 
 
 @dataclass(frozen=True)
@@ -292,17 +294,36 @@ def _code_of_change(of: Evidence, settings: Sequence[Setting]) -> causes.Cause |
 def _code_words(of: Evidence, code: causes.Cause) -> str:
     """Return `page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of … (in
     get_page_from_freelist)`."""
-    size = Estimate(code.left_s, code.right_s, code.difference_s, (code.high_s - code.low_s) / 2, code.p)
-    place = f"{code.function}{f' below {code.callers[0]}' if code.callers else ''}"
-    several = code.path is not None and code.path.plural
-    verb = ("cost" if code.difference_s > 0 else "save") + "s" * (not several)
-    added = " more" if code.change == "changed" and code.difference_s > 0 else ""
+    place = _place(code)
     what = {
         "new": f"new code path {place}",
         "gone": f"code path no longer used: {place}",
         "changed": f"in {place}",
     }[code.change]
-    return f"{code.name} {verb} {_amount(size)}{added} {_per(of)}{_share(size, of)} ({what})"
+    return f"{_cost_words(of, code)} ({what})"
+
+
+def _cost_words(of: Evidence, code: causes.Cause) -> str:
+    """Return `page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of the difference`."""
+    size = Estimate(code.left_s, code.right_s, code.difference_s, (code.high_s - code.low_s) / 2, code.p)
+    several = code.path is not None and code.path.plural
+    verb = ("cost" if code.difference_s > 0 else "save") + "s" * (not several)
+    added = " more" if code.change == "changed" and code.difference_s > 0 else ""
+    return f"{code.name} {verb} {_amount(size)}{added} {_per(of)}{_share(size, of)}"
+
+
+def _place(code: causes.Cause) -> str:
+    return f"{code.function}{f' below {code.callers[0]}' if code.callers else ''}"
+
+
+def _place_words(code: causes.Cause) -> str:
+    """Return the sentence about the functions of a cause."""
+    start = {
+        "new": "The code path is new:",
+        "gone": "The code path is no longer used:",
+        "changed": "The function is",
+    }
+    return f"{start[code.change]} {_place(code)}"
 
 
 def _frames_words(of: Evidence) -> str | None:
@@ -411,6 +432,28 @@ def _short(setting: Setting) -> str:
     return setting.name
 
 
+def _values(setting: Setting) -> tuple[str, str]:
+    """Return both values for a sentence, without digests unless only these differ."""
+    left, right = (_DIGEST.sub("", value) for value in (setting.left, setting.right))
+    return (left, right) if left != right else (setting.left, setting.right)
+
+
+def _places(setting: Setting) -> str:
+    return "" if "machine" in setting.places else ", ".join(setting.places)
+
+
+def _setting_words(setting: Setting) -> str:
+    """Return `sysctl net.core.x (client, server: 0 → 1)`."""
+    places, (left, right) = _places(setting), _values(setting)
+    return f"{setting.name} ({f'{places}: ' if places else ''}{left} → {right})"
+
+
+def _change_words(setting: Setting) -> str:
+    """Return `sysctl net.core.x (server) from 0 to 1`."""
+    places, (left, right) = _places(setting), _values(setting)
+    return f"{setting.name}{f' ({places})' if places else ''} from {left} to {right}"
+
+
 def _foreign_words(of: Evidence) -> str:
     shares = of.foreign
     at = 1 if shares.right >= shares.left else 0
@@ -472,16 +515,22 @@ def _share(size: Estimate, of: Evidence) -> str:
 
 
 def _caveat(of: Evidence) -> str:
-    """Return what weakens a claim, to end its sentence with."""
-    lines = []
-    if _disturbed(of):
-        if max(of.foreign.left, of.foreign.right) >= DISTURBED_SHARE:
-            lines.append(f"{_foreign_words(of)}, so the size is less certain")
-        else:
-            lines.append(
-                f"the hypervisor took {units.percent(max(of.steal))} of the CPU time, so the size is less certain"
-            )
-    return f" ({'; '.join(lines)})" if lines else ""
+    """Return the sentence about what weakens a claim, or an empty text."""
+    if not _disturbed(of):
+        return ""
+    if max(of.foreign.left, of.foreign.right) >= DISTURBED_SHARE:
+        return f"{_capital(_foreign_words(of))}, so the size is less certain"
+    return f"The hypervisor took {units.percent(max(of.steal))} of the CPU time, so the size is less certain"
+
+
+def _joined(sentences: Iterable[str]) -> str:
+    """Join sentences; the last one has no full stop, like every `Conclusion.sentence`."""
+    return ". ".join(filter(None, sentences))
+
+
+def _in_all(whole: str) -> str:
+    """Return the sentence about the total difference, or an empty text."""
+    return f"In all, {whole}" if whole else ""
 
 
 # Conclusions
@@ -496,15 +545,13 @@ def _concluded(of: Evidence, candidates: list[Candidate]) -> Conclusion:
         (one for one in order if one is not disturbance and _names(of, one, disturbance is not None)), None
     )
     if best is not None:
-        sentence = _claim(of, best) + _caveat(of)
-        # The name of a function or a setting keeps its case.
-        named_sides = best.settings and sentence.startswith(best.settings[0].name)
-        own = bool(named_sides) or (best.cause is not None and best.cause.path is None)
-        result = Conclusion(sentence if own else _capital(sentence), best.name, True)
+        sentence = _joined([*_claim(of, best), _caveat(of)])
+        named = best.cause is not None and best.cause.path is None  # the name of a function keeps its case
+        result = Conclusion(sentence if named else _capital(sentence), best.name, True)
         order = [best, *(one for one in order if one is not best)]
     elif disturbance is not None:
         result = Conclusion(
-            _capital(f"{disturbance.evidence[0][1]}, so no other cause is named{_besides(of)}"),
+            _joined([_capital(f"{disturbance.evidence[0][1]}, so no other cause is named"), _besides(of)]),
             "foreign load",
             False,
         )
@@ -550,39 +597,55 @@ def _names(of: Evidence, one: Candidate, disturbed: bool) -> bool:
     return _effect(of) and not _disturbed(of) and of.apart is None
 
 
-def _claim(of: Evidence, best: Candidate) -> str:
+def _claim(of: Evidence, best: Candidate) -> Iterator[str]:
+    """Yield the sentences of a claim. The first names the cause, with its size if that is known."""
     code, whole = best.cause, _difference(of)
     setting = best.settings[0] if best.settings else None
     if of.apart is None and setting is not None and setting.parameters and best.size is None:
-        return _claim_of_change(of, best)
+        yield from _claim_of_change(of, best)
+        return
     more = f" (and {units.many(len(best.settings) - 1, 'more setting')})" if len(best.settings) > 1 else ""
-    sole = "the only known difference between the sides" if _only(of, best) else "the first suspect"
+    sole = "The only known difference between the sides" if _only(of, best) else "The first suspect"
+    named = _setting_words(setting) + more if setting is not None else ""
     if code is not None:
-        named = setting.words + more if setting is not None and not setting.parameters else ""
-        tail = f"; {whole}" if whole else ""
+        known = setting if setting is not None and not setting.parameters else None
         # What was added, such as a BPF program, is known by its code path. A setting that changed is known by its name.
-        if named and setting is not None and ABSENT not in (setting.left, setting.right):
-            return f"{named} is {sole}: {_code_words(of, code)}{tail}"
-        return f"{_code_words(of, code)}{f'; it is {named}' if named else ''}{tail}"
-    if setting is not None:
-        inner = ""
+        by_name = known is not None and ABSENT not in (known.left, known.right)
+        yield f"{sole} is {named}: {_cost_words(of, code)}" if by_name else _cost_words(of, code)
+        yield _place_words(code)
+        if known is not None and not by_name:
+            yield f"It is explained by {named}"
+        yield _in_all(whole)
+    elif setting is not None:
+        yield f"{sole} is {named}{f': {whole}' if whole else ''}"
         if best.size is not None and best.size.certain:
-            inner = f"; {best.evidence[-1][1]}{_share(best.size, of)}"
-        return f"{setting.words}{more} is {sole}, and {whole or 'its code differs'}{inner}"
-    if best.size is not None and best.name.endswith("lost"):
+            where, _, size = best.evidence[-1][1].partition(": ")
+            yield f"The CPU time of {where} differs by {size}{_share(best.size, of)}"
+    elif best.size is not None and best.name.endswith("lost"):
         made = f"{_amount(best.size)} {_per(of)}{_share(best.size, of)}"
-        return f"{best.name}: {best.evidence[0][1]}, which costs {made}; {whole}"
-    return f"{best.name}: {best.evidence[0][1]}; {whole}"
+        yield f"{best.name}: {best.evidence[0][1]}, which costs {made}"
+        yield _in_all(whole)
+    else:
+        yield f"{best.name}: {best.evidence[0][1]}"
+        yield _in_all(whole)
 
 
-def _claim_of_change(of: Evidence, best: Candidate) -> str:
-    """Return the claim about two arms of one run whose parameters differ: the effect, and the code that has it."""
+def _claim_of_change(of: Evidence, best: Candidate) -> Iterator[str]:
+    """Yield the sentences about two arms of one run whose parameters differ: the code through which the change acts,
+    and the total effect."""
     parameters = [one for one in best.settings if one.parameters]
     more = f" (and {units.many(len(parameters) - 1, 'more setting')})" if len(parameters) > 1 else ""
-    result = [_difference(of)] if _effect(of) else []
-    result += [_code_words(of, best.cause)] if best.cause is not None else []
-    result += [frames] if (frames := _frames_words(of)) is not None else []
-    return f"{parameters[0].words}{more} is the cause: {'; '.join(result)}"
+    start = f"The cause is the change of {_change_words(parameters[0])}{more}: "
+    whole = _difference(of)
+    if best.cause is not None:
+        yield start + _cost_words(of, best.cause)
+        yield _place_words(best.cause)
+        yield _in_all(whole)
+    else:
+        yield start + whole
+    frames = of.frames_per_work
+    if frames is not None and _frames_words(of) is not None:
+        yield f"Each gigabyte that arrived had {frames.right:,.3g} frames instead of {frames.left:,.3g}"
 
 
 def _only(of: Evidence, best: Candidate) -> bool:
@@ -592,17 +655,20 @@ def _only(of: Evidence, best: Candidate) -> bool:
 def _besides(of: Evidence) -> str:
     """Return the setting that also differs and whose effect cannot be judged, or an empty text."""
     differ = [one for one in of.settings if one.relevant and not one.parameters]
-    return f"; {differ[0].words} also differs, and its effect cannot be separated" if differ else ""
+    words = _setting_words(differ[0]) if differ else ""
+    return f"The setting {words} also differs, and its effect cannot be separated" if differ else ""
 
 
 def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
     """Return a conclusion that names no cause but states what is known."""
     differ = [one for one in of.settings if one.relevant and (of.apart is None or not one.parameters)]
-    weak = f"; {_foreign_words(of)}" if _disturbed(of) else ""
+    weak = _capital(_foreign_words(of)) if _disturbed(of) else ""
     if _effect(of):
-        runs = " of two runs at different times" if of.apart is not None else ""
-        text = f"No cause is named: {_difference(of)}, but no setting differs and no code path stands out{runs}{weak}"
-        return Conclusion(text, None, not _disturbed(of) and of.apart is None)
+        runs = " between two runs at different times" if of.apart is not None else ""
+        text = (
+            f"No cause is named: {_difference(of)}, but no setting differs and no code path stands out{runs}"
+        )
+        return Conclusion(_joined([text, weak]), None, not _disturbed(of) and of.apart is None)
     if differ:
         first = next((one for one in order if one.settings and one.settings[0] in differ), None)
         setting = first.settings[0] if first is not None else differ[0]
@@ -616,10 +682,13 @@ def _withheld(of: Evidence, order: list[Candidate]) -> Conclusion:
         else:
             bound, where = max(abs(of.split.total.low), abs(of.split.total.high)), ""
         verb, whose = ("differ", "their") if more else ("differs", "its")
-        text = f"{setting.words}{more} {verb}; {whose} cost{where} is below {seconds(bound)} {_per(of)}"
-        return Conclusion(f"{text}: no effect was seen{weak}", setting.name, False)
+        text = (
+            f"The setting {_setting_words(setting)}{more} {verb}, but no effect was seen: {whose} cost{where} is below"
+            f" {seconds(bound)} {_per(of)}"
+        )
+        return Conclusion(_joined([text, weak]), setting.name, False)
     text = f"No difference between {of.names[1]} and {of.names[0]} was seen: no setting differs, and {_bounds(of)}"
-    return Conclusion(f"{text}{weak}", None, False)
+    return Conclusion(_joined([text, weak]), None, False)
 
 
 def _capital(text: str) -> str:
@@ -640,9 +709,9 @@ def _notes(of: Evidence) -> Iterator[str]:
         )
     elif of.apart is not None:
         yield (
-            "Two runs, measured at different times: each interval includes what two runs of the same differ by, taken"
-            f" to be {units.percent(BETWEEN_SHARE)} of a cost (standard deviation), because a single run a side does"
-            " not show it. Name several runs of a side as RUN+RUN, or measure both as arms of one run."
+            "Two runs of one arm also differ. With one run per side labkit assumes"
+            f" {units.percent(BETWEEN_SHARE)} of the cost for this (standard deviation), and every interval includes it."
+            " Name several runs of a side as RUN+RUN, or measure both as arms of one run."
         )
     if _disturbed(of):
         yield f"Disturbed: {_foreign_words(of)}."

@@ -65,7 +65,9 @@ def test_package_of_virtiofsd_is_that_of_the_release(
 
 
 def test_remedies_can_be_pasted_into_a_shell() -> None:
-    words = [word for program in packages.PROGRAMS.values() for word in (program.apt, program.dnf, program.pacman)]
+    words = [
+        word for program in packages.PROGRAMS.values() for word in (program.apt, program.dnf, program.pacman)
+    ]
     words += [package for _, package in packages.EARLIER.values()]
     assert all(re.fullmatch(r"[a-z0-9.+-]*", word) for word in words if word is not None)
 
