@@ -131,7 +131,7 @@ class Run:
             try:
                 display(self.why(str(arm)))
             except BadInput as error:
-                display(Markdown(f"*Nothing can be said about {arm}: {error}.*"))
+                display(Markdown(f"*{arm} is not explained: {error}.*"))
 
     def source_lines(self, function: str) -> pd.DataFrame:
         """Return the source lines in which a function spent its time, for each arm (`flame.source_lines.lines`).
@@ -344,7 +344,7 @@ def three_flows(topology: str, endpoint: str, interface: str) -> tuple[live.Live
         try:
             net = live.build(name, pairs=3, endpoint=kind)
         except (Unsupported, Failed) as error:
-            display(Markdown(f"*Not {name} with endpoint={kind}: {error}.*"))
+            display(Markdown(f"*{name} with endpoint={kind} cannot be built here: {error}.*"))
             continue
         for client, server in net.state.pairs:
             listening = net.endpoints[server.name].start("iperf3", "-s", "-1", "--forceflush")
@@ -426,7 +426,7 @@ def possible_observers(names: str | Sequence[str]) -> list[str]:
             registry.TABLE[name].check(experiments.DatapathParameters())
             possible.append(name)
         except (Unsupported, Failed) as error:
-            display(Markdown(f"*Without `{name}`: {error}.*"))
+            display(Markdown(f"*`{name}` is left out: {error}.*"))
     return possible
 
 

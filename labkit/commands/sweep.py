@@ -44,7 +44,8 @@ JSON = {
     "verdicts": "a list, a line for each topology and point: the columns by which points differ (`group` and `host`"
     " in docs/ROWS.md), `topology`, `baseline`, `ratio` with its 95 % interval `low` to `high`, `n_count` and"
     " `rounds_count`, `how` (the estimator), `word` (the verdict), `sentence`; `control_…` of the baseline against"
-    " itself, `whole_…` of whole runs; `disagree`: slices and whole runs do; `vetoed`: by the control",
+    " itself, `whole_…` of whole runs; `disagree`: true if set-ups disagree, so that the interval is over set-ups;"
+    " `vetoed`: true if the baseline differs from itself (99 % interval)",
     "doubts": "sentences",
 }
 

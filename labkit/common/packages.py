@@ -26,15 +26,17 @@ class Program(NamedTuple):
 PROGRAMS = {
     "iperf3": Program("no TCP or UDP traffic, so no throughput", "iperf3"),
     "ping": Program("reachability is not checked and latency not measured", "iputils-ping", "iputils", "iputils"),
-    "ethtool": Program("rows lack the offloads, so arms are not compared in them", "ethtool"),
+    "ethtool": Program("rows have no offloads, so labkit does not notice when arms differ in them; no change by"
+                       " offload", "ethtool"),
     "ip": Program("`labkit shell` cannot show the network, and rows lack the qdisc", "iproute2", "iproute"),
     "tc": Program("no queueing discipline can be set", "iproute2", "iproute-tc"),
     "unshare": Program("no experiment, because each has namespaces of its own", "util-linux"),
     "tcpdump": Program("captures cannot be viewed by hand; labkit itself does not need it", "tcpdump"),
     "nft": Program("no change by nftables or conntrack, no packet generator (throughput, ovs_test_plan,"
                    " monitor_cost), and no TRex server of labkit's own", "nftables"),
-    "perf": Program("no profiles and no counters on the command line", "linux-perf", "perf", "perf"),
-    "bpftrace": Program("no one-line BPF programs", "bpftrace"),
+    "perf": Program("no profiles (observe=perf_record, perf_stat), so `labkit why` names no cause", "linux-perf",
+                    "perf", "perf"),
+    "bpftrace": Program("no times of functions (observe=function_times) on kernels without function_graph", "bpftrace"),
     "kprobe-perf": Program("no calls of a kernel function (observe=kprobe)", "perf-tools-unstable", None, None),
     "tshark": Program("captures cannot be analysed in depth by hand, and monitors have no display filter", "tshark",
                       "wireshark-cli", "wireshark-cli"),
@@ -50,11 +52,11 @@ PROGRAMS = {
     "chromium": Program("figures are HTML only, not PNG and SVG", "chromium"),
     "docker": Program("no Docker containers as endpoints", "docker.io", "moby-engine", "docker"),
     "podman": Program("no Podman containers as endpoints", "podman"),
-    "crun": Program("OCI containers need runc", "crun"),
-    "runc": Program("OCI containers need crun", "runc"),
+    "crun": Program("no containers (endpoint=container), unless runc is there", "crun"),
+    "runc": Program("no containers (endpoint=container), unless crun is there", "runc"),
     "ssh": Program("no experiment on other machines", "openssh-client", "openssh-clients", "openssh"),
 }  # fmt: skip
-# Earlier releases have these programs in another package: name, first release with a package of its own, package before.
+# Programs that earlier releases have in another package: the first releases that do not, and that package.
 EARLIER = {"virtiofsd": ({"debian": 13, "ubuntu": 24}, "qemu-system-common")}
 
 
@@ -88,7 +90,7 @@ def _older_than(releases: dict[str, int]) -> bool:
     return number.isdecimal() and int(number) < releases.get(system["ID"], 0)
 
 
-def missing(argv0: str, how: str = "is not here") -> str:
+def missing(argv0: str, how: str = "is not installed") -> str:
     """Return one sentence about a program that is missing: what is lost, and how it is installed."""
     name = os.path.basename(argv0)
     if name not in PROGRAMS:

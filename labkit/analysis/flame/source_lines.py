@@ -26,7 +26,7 @@ def lines(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
     Unsupported without perf or without the function's debug symbols.
     """
     if not re.fullmatch(r"[\w.:~<>-]+", function) or function.startswith("-"):
-        raise BadInput(f"{function[:60]!r} is no name of a function, for example ip_rcv")
+        raise BadInput(f"{function[:60]!r} is not a function name: write one, for example ip_rcv")
     files = [(arm, path) for arm, path in _kept(profiles) if path.is_file()]
     if not files:
         raise BadInput(

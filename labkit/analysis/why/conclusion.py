@@ -710,8 +710,8 @@ def _notes(of: Evidence) -> Iterator[str]:
     elif of.apart is not None:
         yield (
             "Two runs of one arm also differ. With one run per side labkit assumes"
-            f" {units.percent(BETWEEN_SHARE)} of the cost for this (standard deviation), and every interval includes it."
-            " Name several runs of a side as RUN+RUN, or measure both as arms of one run."
+            f" {units.percent(BETWEEN_SHARE)} of the cost for this (standard deviation), and includes it in every"
+            " interval. Name several runs of a side as RUN+RUN, or measure both as arms of one run."
         )
     if _disturbed(of):
         yield f"Disturbed: {_foreign_words(of)}."

@@ -16,8 +16,8 @@ from labkit.common.errors import BadInput
 NOTHING = "No measurement compares the two sides."
 TWO_RUNS = "Speeds of different {} are not compared between two runs: measure them in one run."
 NO_CONTROL = (
-    "This is not a verdict: each round sets a point up once, so the difference between two set-ups of one point is"
-    " unknown (two points have no A/A control)."
+    "This is not a verdict: no round measured a point twice (two points have no A/A control), so the noise between"
+    " set-ups is unknown."
 )
 CONTROL = (
     "The A/A control of the profiles, {}, was measured in the set-up of the left side. The spread between rounds"

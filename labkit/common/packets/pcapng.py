@@ -25,7 +25,7 @@ _packet = struct.Struct(
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame as one hop saw it. `data` may be its beginning; `length_bytes` is of the whole. `comment`: a text for
+    """A frame as one hop saw it. `data` may be cut off; `length_bytes` is the whole length. `comment`: a text for
     people, where the file has one."""
 
     hop: str

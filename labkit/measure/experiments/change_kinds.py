@@ -226,7 +226,7 @@ class Conntrack(Nftables):
 
     def check(self, options: Mapping[str, Any]) -> None:
         if dict(options) != {"state": "on"}:
-            raise BadInput("conntrack takes on: without it the namespaces of a topology track no connections")
+            raise BadInput("conntrack has one value, on: write `conntrack on`")
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         run_checked(

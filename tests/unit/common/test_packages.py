@@ -21,8 +21,8 @@ def without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_apt")
 def test_without_apt_two_package_managers_are_named() -> None:
     assert packages.missing("/usr/bin/perf") == (
-        "the program /usr/bin/perf is not here (without it: no profiles and no counters on the command line):"
-        " dnf install perf or pacman -S perf"
+        "the program /usr/bin/perf is not installed (without it: no profiles (observe=perf_record, perf_stat), so"
+        " `labkit why` names no cause): dnf install perf or pacman -S perf"
     )
     assert packages.install("ping", "ip", "nft") == (
         "dnf install iputils iproute nftables or pacman -S iputils iproute2 nftables"
@@ -36,7 +36,7 @@ def test_with_apt_its_command_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     apt.touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert packages.install("ping", "ip") == "apt install iputils-ping iproute2"
-    assert packages.missing("nonsense") == "the program nonsense is not here: install it"
+    assert packages.missing("nonsense") == "the program nonsense is not installed: install it"
 
 
 @pytest.mark.parametrize(

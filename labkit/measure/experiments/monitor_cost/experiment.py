@@ -55,10 +55,10 @@ UNUSED = (
 
 HELP = {
     **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
-    **dict.fromkeys(UNUSED, "not used: arms are readers, and the load is of frames at a rate"),
+    **dict.fromkeys(UNUSED, "not used: see readers, loads and frame_bytes"),
     "topology": "the one topology whose server's interface is watched",
     "endpoint": "where programs run: namespace or container",
-    "readers": f"who watches: {', '.join(READERS)}; none is always measured, as the baseline",
+    "readers": f"who watches: {', '.join(READERS)}; the run without a reader is always measured, as the baseline",
     "loads": f"rates of frames that are offered: 10kpps, 100Mbit/s …, or {MOST} (what the machine can do)",
     "flows": "numbers of flows; readers select one of them",
     "frame_bytes": "size of a frame with FCS, 64 to 9018",
@@ -101,7 +101,8 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
         super().check()
         if self.endpoint[0] in ("guest", "shared_guest"):
             raise BadInput(
-                f"endpoint={self.endpoint[0]}: the packet generator sends from this kernel: take namespace or container"
+                f"the packet generator cannot run in a guest (endpoint={self.endpoint[0]}): use endpoint=namespace or"
+                " endpoint=container"
             )
         packet_generator.check_mix(self.mix, self.mtu_bytes)
 

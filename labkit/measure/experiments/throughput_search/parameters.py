@@ -96,7 +96,8 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         for name in self.endpoint:
             if name in ("guest", "shared_guest"):
                 raise BadInput(
-                    f"endpoint={name}: the packet generator sends from this kernel: use namespace or container"
+                    f"the packet generator cannot run in a guest (endpoint={name}): use endpoint=namespace or"
+                    " endpoint=container"
                 )
         for frame in self.frame_bytes:
             for flows in self.flows:

@@ -117,7 +117,8 @@ def connected(parameters: OnServer, run_context: RunContext, arm: Arm, mode: str
     if parameters.server is not None:
         if run_context.trex_fd is None:
             raise Failed(
-                "labkit has not started TRex's client, which should not happen: tell labkit's authors"
+                "labkit has not started TRex's client. This is a fault of labkit: report it with the command that you"
+                " ran"
             )
         client = Client(run_context.trex_fd, parameters.address, parameters.ports)
         try:

@@ -65,7 +65,7 @@ def test_missing_debug_symbols_are_one_sentence(tmp_path: Path, printed: list[li
 
 @pytest.mark.parametrize(
     ("kept", "function", "why"),
-    [(0, "spin", "no perf.data was kept"), (1, "--input=/etc/passwd", "is no name of a function")],
+    [(0, "spin", "no perf.data was kept"), (1, "--input=/etc/passwd", "is not a function name")],
 )
 def test_bad_questions(tmp_path: Path, kept: int, function: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
