@@ -16,7 +16,7 @@ class Program(NamedTuple):
     "" is the same name as in Debian, None means that there is no package.
     """
 
-    lost: str
+    without_it: str
     apt: str
     dnf: str | None = ""
     pacman: str | None = ""
@@ -95,4 +95,4 @@ def missing(argv0: str, how: str = "is not installed") -> str:
     name = os.path.basename(argv0)
     if name not in PROGRAMS:
         return f"the program {argv0} {how}: install it"
-    return f"the program {argv0} {how} (without it: {PROGRAMS[name].lost}): {install(name)}"
+    return f"the program {argv0} {how} (without it: {PROGRAMS[name].without_it}): {install(name)}"

@@ -158,7 +158,7 @@ COLUMNS: tuple[Column, ...] = (
     *_columns(
         "monitor_cost",
         "parametrises",
-        ("load_pps", "1/s", "number", "frames per second as requested; null: as many as the machine can do"),
+        ("load_pps", "1/s", "number", "the parameter loads, in frames per second; null: as many as possible"),
         use="group",
     ),
     *_columns(
@@ -294,8 +294,8 @@ COLUMNS: tuple[Column, ...] = (
         "throughput",
         "measures",
         ("frame_bytes", "byte", "number", "the mean frame length; headers: the frame without the tunnel"),
-        ("requested_pps", "1/s", "number", "frames per second that the trial requested; null: as many as possible"),
-        ("offered_pps", "1/s", "number", "frames per second that the generator offered"),
+        ("requested_pps", "1/s", "number", "frames per second that the generator was to send; null: as many as it can"),
+        ("offered_pps", "1/s", "number", "frames per second that the generator really offered: offered_count divided by the time"),
         ("offered_count", "1", "integer", "frames that the generator offered to the first hop"),
         ("received_frames_count", "1", "integer", "frames of the trial that arrived"),
         ("received_by", "", "object", "frames of the trial that arrived, by receiver"),

@@ -127,7 +127,7 @@ def all_findings(
     rows: pd.DataFrame, curves: Sequence[Curve], profiles: pd.DataFrame | None = None
 ) -> list[str]:
     """Return all findings."""
-    shown = cost_model.distinct(curves)
+    shown = cost_model.without_proportional_time(curves)
     lines = [*transport(rows), *same_costs(curves), *fits(shown), *differences(shown)]
     return lines if profiles is None or not len(profiles) else [*lines, *functions(profiles)]
 

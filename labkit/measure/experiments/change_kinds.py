@@ -23,8 +23,8 @@ from labkit.measure.experiments.change_kind import (
     State,
     digest,
     no_guest,
+    output_or_raise,
     refused,
-    run_checked,
     text_options,
 )
 from labkit.system import machine, netlink, process
@@ -195,7 +195,7 @@ class Nftables(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("nftables", place)
-        listed = run_checked(place.program("nft", "list", "ruleset"), "nftables")
+        listed = output_or_raise(place.program("nft", "list", "ruleset"), "nftables")
         rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
         return {
             "nftables ruleset": f"{rules} lines of rules, {digest(listed.encode())[:19]}"
@@ -204,7 +204,7 @@ class Nftables(Kind):
         }
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        run_checked(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
+        output_or_raise(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
 
 
 class Conntrack(Nftables):
@@ -229,7 +229,7 @@ class Conntrack(Nftables):
             raise BadInput("conntrack has one value, on: write `conntrack on`")
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        run_checked(
+        output_or_raise(
             place.program("nft", "-f", "-", text=self.RULES),
             "connection tracking by nftables",
             ("no such file",),
@@ -261,7 +261,7 @@ class Rules(Nftables):
         ]
         chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
         text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
-        run_checked(
+        output_or_raise(
             place.program("nft", "-f", "-", text=text),
             f"{options['count']} nftables rules",
             ("no such file",),
@@ -296,7 +296,7 @@ class Offload(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = ", ".join(f"{name} {value}" for name, value in options.items())
-        run_checked(
+        output_or_raise(
             place.program("ethtool", "-K", place.interface, *words),
             f"offload {report} of {place}",
             ("could not change",),
@@ -329,7 +329,9 @@ class Counts(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest(self._name, place)
-        text = run_checked(place.program("ethtool", self._get, place.interface), f"{self._name} of {place}")
+        text = output_or_raise(
+            place.program("ethtool", self._get, place.interface), f"{self._name} of {place}"
+        )
         current = text.partition("Current hardware settings:")[2]
         return {
             f"{self._name} {name.strip().lower()}": value.strip()
@@ -340,7 +342,7 @@ class Counts(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = f"{self._name} {' '.join(words)} of {place}"
-        run_checked(place.program("ethtool", self._put, place.interface, *words), report)
+        output_or_raise(place.program("ethtool", self._put, place.interface, *words), report)
 
 
 class Mtu(Kind):
@@ -390,7 +392,7 @@ class Qdisc(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("qdisc", place)
-        shown = run_checked(
+        shown = output_or_raise(
             place.program("tc", "qdisc", "show", "dev", place.interface), f"queueing disciplines of {place}"
         )
         lines = [line for line in shown.splitlines() if " clsact " not in line and " ingress " not in line]
@@ -399,7 +401,7 @@ class Qdisc(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = options["words"].split()
-        run_checked(
+        output_or_raise(
             place.program("tc", "qdisc", "replace", "dev", place.interface, "root", *words),
             f"qdisc {options['words']}",
             ("qdisc not found", "no such file"),
@@ -437,7 +439,7 @@ class Filter(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         _clsact(place, options["way"])
-        run_checked(
+        output_or_raise(
             place.program(
                 "tc", "filter", "add", "dev", place.interface, options["way"], *options["words"].split()
             ),
@@ -451,7 +453,7 @@ def _clsact(place: Place, way: str) -> None:
         return
     ended = place.program("tc", "qdisc", "add", "dev", place.interface, "clsact")
     if "exclusivity flag on" not in ended.stderr.lower() and "file exists" not in ended.stderr.lower():
-        run_checked(ended, "clsact, the place for filters", ("no such file",))
+        output_or_raise(ended, "clsact, the place for filters", ("no such file",))
 
 
 def _filters(place: Place, way: str) -> str:
@@ -530,14 +532,14 @@ class Xdp(Bpf):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("xdp", place)
         [link] = json.loads(
-            run_checked(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
+            output_or_raise(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
         )
         program = link.get("xdp", {}).get("prog", {})
         return {"xdp": f"program of tag {program['tag']}" if program.get("tag") else "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         with self._file(options) as path:
-            run_checked(
+            output_or_raise(
                 place.program(
                     "ip", "link", "set", "dev", place.interface, "xdp", "obj", path, "sec", options["section"]
                 ),
@@ -558,7 +560,7 @@ class TcBpf(Bpf):
         _clsact(place, "ingress")
         words = ("bpf", "direct-action", "object-file")
         with self._file(options) as path:
-            run_checked(
+            output_or_raise(
                 place.program(
                     "tc",
                     "filter",
@@ -601,7 +603,7 @@ class Route(Kind):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("route", place)
         version = "-6" if ":" in options["to"] else "-4"
-        listed = run_checked(place.program("ip", version, "route", "show", "table", "main"), "routes")
+        listed = output_or_raise(place.program("ip", version, "route", "show", "table", "main"), "routes")
         return {"routes": " | ".join(line.strip() for line in listed.splitlines())}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
@@ -611,7 +613,7 @@ class Route(Kind):
             if name in options
             for word in (name, str(options[name]))
         ]
-        run_checked(
+        output_or_raise(
             place.program("ip", "route", "add", options["to"], *words, "dev", place.interface),
             f"route to {options['to']}",
         )
@@ -636,13 +638,17 @@ class Neighbour(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("neighbour", place)
-        shown = run_checked(place.program("ip", "neighbour", "show", "dev", place.interface), "neighbours")
+        shown = output_or_raise(
+            place.program("ip", "neighbour", "show", "dev", place.interface), "neighbours"
+        )
         own = [line for line in shown.splitlines() if line.split()[:1] == [options["address"]]]
         return {f"neighbour {options['address']}": " ".join(own).strip() or "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [options["address"], "lladdr", options["mac"], "nud", "permanent", "dev", place.interface]
-        run_checked(place.program("ip", "neighbour", "replace", *words), f"neighbour {options['address']}")
+        output_or_raise(
+            place.program("ip", "neighbour", "replace", *words), f"neighbour {options['address']}"
+        )
 
 
 def _address(kind: str, text: Any, prefix: bool = False) -> None:

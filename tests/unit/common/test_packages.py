@@ -77,7 +77,7 @@ def test_doctor_uses_the_table() -> None:
     shown = {one.name: one for one in tools.tools(dict.fromkeys(tools.TOOLS))}
     assert shown["ping"].remedy == "dnf install iputils or pacman -S iputils"
     for name in tools.TOOLS:
-        assert shown[name].lost == packages.PROGRAMS[name].lost
+        assert shown[name].lost == packages.PROGRAMS[name].without_it
 
 
 def test_debian_names_are_those_that_setup_installs() -> None:

@@ -29,7 +29,7 @@ from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.monitor_cost import readers as reading
-from labkit.measure.experiments.monitor_cost.readers import READERS, WORDS
+from labkit.measure.experiments.monitor_cost.readers import DESCRIPTIONS, READERS
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.throughput_search.conditions import descendants
 from labkit.measure.observers.capture.capture import CapturePoint
@@ -208,7 +208,7 @@ def _measured(
                     of = {arm.label: arm for arm in every}
                     for label in row_columns.order(run_context, 1, number, list(of)):
                         name = of[label].change.name if of[label].change else "none"  # type: ignore[union-attr]
-                        yield context.progress(f"{what}, {load}: {WORDS[name]}", spent_s, total_s)
+                        yield context.progress(f"{what}, {load}: {DESCRIPTIONS[name]}", spent_s, total_s)
                         result.append((load, measure(session, of[label], name, load)))
                         spent_s += _each_s(parameters)
     yield context.rows(point, [_row(parameters, run_context, number, load, one) for load, one in result])
@@ -237,14 +237,14 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
     live = dataclasses.replace(session.live, arm=arm)
     parameters = session.parameters
     try:
-        with reading.reading(reader, session.hop, FIRST_PORT, parameters.sample) as running:
+        with reading.start_reader(reader, session.hop, FIRST_PORT, parameters.sample) as running:
             # Without a reader this process stands in, so that looking costs the same.
             pids = frozenset({running.pid, *descendants(running.pid)} if running.pid else {os.getpid()})
             before, begun_cpu_s = machine.cpu_times(), cpu_s(pids)
             trial = session.trials.trial(parameters.pps(load), float(parameters.duration_s))
             begun = session.sent[0]
             session.sent[0] += trial.offered_count
-            late_s = drained(pids, parameters.patience_s)
+            late_s = wait_until_idle(pids, parameters.patience_s)
             reader_cpu_s = cpu_s(pids) - begun_cpu_s
             used = machine.cpu_times() - before
             counted = running.stop()
@@ -311,7 +311,7 @@ def cpu_s(pids: frozenset[int]) -> float:
     return total / 1e9
 
 
-def drained(pids: frozenset[int], patience_s: float, settle_s: float = SETTLE_S) -> float | None:
+def wait_until_idle(pids: frozenset[int], patience_s: float, settle_s: float = SETTLE_S) -> float | None:
     """Wait `settle_s`, and longer until the reader has handled all.
 
     Returns how long after `settle_s` it was busy; None if it still is.

@@ -57,7 +57,7 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningReader:
     """A reader at work. `pid` is its process, 0 if it has none. `stop` ends it and returns what it counted."""
 
     pid: int
@@ -65,11 +65,11 @@ class Running:
     start_s: float = 0.0
 
 
-Start = Callable[[CapturePoint, int, str], Iterator[Running]]
+Start = Callable[[CapturePoint, int, str], Iterator[RunningReader]]
 
 
 @contextmanager
-def reading(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[Running]:
+def start_reader(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[RunningReader]:
     """Start the reader `name` at an interface; it is ready when the block begins, and gone when the block ends.
 
     port: the source port of the wanted UDP flow. sample: what `monitor_sampled` samples. Raises Unsupported for a
@@ -79,12 +79,12 @@ def reading(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[Ru
         yield running
 
 
-def _nothing(_hop: CapturePoint, _port: int, _sample: str) -> Iterator[Running]:
+def _nothing(_hop: CapturePoint, _port: int, _sample: str) -> Iterator[RunningReader]:
     """Nobody watches: the baseline."""
-    yield Running(0, Counted)
+    yield RunningReader(0, Counted)
 
 
-def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[Running]:
+def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReader]:
     """A packet socket with a filter in the kernel."""
     begun = time.monotonic()
     program = libpcap.compiled(Selection(port=port, protocol="udp").filter(), ETHERNET, SNAP_BYTES)
@@ -101,7 +101,7 @@ def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[Running]:
         forked = process.Forked(work)
     try:
         forked.receive(START_S)
-        yield Running(forked.pid, lambda: _of_socket(forked.stop(STOP_S)), time.monotonic() - begun)
+        yield RunningReader(forked.pid, lambda: _of_socket(forked.stop(STOP_S)), time.monotonic() - begun)
     finally:
         forked.kill()
 
@@ -131,7 +131,7 @@ def _of_socket(line: bytes) -> Counted:
 def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
     """labkit's own monitor. `finds`: it tells the wanted flow from others."""
 
-    def start(hop: CapturePoint, port: int, sample: str) -> Iterator[Running]:
+    def start(hop: CapturePoint, port: int, sample: str) -> Iterator[RunningReader]:
         begun = time.monotonic()
         one = Monitor(hop, request(port, sample))
         start_s = time.monotonic() - begun
@@ -142,21 +142,21 @@ def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
             return Counted(taken, report.dropped_count, taken if finds else None)
 
         try:
-            yield Running(one.pid, stop, start_s)
+            yield RunningReader(one.pid, stop, start_s)
         finally:
             one.kill()
 
     return start
 
 
-def _program(name: str, words: Callable[[str, str, int], list[str]], finds: bool = False) -> Start:
-    """A program that captures; `words` returns its arguments for an interface, a file and the wanted port."""
+def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: bool = False) -> Start:
+    """A program that captures; `arguments` returns them for an interface, a file and the wanted port."""
 
-    def start(hop: CapturePoint, port: int, _sample: str) -> Iterator[Running]:
+    def start(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReader]:
         path = machine.needed(name)
         with TemporaryDirectory(prefix="labkit-") as folder:
             begun = time.monotonic()
-            argv = [*hop.namespace.prefix, path, *words(hop.interface, f"{folder}/packets", port)]
+            argv = [*hop.namespace.prefix, path, *arguments(hop.interface, f"{folder}/packets", port)]
             with process.all_ended([process.Running(argv)]) as [program]:
                 _wait_ready(name, hop, program)
 
@@ -167,7 +167,7 @@ def _program(name: str, words: Callable[[str, str, int], list[str]], finds: bool
                         raise Failed(f"the reader {ended.words()}")
                     return counted(name, ended.stderr, len(ended.stdout.splitlines()) if finds else None)
 
-                yield Running(program.pid, stop, time.monotonic() - begun)
+                yield RunningReader(program.pid, stop, time.monotonic() - begun)
 
     return start
 
@@ -223,7 +223,7 @@ READERS: dict[str, Start] = {
     "monitor_sampled": _monitor(lambda _port, sample: Request(sample=sample), finds=False),
     "monitor_all": _monitor(lambda _port, _sample: Request(), finds=False),
 }  # fmt: skip
-WORDS = {
+DESCRIPTIONS = {
     "none": "nobody (the baseline)",
     "socket": "a bare packet socket with a filter in the kernel (the reference)",
     "tcpdump": "tcpdump writing everything",

@@ -19,7 +19,7 @@ from labkit.measure.traffic.trex.client import Client
 
 OUTSIDE = Arm("outside", "baseline")  # a device that labkit did not build
 START_S = 3.0  # about: of TRex
-OWN = "labkit's own server"
+OWN_SERVER_WORDS = "labkit's own server"
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def connected(parameters: OnServer, run_context: RunContext, arm: Arm, mode: str
             report = own.client.connect(mode, force=False)
             own.announce()
             ends = None if own.adjacent else own.ends
-            yield Device(own.client, OWN, report.version, report.line_bps, ends, one.measured)
+            yield Device(own.client, OWN_SERVER_WORDS, report.version, report.line_bps, ends, one.measured)
 
 
 def failed(

@@ -283,7 +283,7 @@ class Session:
         for place, port in enumerate(self._ports):
             if port not in self._senders:
                 continue
-            program = _flows(field, flows, ends[place], udp_ports)
+            program = _flow_program(field, flows, ends[place], udp_ports)
             streams = [
                 STLStream(
                     packet=STLPktBuilder(
@@ -434,7 +434,7 @@ def _packet(side: int, ends: list[str] | None, size: int, udp_ports: list[int] |
     return head / (b"x" * max(0, size - len(head)))
 
 
-def _flows(field: str, flows: int, ends: list[str], udp_ports: list[int]) -> Any:
+def _flow_program(field: str, flows: int, ends: list[str], udp_ports: list[int]) -> Any:
     """The program that makes so many flows, which differ in this field; None for one flow."""
     from trex.stl.api import STLScVmRaw, STLVmFixIpv4, STLVmFlowVar, STLVmWrFlowVar
 

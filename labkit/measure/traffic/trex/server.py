@@ -30,11 +30,11 @@ from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.client import Address, Client
 from labkit.system import machine, netlink, process, temporary_files
 
-PLACE = "LABKIT_TREX"  # environment variable: the folder of an unpacked TRex release
+ENVIRONMENT_VARIABLE = "LABKIT_TREX"  # environment variable: the folder of an unpacked TRex release
 BINARY = "_t-rex-64"
 MISSING = (
     "unpack a TRex release, for example v3.08 (there is no package), and name its folder:"
-    f" {PLACE}=/path/of/v3.08 in the environment"
+    f" {ENVIRONMENT_VARIABLE}=/path/of/v3.08 in the environment"
 )
 ARGUMENTS = ("--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0")
 LIBRARIES = "so/x86_64:so"  # inside the folder of TRex
@@ -55,7 +55,7 @@ def find(given: str | None = None) -> Path:
 
     Raises Unsupported, with what to do, if there is none.
     """
-    named = given or os.environ.get(PLACE)
+    named = given or os.environ.get(ENVIRONMENT_VARIABLE)
     if named:
         places = [Path(named), Path(named) / "scripts"]
     else:
@@ -173,7 +173,7 @@ def started(
         [space] = stack.enter_context(namespaces(["trex"], family=4))
         space.netlink.do(netlink.set_link(1))
         wires = _wires(pairs)
-        ends = _taken(pairs, wires, space)
+        ends = _move_interfaces(pairs, wires, space)
         ports = [
             Port(end.interface, wire.source_mac, wire.target_mac, wire.source_ip, wire.target_ip)
             for end, wire in zip(ends, wires, strict=True)
@@ -193,7 +193,7 @@ def started(
         stack.callback(connection.close)
         learning = [stack.enter_context(Learning(end, wire)) for end, wire in zip(ends, wires, strict=True)]
         pids = frozenset({server.pid, companion.pid})
-        yield OwnServer(connection, ports, learning, pids, _adjacent(wires))
+        yield OwnServer(connection, ports, learning, pids, _share_one_ethernet(wires))
 
 
 def _wires(pairs: Sequence[Pair]) -> list[Wire]:
@@ -209,12 +209,12 @@ def _wires(pairs: Sequence[Pair]) -> list[Wire]:
     return wires
 
 
-def _adjacent(wires: Sequence[Wire]) -> bool:
+def _share_one_ethernet(wires: Sequence[Wire]) -> bool:
     own = [wire.source_mac for wire in wires]
     return len(set(own)) == len(own) and all(wire.target_mac in own for wire in wires)
 
 
-def _taken(pairs: Sequence[Pair], wires: Sequence[Wire], space: Namespace) -> list[Endpoint]:
+def _move_interfaces(pairs: Sequence[Pair], wires: Sequence[Wire], space: Namespace) -> list[Endpoint]:
     """Move the interfaces of all ends into TRex's namespace, with their addresses; return the ends there."""
     space.sysctl("ipv4/conf/all/arp_ignore", 1)  # an interface answers only for its own addresses
     result = []
