@@ -295,7 +295,7 @@ COLUMNS: tuple[Column, ...] = (
         "measures",
         ("frame_bytes", "byte", "number", "the mean frame length; headers: the frame without the tunnel"),
         ("requested_pps", "1/s", "number", "frames per second that the generator was to send; null: as many as it can"),
-        ("offered_pps", "1/s", "number", "frames per second that the generator really offered: offered_count divided by the time"),
+        ("offered_pps", "1/s", "number", "frames per second that it really offered: offered_count divided by the time"),
         ("offered_count", "1", "integer", "frames that the generator offered to the first hop"),
         ("received_frames_count", "1", "integer", "frames of the trial that arrived"),
         ("received_by", "", "object", "frames of the trial that arrived, by receiver"),
