@@ -42,6 +42,7 @@ NETWORK_FILE = (
     "FILE.yaml"  # in a command: the file of a network of one's own; a row has only the network's name
 )
 LEAST_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
+AT = {"client": "at the client", "server": "at the server", "both": "at both ends"}  # the place of a change
 _DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
 
 
@@ -449,9 +450,10 @@ def _setting_words(setting: Setting) -> str:
 
 
 def _change_words(setting: Setting) -> str:
-    """Return `sysctl net.core.x (server) from 0 to 1`."""
+    """Return `sysctl net.core.x at the server from 0 to 1`."""
     places, (left, right) = _places(setting), _values(setting)
-    return f"{setting.name}{f' ({places})' if places else ''} from {left} to {right}"
+    at = f" {AT.get(places, f'({places})')}" if places else ""
+    return f"{setting.name}{at} from {left} to {right}"
 
 
 def _foreign_words(of: Evidence) -> str:
