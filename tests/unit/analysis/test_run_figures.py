@@ -9,12 +9,17 @@ import plotly.graph_objects as go
 import pytest
 import synthetic_rows
 
-from labkit import notebook
 from labkit.analysis import figures, run_figures
 from labkit.measure import experiments
 from labkit.notebook import Run
 
-SENT = {"experiment": "throughput", "protocol": "udp", "frame": "64", "frame_bytes": 64.0, "flows_count": 1000}
+SENT = {
+    "experiment": "throughput",
+    "protocol": "udp",
+    "frame": "64",
+    "frame_bytes": 64.0,
+    "flows_count": 1000,
+}
 # Figures that need more than the rows of a run
 APART = {"function_times", "functions", "kernels", "selected", "price_sentences", "prices"}
 
@@ -79,7 +84,13 @@ def test_every_figure_of_a_table_belongs_to_a_run() -> None:
 def test_a_run_where_nothing_succeeded_has_figures(experiment: str, name: str, tmp_path: Path) -> None:
     """A display draws all of them, so none may fail for lack of rows."""
     rows = synthetic_rows.rows(
-        rounds=1, slices=1, experiment=experiment, status="failed", reason="why", throughput_bps=None, part="cost"
+        rounds=1,
+        slices=1,
+        experiment=experiment,
+        status="failed",
+        reason="why",
+        throughput_bps=None,
+        part="cost",
     )
-    run = notebook.Run(synthetic_rows.save(tmp_path / "run", rows, experiment=experiment))
+    run = Run(synthetic_rows.save(tmp_path / "run", rows, experiment=experiment))
     assert isinstance(run.figures[name], go.Figure)
