@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from labkit.measure import experiments
 from labkit.measure.observers import registry
 from labkit.measure.observers.monitor.live_monitor import MonitoredPacket, MonitorReport
 from labkit.measure.topologies import State
+from labkit.runner import permissions
 from labkit.runner import run as running
 
 LISTEN_S, READ_S = 30.0, 0.1
@@ -405,7 +405,7 @@ def run_experiment(
     Raises like `runner.run.measure`.
     """
     shell = get_ipython()
-    if shell is None or not hasattr(shell, "kernel") or os.environ.get(running.PROGRESS):
+    if shell is None or not hasattr(shell, "kernel") or permissions.is_of_a_sweep():
         return Run(running.measure(experiment, parameters, folder, None, keep_failed))
     bar = progress_bar.NotebookBar()
     try:

@@ -66,9 +66,7 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         raise BadInput(f"there is no run folder {top}")
     there, unfinished = [top], []
     if (top / "sweep.json").exists():
-        names = _object(top / "sweep.json").get("points")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise BadInput(f"{top / 'sweep.json'} does not list its points")
+        names = run_folder.sweep_points(top)
         there = [top / name for name in names if (top / name / "run.json").exists()]
         if missing := len(names) - len(there):
             unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
@@ -76,21 +74,13 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         raise BadInput(f"{top} is not a run, or is incomplete: it has neither run.json nor sweep.json")
     rows: list[dict[str, Any]] = []
     for folder in there:
-        run = _object(folder / "run.json")
-        run_folder.check_points(folder, run)
+        run = run_folder.read_begun(folder)
         if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
         rows += [{**row, "folder": str(folder)} for row in _rows(folder) if wanted(row)]
     table = complete(pd.DataFrame(rows))
     table.attrs["unfinished"] = unfinished
     return table
-
-
-def _object(path: Path) -> dict[str, Any]:
-    result = run_folder.read_json(path)
-    if not isinstance(result, dict):
-        raise BadInput(f"{path} cannot be read: it does not contain a JSON object")
-    return result
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
