@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import theme
+from labkit.analysis import protocols, theme
 from labkit.analysis.figures.panels import Panel, finish, pairs_word, panels, titled_grid
 
 LINE_PX, STACKED_PX = 22, 36  # height of a line; of one whose texts are in two rows
@@ -108,8 +108,8 @@ def _empty(parts: list[Panel], reading: str | None, line_px: int) -> tuple[go.Fi
     titles = {}
     for panel in parts:
         words = " · ".join(filter(None, [panel.title, panel.host]))
-        usual = f"{'left' if panel.protocol == 'ping' else 'right'} of 1 is faster"
-        titles[panel.at] = f"<b>{words}: {reading or usual}</b>"
+        faster = "right" if protocols.find(panel.protocol).higher_is_better else "left"
+        titles[panel.at] = f"<b>{words}: {reading or f'{faster} of 1 is faster'}</b>"
     spacing = BETWEEN_PX / height if len(lines) > 1 else 0
     grid = titled_grid(titles, rows=len(lines), cols=1, row_heights=lines, vertical_spacing=spacing)
     return grid, height
