@@ -16,10 +16,8 @@ from labkit.analysis.figures.panels import Panel, finish, pairs_word, panels, ti
 LINE_PX, STACKED_PX = 22, 36  # height of a line; of one whose texts are in two rows
 MOST_TEXT_PX = 450  # beside the plots, in a figure 700 px wide; more text is put in two rows for each line
 BETWEEN_PX = 62  # between two panels: an axis and the next title
-NUMBERS_PX, APART_PX = (
-    10,
-    12,
-)  # right of the plot to the column of numbers; between that, the words and the edge
+# Right of the plot to the column of numbers; between that, the words and the edge.
+NUMBERS_PX, APART_PX = 10, 12
 DIGIT_PX, LETTER_PX, LABEL_PX = 7.0, 7.4, 7.4  # width of a character of the numbers, the words and the labels
 LONGEST_LABEL = 30  # characters of an arm's name; longer ones lose their middle
 # Labels of the ratio axis in order of preference; a label is used if there is room for it.

@@ -219,9 +219,8 @@ def gaps(table: pd.DataFrame) -> list[str]:
     table = pd.concat(
         [rows[GAP_COLUMNS].assign(host=name) for name, rows in hosts(table)] or [table], ignore_index=True
     )
-    left = table[table["status"] != "ok"].sort_values(
-        "status", ascending=False, kind="stable"
-    )  # unsupported first
+    # Unsupported first.
+    left = table[table["status"] != "ok"].sort_values("status", ascending=False, kind="stable")
     reasons: dict[tuple[str, str], list[str]] = {}
     left = left.assign(reason=group_similar(left["reason"].fillna("").astype("str")))
     for key, rows in _groups(left, ["topology", "status", "reason"]):
