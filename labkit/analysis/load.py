@@ -179,7 +179,7 @@ def measured(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC)
         )
     ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in metrics.items()})
     ok["value"] = metric_values(ok, metrics)
-    ok = ok[np.isfinite(ok["value"])]
+    ok = ok[np.isfinite(ok["value"].astype(float))]
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)

@@ -94,8 +94,8 @@ def size(difference_s: float, low_s: float, high_s: float, certain: bool) -> str
 
 
 def _by(whole: pd.Series) -> str:
-    numbers = (whole[name] for name in ("difference_s", "difference_low_s", "difference_high_s"))
-    return size(*numbers, bool(whole["stands_out"]))
+    low_s, high_s = whole["difference_low_s"], whole["difference_high_s"]
+    return size(whole["difference_s"], low_s, high_s, bool(whole["stands_out"]))
 
 
 def _names(table: pd.DataFrame) -> str:
