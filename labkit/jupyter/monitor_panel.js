@@ -108,15 +108,17 @@ function render({ model, el }) {
 
   const empty = () => {
     points = [];
+    before = null;
     list.replaceChildren();
     talkers.replaceChildren();
+    draw(packetsChart, points, "packet/s", 0);
+    draw(bytesChart, points, "byte/s", 1);
   };
   button("apply", () => {
     const choice = { ...model.get("choice") }; // also what has no field here: keep_count, snap_bytes
     for (const name of Object.keys(inputs)) delete choice[name];
     for (const [name, input] of Object.entries(inputs)) if (input.value.trim()) choice[name] = input.value.trim();
     empty();
-    before = null;
     problem.textContent = "";
     model.send({ do: "apply", choice });
   });
@@ -124,7 +126,7 @@ function render({ model, el }) {
     paused = !paused;
     pause.textContent = paused ? "go on" : "pause";
   });
-  button("clear", empty);
+  button("clear", () => model.send({ do: "clear" }));
   button("save pcapng", () => model.send({ do: "save", viewer }));
 
   function show(report) {
@@ -163,11 +165,15 @@ function render({ model, el }) {
   const onMessage = (message, buffers) => {
     if (message.do === "report") {
       if (!waiting) requestAnimationFrame(() => {
+        if (!waiting) return;
         const [newest, packets] = waiting;
         waiting = null;
         show({ ...newest, packets: packets.slice(-MOST_ROWS) });
       });
       waiting = [message, [...(waiting ? waiting[1] : []), ...message.packets]];
+    } else if (message.do === "cleared") {
+      waiting = null;
+      empty();
     } else if (message.do === "problem") {
       problem.textContent = message.text;
     } else if (message.do === "file" && message.viewer === viewer) {

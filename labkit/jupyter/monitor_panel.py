@@ -37,6 +37,9 @@ class Monitored(Protocol):
     def pcapng(self) -> bytes:
         """Return the packets in memory as a file."""
 
+    def clear(self) -> Any:
+        """Forget packets and totals."""
+
     def close(self) -> Any:
         """End the monitor."""
 
@@ -98,6 +101,8 @@ class MonitorPanel(anywidget.AnyWidget):
             self._apply(message.get("choice"))
         elif message.get("do") == "save":
             self._save(viewer)
+        elif message.get("do") == "clear":
+            self._clear()
 
     def _apply(self, choice: Any) -> None:
         try:
@@ -107,6 +112,19 @@ class MonitorPanel(anywidget.AnyWidget):
             return
         self._stop()
         self._start()
+
+    def _clear(self) -> None:
+        """Forget what was seen. Every page of this panel empties itself when the monitor has done so."""
+        with self._lock:
+            if self._monitor is None:
+                return
+            try:
+                self._monitor.clear()
+            except LabkitError as error:
+                self.send({"do": "problem", "text": str(error)})
+                return
+            self._since = -1
+            self.send({"do": "cleared"})
 
     def _save(self, viewer: str) -> None:
         with self._lock:
@@ -170,7 +188,7 @@ class MonitorPanel(anywidget.AnyWidget):
                 return
             if report.packets:
                 self._since = report.packets[-1].number
-        self.send(message(report))
+            self.send(message(report))  # with the lock, so that no older report follows "cleared"
 
     def close(self) -> None:
         """Close the widget and end its capture."""
