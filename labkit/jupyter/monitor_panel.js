@@ -103,6 +103,7 @@ function render({ model, el }) {
   const packetsChart = element(root, "canvas");
   const bytesChart = element(root, "canvas");
   const talkers = element(root, "table", undefined, "talkers");
+  const conversations = element(root, "table", undefined, "conversations");
   const list = element(element(root, "div", undefined, "packets"), "table");
   const detail = element(root, "pre", "Click a packet to see its headers and bytes.", "detail");
 
@@ -111,6 +112,7 @@ function render({ model, el }) {
     before = null;
     list.replaceChildren();
     talkers.replaceChildren();
+    conversations.replaceChildren();
     draw(packetsChart, points, "packet/s", 0);
     draw(bytesChart, points, "byte/s", 1);
   };
@@ -149,8 +151,11 @@ function render({ model, el }) {
     }
     before = report;
     talkers.replaceChildren();
-    row(talkers, ["class", "source", "destination", "packets", "bytes"], "th");
-    for (const cells of report.conversations) row(talkers, cells);
+    row(talkers, ["top talkers", "packets sent", "bytes sent", "packets received", "bytes received"], "th");
+    for (const cells of report.talkers) row(talkers, cells);
+    conversations.replaceChildren();
+    row(conversations, ["conversations", "source", "destination", "packets", "bytes"], "th");
+    for (const cells of report.conversations) row(conversations, cells);
     for (const packet of report.packets) {
       const cells = [packet.time, packet.direction, packet.length_bytes, packet.stack];
       const line = row(list, cells);

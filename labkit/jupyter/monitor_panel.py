@@ -1,4 +1,4 @@
-"""Show the live monitor as a notebook widget: controls, a moving chart, conversations, and the last packets.
+"""Show the live monitor as a notebook widget: controls, moving charts, talkers, conversations, and the last packets.
 
     from labkit.jupyter.monitor_panel import MonitorPanel
     MonitorPanel(net)
@@ -142,7 +142,9 @@ class MonitorPanel(anywidget.AnyWidget):
             if self._monitor is not None:
                 return
             try:
-                self._monitor = self._watched.monitor(self.choice["interface"], **parameters.typed(self.choice))
+                self._monitor = self._watched.monitor(
+                    self.choice["interface"], **parameters.typed(self.choice)
+                )
                 self._since = -1
                 self._problem = None
             except LabkitError as error:
@@ -228,6 +230,7 @@ def message(report: Any) -> dict[str, Any]:
         "counts": msgspec.to_builtins(report.counts),
         "classes": {name: list(counts) for name, counts in report.classes.items()},
         "conversations": [list(one) for one in report.conversations],
+        "talkers": [list(one) for one in report.talkers],
         "packets": [_row(one) for one in report.packets],
         "is_gone": report.is_gone,
         "problem": report.problem,
