@@ -14,10 +14,10 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common import schema, units
 from labkit.common.errors import BadInput, LabkitError, Unsupported
@@ -70,6 +70,8 @@ HELP = {
 
 class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment; HELP says what each is."""
+
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"readers": READERS, "loads": (MOST,)}
 
     topology: tuple[Any, ...] = ("veth",)
     protocol: str = "udp"
