@@ -105,7 +105,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput(
                 f"endpoint={self.endpoint[0]}: the packet generator sends from this kernel: take namespace or container"
             )
-        packet_generator.check_mix(self.mix, self.mtu_bytes)
+        packet_generator.check_mix(self.mix, self.mtu_bytes, self.family)
 
     def _check_load(self) -> None:
         """Nothing of the usual load is used."""

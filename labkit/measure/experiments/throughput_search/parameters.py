@@ -160,7 +160,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         """Return the frames to send. Raises BadInput."""
         block, repeats = PROFILES[self.flow_profile]
         mix = Mix(rates.sizes(frame), flows, self.vary, block, repeats)
-        packet_generator.check_mix(mix, self.mtu_bytes)
+        packet_generator.check_mix(mix, self.mtu_bytes, self.family)
         return mix
 
     def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
