@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
+import itertools
 import json
 import re
 import tempfile
@@ -42,7 +43,7 @@ SYSCTL_VALUE = r"[A-Za-z0-9_ \t.,:-]{1,200}"
 SECTION = r"[A-Za-z0-9_./-]{1,64}"
 SHORT_DIGEST = r"sha256:[0-9a-f]{12,64}"
 CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
-# The parameters that an arm may set itself; MTU and family belong to the whole path.
+# The parameters that an arm may set itself. An arm is built with its own MTU; the IP version is that of all arms.
 PARAMETERS = (
     "length_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "affinity", "rate_bps", "mtu_bytes",
 )  # fmt: skip
@@ -122,6 +123,17 @@ class Sysctl(Kind):
                     " machine_sysctl changes such settings"
                 )
 
+    def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
+        for name, value in options.items():
+            if _numbers(value) and _numbers(after[name]) and _numbers(value) != _numbers(after[name]):
+                raise Failed(f"{place}: the kernel set sysctl {name} to {after[name]} instead of {value}")
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a text of numbers, else an empty list: a kernel may write other values in another form."""
+    words = text.split()
+    return [int(word) for word in words] if all(re.fullmatch(r"-?\d+", word) for word in words) else []
+
 
 def _sysctl_path(name: str) -> Path:
     """Return the file of a sysctl, in the caller's network namespace."""
@@ -147,7 +159,8 @@ def _sysctl(place: Place, name: str) -> str:
     except (OSError, LabkitError) as error:
         words = getattr(error, "strerror", None) or error
         raise Unsupported(
-            f"this kernel has no sysctl {name} in a network namespace of its own ({words})"
+            f"this kernel has no sysctl {name} in a network namespace of its own ({words}); a sysctl of the whole"
+            f" machine is changed by machine_sysctl {name}=VALUE, with LABKIT_ALLOW=machine_sysctl in the environment"
         ) from None
 
 
@@ -280,7 +293,7 @@ class Offload(Kind):
         if not options:
             raise BadInput("offload needs a feature, and on or off")
         for name, value in options.items():
-            if not re.fullmatch(r"[a-z][a-z0-9-]{1,40}", name) or value not in ("on", "off"):
+            if not re.fullmatch(r"[a-z][a-z0-9_-]{1,40}", name) or value not in ("on", "off"):
                 raise BadInput(f"offload {name} {value}: give a feature of ethtool -k, then on or off")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -341,6 +354,12 @@ class Counts(Kind):
         words = [word for pair in options.items() for word in pair]
         report = f"{self._name} {' '.join(words)} of {place}"
         run_checked(place.program("ethtool", self._put, place.interface, *words), report)
+
+    def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
+        for name, value in options.items():
+            setting = f"{self._name} {name.replace('-', ' ')}"
+            if (now := after.get(setting, value)) != str(int(value)):
+                raise Failed(f"{place}: the driver set {setting} to {now} instead of {value}")
 
 
 class Mtu(Kind):
@@ -404,6 +423,18 @@ class Qdisc(Kind):
             f"qdisc {options['words']}",
             ("qdisc not found", "no such file"),
         )
+
+    def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
+        words, shown = options["words"].split(), after["qdisc"].splitlines()
+        for name, value in itertools.pairwise(words):
+            # tc shows numbers of packets as they are, and converts the units of sizes, rates and times.
+            now = (
+                re.search(rf" {re.escape(name)} (\d+)p?(?= |$)", shown[0])
+                if shown and value.isdigit()
+                else None
+            )
+            if now is not None and int(now[1]) != int(value):
+                raise Failed(f"{place}: the kernel set {name} of the qdisc to {now[1]} instead of {value}")
 
 
 def _tc_words(kind: str, text: str) -> None:
