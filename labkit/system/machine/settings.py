@@ -143,7 +143,8 @@ def of_namespace(netns: int) -> Settings:
     """Return the settings of a network namespace (a file descriptor). Takes about 50 ms.
 
     These are sysctls, interfaces with offloads, queues and queueing disciplines, filters, netfilter rules, packet
-    sockets, routes, and the numbers of static neighbour and forwarding entries. What cannot be read is left out. The calling process must have one thread, because this forks.
+    sockets, routes, and the numbers of static neighbour and forwarding entries. What cannot be read is left out. The
+    calling process must have one thread, because this forks.
     """
     result = _in_namespace(netns)
     prefix = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{netns}", "--"]

@@ -5,9 +5,12 @@ The stacks are those of Linux 6.1 to 6.12 with the named cause, outermost first,
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from labkit.analysis.why import code_paths
+import pytest
+from synthetic_arms import BASELINE, MadeArm, run
+
+from labkit.analysis.why import code_paths, environment, selection
 from labkit.analysis.why.environment import Setting
 
 GRO = "merging received segments (GRO)"
@@ -86,3 +89,22 @@ def test_paths_of_setting(setting: str, paths: set[str]) -> None:
 )
 def test_relevant_settings(name: str, relevant: bool) -> None:
     assert Setting(name, "a", "b", ()).relevant == relevant
+
+
+def test_kernel_is_listed_before_its_settings(tmp_path: Path) -> None:
+    """Another kernel has other defaults, so a sysctl that differs is not the first suspect."""
+    sides = [
+        run(
+            tmp_path / kernel,
+            {BASELINE: MadeArm()},
+            1,
+            settings={"sysctl net.core.busy_poll": kernel},
+            kernel=kernel,
+            peer_kernel=kernel,
+        )
+        for kernel in ("6.1", "6.12")
+    ]
+    [point] = selection.points(selection.select_sides(*map(str, sides)))
+    assert [one.name for one in environment.differences(point)] == [
+        "kernel", "peer_kernel", "sysctl net.core.busy_poll",
+    ]  # fmt: skip
