@@ -6,16 +6,19 @@ procedure keeps over all arms and points: at most 5 % of them are expected to be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from labkit.analysis import load, stats
 from labkit.analysis.flame import load_profiles
-from labkit.analysis.why import conclusion, selection
+from labkit.analysis.why import conclusion, conclusion_tables, selection
 from labkit.analysis.why.conclusion import Conclusion
+from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 UNPROFILED = "No profiles were taken. With observe=perf_record,counters this section explains each price."
@@ -36,25 +39,58 @@ class ArmConclusion:
         return self.error if self.conclusion is None else self.conclusion.sentence
 
 
-def of_run(folder: Path) -> tuple[str, list[ArmConclusion]]:
-    """Return the name of the run's baseline, and the conclusions about every variant against it.
+@dataclass(frozen=True)
+class Arms:
+    """The conclusions about every variant of a run against its baseline."""
 
-    Raises BadInput if the run has no profiles of a baseline and a variant.
-    """
+    folder: Path
+    baseline: str
+    arms: Sequence[ArmConclusion]
+
+    def sentences(self) -> list[str]:
+        """Return one sentence per variant and point, and the command that explains one of them in full."""
+        points = len({one.point for one in self.arms}) > 1
+        lines = [
+            f"{one.arm}{f' ({one.point})' if points and one.point else ''}: {one.sentence}"
+            for one in self.arms
+        ]
+        command = f"labkit why {run_folder.shown(self.folder)}:{self.baseline} {self.arms[0].arm}"
+        return [*lines, f"next: {command} writes the page about one of them"]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the conclusions as plain values (docs/COMMANDS.md lists the fields)."""
+        return {
+            "left": self.baseline,
+            "right": None,
+            "verdicts": [],
+            "notes": [f"{one.arm}: {one.error}" for one in self.arms if one.conclusion is None],
+            "points": [
+                {"arm": one.arm} | conclusion_tables.as_json(one.point, one.conclusion)
+                for one in self.arms
+                if one.conclusion is not None
+            ],
+        }
+
+
+def has_several(folder: Path) -> bool:
+    """Return whether a path is the folder of a run with profiles of more than one variant."""
+    return folder.is_dir() and len(_named(load.profiles(folder), "variant")) > 1
+
+
+def _named(profiles: pd.DataFrame, role: str) -> list[str]:
+    return [str(one) for one in profiles.loc[profiles["role"].eq(role), "arm"].unique()]
+
+
+def of_run(folder: Path) -> Arms:
+    """Return the conclusions about every variant of a run, none if it has no profiles of a baseline."""
     profiles = load.profiles(folder)
-    if profiles.empty:
-        raise BadInput(UNPROFILED.removesuffix("."))
-    baselines, variants = (
-        list(profiles.loc[profiles["role"].eq(role), "arm"].unique()) for role in ("baseline", "variant")
-    )
-    if not baselines or not variants:
-        raise BadInput(f"{folder} has no profiles of a baseline and another arm to compare")
-    return str(baselines[0]), judged(
-        list(_of_arms(folder, str(baselines[0]), [str(one) for one in variants]))
-    )
+    baselines, variants = _named(profiles, "baseline"), _named(profiles, "variant")
+    if not baselines:
+        return Arms(folder, "", ())
+    return Arms(folder, baselines[0], judged(list(_of_variants(folder, baselines[0], variants))))
 
 
-def _of_arms(folder: Path, baseline: str, variants: list[str]) -> Iterator[ArmConclusion]:
+def _of_variants(folder: Path, baseline: str, variants: Sequence[str]) -> Iterator[ArmConclusion]:
     for arm in variants:
         try:
             both = selection.select_sides(f"{folder}:{baseline}", arm)
@@ -64,7 +100,7 @@ def _of_arms(folder: Path, baseline: str, variants: list[str]) -> Iterator[ArmCo
             yield ArmConclusion(arm, "", None, str(error))
 
 
-def judged(arms: list[ArmConclusion]) -> list[ArmConclusion]:
+def judged(arms: Sequence[ArmConclusion]) -> list[ArmConclusion]:
     """Return the conclusions, with a claim withheld where chance alone makes one among so many comparisons."""
     known = [one.conclusion for one in arms if one.conclusion is not None]
     kept = iter(stats.discoveries(np.array([one.p for one in known])))
@@ -73,8 +109,9 @@ def judged(arms: list[ArmConclusion]) -> list[ArmConclusion]:
         if one.conclusion is not None and not next(kept) and one.conclusion.claims:
             words = f"No difference is claimed, because chance alone makes one like it among {len(known)} comparisons"
             withheld = replace(one.conclusion, sentence=f"{words}: {one.sentence}", cause=None, claims=False)
-            one = replace(one, conclusion=withheld)
-        result.append(one)
+            result.append(replace(one, conclusion=withheld))
+        else:
+            result.append(one)
     return result
 
 
@@ -85,8 +122,7 @@ def each_arm(folder: Path) -> list[str]:
     """
     if load.profiles(folder).empty:
         return [UNPROFILED]
-    try:
-        _baseline, arms = of_run(folder)
-    except BadInput as error:
-        return [f"{error}."]
-    return [f"**{one.arm}**{f' ({one.point})' if one.point else ''}: {one.sentence}." for one in arms]
+    return [
+        f"**{one.arm}**{f' ({one.point})' if one.point else ''}: {one.sentence}."
+        for one in of_run(folder).arms
+    ]
