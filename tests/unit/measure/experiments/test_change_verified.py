@@ -9,8 +9,8 @@ import pytest
 
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints import Namespace
-from labkit.measure.experiments.change_kind import Place
-from labkit.measure.experiments.change_kinds import KINDS
+from labkit.measure.experiments.change_kinds.base import Place
+from labkit.measure.experiments.change_kinds.registry import KINDS
 
 PLACE = Place("server", cast("Namespace", type("Space", (), {"name": "server0"})()), "eth0")
 TBF = "tbf root rate 1Gbit burst 256Kb lat 10ms"
