@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import load, stats
+from labkit.analysis import flame, load, stats
 from labkit.analysis.flame import load_profiles
 from labkit.analysis.why import conclusion, conclusion_tables, selection
 from labkit.analysis.why.conclusion import Conclusion
@@ -81,21 +81,27 @@ def _named(profiles: pd.DataFrame, role: str) -> list[str]:
     return [str(one) for one in profiles.loc[profiles["role"].eq(role), "arm"].unique()]
 
 
-def of_run(folder: Path) -> Arms:
-    """Return the conclusions about every variant of a run, none if it has no profiles of a baseline."""
+def of_run(folder: Path, processes: str = load_profiles.WITHIN) -> Arms:
+    """Return the conclusions about every variant of a run, none if it has no profiles of a baseline.
+
+    processes: a regular expression; only the time of matching processes counts. Raises BadInput if it is invalid.
+    """
+    flame.process_pattern(processes)
     profiles = load.profiles(folder)
     baselines, variants = _named(profiles, "baseline"), _named(profiles, "variant")
     if not baselines:
         return Arms(folder, "", ())
-    return Arms(folder, baselines[0], judged(list(_of_variants(folder, baselines[0], variants))))
+    return Arms(folder, baselines[0], judged(list(_of_variants(folder, baselines[0], variants, processes))))
 
 
-def _of_variants(folder: Path, baseline: str, variants: Sequence[str]) -> Iterator[ArmConclusion]:
+def _of_variants(
+    folder: Path, baseline: str, variants: Sequence[str], processes: str
+) -> Iterator[ArmConclusion]:
     for arm in variants:
         try:
             both = selection.select_sides(f"{folder}:{baseline}", arm)
             for point in selection.points(both):
-                yield ArmConclusion(arm, point.words, conclusion.conclude(point, load_profiles.WITHIN))
+                yield ArmConclusion(arm, point.words, conclusion.conclude(point, processes))
         except BadInput as error:
             yield ArmConclusion(arm, "", None, str(error))
 

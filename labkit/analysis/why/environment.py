@@ -29,6 +29,7 @@ COLUMNS = (
     "iperf3", "qdisc", "endpoint", "guest_kernel", "guest_accelerator", "guest_cpus_count", "guest_vhost",
     "container_runtime",
 )  # fmt: skip
+MACHINE = COLUMNS[:8]
 # Settings that can affect packets or CPU time. The others are listed last and are never named as a cause.
 RELEVANT = re.compile(
     r"sysctl (net\.|kernel\.sched|kernel\.(numa_balancing|timer_migration|nmi_watchdog|watchdog|perf_event|kptr"
@@ -67,6 +68,11 @@ class Setting:
     def relevant(self) -> bool:
         """Return whether the setting can affect packets or CPU time."""
         return self.parameters or (bool(RELEVANT.search(self.name)) and not IDLE.search(self.name))
+
+    @property
+    def of_machine(self) -> bool:
+        """Return whether it is the kernel or the machine itself: another one has other code and other settings."""
+        return not self.parameters and self.name.removeprefix("peer_").removeprefix("guest_") in MACHINE
 
     @property
     def words(self) -> str:

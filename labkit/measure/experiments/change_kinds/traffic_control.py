@@ -71,7 +71,9 @@ class Qdisc(Kind):
         for name, value in itertools.pairwise(words):
             # tc shows numbers of packets as they are, and converts the units of sizes, rates and times.
             now = (
-                re.search(rf" {re.escape(name)} (\d+)p?(?= |$)", shown[0]) if shown and value.isdigit() else None
+                re.search(rf" {re.escape(name)} (\d+)p?(?= |$)", shown[0])
+                if shown and value.isdigit()
+                else None
             )
             if now is not None and int(now[1]) != int(value):
                 raise Failed(f"{place}: the kernel set {name} of the qdisc to {now[1]} instead of {value}")

@@ -95,7 +95,7 @@ def test_tcp_changes(tmp_path: Path, arm: MadeArm, start: str, cause: str) -> No
     assert result.claims
     assert result.cause == cause
     first = result.sentence.partition(". ")[0]
-    assert first.startswith(f"The cause is the change of {cause}")
+    assert cause in first
     assert start in first or "times" in first
     assert "per gigabyte" in first or "throughput" in first
 
@@ -105,7 +105,7 @@ def test_more_loss_in_an_arm_is_named_with_its_share(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(effects=[small], lost=0.6)}, 3)
     result = concluded(f"{folder}:{BASELINE}", "x")
     assert result.claims
-    assert result.sentence.startswith("The cause is the change of sysctl net.ipv4.udp_rmem_min")
+    assert "net.ipv4.udp_rmem_min" in result.sentence.partition(". ")[0]
     loss = next(each for each in result.candidates if each.name == "more packets are lost")
     assert "1.25 → 2.5 packets sent for each that arrived (20 % → 60 % lost)" in dict(loss.evidence)["loss"]
 
@@ -244,10 +244,11 @@ def test_why_of_a_run_with_several_changes(tmp_path: Path, capsys: pytest.Captur
     folder = run(tmp_path / "run", made, 1)
     assert main(["why", str(folder)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("- rules: The cause is the change of nftables ruleset")
+    assert lines[0].startswith("- rules: ")
+    assert "nftables ruleset" in lines[0]
     assert lines[1].startswith("- filter: ")
     assert f"labkit why {folder}:{BASELINE} rules" in lines[-1]
     assert main(["why", str(folder), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert [(each["arm"], each["cause"]) for each in report["points"]][0] == ("rules", "nftables ruleset")
+    assert (report["points"][0]["arm"], report["points"][0]["cause"]) == ("rules", "nftables ruleset")
     assert main(["why", str(folder), "--out", str(tmp_path / "page.html")]) == 2
