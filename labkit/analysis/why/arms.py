@@ -91,12 +91,13 @@ def of_run(folder: Path, processes: str = load_profiles.WITHIN) -> Arms:
     baselines, variants = _named(profiles, "baseline"), _named(profiles, "variant")
     if not baselines:
         return Arms(folder, "", ())
-    return Arms(folder, baselines[0], judged(list(_of_variants(folder, baselines[0], variants, processes))))
+    return Arms(folder, baselines[0], judged(list(conclusions(folder, baselines[0], variants, processes))))
 
 
-def _of_variants(
-    folder: Path, baseline: str, variants: Sequence[str], processes: str
+def conclusions(
+    folder: Path, baseline: str, variants: Sequence[str], processes: str = load_profiles.WITHIN
 ) -> Iterator[ArmConclusion]:
+    """Yield the conclusion about each variant at each point, each as if it were the only comparison."""
     for arm in variants:
         try:
             both = selection.select_sides(f"{folder}:{baseline}", arm)

@@ -112,11 +112,8 @@ def _as_change(setting: Setting) -> str:
     sysctl = setting.name.removeprefix("sysctl ").replace(".*.", ".all.")
     if setting.name.startswith("sysctl net.") and at:
         return f"sysctl {sysctl}={setting.right} at {at}"
-    if (
-        setting.name.startswith("sysctl ")
-        and "machine" in setting.places
-        and re.fullmatch(sysctl_journal.ALLOWED, sysctl)
-    ):
+    allowed = "machine" in setting.places and re.fullmatch(sysctl_journal.ALLOWED, sysctl)
+    if setting.name.startswith("sysctl ") and allowed:
         return f"machine_sysctl {sysctl}={setting.right}"
     _interface, _, feature = setting.name.partition(" offload ")
     if feature and at:
