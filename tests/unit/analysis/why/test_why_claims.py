@@ -29,18 +29,18 @@ def one(folder: Path, arm: MadeArm, seed: int = 1, protocol: str = "udp", **colu
 
 
 def test_null_arms_of_one_run_are_seldom_claimed(tmp_path: Path) -> None:
-    """Ten arms whose change does nothing, in each of twelve runs. Every second run has foreign load."""
+    """The changes of all arms do nothing. In one of the runs other programs use the CPUs."""
     claims = kept = control = 0
-    for seed in range(12):
+    for seed in range(3):
         null = MadeArm(effects=FILTER, foreign=0.2 * (seed % 2))
         made = {BASELINE: replace(null, effects=()), AGAIN: replace(null, effects=())}
-        folder = run(tmp_path / str(seed), made | {f"x{at}": null for at in range(10)}, seed)
-        raw = list(arms.conclusions(folder, BASELINE, [f"x{at}" for at in range(10)]))
+        folder = run(tmp_path / str(seed), made | {f"x{at}": null for at in range(8)}, seed)
+        raw = list(arms.conclusions(folder, BASELINE, [f"x{at}" for at in range(8)]))
         claims += sum(each.conclusion is not None and each.conclusion.claims for each in raw)
         kept += sum(each.conclusion is not None and each.conclusion.claims for each in arms.judged(raw))
         control += concluded(f"{folder}:{BASELINE}", AGAIN).claims
-    assert claims <= 6, "5 % of 120"
-    assert kept <= 1
+    assert claims <= 2, "5 % of 24 is 1.2"
+    assert kept == 0
     assert control == 0, "nothing was changed between an arm and its repetition"
 
 
