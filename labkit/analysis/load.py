@@ -179,7 +179,7 @@ def measured(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC)
         )
     ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in metrics.items()})
     ok["value"] = metric_values(ok, metrics)
-    ok = ok[np.isfinite(ok["value"])]
+    ok = ok[np.isfinite(ok["value"].astype(float))]
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
@@ -321,6 +321,7 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     words += [f"frames {of['frame']}"] if of["frame"] is not None else []
     words += [f"{of['flows_count']:g} flows"] if of["flows_count"] is not None else []
     words += [f"{si(of['load_pps'], 'pps')} offered"] if of["load_pps"] is not None else []
+    words += [f"mult {of['mult']:g}"] if of["mult"] is not None else []
     if of["loss_goal_ratio"] is not None:
         words += ["NDR" if not of["loss_goal_ratio"] else f"PDR {percent(of['loss_goal_ratio'])}"]
     fits = of["protocol"] == "udp" and of["length_bytes"] == (of["mtu_bytes"] or 0) - HEADERS.get(

@@ -19,7 +19,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -197,10 +197,10 @@ def sweep_points(folder: Path) -> list[str]:
     names = read_object(path).get("points")
     if not _are_names(names):
         raise BadInput(f"{path} does not list its points")
-    return list(names)
+    return names
 
 
-def _are_names(content: Any) -> bool:
+def _are_names(content: Any) -> TypeGuard[list[str]]:
     return isinstance(content, list) and all(isinstance(name, str) for name in content)
 
 

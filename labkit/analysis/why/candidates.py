@@ -151,7 +151,7 @@ def _of_loss(evidence: Evidence) -> Iterator[Candidate]:
         return
     share = [1 - 1 / value for value in (spent.left, spent.right)]
     text = (
-        f"{spent.left:.3g} → {spent.right:.3g} packets sent for each that arrived"
+        f"{units.digits(spent.left)} → {units.digits(spent.right)} packets sent for each that arrived"
         f" ({units.percent(share[0])} → {units.percent(share[1])} lost)"
     )
     known = [("loss", text)]

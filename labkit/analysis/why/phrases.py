@@ -112,7 +112,7 @@ def frames(evidence: Evidence) -> str | None:
     count = evidence.frames_per_work
     if count is None or count.p >= causes.CLAIM_SHARE or abs(count.difference) < FRAMES_SHARE * count.left:
         return None
-    return f"{count.left:,.3g} → {count.right:,.3g} frames for each gigabyte that arrived"
+    return f"{units.digits(count.left)} → {units.digits(count.right)} frames for each gigabyte that arrived"
 
 
 def more(settings: Sequence[Setting]) -> str:
