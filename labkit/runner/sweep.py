@@ -13,6 +13,7 @@ import itertools
 import math
 import random
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ import msgspec
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts
-from labkit.runner import papermill_run, unmeasured_point, yaml_files
+from labkit.runner import papermill_run, plain_notebook, unmeasured_point, yaml_files
 from labkit.runner.progress import Bar
 from labkit.system import machine
 
@@ -136,10 +137,10 @@ def _measured_by(notebook: Path) -> list[str]:
     return re.findall(r'notebook\.measure\(\\?"(\w+)', notebook.read_text(errors="replace"))
 
 
-def notebook_of(experiment: str) -> Path:
+def notebook_of(experiment: str) -> Path | None:
     """Return the notebook that shows a run of an experiment: the one that has its name, or else measures nothing else.
 
-    Raises BadInput if there is none.
+    None: it has none. Raises BadInput if there are no notebooks at all.
     """
     folder = run_folder.notebooks()
     every = sorted(folder.glob("*.ipynb"))
@@ -151,9 +152,7 @@ def notebook_of(experiment: str) -> Path:
             f"there are no notebooks in {folder}: give the command in the folder of labkit's project, or name that"
             f" folder with {run_folder.PROJECT}=FOLDER"
         )
-    raise BadInput(
-        f"{experiment} has no notebook in {folder}: look at the run with labkit.open in a notebook of your own"
-    )
+    return None
 
 
 def parameters_of(notebook: Path) -> dict[str, str]:
@@ -355,7 +354,7 @@ def where(point: SweepPoint) -> str:
 def show(folder: Path, bar: Bar) -> Path:
     """Execute the notebook of a run's experiment for the finished run in `folder`; return the executed notebook.
 
-    Raises BadInput if the folder has no run, an unfinished one, or one of an experiment without a notebook.
+    An experiment without a notebook gets a plain one. Raises BadInput if the folder has no run or an unfinished one.
     """
     if (folder / "sweep.json").exists():
         raise BadInput(
@@ -366,7 +365,17 @@ def show(folder: Path, bar: Bar) -> Path:
         raise BadInput(
             f"the run in {folder} is not finished: repeat the command with --folder {folder} to continue it"
         )
-    result = notebook_of(described["experiment"])
+    with contextlib.ExitStack() as stack:
+        result = notebook_of(described["experiment"])
+        if result is None:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="labkit-"))
+            result = Path(scratch) / "plain.ipynb"
+            plain_notebook.write(result, described["experiment"])
+        _show(folder, described, result, bar)
+    return folder / "notebook.ipynb"
+
+
+def _show(folder: Path, described: dict[str, Any], result: Path, bar: Bar) -> None:
     parameters = {
         name: value for name, value in described["parameters"].items() if name in parameters_of(result)
     }
@@ -374,7 +383,6 @@ def show(folder: Path, bar: Bar) -> Path:
     papermill_run.execute(
         result, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report", keep_failed=True
     )
-    return folder / "notebook.ipynb"
 
 
 def _state(sweep: Sweep) -> dict[str, Any]:
