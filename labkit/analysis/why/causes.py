@@ -306,11 +306,9 @@ def _cause(
     names = [plain[one] for one, count in inner.most_common() if count >= BELOW_SHARE * size]
     kernel = tree.names[at].endswith(folded_stacks.KERNEL)
     own_path = code_paths.of_function(plain[at]) if kernel else None
-    path = (
-        (code_paths.of_functions([plain[at], *names]) if change != "changed" else own_path)
-        if kernel
-        else None
-    )
+    path = own_path
+    if kernel and change != "changed" and not (own_path is not None and own_path.interface):
+        path = code_paths.of_functions([plain[at], *names])
     return Cause(
         plain[at],
         tuple(name for name, _ in callers.most_common(2) if name not in STAGES),

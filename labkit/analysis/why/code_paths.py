@@ -18,23 +18,27 @@ class Path:
 
     name: what the code does. functions: matches the names of its functions. settings: matches the names and values of
     the settings that change it (labkit.system.machine.settings). steady: whether the code runs alike on whichever CPUs
-    the scheduler places the programs; else its appearance says nothing about a cause.
+    the scheduler places the programs; else its appearance says nothing about a cause. interface: whether it is the code
+    of a kind of interface, which has what it calls as a part.
     """
 
     name: str
     functions: re.Pattern[str]
     settings: re.Pattern[str]
     steady: bool = True
+    interface: bool = False
 
     @property
     def plural(self) -> bool:
         """Return whether the name is a plural."""
         head = self.name.partition(" (")[0]
-        return " and " in head or head.endswith(("s in software", "rules", "packets", "sockets", "hooks"))
+        return " and " in head or head.endswith(("s in software", "rules", "sockets", "hooks"))
 
 
-def _path(name: str, functions: str, settings: str = r"(?!)", steady: bool = True) -> Path:
-    return Path(name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings), steady)
+def _path(
+    name: str, functions: str, settings: str = r"(?!)", steady: bool = True, interface: bool = False
+) -> Path:
+    return Path(name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings), steady, interface)
 
 
 PATHS = (
@@ -71,7 +75,7 @@ PATHS = (
     _path("packet filter rules (ebtables and arptables)", r"ebt_.*|ebtable_.*|arpt_.*|arptable_.*",
           r"\b(arp|eb)tables|module (eb|arp)t"),
     _path("load balancing (IPVS)", r"ip_vs_.*|__ip_vs_.*", r"ip_vs|\bvs\."),
-    _path("bridged packets through netfilter", r"br_nf_.*|br_netfilter.*", r"bridge-nf|nf_call_|module br_netfilter"),
+    _path("netfilter on bridged packets", r"br_nf_.*|br_netfilter.*", r"bridge-nf|nf_call_|module br_netfilter"),
     # Any module registers netfilter hooks: alone they do not show which.
     _path("netfilter hooks", r"nf_hook.*|nf_queue.*", r"module ((nf|nft|xt|ipt|ip6t)_|ip6?_?tables)"),
     _path("a packet capture", r"packet_rcv.*|tpacket_.*|dev_queue_xmit_nit|prb_.*|packet_recvmsg|run_filter"
@@ -96,7 +100,7 @@ PATHS = (
     _path("an IPsec policy", r"xfrm_.*|esp_.*|esp6_.*|ah_.*|crypto_.*|aead_.*|gcm_.*|__xfrm.*", r"XFRM|xfrm"),
     _path("a tunnel", r"vxlan_.*|geneve_.*|gre_.*|gretap_.*|ipip_.*|iptunnel_.*|ip_tunnel_.*|udp_tunnel_.*"
           r"|wg_.*|gue_.*|fou_.*",
-          r"info_kind (vxlan|geneve|gre|ipip|wireguard)"),
+          r"info_kind (vxlan|geneve|gre|ipip|wireguard)", interface=True),
     _path("an emulated link (netem)", r"netem_.*", r"netem"),
     _path("a rate limit (traffic shaping)", r"tbf_.*|htb_.*|hfsc_.*|cake_.*|police_.*|tcf_police.*|qfq_.*|cbs_.*",
           r"qdisc.*(tbf|htb|hfsc|cake|police)|maxrate|traffic classes"),
@@ -105,11 +109,11 @@ PATHS = (
           r"|sch_direct_xmit|__qdisc_run|qdisc_.*|__dev_xmit_skb|dev_qdisc_.*|dequeue_skb|bfifo_.*|tfifo_.*"
           r"|net_tx_action"
           r"|__netif_schedule", r"qdisc|txqlen|tx_queue_len"),
-    _path("the bridge", r"br_.*|__br_.*|nbp_.*", r"bridge|info_data|stp|vlan_filtering"),
-    _path("macvlan", r"macvlan_.*|macvtap_.*"),
-    _path("ipvlan", r"ipvlan_.*|ipvl_.*"),
-    _path("Open vSwitch", r"ovs_.*|do_execute_actions|masked_flow_lookup"),
-    _path("a TAP device", r"tun_.*|tap_.*|vhost_.*|virtnet_.*|virtqueue_.*"),
+    _path("the bridge", r"br_.*|__br_.*|nbp_.*", r"bridge|info_data|stp|vlan_filtering", interface=True),
+    _path("macvlan", r"macvlan_.*|macvtap_.*", interface=True),
+    _path("ipvlan", r"ipvlan_.*|ipvl_.*", interface=True),
+    _path("Open vSwitch", r"ovs_.*|do_execute_actions|masked_flow_lookup", interface=True),
+    _path("a TAP device", r"tun_.*|tap_.*|vhost_.*|virtnet_.*|virtqueue_.*", interface=True),
     _path("an audit, security or system call filter", r"security_.*|apparmor_.*|selinux_.*|aa_.*|smack_.*"
           r"|seccomp_.*"
           r"|__seccomp_.*|audit_.*|__audit_.*|syscall_trace_enter|syscall_exit_work|ptrace_.*|bpf_lsm_.*",

@@ -25,7 +25,7 @@ VETH = "veth's own receive queue (of GRO or XDP)"
         ("nf_hook_slow nft_do_chain_inet nft_do_chain", "packet filter rules (nftables)"),
         ("nf_hook_slow ipt_do_table", "packet filter rules (iptables)"),
         ("nf_hook_slow ebt_do_table", "packet filter rules (ebtables and arptables)"),
-        ("nf_hook_slow br_nf_pre_routing setup_pre_routing", "bridged packets through netfilter"),
+        ("nf_hook_slow br_nf_pre_routing setup_pre_routing", "netfilter on bridged packets"),
         ("nf_hook_slow ip_vs_in ip_vs_conn_in_get_proto", "load balancing (IPVS)"),
         ("nf_hook_slow nf_conntrack_in", "connection tracking"),
         ("nf_hook_slow hook_of_some_module", "netfilter hooks"),

@@ -275,3 +275,17 @@ def test_code_that_moved_is_no_new_cost(tmp_path: Path) -> None:
     assert not [
         each.name for each in result.candidates if each.cause is not None and each.cause.change == "gone"
     ]
+
+
+def test_bridge_without_which_an_arm_is_faster_is_named_whole(tmp_path: Path) -> None:
+    """A bridge passes its packets through netfilter, where the kernel has that built in: it is still the bridge."""
+    passed = (
+        "br_handle_frame_[k];br_nf_pre_routing_[k];nf_hook_slow_[k];br_handle_frame_finish_[k];br_forward_[k]"
+    )
+    bridged = {f"{RECEIVE['udp']};{passed}": 2e-6}
+    other = MadeArm(columns={"arm": "macvlan_bridge", "topology": "macvlan_bridge"})
+    gone = replace(other, more={f"{RECEIVE['udp']};br_handle_frame_[k]": -1e-6})
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(bridged), "macvlan_bridge": gone}, 3)
+    result = concluded(f"{folder}:{BASELINE}", "macvlan_bridge")
+    assert result.cause == "the bridge"
+    assert result.sentence.startswith("The bridge saves")
