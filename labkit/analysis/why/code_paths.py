@@ -32,7 +32,7 @@ class Path:
     def plural(self) -> bool:
         """Return whether the name is a plural."""
         head = self.name.partition(" (")[0]
-        return " and " in head or head.endswith(("s in software", "rules", "sockets", "hooks"))
+        return " and " in head or head.startswith("timestamps") or head.endswith(("s in software", "rules", "sockets", "hooks"))
 
 
 def _path(
