@@ -32,7 +32,8 @@ class Path:
     def plural(self) -> bool:
         """Return whether the name is a plural."""
         head = self.name.partition(" (")[0]
-        return " and " in head or head.startswith("timestamps") or head.endswith(("s in software", "rules", "sockets", "hooks"))
+        last = ("s in software", "rules", "sockets", "hooks", "timestamps of packets")
+        return " and " in head or head.endswith(last)
 
 
 def _path(
