@@ -120,7 +120,26 @@ def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.C
     there = [one for one in evidence.causes if evidence.matters(one.difference_s)]
     known = [one for one in there if any(_explains(setting, one) for setting in settings)]
     along = [one for one in there if evidence.cost_differs and one.difference_s * total.difference > 0]
-    return next(iter([*known, *along]), None)
+    return next(iter([*known, *_expected(evidence, settings), *along]), None)
+
+
+def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Cause]:
+    """Return the code paths that the requested changes are known to affect, if they differ when tested by themselves.
+
+    All functions together need stronger evidence, which a small cost does not have.
+    """
+    paths = {path.name: path for one in settings if one.parameters for path in one.paths}
+    found = [causes.of_path(evidence.frames, path) for path in paths.values()]
+    return sorted(
+        (
+            one
+            for one in found
+            if one is not None
+            and one.p < causes.CLAIM_SHARE / len(paths)
+            and evidence.matters(one.difference_s)
+        ),
+        key=lambda one: one.p,
+    )
 
 
 def _of_setting(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:

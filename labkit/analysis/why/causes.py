@@ -42,7 +42,8 @@ class Cause:
 
     function: the top function of that code. callers: its callers, most frequent first. change: new, gone or changed.
     left_s to high_s: seconds per unit that arrived. path: the code path that the function belongs to. below: the
-    functions below it that carry most of the time.
+    functions below it that carry most of the time. expected: whether the path of a setting that differs was tested by
+    itself, and not all functions; p is then that of this test.
     """
 
     function: str
@@ -57,6 +58,7 @@ class Cause:
     samples_count: int
     path: code_paths.Path | None
     below: tuple[str, ...]
+    expected: bool = False
 
     @property
     def name(self) -> str:
@@ -325,9 +327,35 @@ def _cause(
     )
 
 
+def of_path(frames: Frames, path: code_paths.Path) -> Cause | None:
+    """Return the difference in the time of a path as a cause, or None if no function of it was sampled."""
+    tree = frames.tree
+    outer = _outermost(tree, path)
+    size = part(frames, path, frames.apart)
+    if not outer or not (size.left or size.right):
+        return None
+    samples, callers = Counter[str](), Counter[str]()
+    totals = tree.total.sum(axis=1)
+    for frame in outer:
+        samples[folded_stacks.plain(tree.names[tree.name[frame]])] += int(totals[frame])
+        callers[folded_stacks.plain(tree.names[tree.name[tree.parent[frame]]])] += int(totals[frame])
+    return Cause(
+        samples.most_common(1)[0][0], tuple(name for name, _ in callers.most_common(2) if name not in STAGES),
+        _change(size.left, size.right), size.left, size.right, size.difference, size.low, size.high, size.p,
+        samples.total(), path, (), expected=True,
+    )  # fmt: skip
+
+
 def part(frames: Frames, path: code_paths.Path, apart: Between | None) -> Estimate:
     """Return the time of all functions of a path together, each sample counted once: seconds per unit that arrived."""
-    tree = frames.tree
+    outer = _outermost(frames.tree, path)
+    values, squares = frames.total[outer].sum(axis=0), frames.squares[outer].sum(axis=0)
+    left, right = _least(squares[None, :], frames.split)
+    return estimate(values[: frames.split], values[frames.split :], apart, (float(left[0]), float(right[0])))
+
+
+def _outermost(tree: Tree, path: code_paths.Path) -> list[int]:
+    """Return the frames of a path's functions that have no such frame above them."""
     names = {
         at
         for at, name in enumerate(tree.names)
@@ -339,6 +367,4 @@ def part(frames: Frames, path: code_paths.Path, apart: Between | None) -> Estima
         if own and not inside[parent]:
             outer.append(frame)
         inside[frame] = inside[parent] or own
-    values, squares = frames.total[outer].sum(axis=0), frames.squares[outer].sum(axis=0)
-    left, right = _least(squares[None, :], frames.split)
-    return estimate(values[: frames.split], values[frames.split :], apart, (float(left[0]), float(right[0])))
+    return outer
