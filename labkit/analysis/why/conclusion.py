@@ -101,12 +101,8 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
         notes=tuple(_notes(evidence)),
         next=tuple(next_steps.steps(evidence, result.claims, order)),
         split=evidence.split,
-        p=min(evidence.p, 3 * order[0].cause.p) if _is_expected(order) else evidence.p,
+        p=min([evidence.p, *(3 * one.cause.p for one in order[:1] if one.cause and one.cause.expected)]),
     )
-
-
-def _is_expected(order: Sequence[Candidate]) -> bool:
-    return bool(order) and order[0].cause is not None and order[0].cause.expected
 
 
 def _rank(evidence: Evidence, one: Candidate) -> float:
