@@ -37,13 +37,16 @@ def judgements(results: Results) -> list[Judgement]:
 def page(results: Results, found: Sequence[Judgement]) -> str:
     """Return the whole document as Markdown."""
     parts = [
-        TITLE, introduction(results, found), "## The claims\n", table(found), RULE, "## The runs\n",
+        TITLE, introduction(results, found), "## The claims\n", table(found), PICTURE, RULE, "## The runs\n",
         runs(results),
         "## Each claim\n", *(section(one) for one in found), "## Doubts about the runs\n", doubts(results),
     ]  # fmt: skip
     return "\n".join(parts).rstrip() + "\n"
 
 
+PICTURE = (
+    "![For each claim, the range of ratios that it means, and the measured ratios](findings-claims.svg)\n"
+)
 RULE = """\
 A ratio **agrees** if its 95 % interval lies in the range that the claim means, and **contradicts** it if the interval
 lies outside. It is **undecided** otherwise, and wherever the baseline, measured twice, differs from itself (A/A). A

@@ -288,7 +288,7 @@ def _across(
     run: str, rows: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
 ) -> Iterator[Evidence]:
     controls = {
-        key: verdicts.column_effect(some, "log_control", some["method"].eq("slice").any())
+        key: verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
         for key, some in load.groups(verdicts.ratios(rows))
     }
     ok = load.measured(rows)
@@ -334,10 +334,12 @@ def _between(left: pd.Series[float], right: pd.Series[float]) -> Effect | None:
     """Return the ratio of right to left: paired by set-up if both share them, else with the drift between runs."""
     paired = (right - left).dropna()
     if len(paired) > 1:
-        return stats.effect(paired.to_numpy(float), list(paired.index))
+        return stats.effect(np.asarray(paired, np.float64), list(paired.index))
     if not len(left) or not len(right):
         return None
-    return compare_runs.with_drift(stats.difference(left.to_numpy(float), right.to_numpy(float)))
+    return compare_runs.with_drift(
+        stats.difference(np.asarray(left, np.float64), np.asarray(right, np.float64))
+    )
 
 
 def _durations(profiles: pd.DataFrame, kind: str, function: str) -> stats.Floats:

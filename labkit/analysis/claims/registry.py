@@ -6,6 +6,7 @@ The numbers in a claim's sentence are the document's. Its verdict comes from pub
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
@@ -275,7 +276,7 @@ CLAIMS: tuple[Claim, ...] = (
         "The monitored flow itself keeps its throughput when its mirror's link is full.",
         "thesis", "sections 4.2.4 and 4.3", "a NIC as uplink",
         "throughput of the flow with a mirror over GRE to that without", (0.95, 1.05),
-        (against("virtual_tap", "ovs_netdev+mirrors=1+output=gre+uplink_bps=1e+08", rate_bps=(1.2e8, 1.6e8)),),
+        (against("virtual_tap", "ovs_netdev+mirrors=1+output=gre+uplink_bps=100000000", rate_bps=(1.2e8, 1.6e8)),),
     ),
     Claim(
         "virtualbox",
@@ -318,7 +319,7 @@ CLAIMS: tuple[Claim, ...] = (
         "load_tests", "read-outs in steps 3 and 5", "`params/trex.yaml` through the link itself",
         "the share of loss to 0.01 %", LESS,
         tuple(
-            computed(f"packet counters of the test {name}", lambda name=name: printed.loss(name))
+            computed(f"packet counters of the test {name}", partial(printed.loss, name))
             for name in ("baseline", "astf")
         ),
         "The read-outs are of the loop and of the test with connections. For the 64-byte test through the link, the"

@@ -30,8 +30,9 @@ def claims(evidence: pd.DataFrame, title: str = "Claims, and the ratios that ans
     """
     figure = go.Figure()
     names = list(dict.fromkeys(evidence["name"])) if len(evidence) else []
-    known = evidence[["ratio", "low", "high", "low_meant", "high_meant"]].to_numpy(float) if names else []
-    inside = [value for row in known for value in row if LEAST <= value <= MOST]
+    columns = ["ratio", "low", "high", "low_meant", "high_meant"]
+    known = evidence[columns].to_numpy(float).flat if names else ()
+    inside = [value for value in known if LEAST <= value <= MOST]
     low, high = min([0.8, *inside]) / 1.1, max([1.25, *inside]) * 1.1
     for place, name in enumerate(names):
         own = evidence[evidence["name"].eq(name)]
