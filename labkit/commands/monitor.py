@@ -25,29 +25,12 @@ from labkit.common.errors import BadInput, Unsupported
 from labkit.common.packets import pcapng
 from labkit.common.printable import printable, printable_json
 from labkit.measure import topologies
+from labkit.measure.observers.monitor import parameters
 from labkit.measure.observers.monitor.live_monitor import SAVED_COUNT, LiveMonitor, MonitorReport, blocks
 from labkit.system import process
 
 SHOWN_S = 0.2  # between two updates
-MOST_SHOWN = 10  # packets and conversations shown in the terminal
-NUMBERS = {"vlan": int, "keep_count": int, "snap_bytes": int}
-TEXTS = ("source", "destination", "port", "protocol", "inside", "expression", "sample", "display")
-
-
-def own_parameters(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Split name=value arguments into those of the monitor, with numbers converted, and those of the topology.
-
-    Raises BadInput for an invalid number.
-    """
-    own: dict[str, Any] = {name: given[name] for name in TEXTS if name in given}
-    for name, kind in NUMBERS.items():
-        if name in given:
-            try:
-                own[name] = kind(given[name])
-            except ValueError:
-                raise BadInput(f"{name}={given[name][:80]!r} is not a number: write {name}=N") from None
-    rest = {name: value for name, value in given.items() if name not in {*own, "interface"}}
-    return own, rest
+MOST_SHOWN = 10  # packets, hosts and conversations shown in the terminal
 
 
 @contextlib.contextmanager
@@ -67,11 +50,12 @@ def building(target: str, given: Mapping[str, str]) -> tuple[live.LiveTopology, 
 
     The target is a topology or its file, with interface=NAME among the parameters, or an interface of the machine.
     """
-    own, rest = own_parameters(given)
+    own = parameters.typed(given)
+    rest = {name: value for name, value in given.items() if name not in {*own, "interface"}}
     if target.partition("+")[0] in topologies.TABLE or target.endswith((".yaml", ".yml")):
         return live.build(target, **rest), given.get("interface"), own
     if unknown := sorted(rest.keys() - {"where"}):
-        names = ", ".join([*TEXTS, *NUMBERS, "where"])
+        names = ", ".join([*parameters.TEXTS, *parameters.NUMBERS, "where"])
         raise BadInput(f"{unknown[0]} is not a parameter of a monitor: choose {names}")
     if "interface" in given:
         raise BadInput(f"{target[:80]!r} is not a topology but an interface: leave interface= out")
@@ -211,6 +195,7 @@ def summary(hop: str, report: MonitorReport) -> dict[str, Any]:
         "sampled_count": report.counts.sampled_count,
         "classes": report.classes,
         "conversations": report.conversations,
+        "talkers": report.talkers,
         "packets": [one.stack for one in report.packets],
     }
 
@@ -230,11 +215,18 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
             rate = units.si((count - before[1].classes.get(name, (0, 0))[0]) / before[0], "packet/s")
         by_class.add_row(name, str(count), str(length_bytes), rate)
     talkers = new_table(
+        "\nTop talkers",
+        [("host", False), ("packets sent", True), ("bytes sent", True), ("packets received", True),
+         ("bytes received", True)],
+    )  # fmt: skip
+    for host in report.talkers[:MOST_SHOWN]:
+        talkers.add_row(*map(str, host))
+    conversations = new_table(
         "\nConversations",
         [("class", False), ("source", False), ("destination", False), ("packets", True), ("bytes", True)],
     )
     for row in report.conversations[:MOST_SHOWN]:
-        talkers.add_row(*map(str, row))
+        conversations.add_row(*map(str, row))
     last: Table = new_table(
         "\nLast packets", [("time", False), ("", False), ("bytes", True), ("headers", False)]
     )
@@ -242,7 +234,7 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
         clock = time.strftime("%H:%M:%S", time.localtime(one.time_ns // 10**9))
         stamp = f"{clock}.{one.time_ns % 10**9 // 1000:06d}"
         last.add_row(stamp, one.direction, str(one.length_bytes), one.stack)
-    return Group(by_class, talkers, last)
+    return Group(by_class, talkers, conversations, last)
 
 
 NOTES = """\
@@ -257,7 +249,7 @@ where its copies arrive: mirror0 in the namespace monitor. An interface of this 
     labkit monitor veth_bridge interface=client0:eth0 where=vm:debian --ping --seconds 5
     labkit monitor eth0 --serve
 
---serve prints the address of a page with controls, charts, conversations and the last packets. It
+--serve prints the address of a page with controls, charts, talkers, conversations and the last packets. It
 needs the extra labkit[serve]. From another machine, forward the port: ssh -L PORT:127.0.0.1:PORT.
 
 parameters of a monitor:
@@ -290,6 +282,7 @@ JSON = {
     "unexamined_count": "those that tshark was too slow for",
     "classes": "for each class of packets, the number of packets and their bytes",
     "conversations": "a list of lists: class, source, destination, packets, bytes",
+    "talkers": "a list of lists, by bytes: address, packets and bytes sent, packets and bytes received",
     "packets": "the headers of the last packets, a line of text each",
 }
 
@@ -322,8 +315,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
-    parameters = arguments.name_value_pairs(given.parameters)
+    pairs = arguments.name_value_pairs(given.parameters)
     if given.serve:
-        return serve(given.target, parameters, given.port, given.ping)
-    watch(given.target, parameters, given.seconds, given.pcapng, given.ping, given.json)
+        return serve(given.target, pairs, given.port, given.ping)
+    watch(given.target, pairs, given.seconds, given.pcapng, given.ping, given.json)
     return 0

@@ -1,4 +1,4 @@
-"""Show the live monitor as a notebook widget: controls, a moving chart, conversations, and the last packets.
+"""Show the live monitor as a notebook widget: controls, moving charts, talkers, conversations, and the last packets.
 
     from labkit.jupyter.monitor_panel import MonitorPanel
     MonitorPanel(net)
@@ -19,11 +19,11 @@ import msgspec
 import traitlets
 
 from labkit.common.errors import BadInput, LabkitError
+from labkit.measure.observers.monitor import parameters
 
 UPDATE_S = 0.1  # ten updates a second
 VIEWER_S = 10.0  # a viewer that is silent for so long has left; even a hidden tab sends a message each second
 MOST_PACKETS = 50  # in an update
-TEXTS = ("source", "destination", "expression", "display", "sample")
 MOST_CHARACTERS = 5000  # in a text from the browser
 HEX_BYTES = 16  # in a line
 
@@ -36,6 +36,9 @@ class Monitored(Protocol):
 
     def pcapng(self) -> bytes:
         """Return the packets in memory as a file."""
+
+    def clear(self) -> Any:
+        """Forget packets and totals."""
 
     def close(self) -> Any:
         """End the monitor."""
@@ -98,6 +101,8 @@ class MonitorPanel(anywidget.AnyWidget):
             self._apply(message.get("choice"))
         elif message.get("do") == "save":
             self._save(viewer)
+        elif message.get("do") == "clear":
+            self._clear()
 
     def _apply(self, choice: Any) -> None:
         try:
@@ -107,6 +112,19 @@ class MonitorPanel(anywidget.AnyWidget):
             return
         self._stop()
         self._start()
+
+    def _clear(self) -> None:
+        """Forget what was seen. Every page of this panel empties itself when the monitor has done so."""
+        with self._lock:
+            if self._monitor is None:
+                return
+            try:
+                self._monitor.clear()
+            except LabkitError as error:
+                self.send({"do": "problem", "text": str(error)})
+                return
+            self._since = -1
+            self.send({"do": "cleared"})
 
     def _save(self, viewer: str) -> None:
         with self._lock:
@@ -120,12 +138,13 @@ class MonitorPanel(anywidget.AnyWidget):
         self.send({"do": "file", "viewer": viewer}, buffers=[content])
 
     def _start(self) -> None:
-        parameters = dict(self.choice)
         with self._lock:
             if self._monitor is not None:
                 return
             try:
-                self._monitor = self._watched.monitor(parameters.pop("interface"), **parameters)
+                self._monitor = self._watched.monitor(
+                    self.choice["interface"], **parameters.typed(self.choice)
+                )
                 self._since = -1
                 self._problem = None
             except LabkitError as error:
@@ -171,7 +190,7 @@ class MonitorPanel(anywidget.AnyWidget):
                 return
             if report.packets:
                 self._since = report.packets[-1].number
-        self.send(message(report))
+            self.send(message(report))  # with the lock, so that no older report follows "cleared"
 
     def close(self) -> None:
         """Close the widget and end its capture."""
@@ -188,17 +207,18 @@ def interfaces_of(watched: Any) -> list[str]:
 
 
 def checked(choice: Any, interfaces: Sequence[str]) -> dict[str, str]:
-    """Return a page's choice as parameters of a monitor.
+    """Return a page's choice as parameters of a monitor, which are texts; those that are empty are left out.
 
     Raises BadInput for an interface that the panel does not have, an unknown name, or a value that is not text.
     """
     if not isinstance(choice, dict) or choice.get("interface") not in interfaces:
         raise BadInput(f"this panel watches {', '.join(interfaces)}: choose one of them")
+    known = ("interface", *parameters.TEXTS, *parameters.NUMBERS)
     for name, value in choice.items():
-        if name not in {*TEXTS, "interface"} or not isinstance(value, str) or len(value) > MOST_CHARACTERS:
-            raise BadInput(
-                f"{str(name)[:40]!r} is no text of at most {MOST_CHARACTERS} characters for this panel"
-            )
+        if name not in known:
+            raise BadInput(f"a monitor has no parameter {str(name)[:40]!r}: choose {', '.join(known)}")
+        if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
+            raise BadInput(f"{name} must be a text of at most {MOST_CHARACTERS} characters")
     return {name: value for name, value in choice.items() if value}
 
 
@@ -210,6 +230,7 @@ def message(report: Any) -> dict[str, Any]:
         "counts": msgspec.to_builtins(report.counts),
         "classes": {name: list(counts) for name, counts in report.classes.items()},
         "conversations": [list(one) for one in report.conversations],
+        "talkers": [list(one) for one in report.talkers],
         "packets": [_row(one) for one in report.packets],
         "is_gone": report.is_gone,
         "problem": report.problem,

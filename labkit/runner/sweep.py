@@ -13,6 +13,7 @@ import itertools
 import math
 import random
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import msgspec
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts
-from labkit.runner import papermill_run, unmeasured_point, yaml_files
+from labkit.runner import papermill_run, plain_notebook, unmeasured_point, yaml_files
 from labkit.runner.progress import Bar
 from labkit.system import machine
 
@@ -128,8 +129,31 @@ def experiment_of(notebook: Path) -> str:
     name = notebook.stem.split("_", 1)[-1]
     if name in experiments.TABLE or not notebook.is_file():
         return name
-    measured = re.search(r'notebook\.measure\(\\?"(\w+)', notebook.read_text(errors="replace"))
-    return measured[1] if measured else name
+    measured = _measured_by(notebook)
+    return measured[0] if measured else name
+
+
+def _measured_by(notebook: Path) -> list[str]:
+    """Return the experiments that a notebook measures, in order."""
+    return re.findall(r'notebook\.measure\(\\?"(\w+)', notebook.read_text(errors="replace"))
+
+
+def notebook_of(experiment: str) -> Path | None:
+    """Return the notebook that shows a run of an experiment: the one that has its name, or else measures nothing else.
+
+    None: it has none. Raises BadInput if there are no notebooks at all.
+    """
+    folder = run_folder.notebooks()
+    every = sorted(folder.glob("*.ipynb"))
+    named = [path for path in every if path.stem.split("_", 1)[-1] == experiment]
+    if found := named or [path for path in every if _measured_by(path) == [experiment]]:
+        return found[0]
+    if not every:
+        raise BadInput(
+            f"there are no notebooks in {folder}: give the command in the folder of labkit's project, or name that"
+            f" folder with {run_folder.PROJECT}=FOLDER"
+        )
+    return None
 
 
 def parameters_of(notebook: Path) -> dict[str, str]:
@@ -335,7 +359,7 @@ def where(point: SweepPoint) -> str:
 def show(folder: Path, bar: Bar) -> Path:
     """Execute the notebook of a run's experiment for the finished run in `folder`; return the executed notebook.
 
-    Raises BadInput if the folder has no run, an unfinished one, or one of an experiment without a notebook.
+    An experiment without a notebook gets a plain one. Raises BadInput if the folder has no run or an unfinished one.
     """
     if (folder / "sweep.json").exists():
         raise BadInput(
@@ -346,13 +370,17 @@ def show(folder: Path, bar: Bar) -> Path:
         raise BadInput(
             f"the run in {folder} is not finished: repeat the command with --folder {folder} to continue it"
         )
-    notebooks = run_folder.notebooks()
-    result = next(iter(notebooks.glob(f"*_{described['experiment']}.ipynb")), None)
-    if result is None:
-        raise BadInput(
-            f"no notebook in {notebooks} shows {described['experiment']}: give the command in the folder of labkit's"
-            f" project, or name that folder: {run_folder.PROJECT}=FOLDER labkit report {folder}"
-        )
+    with contextlib.ExitStack() as stack:
+        result = notebook_of(described["experiment"])
+        if result is None:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="labkit-"))
+            result = Path(scratch) / "plain.ipynb"
+            plain_notebook.write(result, described["experiment"])
+        _show(folder, described, result, bar)
+    return folder / "notebook.ipynb"
+
+
+def _show(folder: Path, described: dict[str, Any], result: Path, bar: Bar) -> None:
     parameters = {
         name: value for name, value in described["parameters"].items() if name in parameters_of(result)
     }
@@ -360,7 +388,6 @@ def show(folder: Path, bar: Bar) -> Path:
     papermill_run.execute(
         result, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report", keep_failed=True
     )
-    return folder / "notebook.ipynb"
 
 
 def _state(sweep: Sweep) -> dict[str, Any]:

@@ -115,6 +115,7 @@ def test_memory_is_bounded_and_forgotten_packets_are_counted(net: live.LiveTopol
     assert (report.counts.kept_count, report.counts.forgotten_count) == (7, 33)
     assert [packet.number for packet in kept] == list(range(33, 40))
     assert (after.kept_count, after.forgotten_count, after.selected_count) == (0, 40, 40)
+    assert {tuple(one[:2]) for one in report.talkers} == {("10.1.0.1", 20), ("10.2.0.1", 20)}
     assert report.conversations[0][:3] in {("icmp", "10.1.0.1", "10.2.0.1"), ("icmp", "10.2.0.1", "10.1.0.1")}
 
 
@@ -321,7 +322,7 @@ class TestDisplayFilter:
             ("$(id)", "at character 2"),
             ("-r /etc/passwd", "at character 2"),
             ("ip.addr ==", "Unexpected end"),
-            ("ip) or (ip", "parentheses that do not match"),
+            ("ip) or (ip", "is not possible: .*at character 3"),
             ("(" * 100_000, "characters"),
             ("ip\x00", "plain ASCII"),
         ],
