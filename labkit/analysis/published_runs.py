@@ -25,8 +25,7 @@ def read_rows(folder: Path) -> list[run_folder.Row]:
     if not is_published(folder):
         return run_folder.read_rows(folder)
     content = (folder / ROWS).read_bytes()
-    run = run_folder.read_json(folder / "run.json")
-    if not isinstance(run, dict) or run.get("sha256") != hashlib.sha256(content).hexdigest():
+    if run_folder.read_begun(folder).get("sha256") != hashlib.sha256(content).hexdigest():
         raise BadInput(
             f"{folder / ROWS} is not the file that was published: its SHA-256 digest is not that in run.json"
         )

@@ -86,7 +86,7 @@ def publish(folder: Path, out: Path) -> int:
 def _folders(folder: Path) -> list[Path]:
     if not (folder / "sweep.json").exists():
         return [folder]
-    return [folder / str(name) for name in run_folder.read_json(folder / "sweep.json")["points"]]
+    return [folder / name for name in run_folder.sweep_points(folder)]
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ def _check_private(rows: Sequence[Row]) -> None:
 def _command(folder: Path, runs: Sequence[dict[str, Any]]) -> str:
     """Return the command that measures the same again."""
     if (folder / "sweep.json").exists():
-        return f"labkit sweep params/{run_folder.read_json(folder / 'sweep.json')['sweep']}.yaml"
+        return f"labkit sweep params/{run_folder.read_object(folder / 'sweep.json')['sweep']}.yaml"
     from labkit.commands import arguments
     from labkit.measure import experiments
 
@@ -154,6 +154,6 @@ def _memory(folder: Path) -> int | None:
     """Return the memory of the machine that ran the first run, or None if it is not recorded."""
     for path in _folders(folder):
         if (path / "environment.json").exists():
-            found = run_folder.read_json(path / "environment.json").get("memory_bytes")
+            found = run_folder.read_object(path / "environment.json").get("memory_bytes")
             return int(found) if isinstance(found, int) else None
     return None
