@@ -2,8 +2,8 @@
 
 A piece of evidence **agrees** if its 95 % interval lies in the range of ratios that the claim means, and
 **contradicts** it if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed
-if at least half of its ratios agree and none contradicts it, contradicted if at least half contradict it and none
-agrees, and it depends if both happen. With less, it cannot be told here.
+if more of its ratios agree than chance explains, contradicted if more contradict it than chance explains, and it
+depends if both is so. Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scipy.special import bdtrc
+
 from labkit.analysis.claims.evidence import Evidence, Source
 from labkit.analysis.claims.results import Results
 from labkit.analysis.packet_cost.function_time_claim import NEAR
+from labkit.analysis.stats import CONFIDENCE
 
 CONFIRMED, CONTRADICTED, DEPENDS, UNKNOWN = "confirmed", "contradicted", "depends", "cannot be told here"
+FALSE_SHARE = 1 - CONFIDENCE
 WORDS = (CONFIRMED, CONTRADICTED, DEPENDS, UNKNOWN)
 AGREES, AGAINST, UNDECIDED = "agrees", "contradicts", "undecided"
 
@@ -93,14 +97,15 @@ def judge(claim: Claim, results: Results) -> Judgement:
     each = [(one, reading(one, claim.meant)) for one in found]
     counts = {word: sum(read == word for _, read in each) for word in (AGREES, AGAINST, UNDECIDED)}
     why = ", ".join(_counted(count, word) for word, count in counts.items() if count)
-    half = max(1, math.ceil(sum(not math.isnan(one.ratio) for one in found) / 2))
-    if counts[AGREES] and counts[AGAINST]:
-        return Judgement(claim, DEPENDS, why, each)
-    if counts[AGREES] >= half:
-        return Judgement(claim, CONFIRMED, why, each)
-    if counts[AGAINST] >= half:
-        return Judgement(claim, CONTRADICTED, why, each)
-    return Judgement(claim, UNKNOWN, why, each)
+    ratios_count = sum(not math.isnan(one.ratio) for one in found)
+    yes, no = (beyond_chance(counts[word], ratios_count) for word in (AGREES, AGAINST))
+    word = DEPENDS if yes and no else CONFIRMED if yes else CONTRADICTED if no else UNKNOWN
+    return Judgement(claim, word, why, each)
+
+
+def beyond_chance(count: int, of_count: int) -> bool:
+    """Return whether so many of these ratios are unlikely (at most 5 %) if each is a false alarm with 5 %."""
+    return count > 0 and float(bdtrc(count - 1, of_count, FALSE_SHARE)) <= FALSE_SHARE + 1e-9
 
 
 def _counted(count: int, word: str) -> str:

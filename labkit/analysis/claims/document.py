@@ -51,10 +51,10 @@ RULE = """\
 A ratio **agrees** if its 95 % interval lies in the range that the claim means, and **contradicts** it if the interval
 lies outside. It is **undecided** otherwise, and wherever the baseline, measured twice, differs from itself (A/A). A
 printed ratio counts with a factor of 1.25 on each side. Where the A/A control is as far from 1 as the ratio, the
-interval reaches to 1. A claim is *confirmed* if at least half of its ratios agree and none contradicts it,
-*contradicted* if at least half contradict it and none agrees, and it *depends* if both happen. With less, it *cannot be
-told here*. Chance alone lets one of twenty intervals miss the true ratio. [METHOD.md](METHOD.md) explains how ratios
-and intervals are made.
+interval reaches to 1. Chance alone lets one of twenty intervals miss the true ratio. A claim is *confirmed* if more of
+its ratios agree than chance explains (binomial, 5 %), *contradicted* if more contradict it than chance explains, and it
+*depends* if both is so. Otherwise it *cannot be told here*. [METHOD.md](METHOD.md) explains how ratios and intervals
+are made.
 """
 
 

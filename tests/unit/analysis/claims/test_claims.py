@@ -88,10 +88,11 @@ def test_word_of_a_claim() -> None:
     yes, no = (computed("number", lambda value=value: value) for value in (2.0, 0.5))
     assert judge(claimed(MORE, yes), found).word == CONFIRMED
     assert judge(claimed(MORE, no), found).word == CONTRADICTED
-    assert judge(claimed(MORE, yes, no), found).word == DEPENDS
+    assert judge(claimed(MORE, yes, yes, no, no), found).word == DEPENDS
     some = computed("within noise", lambda: 1.0)
-    assert judge(claimed(MORE, yes, some), found).word == CONFIRMED
-    assert judge(claimed(MORE, yes, some, some), found).word == UNKNOWN  # less than half agree
+    assert judge(claimed(MORE, yes, yes, some), found).word == CONFIRMED
+    assert judge(claimed(MORE, yes, some, some), found).word == UNKNOWN  # chance explains one of three
+    assert judge(claimed(MORE, *[yes] * 9, no), found).word == CONFIRMED  # and one of ten
     assert judge(claimed(MORE, computed("number", lambda: None)), found).word == UNKNOWN
 
 
