@@ -87,25 +87,27 @@ def function_time_ratio(run: str) -> Source:
     return _measured(run, find)
 
 
-def guest_function_ratio(run: str, function: str, kind: str, against_kind: str) -> Source:
-    """Return the ratio of a function's median duration in a guest's kernel to that in the kernel of another kind of
-    endpoint, over the rounds of profiles. Both are medians of a round."""
+def function_ratio(function: str, left: tuple[str, str], right: tuple[str, str]) -> Source:
+    """Return the ratio of a function's durations (right to left), each the kind of endpoint in a run: (run, kind).
+
+    A duration is the median of a round of profiles in the kernel that the endpoints use: the guests' for guests.
+    """
 
     def find(results: Results) -> list[Evidence]:
-        profiles = results.profiles(run)
-        ends = [
-            (kind, _durations(profiles, kind, function)),
-            (against_kind, _durations(profiles, against_kind, function)),
-        ]
-        if not all(len(values) for _, values in ends):
-            missing = next(name for name, values in ends if not len(values))
-            why = "; ".join(function_time_claim.why_not(profiles)) or "it was not observed"
-            return [Evidence(run, f"{function}, {missing}", _host(profiles), doubt=f"no duration: {why}")]
-        effect = stats.difference(ends[1][1], ends[0][1])
-        times = " and ".join(f"{math.exp(values.mean()) * 1e6:.3g} µs ({name})" for name, values in ends)
-        return [_of_effect(Evidence(run, f"{function}: {times}", _host(profiles)), effect, "")]
+        found = []
+        for run, kind in (left, right):
+            profiles = results.profiles(run)
+            values = _durations(profiles, kind, function)
+            if not len(values):
+                why = "; ".join(function_time_claim.why_not(profiles)) or "it was not observed"
+                return [Evidence(run, f"{function}, {kind}", _host(profiles), doubt=f"no duration: {why}")]
+            found.append((values, kind, _host(profiles)))
+        effect = stats.difference(found[0][0], found[1][0])
+        times = " and ".join(f"{math.exp(values.mean()) * 1e6:.3g} µs ({kind})" for values, kind, _ in found)
+        host = "; ".join(dict.fromkeys(host for _, _, host in found))
+        return [_of_effect(Evidence(right[0], f"{function}: {times}", host), effect, "")]
 
-    return _measured(run, find)
+    return _measured(left[0], _measured(right[0], find))
 
 
 def computed(what: str, number: Callable[[], float | None]) -> Source:
@@ -161,7 +163,11 @@ def uplink_share(run: str, link_bps: float) -> Source:
 def _measured(run: str, find: Source) -> Source:
     def found(results: Results) -> list[Evidence]:
         if not results.has(run):
-            return [Evidence(run, "", "", doubt="the run is not published")]
+            return [
+                Evidence(
+                    run, "", "", doubt=f"not measured yet: `labkit sweep params/findings-{run}.yaml` does it"
+                )
+            ]
         return find(results) or [Evidence(run, "", "", doubt="the run did not measure it")]
 
     return found

@@ -154,7 +154,9 @@ def test_missing_run_cannot_be_told(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     found = judge(claimed(MORE, against("mine", "macvlan")), Results(tmp_path / "results"))
     assert found.word == UNKNOWN
-    assert [one.doubt for one, _ in found.evidence] == ["the run is not published"]
+    assert [one.doubt for one, _ in found.evidence] == [
+        "not measured yet: `labkit sweep params/findings-mine.yaml` does it"
+    ]
 
 
 def test_printed_numbers() -> None:
