@@ -110,6 +110,19 @@ def function_ratio(function: str, left: tuple[str, str], right: tuple[str, str])
     return _measured(left[0], _measured(right[0], find))
 
 
+def on_the_cpu(source: Source) -> Source:
+    """Return the evidence of a source with a doubt where guests were emulated, which makes them slower."""
+    doubt = "the guests were emulated, and guests on the CPU itself are faster"
+
+    def find(results: Results) -> list[Evidence]:
+        found = source(results)
+        return [
+            replace(one, doubt=one.doubt or doubt) if "guests emulated" in one.host else one for one in found
+        ]
+
+    return find
+
+
 def computed(what: str, number: Callable[[], float | None]) -> Source:
     """Return a quotient of numbers that the document itself prints, or that follow from definitions."""
 

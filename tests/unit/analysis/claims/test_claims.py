@@ -30,7 +30,7 @@ from labkit.analysis.claims.claim import (
     judge,
     reading,
 )
-from labkit.analysis.claims.evidence import Evidence, Source, across, against, computed
+from labkit.analysis.claims.evidence import Evidence, Source, across, against, computed, on_the_cpu
 from labkit.analysis.claims.registry import CLAIMS, DOCUMENTS
 from labkit.analysis.claims.results import Results
 from labkit.commands.publish import PRIVATE, publish
@@ -105,6 +105,15 @@ def test_ratio_to_the_baseline(tmp_path: Path) -> None:
     assert "1 pair" in one.what
     assert judge(claimed(MORE, against("mine", "macvlan")), results).word == CONFIRMED
     assert judge(claimed(about(3), against("mine", "macvlan")), results).word == CONTRADICTED
+
+
+def test_emulated_guests_decide_nothing_about_guests(tmp_path: Path) -> None:
+    rows = synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan": 0.5}, guest_accelerator="tcg")
+    results = published(tmp_path, rows)
+    assert judge(claimed(LESS, against("mine", "macvlan")), results).word == CONFIRMED
+    [one] = on_the_cpu(against("mine", "macvlan"))(results)
+    assert one.doubt.startswith("the guests were emulated")
+    assert reading(one, LESS) == UNDECIDED
 
 
 def test_ratio_of_two_variants(tmp_path: Path) -> None:
