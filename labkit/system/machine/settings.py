@@ -201,7 +201,7 @@ def _in_namespace(netns: int) -> Settings:
         _call("setns", netns, CLONE_NEWNET)
         result = {f"sysctl {name}": value for name, value in sysctls(Path("/proc/sys"), ("net",))}
         result |= netfilter.rules()
-        result |= _packet_sockets()
+        result |= packet_sockets(_text(Path("/proc/thread-self/net/packet"), 1 << 16) or "")
         result |= _queues()
         connection.sendall(json.dumps(result).encode())
 
@@ -213,10 +213,10 @@ def _in_namespace(netns: int) -> Settings:
     return read
 
 
-def _packet_sockets() -> Settings:
-    """Return the packet sockets, which captures use, by interface and protocol."""
+def packet_sockets(text: str) -> Settings:
+    """Return the packet sockets, which captures use, by interface and protocol. text: /proc/net/packet."""
     sockets: Counter[str] = Counter()
-    for line in (_text(Path("/proc/thread-self/net/packet"), 1 << 16) or "").splitlines()[1:]:
+    for line in text.splitlines()[1:]:
         _address, _references, _type, protocol, interface, *_ = line.split()
         with suppress(OSError):
             where = socket.if_indextoname(int(interface)) if int(interface) else "any interface"
