@@ -178,7 +178,8 @@ def of_namespace(netns: int) -> Settings:
     for one in _json(prefix, "ip", "-j", "neighbour", "show", "nud", "permanent"):
         static[f"{one.get('dev')} static neighbours"] += 1
     for one in _json(prefix, "bridge", "-j", "fdb", "show"):
-        if one.get("state") in ("permanent", "static"):
+        # Without a master these are the interface's own multicast addresses, which come and go.
+        if one.get("state") in ("permanent", "static") and one.get("master"):
             static[f"{one.get('ifname')} static forwarding entries"] += 1
     return result | {name: str(count) for name, count in static.items()}
 
