@@ -419,16 +419,16 @@ class Filter(Kind):
     """A tc classifier with actions, for arriving or leaving packets."""
 
     example = "tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server"
-    WAYS = ("ingress", "egress", "root")
+    HOOKS = ("ingress", "egress", "root")
 
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
-        way, _, words = text.partition(" ")
-        return {"way": way, "words": words.strip()}
+        hook, _, words = text.partition(" ")
+        return {"way": hook, "words": words.strip()}
 
     def check(self, options: Mapping[str, Any]) -> None:
         text_options("tc_filter", options, "way", "words")
-        if options["way"] not in self.WAYS:
-            raise BadInput(f"tc_filter {options['way']}: choose {', '.join(self.WAYS)}")
+        if options["way"] not in self.HOOKS:
+            raise BadInput(f"tc_filter {options['way']}: choose {', '.join(self.HOOKS)}")
         _tc_words("tc_filter", options["words"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -446,16 +446,16 @@ class Filter(Kind):
         )
 
 
-def _clsact(place: Place, way: str) -> None:
-    if way == "root":
+def _clsact(place: Place, hook: str) -> None:
+    if hook == "root":
         return
     ended = place.program("tc", "qdisc", "add", "dev", place.interface, "clsact")
     if "exclusivity flag on" not in ended.stderr.lower() and "file exists" not in ended.stderr.lower():
         run_checked(ended, "clsact, the place for filters", ("no such file",))
 
 
-def _filters(place: Place, way: str) -> str:
-    ended = place.program("tc", "filter", "show", "dev", place.interface, way)
+def _filters(place: Place, hook: str) -> str:
+    ended = place.program("tc", "filter", "show", "dev", place.interface, hook)
     text = ended.stdout if ended.returncode == 0 else ""
     return (
         " | ".join(" ".join(re.sub(r"\bid \d+\b", "", line).split()) for line in text.splitlines()) or "none"

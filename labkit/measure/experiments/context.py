@@ -49,14 +49,21 @@ class Experiment:
     planned_s: Callable[[Any], float]
 
 
+@dataclass
+class Progress:
+    """How far a run has come: planned seconds in total, and of what is done."""
+
+    total_s: float
+    done_s: float = 0.0
+
+    def event(self, what: str) -> Event:
+        """Make the event that says what is measured now."""
+        return {"event": "progress", "what": what, "done_s": self.done_s, "total_s": self.total_s}
+
+
 def rows(point: str, content: list[dict[str, Any]]) -> Event:
     """Make the event with the rows of a finished point."""
     return {"event": "rows", "point": point, "rows": content}
-
-
-def progress(what: str, done_s: float, total_s: float) -> Event:
-    """Make the event that says what is measured now; `done_s` and `total_s` are planned seconds."""
-    return {"event": "progress", "what": what, "done_s": done_s, "total_s": total_s}
 
 
 def stopped(pairs: int, why: str) -> Event:

@@ -154,7 +154,7 @@ def placements(
         parameters.placement == "scheduler"
         or len(cpus) == 1
         or any(one.affinity or one.streams > 1 for one in own)
-        or any(end.box is not None for end in ends)
+        or any(end.runtime is not None for end in ends)
     ):
         while True:
             yield None

@@ -23,9 +23,8 @@ from labkit.measure.traffic import ping
 SMALL_BYTES = 128  # the size of a ping that has to pass even if a change makes the MTU smaller
 REFUSED = "refused"  # ends the name of the points (one for each number of pairs) whose rows say why an arm is missing
 TRIAL_S = 0.1  # about how long the trial of an arm with one pair takes
-BOOT_S = (
-    6.0  # about how long an arm's guests boot, all at once, when emulated; with KVM progress soon corrects it
-)
+# About how long an arm's guests boot, all at once, when emulated; with KVM progress soon corrects it.
+BOOT_S = 6.0
 
 
 def planned(parameters: DatapathParameters) -> list[Arm]:

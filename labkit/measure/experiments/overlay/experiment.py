@@ -174,17 +174,17 @@ def _cost_s(parameters: Overlay) -> float:
 def run(parameters: Overlay, run_context: RunContext) -> Iterator[Event]:
     """Yield the rows of every part that has none yet, and progress events."""
     done = run_context.done()
-    total_s, spent_s = planned_s(parameters), 0.0
+    progress = context.Progress(planned_s(parameters))
     for stage in stages(parameters):
         if stage.name not in done:
-            yield context.progress(stage.what, spent_s, total_s)
+            yield progress.event(stage.what)
             yield context.rows(stage.name, _stage_rows(parameters, run_context, stage))
-        spent_s += stage.planned_s
+        progress.done_s += stage.planned_s
     for event in datapaths.run(parameters, run_context) if "cost" in parameters.part else ():
         if event["event"] == "rows":
             event["rows"] = [row | {"part": "cost"} for row in event["rows"]]
         elif event["event"] == "progress":
-            event |= {"done_s": spent_s + event["done_s"], "total_s": total_s}
+            event |= {"done_s": progress.done_s + event["done_s"], "total_s": progress.total_s}
         yield event
 
 

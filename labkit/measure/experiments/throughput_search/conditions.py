@@ -8,7 +8,7 @@ shared cores that is often not so: without this check, the same switch gave rate
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,8 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.traffic.base import Trial
 from labkit.system import machine, netlink
 
-WAITED = (
-    0.01  # share of a trial: a busy thread that waited longer, or a sender that slipped more, was disturbed
-)
+# Share of a trial: a busy thread that waited longer, or a sender that slipped more, was disturbed.
+WAITED = 0.01
 STOLEN = 0.05  # of all CPUs
 BUSY = 0.05  # share of a trial: threads that ran less do not carry packets
 _DROPS = (4, 12)  # columns of /proc/net/dev after the name: rx_dropped and tx_dropped
@@ -79,7 +78,7 @@ class ConditionsMonitor:
     """The counters of a topology's namespaces and of this experiment's processes except the generator's."""
 
     def __init__(self, namespaces: Sequence[Namespace], generator: frozenset[int]) -> None:
-        self.pids = descendants(os.getpid()) - generator
+        self.pids = machine.descendants(os.getpid()) - generator
         self._sockets = [netlink.PacketSockets(space.fd) for space in namespaces]
         self._files = [(space.name, space.open("/proc/net/dev")) for space in namespaces]
         self._before = self._now()
@@ -128,20 +127,7 @@ class ConditionsMonitor:
             for interface, count in interface_drops(file.read()).items()
         }
         sockets = sum(sum(one.drops().values()) for one in self._sockets)
-        return drops, softnet_drops(), sockets, dict(self._threads()), machine.cpu_times()
-
-    def _threads(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield nanoseconds on a CPU and waiting for one, of every thread of this process's descendants.
-
-        Source: Documentation/scheduler/sched-stats.rst.
-        """
-        for pid in self.pids:
-            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-                try:
-                    run, wait, _ = path.read_text().split()
-                except (OSError, ValueError):
-                    continue
-                yield str(path), (int(run), int(wait))
+        return drops, softnet_drops(), sockets, machine.thread_times(self.pids), machine.cpu_times()
 
 
 def give_cpus(pids: frozenset[int], apart_from: int) -> bool:
@@ -179,21 +165,3 @@ def softnet_drops() -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1], 16) for line in text.splitlines())
-
-
-def descendants(pid: int) -> frozenset[int]:
-    """Return the descendants of a process."""
-    children: dict[int, list[int]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                parent = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError):
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    result, left = set(), [pid]
-    while left:
-        for child in children.get(left.pop(), []):
-            result.add(child)
-            left.append(child)
-    return frozenset(result)

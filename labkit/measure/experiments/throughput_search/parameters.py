@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.mlrsearch import PRESETS, Settings
-from labkit.measure.parameters import left_out, one_of, within
+from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.traffic import packet_generator, rates, registry
 from labkit.measure.traffic.base import TrialGenerator
 from labkit.measure.traffic.packet_sender import Mix
@@ -18,14 +18,10 @@ from labkit.measure.traffic.rates import TAGS_BYTES, Line
 # The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
 # repeatedly.
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
-UNUSED = (
-    "protocol", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s", "slices", "whole_runs", "half_width",
-    "observe", "placement", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
-)  # fmt: skip
+UNUSED = (*usual.OF_FLOWS, "duration_s")
 
 HELP = {
-    **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
-    **dict.fromkeys(UNUSED, "not used: trials are of frames at a rate, on one host"),
+    **usual.help_without(UNUSED, "not used: trials are of frames at a rate, on one host"),
     "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
     "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
     "frame_bytes": f"sizes of frames with FCS, 64 to 9018, or {', '.join(rates.MIXES)}",
@@ -51,6 +47,8 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's; HELP
     describes each."""
 
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = (*UNUSED, "profile_rounds")
+
     protocol: str = "udp"
     rounds: int = 3
     frame_bytes: tuple[str, ...] = ("64",)
@@ -72,11 +70,9 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be searched."""
-        left_out(self, UNUSED, HELP)
+        check_unused(self, UNUSED, HELP)
         for name in ("frame_bytes", "flows", "loss"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                raise BadInput(f"{name} needs at least one value, each once")
+            each_once(name, getattr(self, name))
         for ratio in self.loss:
             within("loss", ratio, 0, 0.5, "a ratio, not per cent")
         one_of("preset", self.preset, tuple(PRESETS))
@@ -157,9 +153,3 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         if self.most_rate is None:
             return least, line_most
         return least, rates.pps("most_rate", self.most_rate, sizes, self.line())
-
-    def asdict(self) -> dict[str, Any]:
-        """Return names and values in JSON form, without those that nothing uses."""
-        return {
-            name: value for name, value in super().asdict().items() if name not in (*UNUSED, "profile_rounds")
-        }

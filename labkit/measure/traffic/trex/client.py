@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput
@@ -15,7 +14,7 @@ from labkit.measure.traffic.trex import readings
 from labkit.measure.traffic.trex.readings import Direction
 from labkit.system import process
 
-PROGRAM = Path(__file__).with_name("client_process.py")
+PROGRAM = "labkit.measure.traffic.trex.client_process"
 RPC_PORT = 4501  # TRex's own; its publisher has the port below
 USER = "labkit"
 ENDING_S = 15.0  # longer than the client process allows itself to leave the server in order
@@ -59,7 +58,7 @@ def ports(numbers: Sequence[int]) -> None:
 
 def argv(prefix: Sequence[str] = ()) -> list[str]:
     """Return the command line of the client process. `prefix` starts it in a network namespace."""
-    return [*prefix, *process.python("-W", "ignore", str(PROGRAM))]
+    return [*prefix, *process.python("-W", "ignore", "-m", PROGRAM)]
 
 
 @contextmanager
