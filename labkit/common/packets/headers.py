@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 
-ETHERNET, RAW_IP = (
-    1,
-    101,
-)  # link types of pcap (LINKTYPE_ETHERNET, LINKTYPE_RAW: IPv4 or IPv6 without a link's header)
+# Link types of pcap (LINKTYPE_ETHERNET, LINKTYPE_RAW: IPv4 or IPv6 without a link's header).
+ETHERNET, RAW_IP = 1, 101
 PORTS: Mapping[int, str] = {4789: "vxlan", 6081: "geneve"}  # IANA's (RFC 7348, RFC 8926)
 UNKNOWN, CUT = "unknown", "cut"
 

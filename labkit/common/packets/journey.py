@@ -140,7 +140,7 @@ def _key(seen: Sequence[Layer], first: int, data: bytes) -> Hashable:
 
 
 def comments(result: Sequence[Journey], names: Mapping[str, str] | None = None) -> dict[int, str]:
-    """A comment for every frame, by its number: which packet it is, at which hop of its way, and what happened to it
+    """A comment for every frame, by its number: which packet it is, at which hop of its path, and what happened to it
     since the hop before. `names` are the namespaces of addresses; they tell whether a packet arrived."""
     return {
         seen.number: _comment(one, at, f"packet {number} of {len(result)}", names or {})

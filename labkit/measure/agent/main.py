@@ -27,9 +27,8 @@ from labkit.measure import endpoints, experiments, topologies
 from labkit.measure.agent import notebook_kernel
 from labkit.system import machine, netlink, process, temporary_files
 
-BEFORE_S = (
-    0.5  # how long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock
-)
+# How long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock.
+BEFORE_S = 0.5
 
 
 def say(event: dict[str, Any]) -> None:

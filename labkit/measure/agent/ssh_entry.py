@@ -44,19 +44,19 @@ class Caller:
     """The calling side: its lines go to the experiment, and this process ends with it."""
 
     def __init__(self) -> None:
-        self._talk: process.Conversing | None = None
+        self._conversation: process.Conversing | None = None
         self._early: list[str] = []
         self._telling = threading.Lock()
         signal.alarm(SILENCE_S)  # SIGALRM ends this process (signal(7)), even if the main thread is stuck
         for work in (self._listen, _beat):
             threading.Thread(target=work, daemon=True).start()
 
-    def attach(self, talk: process.Conversing) -> None:
+    def attach(self, conversation: process.Conversing) -> None:
         """Pass lines on to this conversation from now on, earlier ones first."""
         with self._telling:
-            self._talk = talk
+            self._conversation = conversation
             for line in self._early:
-                talk.send(line)
+                conversation.send(line)
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
@@ -64,8 +64,8 @@ class Caller:
             if not (text := line.decode().strip()):
                 continue
             with self._telling:
-                if self._talk:
-                    self._talk.send(text)
+                if self._conversation:
+                    self._conversation.send(text)
                 else:
                     self._early.append(text)
         os._exit(1)
@@ -81,11 +81,11 @@ def _beat() -> None:
 
 
 def _answer(request: dict[str, Any], caller: Caller) -> None:
-    with local.conversation(request) as talk:
-        caller.attach(talk)
-        for line in talk.lines():
+    with local.conversation(request) as conversation:
+        caller.attach(conversation)
+        for line in conversation.lines():
             _pass_on(line)
-        say({"event": "ended", "words": talk.words()})
+        say({"event": "ended", "words": conversation.words()})
 
 
 def _log(text: str) -> None:

@@ -25,9 +25,9 @@ def lab_vm() -> Capability:
         booted = f"boots Linux {', '.join(there)}"
         return Capability("virtual machines", "lab VM", True, f"{booted}; {SEES}")
     lacks = [*missing, *([] if there else ["a kernel to boot"])]
-    ways = [packages.install(*missing)] if missing else []
-    ways += [] if there else [_FETCH]
+    remedies = [packages.install(*missing)] if missing else []
+    remedies += [] if there else [_FETCH]
     lost = "experiments and notebooks run on this kernel only (no where=vm:KERNEL)"
     return Capability(
-        "virtual machines", "lab VM", False, f"missing: {', '.join(lacks)}", lost, " and ".join(ways)
+        "virtual machines", "lab VM", False, f"missing: {', '.join(lacks)}", lost, " and ".join(remedies)
     )

@@ -88,8 +88,8 @@ def conversation(
         from labkit.measure.hosts import vm  # imported here because only lab VMs need it
 
         chosen = vm.conversation(where, request, say, wire)
-    with chosen as talk:
-        yield talk
+    with chosen as opened:
+        yield opened
 
 
 @contextmanager

@@ -66,12 +66,12 @@ def conversation(
             # A boot would disturb another measurement. A measuring caller already holds the lock.
             looking = request.get("do") in LOOKING
             with local.measuring_lock(say) if looking else nullcontext():
-                guest, talk = booted(stack, where, Path(folder) if folder else None, say, wire)
+                guest, opened = booted(stack, where, Path(folder) if folder else None, say, wire)
         else:
-            talk = VmConversation(guest, time.monotonic() + vm_channel.SILENCE_S)
-        stack.callback(talk.end)
-        talk.send(msgspec.json.encode(request).decode())
-        yield talk
+            opened = VmConversation(guest, time.monotonic() + vm_channel.SILENCE_S)
+        stack.callback(opened.end)
+        opened.send(msgspec.json.encode(request).decode())
+        yield opened
 
 
 def booted(
@@ -112,9 +112,9 @@ def _attempt(
                 vm_initramfs.FIRST_WORDS,
                 lambda: f"the lab VM did not boot: {guest.ended()}" if guest.gone() else None,
             )
-        talk = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S), say)
+        opened = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S), say)
         stack.push(attempt.pop_all())
-    return guest, talk
+    return guest, opened
 
 
 @contextmanager

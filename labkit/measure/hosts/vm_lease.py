@@ -36,8 +36,8 @@ def leasing(folder: Path, say: Callable[[str], None]) -> Iterator[LeaseVm]:
                 return False
             if not held:
                 with local.measuring_lock(say):  # a boot would disturb another measurement
-                    guest, talk = vm.booted(stack, where, folder, say, None)
-                talk.end()
+                    guest, conversation = vm.booted(stack, where, folder, say, None)
+                conversation.end()
                 held.append(guest)
             report = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
             os.environ[vm.SHARED_VM] = json.dumps(report)

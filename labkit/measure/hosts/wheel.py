@@ -19,12 +19,8 @@ from labkit.common.errors import Failed
 # compares both.
 NEEDS = {"msgspec": ((0, 20), (1,)), "pyroute2": ((0, 9, 4), (0, 10))}
 SUFFIXES = (".py", ".j2", ".css", ".js", ".json")
-OF_THE_INSTALLATION = (
-    "RECORD",
-    "INSTALLER",
-    "REQUESTED",
-    "direct_url.json",
-)  # files of the installation, not of the wheel
+# Files of the installation, not of the wheel.
+OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
 
 @dataclass(frozen=True)

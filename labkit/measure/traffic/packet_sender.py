@@ -39,10 +39,8 @@ CAPACITY = {
 LEAST_MESSAGES = 1024  # prepared messages, so that a batch rarely ends early
 BATCH, BATCH_S = 64, 150e-6  # a batch has at most this many frames, and at most what is due within this time
 SLIP_S = 500e-6  # a frame that is later than this moves the schedule instead of causing a burst
-LATE_TIMES, WAKES = (
-    10,
-    9,
-)  # before a frame is due: spin this long, sleep if longer
+# Before a frame is due: spin this long, sleep if longer.
+LATE_TIMES, WAKES = 10, 9
 SPIN_S, SLEEP_S = 10e-6, 30e-6  # before a frame is due: spin for so long, sleep when it is longer
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20  # linux/if_packet.h
 SO_SNDBUFFORCE = 32

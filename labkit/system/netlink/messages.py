@@ -228,13 +228,13 @@ def new_route(
     message["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
     if metric is not None:
         message["attrs"].append(("RTA_PRIORITY", metric))
-    ways = [(index, [("RTA_GATEWAY", gateway)] if gateway else []) for index, gateway in hops]
-    if len(ways) == 1:
-        [(index, gateway)] = ways
+    nexthops = [(index, [("RTA_GATEWAY", gateway)] if gateway else []) for index, gateway in hops]
+    if len(nexthops) == 1:
+        [(index, gateway)] = nexthops
         message["attrs"] += [*gateway, ("RTA_OIF", index)]
     else:
         # struct rtnexthop counts a hop's weight from 0
-        several = [{"oif": index, "hops": 0, "flags": 0, "attrs": gateway} for index, gateway in ways]
+        several = [{"oif": index, "hops": 0, "flags": 0, "attrs": gateway} for index, gateway in nexthops]
         message["attrs"].append(("RTA_MULTIPATH", several))
     by = ", ".join(gateway or f"interface {index}" for index, gateway in hops)
     return _encode(message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, f"add route to {to} via {by}")

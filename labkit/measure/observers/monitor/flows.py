@@ -13,9 +13,8 @@ OTHERS = "others"  # the row of what came when the table was full
 _VLAN = (b"\x81\x00", b"\x88\xa8")
 _IP, _IP6 = b"\x08\x00", b"\x86\xdd"
 _PLAIN_IP = _IP + b"\x45"  # IPv4 without options
-_plain_ip = struct.Struct(
-    "3s8xc2x8s"
-)  # from the ethertype on: it and IPv4's first byte, the protocol, the addresses
+# From the ethertype on: it and IPv4's first byte, the protocol, the addresses.
+_plain_ip = struct.Struct("3s8xc2x8s")
 Key = tuple[bytes, bytes, bytes]
 _KEY_END = 54  # of an Ethernet frame: behind the addresses of IPv6, and behind those of IPv4
 _PORTS = (b"\x06", b"\x11", b"\x84")  # TCP, UDP, SCTP

@@ -46,7 +46,7 @@ MOST_CONVERSATIONS = 20
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a monitor is asked for: the selection, the sampler's text, how many sampled packets it keeps, how many
+    """What a monitor does: the selection, the sampler's text, how many sampled packets it keeps, how many
     bytes of each, and a display filter in Wireshark's syntax, which only decides what is kept."""
 
     selection: Selection = Selection()
@@ -119,7 +119,7 @@ class _Watching:
         poll = select.poll()
         poll.register(control, select.POLLIN)
         poll.register(self._ring, select.POLLIN)
-        heard = bytearray()
+        buffer = bytearray()
         is_busy = False
         while True:
             ready = dict(self._ready(poll, 0 if is_busy else POLL_MS))
@@ -130,10 +130,10 @@ class _Watching:
             if control.fileno() in ready:
                 if not (part := control.recv(1 << 16)):
                     break
-                heard += part
-                while b"\n" in heard:
-                    line, _, rest = bytes(heard).partition(b"\n")
-                    heard = bytearray(rest)
+                buffer += part
+                while b"\n" in buffer:
+                    line, _, rest = bytes(buffer).partition(b"\n")
+                    buffer = bytearray(rest)
                     control.sendall(self._answer(msgspec.json.decode(line)) + b"\n")
         self._drain()
         control.sendall(self._answer({"do": "read", "since": -1, "most": 0}))
@@ -282,19 +282,19 @@ class Monitor:
 
     def read(self, since: int = -1, most: int = 0) -> Report:
         """The counts, and the newest `most` kept packets after number `since`. Raises Failed when the process ended."""
-        return self._asked({"do": "read", "since": since, "most": most})
+        return self._request({"do": "read", "since": since, "most": most})
 
     def stop(self) -> Report:
         """See nothing that comes after this, and handle all that was seen; memory can still be read."""
-        report = self._asked({"do": "stop"})
+        report = self._request({"do": "stop"})
         self._is_stopped = True
         return report
 
     def clear(self) -> Report:
         """Forget the kept packets and the totals of classes and conversations; the counts stay."""
-        return self._asked({"do": "clear"})
+        return self._request({"do": "clear"})
 
-    def _asked(self, request: dict[str, Any]) -> Report:
+    def _request(self, request: dict[str, Any]) -> Report:
         try:
             self._forked.send(msgspec.json.encode(request))
             return self._with_seen(self._forked.receive(ANSWER_S))

@@ -226,7 +226,7 @@ class _Building:
     def routes(self) -> None:
         """Add static routes."""
         for route in self.described.routes:
-            hops = [self._hop(way) for way in self.described.hops(route)]
+            hops = [self._hop(hop) for hop in self.described.hops(route)]
             message = netlink.new_route(route.to, hops, metric=route.metric, family=target(route).version)
             self.spaces[route.at].netlink.do(message)
 
@@ -253,8 +253,8 @@ class _Building:
     def _without_carrier(self, at: str) -> set[int | None]:
         return {link.index for link in netlink.links(self.spaces[at].netlink) if not link.carrier}
 
-    def _hop(self, way: RouteChoice) -> tuple[int, str | None]:
-        return self._at(way.out), None if way.via is None else str(way.via)
+    def _hop(self, hop: RouteChoice) -> tuple[int, str | None]:
+        return self._at(hop.out), None if hop.via is None else str(hop.via)
 
     def endpoint(self, name: str) -> Endpoint:
         """Return a container as an end of a pair."""

@@ -144,7 +144,7 @@ def argv(folder: Path, configuration: Path, *, stateful: bool) -> list[str]:
 def check(pairs: Sequence[Pair]) -> None:
     """Raise Unsupported, with one sentence, for ends whose interface TRex cannot have."""
     for end in (end for pair in pairs for end in (pair.client, pair.server)):
-        if end.box is not None and end.box.kernel is not None:
+        if end.kernel is not None:
             raise Unsupported(
                 f"TRex cannot have the interface of the guest {end.name}: use endpoint=namespace or container"
             )
