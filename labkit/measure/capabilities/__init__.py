@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from labkit.measure.capabilities import lab_vms, links, packet_capture, perf, platforms, tools, tracing
+from labkit.measure.capabilities import links, packet_capture, perf, platforms, tools, tracing
 from labkit.measure.capabilities.base import LOAD, Capability
 from labkit.system import machine
 
@@ -29,7 +29,7 @@ def _groups(alone: bool, versions: Callable[[], dict[str, str | None]]) -> tuple
         ("BPF", perf.bpf),
         (
             "virtual machines",
-            lambda: [lab_vms.lab_vm(), platforms.kvm(), platforms.hugepages(), *platforms.vsock()],
+            lambda: [platforms.lab_vm(), platforms.kvm(), platforms.hugepages(), *platforms.vsock()],
         ),
         ("Open vSwitch", lambda: platforms.open_vswitch(versions()["ovs-vswitchd"])),
         ("tools", lambda: tools.tools(versions())),

@@ -33,13 +33,13 @@ from labkit.system.netlink.messages import (
     set_link,
     set_master,
     shut_link,
+    tunnel_data,
 )
 from labkit.system.netlink.netns import index_of, inside, new_namespaces
 from labkit.system.netlink.nft_counters import NftCounter
 from labkit.system.netlink.packet_sockets import PacketSockets
 from labkit.system.netlink.sockets import LinkCounters, LinkError, Netlink
 from labkit.system.netlink.taps import Tap, check_taps, new_tap
-from labkit.system.netlink.tunnels import tunnel_data
 
 __all__ = [
     "FIRST_INDEX", "DumpedNextHop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "NftCounter",

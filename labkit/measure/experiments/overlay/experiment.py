@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from labkit.common import packets, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.run_folder import Row
 from labkit.measure import topologies
@@ -17,13 +19,15 @@ from labkit.measure.experiments import context, datapaths, rows
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.overlay import header_overhead, packet_path
+from labkit.measure.experiments.overlay import header_overhead
 from labkit.measure.experiments.overlay import spine_failure as failing
 from labkit.measure.experiments.overlay.reachability import reachability
+from labkit.measure.observers.capture.capture import capture, everywhere
 from labkit.measure.parameters import one_of, within
-from labkit.measure.topologies import tunnels
+from labkit.measure.topologies import Topology, tunnels
 from labkit.measure.topologies.network import build, encapsulation, leaf_spine_overlay
 from labkit.measure.topologies.network.parts import Network
+from labkit.measure.traffic import ping
 
 # Whether leaves ignore routes over links without carrier; irrelevant if no carrier is lost.
 LINKDOWN = {"carrier": (False, True), "silent": (False,)}
@@ -220,9 +224,28 @@ def _row(parameters: Overlay, run_context: RunContext, stage: Stage, result: Row
 def _path(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
     described = parameters.network(stage.routes)
     with build.build(described) as topology:
-        return packet_path.followed(
-            topology, parameters.payload_bytes, run_context.folder / "artefacts" / stage.name
-        )
+        return _followed(topology, parameters.payload_bytes, run_context.folder / "artefacts" / stage.name)
+
+
+def _followed(topology: Topology, payload_bytes: int, folder: Path) -> list[Row]:
+    """Ping between the ends of every pair, and return a row for each interface that saw an echo request or reply.
+
+    A row has hop, direction, time since the first sighting, length, and headers of the frame. Each target is pinged
+    once before, so that neighbours and bridge ports are known. `folder` receives the capture and the network's state.
+    Raises Failed for a ping without a reply.
+    """
+    for pair in topology.pairs:
+        ping.answered(pair.client, pair.server.address, 1, payload_bytes)
+    state = topologies.state(topology)
+    run_folder.write_json(folder / "state.json", state)
+    with capture(everywhere(topology.namespaces), folder) as seen:
+        for pair in topology.pairs:
+            ping.answered(pair.client, pair.server.address, 1, payload_bytes)
+    journeys = seen.journeys(state.ports())
+    seen.comment(journeys, state.owners())
+    known = [one for one in journeys if one.inner[-1].name == "icmp"]
+    report = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
+    return [row | report for row in packets.rows(known, seen.counts, state.owners())]
 
 
 def _reachability(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What the machine did during a trial: whether loss came from scheduling, and where the kernel counted it.
+"""What the machine and the switch did during a trial: whether loss came from scheduling, and where it was counted.
 
 Loss belongs to the datapath only if its processes had a CPU when they wanted one and the sender kept its schedule. On
 shared cores that is often not so: without this check, the same switch gave rates between 28 and 253 kpps (METHOD,
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.measure.endpoints import Namespace
+from labkit.measure.observers import switch as counters
+from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic.base import Trial
 from labkit.system import machine, netlink
 
@@ -21,6 +23,7 @@ from labkit.system import machine, netlink
 WAITED = 0.01
 STOLEN = 0.05  # of all CPUs
 BUSY = 0.05  # share of a trial: threads that ran less do not carry packets
+MOST_FLOWS = 5000  # listing more flows takes seconds, during which the switch does little else
 _DROPS = (4, 12)  # columns of /proc/net/dev after the name: rx_dropped and tx_dropped
 
 
@@ -128,6 +131,41 @@ class ConditionsMonitor:
         }
         sockets = sum(sum(one.drops().values()) for one in self._sockets)
         return drops, softnet_drops(), sockets, machine.thread_times(self.pids), machine.cpu_times()
+
+
+class SwitchState:
+    """What an Open vSwitch counted during a trial: packets that its datapath did not know, its flows and their masks.
+
+    Empty without a switch.
+    """
+
+    def __init__(self, switch: Switch | None) -> None:
+        self._switch = switch
+        self._missed_count = self._missed()
+
+    def begin(self) -> None:
+        """Start a trial."""
+        self._missed_count = self._missed()
+
+    def row(self) -> dict[str, Any]:
+        """Return columns of a row: counts since the start, and the current state."""
+        if self._switch is None:
+            return {}
+        _ports, own, state = counters.datapaths(self._switch.command("dpctl/show"))
+        masks = state.get("masks")
+        if masks is None and state["flows"] <= MOST_FLOWS:
+            masks = len(counters.masks(self._switch.command("dpctl/dump-flows")))
+        return {
+            "upcalls_count": own["missed"] - self._missed_count,
+            "megaflows_count": state["flows"],
+            "masks_count": masks,
+        }
+
+    def _missed(self) -> int:
+        if self._switch is None:
+            return 0
+        _ports, own, _state = counters.datapaths(self._switch.command("dpctl/show"))
+        return own["missed"]
 
 
 def give_cpus(pids: frozenset[int], apart_from: int) -> bool:

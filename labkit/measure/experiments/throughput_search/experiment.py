@@ -23,10 +23,14 @@ from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.throughput_search import mlrsearch
-from labkit.measure.experiments.throughput_search.conditions import Conditions, ConditionsMonitor, give_cpus
+from labkit.measure.experiments.throughput_search.conditions import (
+    Conditions,
+    ConditionsMonitor,
+    SwitchState,
+    give_cpus,
+)
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.parameters import HELP, Throughput
-from labkit.measure.experiments.throughput_search.switch_state import SwitchState
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Trial, Trials
