@@ -11,7 +11,7 @@ import functools
 from labkit.common.errors import BadInput, Unsupported
 
 LIBRARY = "libpcap.so.0.8"
-# The parser of libpcap and optimizer take long, or much of the stack, for what nobody writes by hand.
+# The parser and the optimizer of libpcap take long, or much of the stack, for what nobody writes by hand.
 MOST_CHARACTERS = 4096
 MOST_NESTED = 64
 ERROR_BYTES = 256  # PCAP_ERRBUF_SIZE

@@ -51,9 +51,7 @@ def rounds(network: Network) -> list[list[PingPair]]:
     ]
 
 
-def reachability(
-    network: Network, topology: Topology, count: int, folder: Path, interval_s: float = INTERVAL_S
-) -> list[dict[str, Any]]:
+def reachability(network: Network, topology: Topology, count: int, folder: Path) -> list[dict[str, Any]]:
     """Return the columns of a row for every ordered pair of containers, after `count` echo requests each.
 
     `topology` was built from `network`. `path`: the nodes that most requests passed. `expected_paths`: those that the
@@ -68,7 +66,7 @@ def reachability(
         spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)]
     )
     with capture(everywhere(topology.namespaces), folder) as seen:
-        answered = [_pinged(spaces, ends, count, interval_s) for ends in order]
+        answered = [_pinged(spaces, ends, count) for ends in order]
     now = state(topology)
     journeys = seen.journeys(now.ports())
     seen.comment(journeys, now.owners())
@@ -83,16 +81,14 @@ def reachability(
     return [result[ends] for ends in sorted(result, key=lambda ends: [names.index(name) for name in ends])]
 
 
-def _pinged(
-    spaces: dict[str, Namespace], ends: Sequence[PingPair], count: int, interval_s: float
-) -> list[Answers]:
-    return ping_probes.echo([(spaces[one.source], one.target_address) for one in ends], count, interval_s)
+def _pinged(spaces: dict[str, Namespace], ends: Sequence[PingPair], count: int) -> list[Answers]:
+    return ping_probes.echo([(spaces[one.source], one.target_address) for one in ends], count, INTERVAL_S)
 
 
 def _resolve_neighbours(spaces: dict[str, Namespace], ends: Sequence[PingPair]) -> None:
     """Ping each pair once, so that neighbours and bridges on the path are known and nothing is flooded."""
     for _ in range(ATTEMPTS if ends else 0):
-        answered = _pinged(spaces, ends, 1, INTERVAL_S)
+        answered = _pinged(spaces, ends, 1)
         ends = [one for one, answers in zip(ends, answered, strict=True) if not answers.received_count]
         if not ends:
             return

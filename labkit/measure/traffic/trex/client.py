@@ -149,12 +149,10 @@ class Client:
         """
         self._ask("load_stateful", profile=profile, source=source, ends=ends)
 
-    def stateful(
-        self, mult: float, duration_s: float, latency_pps: int, poll_s: float = 1.0
-    ) -> dict[str, Any]:
+    def stateful(self, mult: float, duration_s: float, latency_pps: int) -> dict[str, Any]:
         """Run `mult` times the profile's connections beside `latency_pps` probes; return the readings."""
         report: dict[str, Any] = self._ask(
-            "stateful", mult=mult, duration_s=duration_s, latency_pps=latency_pps, poll_s=poll_s
+            "stateful", mult=mult, duration_s=duration_s, latency_pps=latency_pps
         )
         return report
 

@@ -27,6 +27,7 @@ RPC_S = 2  # how long an answer of the server may take; the client tries four ti
 PATIENCE_S = 25.0  # of a request, beyond the duration of its traffic
 CLOSING_S = 12.0  # the time to leave the server stopped and released; then this process is killed
 SETTLE_S = 0.1  # from the start of traffic to the first reading of its rate, at most
+READ_S = 1.0  # between two readings of stateful traffic
 POLL_S = 0.005  # between two looks at counters, at the end of a trial
 DRAIN_S = 0.3  # from the stop to the last reading, at most, so that everything on its way arrives
 PACKAGE = "TRex needs the Python package lbr-trex-client: install it (pip install 'labkit[trex]')"
@@ -298,9 +299,9 @@ class Session:
             raise Failed(f"the TRex server refuses the profile {profile}: {error_text(error)}") from None
         return {}
 
-    def stateful(self, mult: float, duration_s: float, latency_pps: int, poll_s: float) -> dict[str, Any]:
+    def stateful(self, mult: float, duration_s: float, latency_pps: int) -> dict[str, Any]:
         """Run `mult` times the profile's connections a second, beside latency probes in both directions. Return the
-        server's own counters, read every `poll_s` seconds and once at rest."""
+        server's own counters, read every READ_S seconds and once at rest."""
         before = self._port_counters()
         try:
             self._client.start(mult=mult, duration=duration_s, latency_pps=latency_pps)
@@ -309,7 +310,7 @@ class Session:
         started = time.monotonic()
         readings = []
         while (now := time.monotonic()) < started + duration_s:
-            self._channel.wait(min(now + poll_s, started + duration_s))
+            self._channel.wait(min(now + READ_S, started + duration_s))
             readings.append(self._stateful_reading())
         self._call(self._client.stop)
         self._channel.wait(time.monotonic() + DRAIN_S)
