@@ -37,7 +37,7 @@ class Wheel:
 
     @functools.cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that identify these files."""
+        """Return 16 hexadecimal digits that identify these files."""
         whole = hashlib.sha256()
         for name in sorted(self.files):
             whole.update(f"{name} {hashlib.sha256(self.files[name]).hexdigest()}\n".encode())

@@ -152,7 +152,7 @@ def datapaths(text: str) -> tuple[dict[str, dict[str, int]], dict[str, int], dic
 
 
 def masks(text: str) -> set[str]:
-    """The different masks of `dpctl/dump-flows`: what is matched of each field, without the values.
+    """Return the different masks of `dpctl/dump-flows`: what is matched of each field, without the values.
 
     The kernel's datapath counts its masks, the userspace datapath does not.
     """

@@ -135,7 +135,7 @@ class Flow:
         self.client = self.pair.client.start(client_argv(load, self.pair.server.address), held=True)
 
     def programs(self) -> list[process.Running]:
-        """The processes of this flow that were started on this host."""
+        """Return the processes of this flow that were started on this host."""
         return [program for program in (self.client, self.server) if program is not None]
 
 

@@ -62,7 +62,7 @@ def usual(network: Network) -> dict[str, int]:
 def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> None:
     """Raise BadInput unless the first `pairs` pairs of the network can be loaded with this MTU and IP version.
 
-    A network says its own MTU and addresses, and arms are compared with equal ones.
+    A network has its own MTU and addresses, and only arms with equal ones are compared.
     """
     described, mtus = validate.check(network)
     if pairs > len(network.pairs):
@@ -85,7 +85,7 @@ def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> Non
 
 @contextmanager
 def arm(network: Network, spec: Spec) -> Iterator[Topology]:
-    """A network as a topology to be measured, with as many of its pairs as `spec` asks for."""
+    """Build a network as a topology to be measured, with the number of its pairs that `spec` has."""
     check_load(network, spec.pairs, spec.mtu_bytes, spec.family)
     with build(msgspec.structs.replace(network, pairs=network.pairs[: spec.pairs])) as topology:
         yield dataclasses.replace(topology, spec=spec)

@@ -1,6 +1,6 @@
 """Every path that a packet may take in a Network, computed from its description alone.
 
-The kernel is not asked, so measured paths can be compared with these.
+The kernel is not read, so measured paths can be compared with these.
 
   paths(overlay.seed(), "cs1", "cs5")[0].nodes    ('cs1', 'con_ns1', 'lc1', 'sc2', 'lc2', 'con_ns3', 'cs5')
 """

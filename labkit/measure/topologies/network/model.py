@@ -1,4 +1,4 @@
-"""A Network's description, indexed: interfaces by node and name, links, and possible hops. The kernel is not asked."""
+"""A Network's description, indexed: interfaces by node and name, links, and possible hops. The kernel is not read."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Described:
         return result
 
     def behind(self, hop: RouteChoice, to: Address) -> Address | None:
-        """Return the address of the next node on the way to an address; None if nobody there has it.
+        """Return the address of the next node on the way to an address; None if no node there has it.
 
         It is the gateway, the remote of a layer 3 tunnel, or the target itself.
         """

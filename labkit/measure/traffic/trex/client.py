@@ -74,7 +74,7 @@ def companion(prefix: Sequence[str] = ()) -> Iterator[process.Companion]:
 
 @dataclass(frozen=True)
 class Server:
-    """What a server says of itself. `line_bps`: the rate of each port's line."""
+    """What a server reports about itself. `line_bps`: the line rate of each port."""
 
     version: str
     line_bps: tuple[float, ...]
@@ -160,5 +160,5 @@ class Client:
         return self._line.ask({"do": do, **given}, PATIENCE_S + given.get("duration_s", 0.0))
 
     def close(self) -> None:
-        """Let go of the connection; the client process stops and releases when nobody holds it."""
+        """Close the connection; when its last holder closes it, the client process stops and releases the ports."""
         self._line.close()

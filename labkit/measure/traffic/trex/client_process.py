@@ -1,10 +1,12 @@
-"""The process that has TRex's own client (lbr-trex-client), which brings an old scapy and an old yaml: labkit's own
-process never imports it. Requests come as JSON lines on standard input, answers leave as JSON lines on standard output.
+"""The process that runs TRex's own client (lbr-trex-client), which brings an old scapy and an old yaml.
 
-When standard input ends, in whatever way the experiment ended, this process stops the traffic, takes its streams out,
-releases the ports, and ends. Everything that it started also ends by itself, because it is started for a duration.
+labkit's own process never imports the client. Requests come as JSON lines on standard input, answers leave as JSON
+lines on standard output.
 
-Of labkit it imports only modules without packages, because the client wants its own copies of libraries.
+However the experiment ends, standard input ends. Then this process stops the traffic, removes its streams, releases the
+ports, and ends. The traffic also ends by itself, because it is started for a duration.
+
+Of labkit it imports only modules without packages, because the client needs its own copies of libraries.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ PATIENCE_S = 25.0  # of a request, beyond the duration of its traffic
 CLOSING_S = 12.0  # the time to leave the server stopped and released; then this process is killed
 SETTLE_S = 0.1  # from the start of traffic to the first reading of its rate, at most
 READ_S = 1.0  # between two readings of stateful traffic
-POLL_S = 0.005  # between two looks at counters, at the end of a trial
+POLL_S = 0.005  # between two readings of the counters, at the end of a trial
 DRAIN_S = 0.3  # from the stop to the last reading, at most, so that everything on its way arrives
 PACKAGE = "TRex needs the Python package lbr-trex-client: install it (pip install 'labkit[trex]')"
 TOO_NEW = "lbr-trex-client imports the module imp, which Python 3.12 removed: run labkit with Python 3.11 to use TRex"
 
 
 class TimedOut(BaseException):
-    """A request takes longer than it may; no `except Exception` of the client's hides it."""
+    """A request takes too long. No `except Exception` of the client hides it."""
 
 
 class Disconnected(Exception):
@@ -96,9 +98,9 @@ class Session:
     def connect(
         self, mode: str, host: str, rpc_port: int, ports: list[int], force: bool, user: str
     ) -> dict[str, Any]:
-        """Connect and acquire the ports; return what the server says of itself and of them."""
+        """Connect and acquire the ports; return what the server reports about itself and about them."""
         self._server = f"{host}:{rpc_port}"
-        # The client wants its own copies of libraries, so nothing else may have imported them before.
+        # The client needs its own copies of libraries, so nothing else may have imported them before.
         try:
             import lbr_trex_client  # noqa: F401
         except ImportError:
@@ -173,7 +175,7 @@ class Session:
             self._client.remove_all_streams(self._ports)
 
     def close(self) -> None:
-        """Leave the server stopped and released, whatever is left of the connection."""
+        """Stop the server's traffic and release its ports, as far as the connection still works."""
         if self._client is None:
             return
         signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
@@ -198,7 +200,7 @@ class Session:
         latency_pps: float,
         both: bool,
     ) -> dict[str, Any]:
-        """Give the ports their streams; return the mean length of their frames, with FCS, and their number.
+        """Load the streams of the ports; return the mean length of their frames, with FCS, and their number.
 
         `profile`: a name of PROFILES, or that of a file whose text is `source`. `ends`: the source and the destination
         address of each port. `both`: every port sends; else only those at an even place.
@@ -231,7 +233,7 @@ class Session:
         udp_ports: list[int],
         latency_pps: float,
     ) -> dict[str, Any]:
-        """Give the first port of each pair one stream for each frame size, instead of the streams that it had.
+        """Replace the streams of the first port of each pair by one stream for each frame size.
 
         `frames`: pairs of a size in bytes with FCS and its weight. `field`: what differs between the flows.
         """
@@ -250,8 +252,10 @@ class Session:
             raise Failed(f"the TRex server refuses {what}: {error_text(error)}") from None
 
     def trial(self, rate_pps: float, duration_s: float, grace_s: float) -> dict[str, Any]:
-        """Send so many packets a second from each sending port for so long, beside the latency probes. Return readings
-        of the counters: at rest before, twice while it runs, at rest after; and when it ran."""
+        """Send `rate_pps` packets per second from each sending port, beside the latency probes.
+
+        Returns readings of the counters (at rest before, twice while it runs, at rest after) and the times.
+        """
         readings = [self._reading()]
         begun = time.monotonic()
         try:
@@ -281,7 +285,7 @@ class Session:
         return {"readings": readings, "begun": begun, "started": started, "ended": ended}
 
     def _watch(self, deadline: float, reached: Callable[[dict[str, Any]], bool]) -> None:
-        """Wait until the ports' counters say so, at the latest until the deadline."""
+        """Wait until the ports' counters fulfil a condition, at the latest until the deadline."""
         while not reached(self._port_counters()) and (now := time.monotonic()) < deadline:
             self._channel.wait(min(now + POLL_S, deadline))
 
@@ -300,8 +304,10 @@ class Session:
         return {}
 
     def stateful(self, mult: float, duration_s: float, latency_pps: int) -> dict[str, Any]:
-        """Run `mult` times the profile's connections a second, beside latency probes in both directions. Return the
-        server's own counters, read every READ_S seconds and once at rest."""
+        """Run `mult` times the profile's connections per second, beside latency probes in both directions.
+
+        Returns the server's own counters, read every READ_S seconds and once at rest.
+        """
         before = self._port_counters()
         try:
             self._client.start(mult=mult, duration=duration_s, latency_pps=latency_pps)
@@ -333,7 +339,7 @@ class Session:
         }
 
     def _reading(self) -> dict[str, Any]:
-        """The server's own counters, unchanged, with the time at which they were read."""
+        """Return the server's own counters, unchanged, with the time at which they were read."""
         before = time.monotonic()
         ports = self._port_counters()
         after = time.monotonic()
@@ -344,7 +350,7 @@ class Session:
         return result
 
     def _rpc(self, method: str, parameters: dict[str, Any] | None = None) -> Any:
-        """The server's own answer: the client's would be smoothed and relative to its last reset."""
+        """Return the server's own answer: the client's would be smoothed and relative to its last reset."""
         answer = self._client._transmit(method, parameters or {})
         if not answer:
             raise self._gone(str(answer.err()))
@@ -366,7 +372,7 @@ def _rise(before: dict[str, Any], after: dict[str, Any], *names: str) -> int:
 
 
 def main() -> None:
-    """Answer requests until there are no more; leave the server stopped and released."""
+    """Answer requests until there are no more; then stop the traffic and release the ports."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the end of standard input says the same, and later
 

@@ -109,9 +109,10 @@ def probes(port: int, side: int, ends: Ends | None, rate_pps: float, udp_ports: 
 
 
 def _packet(side: int, ends: Ends | None, size: int, udp_ports: Sequence[int] = ()) -> Any:
-    """A UDP packet of `size` bytes without FCS from this side, 16.0.0.1 to 48.0.0.1 or back where no ends are given.
+    """Return a UDP packet of `size` bytes without FCS from this side; without ends, from 16.0.0.1 to 48.0.0.1 or back.
 
-    With UDP ports it has no UDP checksum (RFC 768), because flows may change what it covers."""
+    With UDP ports it has no UDP checksum (RFC 768), because flows may change what it covers.
+    """
     from trex.stl.api import IP, UDP, Ether  # the client's own scapy
 
     source, target = ends or [("16.0.0.1", "48.0.0.1"), ("48.0.0.1", "16.0.0.1")][side]
@@ -123,7 +124,7 @@ def _packet(side: int, ends: Ends | None, size: int, udp_ports: Sequence[int] = 
 
 
 def _flows(field: str, flows: int, ends: Ends, udp_ports: Sequence[int]) -> Any:
-    """The program that makes so many flows, which differ in this field; None for one flow."""
+    """Return the program that makes so many flows, which differ in this field; None for one flow."""
     from trex.stl.api import STLScVmRaw, STLVmFixIpv4, STLVmFlowVar, STLVmWrFlowVar
 
     if flows == 1:
@@ -198,12 +199,12 @@ def _loaded(name: str, source: str, kind: str, load: Callable[[str], Any]) -> An
 
 
 def frame_bytes(stream: Any) -> int:
-    """The bytes of a stream's frame, with FCS."""
+    """Return the length of a stream's frame in bytes, with FCS."""
     return len(base64.b64decode(stream.to_json()["packet"]["binary"])) + FCS_BYTES
 
 
 def weight(stream: Any) -> float:
-    """The packets of a stream among those of the others: its rate in packets a second, or what takes its place."""
+    """Return the weight of a stream among the others: its rate in packets per second, or what replaces it."""
     rate = stream.to_json()["mode"]["rate"]
     value, length = float(rate["value"]), frame_bytes(stream)
     if rate["type"] == "pps":
