@@ -23,8 +23,8 @@ _LINKS = ("ethernet", "802.1q")
 class Sighting:
     """A packet at one hop.
 
-    `hop`: namespace:interface. `direction`: in or out. `time_ns`: the kernel's time (since 1970). `length_bytes`: of the
-    frame as the interface saw it. `number`: of the frame among all frames in the order of time.
+    `hop`: namespace:interface. `direction`: in or out. `time_ns`: the kernel's time (since 1970). `length_bytes`: of
+    the frame as the interface saw it. `number`: of the frame among all frames in the order of time.
     """
 
     hop: str
