@@ -150,8 +150,8 @@ def _slow(own: dict[str, list[float]], trials: Trials, server: Endpoint, name: s
         _add(own, uncounted=passed - counted.taken - counted.dropped)
 
 
-def _reading(name: str, server: Endpoint) -> AbstractContextManager[readers.Running]:
-    return readers.reading(name, CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
+def _reading(name: str, server: Endpoint) -> AbstractContextManager[readers.RunningReader]:
+    return readers.started(name, CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
 
 
 def _trial(

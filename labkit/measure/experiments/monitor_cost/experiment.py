@@ -27,7 +27,7 @@ from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.monitor_cost import readers as reading
+from labkit.measure.experiments.monitor_cost import readers
 from labkit.measure.experiments.monitor_cost.readers import READERS, WORDS
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.observers.capture.capture import CapturePoint
@@ -224,7 +224,7 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
     live = dataclasses.replace(session.live, arm=arm)
     parameters = session.parameters
     try:
-        with reading.reading(reader, session.hop, FIRST_PORT, parameters.sample) as running:
+        with readers.started(reader, session.hop, FIRST_PORT, parameters.sample) as running:
             # Without a reader this process stands in, so that looking costs the same.
             pids = frozenset(
                 {running.pid, *machine.descendants(running.pid)} if running.pid else {os.getpid()}

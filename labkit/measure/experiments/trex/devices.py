@@ -14,7 +14,7 @@ from labkit.measure.experiments import context, survey
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.context import Event, Progress, RunContext
 from labkit.measure.experiments.rows import Arm, Measured
-from labkit.measure.experiments.trex.parameters import OnServer
+from labkit.measure.experiments.trex.parameters import TrexParameters
 from labkit.measure.traffic.trex import server
 from labkit.measure.traffic.trex.client import Client
 
@@ -50,7 +50,11 @@ class Device:
     measured: Callable[[dict[str, Any]], Measured]
 
     def rows(
-        self, parameters: OnServer, run_context: RunContext, test: Test, content: Sequence[dict[str, Any]]
+        self,
+        parameters: TrexParameters,
+        run_context: RunContext,
+        test: Test,
+        content: Sequence[dict[str, Any]],
     ) -> Event:
         """Return the event with the rows of a test; `content` has the columns of each."""
         shared = {"trex_server": self.server, "trex": self.version}
@@ -64,7 +68,7 @@ Measure = Callable[[Device, list[Test], Progress], Iterator[Event]]
 
 
 def run(
-    parameters: OnServer,
+    parameters: TrexParameters,
     run_context: RunContext,
     mode: str,
     total_s: float,
@@ -95,7 +99,7 @@ def run(
 
 
 def _rows(
-    parameters: OnServer,
+    parameters: TrexParameters,
     run_context: RunContext,
     arm: Arm,
     test: Test,
@@ -113,14 +117,14 @@ def _rows(
     return context.rows(test.point, rows)
 
 
-def _connecting(parameters: OnServer, arm: Arm) -> str:
+def _connecting(parameters: TrexParameters, arm: Arm) -> str:
     """Return what is done before a test, for a progress line."""
     if parameters.server is not None:
         return f"connecting to the TRex server {parameters.address}"
     return f"starting TRex on {arm.label}"
 
 
-def planned_s(parameters: OnServer, test_s: float) -> float:
+def planned_s(parameters: TrexParameters, test_s: float) -> float:
     """Estimate the duration of all tests in seconds, each with a server of its own or all with one outside."""
     if parameters.server is not None:
         return START_S + parameters.rounds * test_s
@@ -129,7 +133,7 @@ def planned_s(parameters: OnServer, test_s: float) -> float:
 
 
 def _groups(
-    parameters: OnServer,
+    parameters: TrexParameters,
     run_context: RunContext,
     arms: Sequence[Arm],
     mults: Sequence[float | None],
@@ -156,7 +160,7 @@ def _ordered(run_context: RunContext, arms: Sequence[Arm], number: int) -> list[
 
 
 @contextmanager
-def _connected(parameters: OnServer, run_context: RunContext, arm: Arm, mode: str) -> Iterator[Device]:
+def _connected(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode: str) -> Iterator[Device]:
     """Connect to the server; for a topology of labkit, build it and start a server on its first pair.
 
     `mode`: STL or ASTF. Raises the errors of `Client.connect`; for a topology also Unsupported and Failed if it cannot
@@ -197,7 +201,7 @@ def _connected(parameters: OnServer, run_context: RunContext, arm: Arm, mode: st
             yield Device(arm, own.client, OWN, report.version, report.line_bps, ends, one.measured)
 
 
-def point_name(parameters: OnServer, arm: Arm, number: int, mult: float | None = None) -> str:
+def point_name(parameters: TrexParameters, arm: Arm, number: int, mult: float | None = None) -> str:
     """Return the name of a load test's file of rows: `imix-r0`, of labkit's own topologies `imix-veth_bridge-r0`."""
     profile = parameters.profile.rpartition("/")[2].removesuffix(".py")
     words = [profile] if arm == OUTSIDE else [profile, arm.stem]

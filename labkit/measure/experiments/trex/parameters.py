@@ -20,8 +20,8 @@ UNUSED = (
 # What labkit builds between the ports of its own server
 DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")
 OWN_TARGET = "50kpps"
-OF_A_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
-OF_OWN_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
+ONLY_OWN_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
+ONLY_WITH_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
 
 _WORDS = {
     **usual.help_without(UNUSED, "not used: TRex makes the load"),
@@ -47,7 +47,7 @@ _WORDS = {
 }
 
 
-class OnServer(DatapathParameters, frozen=True, kw_only=True):
+class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
     """What the experiments with a TRex server share."""
 
     NAMED: ClassVar[tuple[str, ...]] = ()
@@ -68,7 +68,7 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
         if self.server is None:
             self._check_own()
         else:
-            check_unused(self, (*DEVICE, "trex"), dict.fromkeys((*DEVICE, "trex"), OF_A_SERVER))
+            check_unused(self, (*DEVICE, "trex"), dict.fromkeys((*DEVICE, "trex"), ONLY_OWN_SERVER))
             client.address(self.server)
             client.ports(self.ports)
         if self.where != "here":
@@ -81,7 +81,7 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput(f"profile={self.profile}: the text of the file is missing")
 
     def _check_own(self) -> None:
-        check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), OF_OWN_SERVER))
+        check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), ONLY_WITH_SERVER))
         if self.in_guests:
             raise BadInput(
                 f"endpoint={','.join(self.endpoint)}: TRex takes interfaces of this kernel: say namespace or container"
@@ -107,7 +107,7 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
         return None
 
 
-class Stateless(OnServer, frozen=True, kw_only=True):
+class Stateless(TrexParameters, frozen=True, kw_only=True):
     """Parameters of `trex_stateless`; HELP says what each is."""
 
     NAMED: ClassVar[tuple[str, ...]] = tuple(PROFILES)
@@ -146,7 +146,7 @@ class Stateless(OnServer, frozen=True, kw_only=True):
         return Line(self.line_rate_bps or server_bps, self.line_tag)
 
 
-class Stateful(OnServer, frozen=True, kw_only=True):
+class Stateful(TrexParameters, frozen=True, kw_only=True):
     """Parameters of `trex_stateful`; STATEFUL_HELP says what each is."""
 
     NAMED: ClassVar[tuple[str, ...]] = STATEFUL

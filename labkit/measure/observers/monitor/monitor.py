@@ -30,7 +30,7 @@ from labkit.measure.observers.capture.packet_ring import Block, Ring
 from labkit.measure.observers.monitor import display_filter
 from labkit.measure.observers.monitor.display_filter import DisplayFilter
 from labkit.measure.observers.monitor.flows import Totals, identify
-from labkit.measure.observers.monitor.kept import Kept, Row, row
+from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
 from labkit.measure.observers.monitor.sampling import sampler
 from labkit.measure.observers.monitor.selection import Selection
 from labkit.system import libpcap, netlink, process
@@ -100,7 +100,7 @@ class Report(msgspec.Struct):
     problem: str | None = None
 
 
-class _Watching:
+class _MonitorProcess:
     """The work of the forked process."""
 
     def __init__(self, ring: Ring, request: Request) -> None:
@@ -108,7 +108,7 @@ class _Watching:
         self._sample = sampler(request.sample)
         self._samples_all = request.sample == "all"
         self._samples_flows = request.sample.startswith("first")
-        self._kept = Kept(request.keep_count, MOST_KEPT_BYTES)
+        self._kept = KeptPackets(request.keep_count, MOST_KEPT_BYTES)
         self._totals = Totals()
         self._read = self._sampled = 0
         self._display_expression = request.display
@@ -260,8 +260,7 @@ class Monitor:
             self._before = self._passed()
             self._seen = 0
             self._is_gone = self._is_stopped = False
-            watching = _Watching(ring, request)
-            self._forked = process.Forked(watching.work, [ring.fileno()])
+            self._forked = process.Forked(_MonitorProcess(ring, request).work, [ring.fileno()])
 
     @property
     def pid(self) -> int:
