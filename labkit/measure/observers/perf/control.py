@@ -18,7 +18,7 @@ from pathlib import Path
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.system import machine, process
 
-ANSWER_S = 60.0  # until perf ack_end: it opens an event on every CPU, and may read all symbols
+ANSWER_S = 60.0  # until perf answers: it opens an event on every CPU, and may read all symbols
 END_S = 60.0  # until perf has written its data
 # The kernel shows addresses only to users who may profile it (kernel.kptr_restrict, Documentation/admin-guide/sysctl/
 # kernel.rst).
