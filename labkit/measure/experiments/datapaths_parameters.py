@@ -239,6 +239,12 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         given = {name: getattr(self, name) for name in DatapathParameters.__struct_fields__}
         return DatapathParameters.of({**given, "change": (), **change.parameters})
 
+    def refuse_guests(self, why: str) -> None:
+        """Raise BadInput with the reason if programs would run in guests."""
+        for name in self.endpoint:
+            if name in topologies.IN_GUESTS:
+                raise BadInput(f"endpoint={name}: {why}: use namespace or container")
+
     def _check_guests(self) -> None:
         from labkit.measure.endpoints.guest import spec  # what only guests need
 

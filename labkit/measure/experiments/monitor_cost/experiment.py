@@ -92,10 +92,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
         within("flows", self.flows, 2, packet_generator.FLOWS_COUNT)
         within("patience_s", self.patience_s, 1, 600)
         super().check()
-        if self.endpoint[0] in ("guest", "shared_guest"):
-            raise BadInput(
-                f"endpoint={self.endpoint[0]}: the packet generator sends from this kernel: take namespace or container"
-            )
+        self.refuse_guests("the packet generator sends from this kernel")
         packet_generator.check_mix(self.mix, self.mtu_bytes)
 
     def _check_load(self) -> None:

@@ -89,11 +89,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
                 f"sum_s={self.settings.sum_s:g} is less than one trial of {self.settings.trial_s:g} s"
             )
         super().check()
-        for name in self.endpoint:
-            if name in ("guest", "shared_guest"):
-                raise BadInput(
-                    f"endpoint={name}: the packet generator sends from this kernel: use namespace or container"
-                )
+        self.refuse_guests("the packet generator sends from this kernel")
         for frame in self.frame_bytes:
             for flows in self.flows:
                 self.mix(frame, flows)

@@ -82,10 +82,7 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
 
     def _check_own(self) -> None:
         check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), ONLY_WITH_SERVER))
-        if self.in_guests:
-            raise BadInput(
-                f"endpoint={','.join(self.endpoint)}: TRex takes interfaces of this kernel: say namespace or container"
-            )
+        self.refuse_guests("TRex takes interfaces of this kernel")
 
     def _check_load(self) -> None:
         """TRex makes the load."""
