@@ -76,7 +76,7 @@ class Sender:
             {
                 "method": "slice",
                 "slice": number,
-                "placement": None if placement is None else "{},{}".format(*placement[0]),
+                "placement": None if placement is None else ",".join(map(str, placement[0])),
                 "window_s": window,
                 "throughput_bps": passed.received_bytes * 8 / window,
                 "throughput_pps": passed.received_count / window,

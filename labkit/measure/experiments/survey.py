@@ -102,15 +102,9 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
         ) as topology:
             if isolated := topologies.kind_of(own.described(name)).isolated:
                 if ping.silent(topology.pairs[0]):
-                    return (
-                        "isolated",
-                        f"{isolated}; no ping was answered, as expected",
-                    )
-                return (
-                    "failed",
-                    f"{isolated}, but here a ping was answered, so this kernel behaves differently"
-                    " than labkit expects",
-                )
+                    return "isolated", f"{isolated}; no ping was answered, as expected"
+                words = "but here a ping was answered, so this kernel behaves differently than labkit expects"
+                return "failed", f"{isolated}, {words}"
             if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
                 return "failed", words
             changed(arm, topology, parameters)

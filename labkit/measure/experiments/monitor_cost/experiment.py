@@ -113,14 +113,14 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
         return registry.find_trial(packet_generator.PacketGenerator.name)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Session:
-    """What the measurements of one round share: the built topology, the generator, and the frames sent so far."""
+    """What the measurements of one round share: the built topology, the generator, and the frames offered so far."""
 
     parameters: MonitorCost
     live: LocalArm
     trials: Trials
-    sent: list[int]
+    offered_count: int = 0
 
     @property
     def hop(self) -> CapturePoint:
@@ -186,7 +186,7 @@ def _measured(
         for one in live:
             mix = parameters.mix
             with parameters.load_generator.trials(one.topology.pairs, mix) as trials:
-                session = Session(parameters, one, trials, [0])
+                session = Session(parameters, one, trials)
                 for load in rng.sample(parameters.loads, len(parameters.loads)):
                     of = {arm.label: arm for arm in every}
                     for label in row_columns.order(run_context, 1, number, list(of)):
@@ -228,8 +228,8 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
             )
             before, begun_cpu_s = machine.cpu_times(), machine.cpu_s(pids)
             trial = session.trials.trial(parameters.pps(load), float(parameters.duration_s))
-            begun = session.sent[0]
-            session.sent[0] += trial.offered_count
+            before_count = session.offered_count
+            session.offered_count += trial.offered_count
             late_s = drained(pids, parameters.patience_s)
             reader_cpu_s = machine.cpu_s(pids) - begun_cpu_s
             used = machine.cpu_times() - before
@@ -238,7 +238,7 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
     except LabkitError as error:
         status = "unsupported" if isinstance(error, Unsupported) else "failed"
         return arm, {"status": status, "reason": str(error)}
-    wanted = wanted_count(begun, trial.offered_count, parameters.flows)
+    wanted = wanted_count(before_count, trial.offered_count, parameters.flows)
     doubts = []
     if late_s is None:
         doubts.append(f"the reader was still busy {parameters.patience_s:g} s after the traffic")

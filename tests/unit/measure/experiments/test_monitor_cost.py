@@ -108,7 +108,7 @@ def test_missing_reader_is_an_unsupported_row(monkeypatch: pytest.MonkeyPatch) -
     arm = Arm("veth", "variant")
     live = LocalArm(arm=arm, offloads={}, server_offloads={}, qdisc="", topology=topology)
     trials: Any = None
-    session = experiment.Session(MonitorCost(), live, trials, [0])
+    session = experiment.Session(MonitorCost(), live, trials)
     assert experiment.measure(session, arm, "tshark", "10kpps") == (
         arm,
         {"status": "unsupported", "reason": "there is no tshark here"},
