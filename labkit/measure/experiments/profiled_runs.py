@@ -184,8 +184,7 @@ def _observed(
             report = watch.report()
     except LabkitError as error:
         # An observer that has nothing to observe at this arm has not failed: other arms of the run have it.
-        status = "unsupported" if isinstance(error, Unsupported) else "failed"
-        return live.arm, {"status": status, "reason": f"{observer}: {error}", **own}
+        return live.arm, {**row_columns.not_measured(error), "reason": f"{observer}: {error}", **own}
     doubts = "; ".join(filter(None, [metrics.get("doubts"), *report.doubts]))
     seen = {
         "observed": report.observed,

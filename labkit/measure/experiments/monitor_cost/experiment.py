@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from labkit.common import schema, units
-from labkit.common.errors import BadInput, LabkitError, Unsupported
+from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.experiments import context, survey
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments import rows as row_columns
@@ -236,8 +236,7 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
             counted = running.stop()
             start_s = running.start_s
     except LabkitError as error:
-        status = "unsupported" if isinstance(error, Unsupported) else "failed"
-        return arm, {"status": status, "reason": str(error)}
+        return arm, row_columns.not_measured(error)
     wanted = wanted_count(before_count, trial.offered_count, parameters.flows)
     doubts = []
     if late_s is None:

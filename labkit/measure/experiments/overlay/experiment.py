@@ -197,7 +197,7 @@ def _stage_rows(parameters: Overlay, run_context: RunContext, stage: Stage) -> l
     try:
         result = MEASURE[stage.part](parameters, run_context, stage)
     except (Unsupported, Failed) as error:
-        result = [_refused(error)]
+        result = [rows.not_measured(error)]
     return [_row(parameters, run_context, stage, one) for one in result]
 
 
@@ -279,12 +279,8 @@ def _headers(parameters: Overlay, run_context: RunContext, _stage: Stage) -> lis
             with topologies.build(name, parameters.spec(1, run_context.machine_netns)) as topology:
                 result.append({"topology": name, **header_overhead.measured(topology)})
         except (Unsupported, Failed) as error:
-            result.append({"topology": name, **_refused(error)})
+            result.append({"topology": name, **rows.not_measured(error)})
     return result
-
-
-def _refused(error: Unsupported | Failed) -> Row:
-    return {"status": "unsupported" if isinstance(error, Unsupported) else "failed", "reason": str(error)}
 
 
 MEASURE = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}

@@ -169,8 +169,7 @@ def searched(parameters: Throughput, live: LocalArm, point: SearchPoint) -> list
     try:
         _search(parameters, live, point, search)
     except LabkitError as error:
-        status = "unsupported" if type(error).__name__ == "Unsupported" else "failed"
-        search.append((live.arm, {"status": status, "reason": str(error), "method": METHOD}))
+        search.append((live.arm, {**row_columns.not_measured(error), "method": METHOD}))
     return search
 
 

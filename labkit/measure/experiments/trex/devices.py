@@ -92,8 +92,7 @@ def run(
         except (Failed, Unsupported) as error:
             if arm == OUTSIDE:
                 raise
-            status = "unsupported" if isinstance(error, Unsupported) else "failed"
-            result = {"part": "cost", "direction": "all", "status": status, "reason": str(error)}
+            result = {"part": "cost", "direction": "all", **row_columns.not_measured(error)}
             yield _rows(parameters, run_context, arm, tests[0], [result])
             yield context.stopped(1, str(error))
 
