@@ -103,8 +103,10 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
             if isolated := topologies.kind_of(own.described(name)).isolated:
                 if ping.silent(topology.pairs[0]):
                     return "isolated", f"{isolated}; no ping was answered, as expected"
-                words = "but here a ping was answered, so this kernel behaves differently than labkit expects"
-                return "failed", f"{isolated}, {words}"
+                differs = (
+                    "but here a ping was answered, so this kernel behaves differently than labkit expects"
+                )
+                return "failed", f"{isolated}, {differs}"
             if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
                 return "failed", words
             changed(arm, topology, parameters)
