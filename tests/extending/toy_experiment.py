@@ -11,7 +11,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.parameters import each_once
 
-HELP = {**USUAL, "mtus": "MTUs in bytes, each measured with all arms", "mtu_bytes": "not used: mtus gives the MTUs"}
+HELP = {**USUAL, "mtus": "MTUs in bytes, each measured with all arms", "mtu_bytes": "not used: see mtus"}
 
 
 class Jumbo(DatapathParameters, frozen=True, kw_only=True):
