@@ -6,7 +6,7 @@ experiment `throughput`. The VMs of the plan are namespaces or containers here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from labkit.common import schema
@@ -44,6 +44,13 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `throughput`, and the plan's; HELP says what each is."""
 
     NOT_RECORDED: ClassVar[tuple[str, ...]] = (*Throughput.NOT_RECORDED, *UNUSED)
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
+        "topology": NAMES,
+        "case": CASES,
+        "rules": KINDS,
+        "tunnel": PLAN_TUNNELS,
+        "frame_bytes": SIZES,
+    }
 
     topology: tuple[str, ...] = ("ovs_netdev",)
     case: tuple[str, ...] = CASES

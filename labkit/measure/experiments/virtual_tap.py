@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
@@ -53,6 +53,12 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, the mirrors, and the loads; HELP says what each is."""
 
     NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
+        "topology": NAMES,
+        "readers": READERS,
+        "output": OUTPUTS,
+        "loads": LOADS,
+    }
 
     topology: tuple[str, ...] = ("ovs_netdev",)
     mirrors: tuple[int, ...] = (0, 1, 2, 4, 8)

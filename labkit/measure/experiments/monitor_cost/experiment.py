@@ -14,7 +14,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -65,6 +65,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment; HELP says what each is."""
 
     NOT_RECORDED: ClassVar[tuple[str, ...]] = (*UNUSED, "profile_rounds")
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"readers": READERS, "loads": (MOST,)}
 
     topology: tuple[Any, ...] = ("veth",)
     protocol: str = "udp"
@@ -93,7 +94,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
         within("patience_s", self.patience_s, 1, 600)
         super().check()
         self.refuse_guests("the packet generator sends from this kernel")
-        packet_generator.check_mix(self.mix, self.mtu_bytes)
+        packet_generator.check_mix(self.mix, self.mtu_bytes, self.family)
 
     def _check_load(self) -> None:
         """Nothing of the usual load is used."""

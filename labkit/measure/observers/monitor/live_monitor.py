@@ -6,7 +6,7 @@ import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,7 +81,8 @@ class MonitorReport:
 
     `classes`: packets and bytes by class. `conversations`: those with the most bytes (class, source, destination,
     packets, bytes). `packets`: new since the last request. `is_gone`: the interface no longer exists. `problem`: the
-    error of the display filter's tshark.
+    error of the display filter's tshark. `talkers`: the hosts with the most bytes (address, packets and bytes sent,
+    packets and bytes received).
     """
 
     counts: MonitorCounts
@@ -91,6 +92,7 @@ class MonitorReport:
     is_gone: bool
     link_type: int
     problem: str | None = None
+    talkers: list[tuple[str, int, int, int, int]] = field(default_factory=list)
 
 
 class LiveMonitor:
@@ -195,7 +197,14 @@ def report(answer: monitor.Report) -> MonitorReport:
     ]
     classes = {name: (count, length_bytes) for name, (count, length_bytes) in answer.classes.items()}
     return MonitorReport(
-        counts, classes, answer.conversations, rows, answer.is_gone, answer.link_type, answer.problem
+        counts,
+        classes,
+        answer.conversations,
+        rows,
+        answer.is_gone,
+        answer.link_type,
+        answer.problem,
+        answer.talkers,
     )
 
 

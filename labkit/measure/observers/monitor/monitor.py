@@ -42,7 +42,7 @@ POLL_MS = 200
 BLOCKS_AT_ONCE = 8  # of about 500 packets each, before requests are answered
 ANSWER_S = 10.0
 DRAIN_S, STEP_S = 5.0, 0.01
-MOST_CONVERSATIONS = 20
+MOST_CONVERSATIONS = MOST_TALKERS = 20
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -98,6 +98,7 @@ class Report(msgspec.Struct):
     seen_count: int = 0
     is_gone: bool = False
     problem: str | None = None
+    talkers: list[tuple[str, int, int, int, int]] = []
 
 
 class _MonitorProcess:
@@ -210,6 +211,7 @@ class _MonitorProcess:
             self._newest(request.get("since", -1), request.get("most", 0)),
             self._ring.link_type,
             problem=self._display.problem if self._display else None,
+            talkers=self._totals.talkers(MOST_TALKERS),
         )
         return msgspec.json.encode(report)
 
