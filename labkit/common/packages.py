@@ -63,12 +63,12 @@ EARLIER = {"virtiofsd": ({"debian": 13, "ubuntu": 24}, "qemu-system-common")}
 def install(*names: str) -> str:
     """Return how these programs are installed: the command of apt where it is here, else those of dnf and pacman."""
     managers = ["apt"] if shutil.which("apt-get") else ["dnf", "pacman"]
-    ways = []
+    commands = []
     for manager in managers:
         packages = [_package(name, manager) for name in names]
         if None not in packages:
-            ways.append(f"{MANAGERS[manager]} {' '.join(dict.fromkeys(filter(None, packages)))}")
-    return " or ".join(ways) or "install it from source, because dnf and pacman have no package of it"
+            commands.append(f"{MANAGERS[manager]} {' '.join(dict.fromkeys(filter(None, packages)))}")
+    return " or ".join(commands) or "install it from source, because dnf and pacman have no package of it"
 
 
 def _package(name: str, manager: str) -> str | None:

@@ -45,7 +45,7 @@ COUNTED = {
 
 
 @dataclass(frozen=True)
-class Counted:
+class ReaderCounts:
     """What a reader counted: packets that it took, packets that it lost and knows of, and packets of the wanted flow.
 
     None: the reader does not say.
@@ -61,7 +61,7 @@ class RunningReader:
     """A reader at work. `pid` is its process, 0 if it has none. `stop` ends it and returns what it counted."""
 
     pid: int
-    stop: Callable[[], Counted]
+    stop: Callable[[], ReaderCounts]
     start_s: float = 0.0
 
 
@@ -69,7 +69,7 @@ Start = Callable[[CapturePoint, int, str], Iterator[RunningReader]]
 
 
 @contextmanager
-def start_reader(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[RunningReader]:
+def started(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[RunningReader]:
     """Start the reader `name` at an interface; it is ready when the block begins, and gone when the block ends.
 
     port: the source port of the wanted UDP flow. sample: what `monitor_sampled` samples. Raises Unsupported for a
@@ -81,7 +81,7 @@ def start_reader(name: str, hop: CapturePoint, port: int, sample: str) -> Iterat
 
 def _nothing(_hop: CapturePoint, _port: int, _sample: str) -> Iterator[RunningReader]:
     """Nobody watches: the baseline."""
-    yield RunningReader(0, Counted)
+    yield RunningReader(0, ReaderCounts)
 
 
 def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReader]:
@@ -123,9 +123,9 @@ def _received(receiver: socket.socket, connection: socket.socket) -> tuple[int, 
             return count, struct.unpack("II", statistics)[1]
 
 
-def _of_socket(line: bytes) -> Counted:
+def _of_socket(line: bytes) -> ReaderCounts:
     count, dropped = msgspec.json.decode(line, type=tuple[int, int])
-    return Counted(count, dropped, count)
+    return ReaderCounts(count, dropped, count)
 
 
 def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
@@ -136,10 +136,10 @@ def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
         one = Monitor(hop, request(port, sample))
         start_s = time.monotonic() - begun
 
-        def stop() -> Counted:
+        def stop() -> ReaderCounts:
             report = one.close()
             taken = report.selected_count - report.dropped_count - report.waiting_count
-            return Counted(taken, report.dropped_count, taken if finds else None)
+            return ReaderCounts(taken, report.dropped_count, taken if finds else None)
 
         try:
             yield RunningReader(one.pid, stop, start_s)
@@ -160,7 +160,7 @@ def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: 
             with process.all_ended([process.Running(argv)]) as [program]:
                 _wait_ready(name, hop, program)
 
-                def stop() -> Counted:
+                def stop() -> ReaderCounts:
                     program.signal(signal.SIGINT)
                     ended = program.ended_within(STOP_S)
                     if ended.timed_out or ended.returncode not in (0, -signal.SIGINT):
@@ -172,7 +172,7 @@ def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: 
     return start
 
 
-def counted(name: str, text: str, found: int | None = None) -> Counted:
+def counted(name: str, text: str, found: int | None = None) -> ReaderCounts:
     """Return what a program counted, from its last words on standard error."""
     values: list[int | None] = []
     for pattern in COUNTED[name]:
@@ -180,7 +180,7 @@ def counted(name: str, text: str, found: int | None = None) -> Counted:
         values.append(int(numbers[-1]) if numbers else None)
     taken, dropped = values
     # tshark is silent about drops if there were none.
-    return Counted(taken, dropped if dropped is not None or name != "tshark" else 0, found)
+    return ReaderCounts(taken, dropped if dropped is not None or name != "tshark" else 0, found)
 
 
 def _wait_ready(name: str, hop: CapturePoint, program: process.Running) -> None:
