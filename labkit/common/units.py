@@ -33,6 +33,11 @@ def many(count: int, thing: str) -> str:
     return f"{count} {thing}{'s' * (count != 1)}"
 
 
+def digits(value: float, count: int = 3) -> str:
+    """Format a number with `count` significant digits and no exponent: 20234 gives `20,200`, 0.7684 gives `0.768`."""
+    return f"{float(f'{value:.{count}g}'):,.15g}"
+
+
 def percent(share: float) -> str:
     """Format a share in per cent: 0.153 gives `15 %`, 0.0153 gives `1.5 %`."""
     number = f"{100 * share:.1f}".removesuffix(".0") if abs(share) < 0.0995 else f"{100 * share:.0f}"

@@ -55,7 +55,7 @@ def sentence(difference: Difference) -> str:
     outstanding = named[named["stands_out"]]
     if not whole["stands_out"]:
         result = f"no evidence that {right} takes more or less CPU per {per} than {left}"
-        result += f": {sides}, difference {_by(whole)}"
+        result += f": {sides}, difference {_by(whole)}{_again(difference)}"
         return result + (
             f"; but the single functions {_names(outstanding)} differ"
             if len(outstanding)
@@ -68,6 +68,18 @@ def sentence(difference: Difference) -> str:
     share = outstanding["difference_s"].sum() / whole["difference_s"]
     return (
         f"{result}; {_names(outstanding)} explain{'s' * (len(outstanding) == 1)} {units.percent(share)} of it"
+    )
+
+
+def _again(difference: Difference) -> str:
+    """Return by how much the left arm differs from itself, if its total would stand out without that."""
+    whole = difference.judge(difference.tree.total[:1])
+    if whole.control is None or not whole.spread.stands_out[0]:
+        return ""
+    middle, half = float(whole.control.difference[0]), float(whole.control.half[0])
+    return (
+        f", but {difference.left.name} measured again differs from itself by {_say(middle)}"
+        f" [{_say(middle - half)}, {_say(middle + half)}]"
     )
 
 

@@ -234,7 +234,9 @@ def _cells(
         yield _prose(heading, f"{_plain(why_not)}.")
     else:
         doubts = point.doubts(load_profiles.OBSERVER)
-        yield _prose(heading, _plain(" ".join([f"{flame.sentence(difference)}.", *doubts])))
+        yield _prose(
+            heading, _plain(" ".join([re.sub("^no ", "No ", f"{flame.sentence(difference)}."), *doubts]))
+        )
         yield _shown(flame.drawn(difference))
         yield _shown(figures.functions(difference.functions()))
         yield _prose("### By function: self time", "The rows above the total add up to it.")

@@ -310,7 +310,7 @@ def _frames_words(of: Evidence) -> str | None:
     frames = of.frames_per_work
     if frames is None or not frames.certain or abs(frames.difference) < FRAMES_SHARE * frames.left:
         return None
-    return f"{frames.left:,.3g} → {frames.right:,.3g} frames for each gigabyte that arrived"
+    return f"{units.digits(frames.left)} → {units.digits(frames.right)} frames for each gigabyte that arrived"
 
 
 def _of_setting(of: Evidence, setting: Setting) -> Iterator[Candidate]:
@@ -342,7 +342,7 @@ def _of_loss(of: Evidence) -> Iterator[Candidate]:
         return
     share = [1 - 1 / value for value in (spent.left, spent.right)]
     text = (
-        f"{spent.left:.3g} → {spent.right:.3g} packets sent for each that arrived"
+        f"{units.digits(spent.left)} → {units.digits(spent.right)} packets sent for each that arrived"
         f" ({units.percent(share[0])} → {units.percent(share[1])} lost)"
     )
     evidence = [("loss", text)]
