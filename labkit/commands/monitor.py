@@ -231,9 +231,7 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
         "\nLast packets", [("time", False), ("", False), ("bytes", True), ("headers", False)]
     )
     for one in report.packets:
-        clock = time.strftime("%H:%M:%S", time.localtime(one.time_ns // 10**9))
-        stamp = f"{clock}.{one.time_ns % 10**9 // 1000:06d}"
-        last.add_row(stamp, one.direction, str(one.length_bytes), one.stack)
+        last.add_row(units.clock(one.time_ns), one.direction, str(one.length_bytes), one.stack)
     return Group(by_class, talkers, conversations, last)
 
 
@@ -289,14 +287,9 @@ JSON = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
-        "target",
-        metavar="INTERFACE|TOPOLOGY",
-        help="an interface of this machine; or a topology or a YAML file of a network, with interface=NAME",
-    )
-    parser.add_argument(
-        "parameters", nargs="*", metavar="name=value", help="what is selected, and how it is sampled"
-    )
+    text = "an interface of this machine; or a topology or a YAML file of a network, with interface=NAME"
+    parser.add_argument("target", metavar="INTERFACE|TOPOLOGY", help=text)
+    arguments.add_parameters(parser, "what is selected, and how it is sampled")
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="stop after so long; default: Ctrl-C stops it"
     )
@@ -310,7 +303,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ping", action="store_true", help="each client of the topology pings its server meanwhile"
     )
-    parser.add_argument("--json", action="store_true", help="print the last counts as one JSON object")
+    arguments.add_json(parser, "print the last counts as one JSON object")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ import anywidget
 import msgspec
 import traitlets
 
+from labkit.common import units
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.observers.monitor import parameters
 
@@ -238,10 +239,9 @@ def message(report: Any) -> dict[str, Any]:
 
 
 def _row(packet: Any) -> dict[str, Any]:
-    clock = time.strftime("%H:%M:%S", time.localtime(packet.time_ns // 10**9))
     layers = packet.layers
     return {
-        "time": f"{clock}.{packet.time_ns % 10**9 // 1000:06d}",
+        "time": units.clock(packet.time_ns),
         "direction": packet.direction,
         "length_bytes": packet.length_bytes,
         "stack": packet.stack,

@@ -57,6 +57,11 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise BadInput for invalid values."""
 
+    @property
+    def companion(self) -> str | None:
+        """The generator whose companion the run needs (`Generator.companion`), or None."""
+        return None
+
     def check_programs(self) -> None:
         """Raise Unsupported where a program that the experiment cannot do without is missing or too old."""
 

@@ -14,7 +14,6 @@ import math
 import random
 import re
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -290,13 +289,13 @@ def run(
 
 def rows(folder: Path) -> list[run_folder.Row]:
     """Return all rows of all points of a sweep. Raises BadInput as `run_folder.read_rows`."""
-    return [row for name in _names(folder) for row in run_folder.read_rows(folder / name)]
+    return [row for name in run_folder.sweep_points(folder) for row in run_folder.read_rows(folder / name)]
 
 
 def failed(folder: Path) -> dict[str, str]:
     """Return the points of a sweep that could not be measured, each with the reason. The next call of the same command
     measures them again."""
-    reasons = {name: unmeasured_point.reason(folder / name) for name in _names(folder)}
+    reasons = {name: unmeasured_point.reason(folder / name) for name in run_folder.sweep_points(folder)}
     return {name: why for name, why in reasons.items() if why is not None}
 
 
@@ -309,10 +308,6 @@ def go_on_without(sweep: Sweep, point: SweepPoint, why: str, bar: Bar) -> None:
         sweep.folder / point.name, sweep.experiment, point.parameters, f"{where(point)}: {why}"
     )
     bar.say(f"point {point.name} could not be measured: {why}; the sweep goes on")
-
-
-def _names(folder: Path) -> list[str]:
-    return list(run_folder.read_json(folder / "sweep.json")["points"])
 
 
 def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
@@ -393,12 +388,12 @@ def _show(folder: Path, described: dict[str, Any], result: Path, bar: Bar) -> No
 def _state(sweep: Sweep) -> dict[str, Any]:
     path = sweep.folder / "sweep.json"
     if path.exists():
-        return dict(run_folder.read_json(path))
+        return run_folder.read_object(path)
     state = {
         "sweep": sweep.name,
         "notebook": sweep.notebook.name,
-        "seed": random.SystemRandom().randrange(1 << 31),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "seed": run_folder.drawn_seed(),
+        "created": run_folder.now(),
         "points": [point.name for point in sweep.points],
         "parameters": {point.name: point.parameters for point in sweep.points},
     }

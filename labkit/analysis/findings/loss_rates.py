@@ -97,7 +97,7 @@ def _rate(line: pd.Series[Any]) -> str:
         return f"{where} was not found"
     words = f"{where} {si(line['median_pps'], 'pps')}"
     if math.isnan(line["low_pps"]):
-        words += f" ({many(line['searches_count'], 'search').replace('searchs', 'searches')}: no interval)"
+        words += f" ({many(line['searches_count'], 'search')}: no interval)"
     else:
         words += f" [{si(line['low_pps'], 'pps')}, {si(line['high_pps'], 'pps')}]"
         words += f" over {line['searches_count']} searches, which spread by {percent(line['spread_ratio'])}"

@@ -49,7 +49,7 @@ def sentence(difference: Difference) -> str:
     table = difference.functions()
     whole, named = table.iloc[-1], table.iloc[:-2]
     left, right, per = difference.left.name, difference.right.name, difference.per.words
-    sides = f"{_say(whole['left_s'])} → {_say(whole['right_s'])}"
+    sides = f"{seconds(whole['left_s'])} → {seconds(whole['right_s'])}"
     if pd.isna(whole["p"]):
         return f"no evidence about {right} against {left}: a single round has no spread; measured {sides} per {per}"
     outstanding = named[named["stands_out"]]
@@ -78,8 +78,8 @@ def _again(difference: Difference) -> str:
         return ""
     middle, half = float(whole.control.difference[0]), float(whole.control.half[0])
     return (
-        f", but {difference.left.name} measured again differs from itself by {_say(middle)}"
-        f" [{_say(middle - half)}, {_say(middle + half)}]"
+        f", but {difference.left.name} measured again differs from itself by {seconds(middle)}"
+        f" [{seconds(middle - half)}, {seconds(middle + half)}]"
     )
 
 
@@ -92,16 +92,22 @@ def _with_callees(difference: Difference) -> str:
     return f"; {first['function']} with its callees takes {_by(first)} {word}"
 
 
-def _say(seconds: float) -> str:
-    return units.si(float(seconds), "s")
+def seconds(value: float) -> str:
+    """Return a time in words, with an SI prefix."""
+    return units.si(float(value), "s")
+
+
+def size(difference_s: float, low_s: float, high_s: float, certain: bool) -> str:
+    """Return a difference with its interval in words, without its sign if it is certain."""
+    if certain:
+        low_s, high_s = sorted((abs(low_s), abs(high_s)))
+        difference_s = abs(difference_s)
+    return f"{seconds(difference_s)} [{seconds(low_s)}, {seconds(high_s)}]"
 
 
 def _by(whole: pd.Series) -> str:
-    ends = [whole[f"difference_{end}_s"] for end in ("low", "high")]
-    if whole["stands_out"]:
-        ends = sorted(map(abs, ends))
-        return f"{_say(abs(whole['difference_s']))} [{_say(ends[0])}, {_say(ends[1])}]"
-    return f"{_say(whole['difference_s'])} [{_say(ends[0])}, {_say(ends[1])}]"
+    low_s, high_s = whole["difference_low_s"], whole["difference_high_s"]
+    return size(whole["difference_s"], low_s, high_s, bool(whole["stands_out"]))
 
 
 def _names(table: pd.DataFrame) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from labkit.analysis import protocols
 from labkit.analysis.flame.significance import half_interval
 from labkit.analysis.why.counter_tables import NOT, Table, in_guests, observed_by, without_pair_number
 from labkit.analysis.why.selection import ProfiledPoint
@@ -41,7 +42,7 @@ def table(point: ProfiledPoint) -> Table:
     words = f"Of {_sent(units)}; mean of the rounds with its 95 % interval; hops in the order of the path."
     if any(place.startswith(FRAMES) for place in places):
         words += " Fragments and encapsulating frames are listed separately, as shares of the frames that were sent."
-    if point.protocol == "udp" and "frames" in units.values():
+    if protocols.find(point.protocol).work == "packet" and "frames" in units.values():
         words += " Losses at sockets are not included."
     return title, words + in_guests(seen), shown
 

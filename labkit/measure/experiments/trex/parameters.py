@@ -13,6 +13,7 @@ from labkit.measure.parameters import left_out, one_of, within
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
 from labkit.measure.traffic.trex import client, server
 from labkit.measure.traffic.trex.client_process import PROFILES, STATEFUL
+from labkit.measure.traffic.trex.generator import Trex
 
 UNUSED = (
     "guest", "generator", "protocol", "pairs", "length_bytes", "rate_bps", "streams",
@@ -99,6 +100,11 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
         """Raise Unsupported without TRex, if labkit starts it. Its client says itself whether its package is there."""
         if self.server is None:
             server.find(self.trex)
+
+    @property
+    def companion(self) -> str | None:
+        """TRex, for a server that runs outside: its client must leave the server in order after the run."""
+        return Trex.name if self.server is not None else None
 
     @property
     def address(self) -> client.Address:
