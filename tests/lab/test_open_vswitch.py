@@ -189,6 +189,37 @@ def test_switch_observer(tmp_path: Path) -> None:
     assert result["coverage"]["netdev_received"] > 0
 
 
+def test_why_explains_two_use_cases(tmp_path: Path) -> None:
+    """The switches of the OVS test plan are topologies with options, so `datapaths` compares and profiles them."""
+    l2, l3 = "ovs_netdev+case=net_to_vm", "ovs_netdev+case=net_to_vm+rules=l3"
+    words = (
+        "pairs=2",
+        "protocol=udp",
+        "rate_bps=2e7",
+        "rounds=1",
+        "slices=0",
+        "duration_s=1",
+        "omit_s=0",
+    )
+    with sandbox(tmp_path) as machine:
+        folder = machine.folder / "run"
+        observed = ("observe=switch,counters", "profile_rounds=2", "--folder", str(folder))
+        rows = machine.rows(f"topology={l2},{l3}", *words, *observed)
+        page = machine.labkit("why", f"{folder}:{l2}", l3)
+    assert {row["status"] for row in rows} == {"ok"}, {row["reason"] for row in rows}
+    assert page.returncode == 0, page.stderr
+    assert l3 in page.stdout
+    actions = {
+        row["arm"]: " ".join(flow["actions"] for flow in row["observed"]["flows"])
+        for row in rows
+        if row["observer"] == "switch"
+    }
+    assert "set(eth" in actions[l3], "a rule of l3 sets the MAC addresses"
+    assert "set(eth" not in actions[l2]
+    for text in ("set(eth", "switch"):
+        assert text in page.stdout, f"the page does not say {text}"
+
+
 def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from labkit.common.errors import BadInput
 POINT = [name for name in load.GROUP if name not in load.HOST]
 AGAIN = " (again)"
 FORM = "RUN:ARM,length_bytes=400"
+_VALUE = re.compile(r"(^|,)\w+=")  # of a parameter; an option of a topology follows a plus sign
 Values = dict[str, str]  # parameters of a point and their values as `load.value_text` writes them
 
 
@@ -222,9 +224,13 @@ def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | 
         return None, text.removeprefix(":") or None
     if folders := _folders(text):
         return folders, None
-    head, _, arm = text.rpartition(":")
-    folders = _folders(head)
-    return (folders, arm) if folders and "=" not in arm else None
+    # The options of a topology have colons and equals signs, too: RUN:ovs+mirrors=1+select=client0:in,pairs=8
+    colons = [at for at, letter in enumerate(text) if letter == ":"]
+    for at in reversed(colons):
+        if folders := _folders(text[:at]):
+            arm = text[at + 1 :]
+            return None if _VALUE.search(arm) else (folders, arm)
+    return None
 
 
 def _folders(text: str) -> tuple[Path, ...]:

@@ -101,6 +101,29 @@ def test_names_of_points(folder: Path, monkeypatch: pytest.MonkeyPatch, left: st
         assert set(rows["length_bytes"]) == {size}
 
 
+SWITCHES = {
+    "ovs_netdev+case=net_to_vm": "baseline",
+    "ovs_netdev+case=net_to_vm+rules=l3": "variant",
+    "ovs_netdev+mirrors=1+select=client0:in": "variant",
+}
+
+
+@pytest.mark.parametrize("name", list(SWITCHES)[1:])
+def test_names_of_switches_with_options(name: str, tmp_path: Path) -> None:
+    """Their options have equals signs and colons, as values of a point and folders have."""
+    folder = run(tmp_path / "run", SWITCHES)
+    first = next(iter(SWITCHES))
+    for left, right in (
+        (f"{folder}:{first}", name),
+        (f"{folder}:{first},pairs=1", f"{name},pairs=1"),
+        (f"{folder}:{first}", f"{folder}:{name},pairs=1"),
+    ):
+        sides = selection.select_sides(left, right)
+        assert [side.name for side in sides if side] == [first, name]
+    with pytest.raises(BadInput, match="is neither the folder of a run nor FOLDER:ARM"):
+        selection.select_sides(f"{tmp_path}/none:{first}", name)
+
+
 def test_parameters_named_once_hold_for_both(folder: Path) -> None:
     for left, right in (
         (f"{folder},length_bytes=400", None),
