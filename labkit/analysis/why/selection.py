@@ -221,7 +221,8 @@ def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | 
         return folders, None
     head, _, arm = text.rpartition(":")
     folders = _folders(head)
-    return (folders, arm) if folders and "=" not in arm else None
+    # The arm `ovs+mirrors=4` contains `=`, but no parameter: parameters follow a comma.
+    return (folders, arm) if folders and "=" not in arm.rpartition(",")[2].partition("+")[0] else None
 
 
 def _folders(text: str) -> tuple[Path, ...]:
