@@ -297,7 +297,7 @@ def test_oversized_copies_are_a_doubt(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.needs("perf", "iperf3", "root")
 def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
-    """The load is far below what the switch can carry, so no packet is lost. Each copy is one further packet to send."""
+    """The load is far below what the switch can carry, so no packet is lost. Each copy is a packet more to send."""
     words = (
         "mirrors=0,4", "readers=", "loads=udp:512@4e7", "rounds=1", "duration_s=2", "omit_s=0",
         "observe=perf_record,switch", "profile_rounds=3",
@@ -371,7 +371,7 @@ FAULTS = {
         "conf.db",
     ),
     "disk full": (
-        "mount", '[ "$4" = mode=1777 ] && exec /usr/bin/mount -t tmpfs -o mode=1777,size=8k "$5" "$6"\nexec /usr/bin/mount "$@"',
+        "mount", '[ "$4" = mode=1777 ] && exec /usr/bin/mount -t tmpfs -o size=8k "$5" "$6"\nexec /usr/bin/mount "$@"',
         "No space left on device",
     ),
 }  # fmt: skip

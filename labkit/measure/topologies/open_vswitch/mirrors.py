@@ -298,8 +298,8 @@ class Mirrors:
             return ()
         return (
             f"the switch is bound to CPU {self._parameters.cpu}, but this machine has {units.many(cpus, 'CPU')}:"
-            " readers of copies and labkit itself share CPUs with the switch and the ends, so their costs cannot be separated"
-            f" ({CPUS_APART} CPUs are needed)",
+            " readers of copies and labkit itself share CPUs with the switch and the ends, so their costs cannot be"
+            f" separated ({CPUS_APART} CPUs are needed)",
         )
 
     def _oversized(self) -> tuple[str, ...]:

@@ -100,15 +100,11 @@ class Switch:
         self.database.transact(*operations)
         if kernel:
             time.sleep(max(0.0, COUNTED_CPUS_S - time.clock_gettime(time.CLOCK_BOOTTIME)))
-        names = (
-            "OVS_RUNDIR",
-            "OVS_DBDIR",
-            "OVS_LOGDIR",
-            "OVS_SYSCONFDIR",
-            "RUNTIME_DIRECTORY",
-        )  # the last: DPDK's
+        # The last folder is DPDK's.
+        folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY")
         self._daemon = self._run(
-            "env", *(f"{name}={self.folder}" for name in names), *pinned, self._program, f"unix:{self.folder / 'db.sock'}",
+            "env", *(f"{name}={self.folder}" for name in folders), *pinned, self._program,
+            f"unix:{self.folder / 'db.sock'}",
             f"--unixctl={self.folder / CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
             until=self.folder / CONTROL,
         )  # fmt: skip
