@@ -192,7 +192,7 @@ def test_switch_observer(tmp_path: Path) -> None:
 def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
-    assert words == "observe=switch needs topology=ovs or ovs_netdev"
+    assert words == "observe=switch needs topology=ovs or ovs_netdev or ovs_dpdk"
 
 
 @pytest.mark.parametrize(

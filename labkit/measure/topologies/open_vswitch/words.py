@@ -40,7 +40,7 @@ HELP = {
     "uplink_bps": "rate of the link by which tunnels leave the host (tbf); none: unlimited",
     "uplink_mtu": "MTU of that link; none: as large as the copies with their outer headers need",
     "cpu": "the CPU on which ovs-vswitchd runs; none: any",
-    "flow_limit": "most flows in the datapath's table; none: what Open vSwitch takes itself (200,000)",
+    "flow_limit": "most flows in the datapath's table; none: 200,000, the most",
     "sampling": "sample packets beside forwarding them: sflow:N or ipfix:N, one of N",
     "case": f"a use case of the OVS test plan, with a network and as many VMs as pairs: {', '.join(CASES)}; none: pairs"
     " of endpoints, and a switch that learns",
@@ -165,7 +165,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "uplink_bps": _number(1e5, 1e11, whole=False),
     "uplink_mtu": _number(68, 65535),
     "cpu": _number(0, 4095),
-    "flow_limit": _number(1, 10_000_000),
+    "flow_limit": _number(1, 200_000),
     "sampling": _form(r"(sflow|ipfix):[1-9]\d{0,5}", "sflow:100 or ipfix:100"),
     "case": _one_of(*CASES),
     "rules": _one_of(*KINDS),
