@@ -18,12 +18,13 @@ from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
 from labkit import live
-from labkit.analysis import displays, figures, load, profile_doubts, stats, theme
+from labkit.analysis import displays, figures, load, profile_doubts, run_figures, stats, theme
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis import why as why_page
 from labkit.analysis.drawing import figure as drawings
 from labkit.analysis.figures import overlay as seen
 from labkit.analysis.findings import overlay
+from labkit.analysis.findings import registry as findings_of
 from labkit.analysis.flame import source_lines
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
@@ -82,7 +83,7 @@ class Run:
 
     def part(self, name: str) -> pd.DataFrame:
         """Return the rows of one part of an experiment; `overlay` has path, reachability, failure, headers and cost."""
-        return self.all[self.all["part"].fillna("cost").eq(name)]
+        return run_figures.part(self.all, name)
 
     @functools.cached_property
     def profiles(self) -> displays.Profiles:
@@ -96,18 +97,25 @@ class Run:
 
     @functools.cached_property
     def figures(self) -> displays.Figures:
-        """Return the figures of every experiment, drawn on first use: `run.figures.forest`."""
+        """Return the figures of the run's experiment, drawn on first use: `run.figures.forest`.
+
+        They are those of run_figures.BY_EXPERIMENT, and of each part the verdicts and, where rows can share a chart
+        over the number of pairs, throughput, CPU time and slices.
+        """
         made: dict[str, Any] = {}
+        for experiment, rows in self._by_experiment():
+            for name, draw in run_figures.BY_EXPERIMENT.get(experiment, {}).items():
+                made[name] = functools.partial(draw, rows, lambda: self.profiles)
         for part in self.parts():
-            rows, of_part = part.rows, part.verdicts
             end = " (two nodes)" if part.heading == PARTS["two"] else ""
             made |= {
-                f"forest{end}": functools.partial(figures.forest, of_part),
-                f"throughput{end}": functools.partial(figures.throughput, rows),
-                f"cpu_per_gigabyte{end}": functools.partial(figures.cpu_per_gigabyte, rows),
-                f"slices{end}": functools.partial(figures.slices, rows),
+                f"{name}{end}": draw for name, draw in run_figures.usual(part.rows, part.verdicts).items()
             }
         return displays.Figures(made)
+
+    def _by_experiment(self) -> list[tuple[str, pd.DataFrame]]:
+        """Return all rows by experiment."""
+        return [(str(name), rows) for name, rows in self.all.groupby("experiment", sort=False)]
 
     def why(self, arm: str = "", against: str | None = None) -> why_page.Explanation:
         """Explain why an arm differs from another one, by default from the baseline: `run.why("macvlan_bridge")`.
@@ -160,7 +168,8 @@ class Run:
         return f"labkit.open({str(self.folder)!r})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        text = f"{self.headline().data}\n\n{self.findings(self.verdicts).data}"
+        found = "\n".join(findings_of.sentences(self.all, lambda: self.profiles))
+        text = "\n\n".join(filter(None, [self.headline().data, found, self.findings(self.verdicts).data]))
         return {"text/markdown": text, "text/plain": repr(self)}
 
     @staticmethod

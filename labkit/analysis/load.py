@@ -322,6 +322,7 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     words += [f"frames {of['frame']}"] if of["frame"] is not None else []
     words += [f"{of['flows_count']:g} flows"] if of["flows_count"] is not None else []
     words += [f"{si(of['load_pps'], 'pps')} offered"] if of["load_pps"] is not None else []
+    words += [f"mult {of['mult']:g}"] if of["mult"] is not None else []
     if of["loss_goal_ratio"] is not None:
         words += ["NDR" if not of["loss_goal_ratio"] else f"PDR {percent(of['loss_goal_ratio'])}"]
     fits = of["protocol"] == "udp" and of["length_bytes"] == (of["mtu_bytes"] or 0) - HEADERS.get(

@@ -25,29 +25,12 @@ from labkit.common.errors import BadInput, Unsupported
 from labkit.common.packets import pcapng
 from labkit.common.printable import printable, printable_json
 from labkit.measure import topologies
+from labkit.measure.observers.monitor import parameters
 from labkit.measure.observers.monitor.live_monitor import SAVED_COUNT, LiveMonitor, MonitorReport, blocks
 from labkit.system import process
 
 SHOWN_S = 0.2  # between two updates
 MOST_SHOWN = 10  # packets and conversations shown in the terminal
-NUMBERS = {"vlan": int, "keep_count": int, "snap_bytes": int}
-TEXTS = ("source", "destination", "port", "protocol", "inside", "expression", "sample", "display")
-
-
-def own_parameters(given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Split name=value arguments into those of the monitor, with numbers converted, and those of the topology.
-
-    Raises BadInput for an invalid number.
-    """
-    own: dict[str, Any] = {name: given[name] for name in TEXTS if name in given}
-    for name, kind in NUMBERS.items():
-        if name in given:
-            try:
-                own[name] = kind(given[name])
-            except ValueError:
-                raise BadInput(f"{name}={given[name][:80]!r} is not a number: write {name}=N") from None
-    rest = {name: value for name, value in given.items() if name not in {*own, "interface"}}
-    return own, rest
 
 
 @contextlib.contextmanager
@@ -67,11 +50,12 @@ def building(target: str, given: Mapping[str, str]) -> tuple[live.LiveTopology, 
 
     The target is a topology or its file, with interface=NAME among the parameters, or an interface of the machine.
     """
-    own, rest = own_parameters(given)
+    own = parameters.typed(given)
+    rest = {name: value for name, value in given.items() if name not in {*own, "interface"}}
     if target.partition("+")[0] in topologies.TABLE or target.endswith((".yaml", ".yml")):
         return live.build(target, **rest), given.get("interface"), own
     if unknown := sorted(rest.keys() - {"where"}):
-        names = ", ".join([*TEXTS, *NUMBERS, "where"])
+        names = ", ".join([*parameters.TEXTS, *parameters.NUMBERS, "where"])
         raise BadInput(f"{unknown[0]} is not a parameter of a monitor: choose {names}")
     if "interface" in given:
         raise BadInput(f"{target[:80]!r} is not a topology but an interface: leave interface= out")
@@ -322,8 +306,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
-    parameters = arguments.name_value_pairs(given.parameters)
+    pairs = arguments.name_value_pairs(given.parameters)
     if given.serve:
-        return serve(given.target, parameters, given.port, given.ping)
-    watch(given.target, parameters, given.seconds, given.pcapng, given.ping, given.json)
+        return serve(given.target, pairs, given.port, given.ping)
+    watch(given.target, pairs, given.seconds, given.pcapng, given.ping, given.json)
     return 0

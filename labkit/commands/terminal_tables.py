@@ -48,10 +48,8 @@ def show_rows(df: pd.DataFrame) -> None:
 def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
     """Print the findings of experiments beside verdicts, in sentences."""
     console = new_console()
-    for name, findings in registry.BY_EXPERIMENT.items():
-        if len(rows := df[df["experiment"].eq(name)]):
-            for sentence in findings(rows, profiles):
-                console.print(packet_size.plain(sentence))
+    for sentence in registry.sentences(df, lambda: profiles):
+        console.print(packet_size.plain(sentence))
 
 
 def show_profiles(profiles: pd.DataFrame) -> None:

@@ -327,6 +327,12 @@ COLUMNS: tuple[Column, ...] = (
     ),
     *_columns(
         "trex",
+        "parametrises",
+        ("mult", "1", "number", "connections per second in multiples of the profile's own"),
+        use="group",
+    ),
+    *_columns(
+        "trex",
         "describes",
         ("trex", "", "text", "the version of the TRex server"),
         ("trex_server", "", "text", "where the TRex server listens"),
@@ -337,7 +343,6 @@ COLUMNS: tuple[Column, ...] = (
     *_columns(
         "trex",
         "measures",
-        ("mult", "1", "number", "connections per second in multiples of the profile's own"),
         ("connections_count", "1", "integer", "connections that were established"),
         ("connection_rate", "1/s", "number", "connections that were established per second of wall time"),
         ("active_connections_count", "1", "number", "connections that were open at the last reading"),

@@ -18,6 +18,7 @@ import msgspec
 
 from labkit.common.errors import BadInput, Failed, LabkitError, error_by_name
 from labkit.jupyter.monitor_panel import Monitored, Watched, checked
+from labkit.measure.observers.monitor import parameters
 from labkit.measure.observers.monitor.live_monitor import MonitorReport
 
 MOST_PAGES = 32
@@ -114,8 +115,8 @@ class Hub:
                 one, count = self._shared[key]
                 self._shared[key] = one, count + 1
             else:
-                interface = choice.pop("interface")
-                self._shared[key] = self._watched.monitor(interface, **choice), 1
+                one = self._watched.monitor(choice["interface"], **parameters.typed(choice))
+                self._shared[key] = one, 1
         return key
 
     def _answered(self, key: bytes, request: dict[str, Any]) -> _Answer:
@@ -147,7 +148,8 @@ class HubClient:
 
     def monitor(self, interface: str, **parameters: Any) -> SharedMonitor:
         """Return a monitor of the hub, shared with equal requests. Raises as `LiveTopology.monitor`."""
-        return SharedMonitor(self._path, {"interface": interface, **parameters})
+        texts = {name: str(value) if isinstance(value, int) else value for name, value in parameters.items()}
+        return SharedMonitor(self._path, {"interface": interface, **texts})
 
 
 class SharedMonitor:

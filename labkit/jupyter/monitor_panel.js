@@ -3,6 +3,10 @@ const FIELDS = [
   ["interface", "interface", ""],
   ["source", "source", "10.0.0.1 or 10.0.0.0/8"],
   ["destination", "destination", "10.0.0.2"],
+  ["port", "port", "53 or 5000-5010"],
+  ["protocol", "protocol", "arp, gre, icmp, icmp6, ip, ip6, sctp, tcp, udp"],
+  ["vlan", "VLAN", "10"],
+  ["inside", "inside a tunnel", "vxlan, geneve, gre"],
   ["expression", "expression (libpcap)", "udp and port 53"],
   ["display", "display filter (Wireshark)", "tcp.flags.syn == 1"],
   ["sample", "sampling", "all, one_in:100, interval:10:1"],
@@ -108,7 +112,8 @@ function render({ model, el }) {
     talkers.replaceChildren();
   };
   button("apply", () => {
-    const choice = {};
+    const choice = { ...model.get("choice") }; // also what has no field here: keep_count, snap_bytes
+    for (const name of Object.keys(inputs)) delete choice[name];
     for (const [name, input] of Object.entries(inputs)) if (input.value.trim()) choice[name] = input.value.trim();
     empty();
     before = null;

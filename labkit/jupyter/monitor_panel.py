@@ -19,11 +19,11 @@ import msgspec
 import traitlets
 
 from labkit.common.errors import BadInput, LabkitError
+from labkit.measure.observers.monitor import parameters
 
 UPDATE_S = 0.1  # ten updates a second
 VIEWER_S = 10.0  # a viewer that is silent for so long has left; even a hidden tab sends a message each second
 MOST_PACKETS = 50  # in an update
-TEXTS = ("source", "destination", "expression", "display", "sample")
 MOST_CHARACTERS = 5000  # in a text from the browser
 HEX_BYTES = 16  # in a line
 
@@ -120,12 +120,11 @@ class MonitorPanel(anywidget.AnyWidget):
         self.send({"do": "file", "viewer": viewer}, buffers=[content])
 
     def _start(self) -> None:
-        parameters = dict(self.choice)
         with self._lock:
             if self._monitor is not None:
                 return
             try:
-                self._monitor = self._watched.monitor(parameters.pop("interface"), **parameters)
+                self._monitor = self._watched.monitor(self.choice["interface"], **parameters.typed(self.choice))
                 self._since = -1
                 self._problem = None
             except LabkitError as error:
@@ -188,17 +187,18 @@ def interfaces_of(watched: Any) -> list[str]:
 
 
 def checked(choice: Any, interfaces: Sequence[str]) -> dict[str, str]:
-    """Return a page's choice as parameters of a monitor.
+    """Return a page's choice as parameters of a monitor, which are texts; those that are empty are left out.
 
     Raises BadInput for an interface that the panel does not have, an unknown name, or a value that is not text.
     """
     if not isinstance(choice, dict) or choice.get("interface") not in interfaces:
         raise BadInput(f"this panel watches {', '.join(interfaces)}: choose one of them")
+    known = ("interface", *parameters.TEXTS, *parameters.NUMBERS)
     for name, value in choice.items():
-        if name not in {*TEXTS, "interface"} or not isinstance(value, str) or len(value) > MOST_CHARACTERS:
-            raise BadInput(
-                f"{str(name)[:40]!r} is no text of at most {MOST_CHARACTERS} characters for this panel"
-            )
+        if name not in known:
+            raise BadInput(f"a monitor has no parameter {str(name)[:40]!r}: choose {', '.join(known)}")
+        if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
+            raise BadInput(f"{name} must be a text of at most {MOST_CHARACTERS} characters")
     return {name: value for name, value in choice.items() if value}
 
 

@@ -12,12 +12,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from labkit.analysis import load
 from labkit.common import pace, units
 from labkit.common.printable import printable
 
 SHOW_S = 0.5  # minimum time between two updates
-METRICS = ("throughput_bps", "latency_p50_s")
-POINT = ("protocol", "pairs", "mtu_bytes", "length_bytes")
+PART = "cost"  # the part whose rows are compared
 
 
 class NotebookBar:
@@ -59,10 +59,14 @@ class NotebookBar:
 
     def _add(self, rows: list[dict[str, Any]]) -> None:
         for row in rows:
-            value = next((row[name] for name in METRICS if row.get(name)), None)
-            if row.get("status") != "ok" or row.get("method") == "profile" or value is None:
+            metric = (
+                load.METRIC[row["protocol"]][0] if row.get("protocol") in load.METRIC else "throughput_bps"
+            )
+            value = row.get(metric)
+            is_compared = row.get("part") in (None, PART) and row.get("method") != load.PROFILE
+            if row.get("status") != "ok" or not is_compared or not value:
                 continue
-            self._point = tuple(row.get(name) for name in POINT)
+            self._point = tuple(row.get(name) for name in load.GROUP)
             self._roles.setdefault(str(row["arm"]), str(row.get("role")))
             self._values.setdefault(self._point, {}).setdefault(str(row["arm"]), []).append(float(value))
 
@@ -82,8 +86,7 @@ class NotebookBar:
     def _lines(self) -> list[str]:
         first = ", ".join(filter(None, (self._what, self._left)))
         ratios = self.ratios()
-        known = dict(zip(POINT, self._point or (), strict=False))
-        at = f"{known.get('protocol')}, {units.many(known.get('pairs') or 1, 'pair')}" if self._point else ""
+        at = load.group_text(self._point) if self._point else ""
         so_far = [f"Medians so far ({at}), no verdict yet: {'; '.join(ratios)}"] if ratios else []
         return [printable(line) for line in (first, *so_far, *self._notes[-5:])]
 

@@ -128,8 +128,33 @@ def experiment_of(notebook: Path) -> str:
     name = notebook.stem.split("_", 1)[-1]
     if name in experiments.TABLE or not notebook.is_file():
         return name
-    measured = re.search(r'notebook\.measure\(\\?"(\w+)', notebook.read_text(errors="replace"))
-    return measured[1] if measured else name
+    measured = _measured_by(notebook)
+    return measured[0] if measured else name
+
+
+def _measured_by(notebook: Path) -> list[str]:
+    """Return the experiments that a notebook measures, in order."""
+    return re.findall(r'notebook\.measure\(\\?"(\w+)', notebook.read_text(errors="replace"))
+
+
+def notebook_of(experiment: str) -> Path:
+    """Return the notebook that shows a run of an experiment: the one that has its name, or else measures nothing else.
+
+    Raises BadInput if there is none.
+    """
+    folder = run_folder.notebooks()
+    every = sorted(folder.glob("*.ipynb"))
+    named = [path for path in every if path.stem.split("_", 1)[-1] == experiment]
+    if found := named or [path for path in every if _measured_by(path) == [experiment]]:
+        return found[0]
+    if not every:
+        raise BadInput(
+            f"there are no notebooks in {folder}: give the command in the folder of labkit's project, or name that"
+            f" folder with {run_folder.PROJECT}=FOLDER"
+        )
+    raise BadInput(
+        f"{experiment} has no notebook in {folder}: look at the run with labkit.open in a notebook of your own"
+    )
 
 
 def parameters_of(notebook: Path) -> dict[str, str]:
@@ -346,13 +371,7 @@ def show(folder: Path, bar: Bar) -> Path:
         raise BadInput(
             f"the run in {folder} is not finished: repeat the command with --folder {folder} to continue it"
         )
-    notebooks = run_folder.notebooks()
-    result = next(iter(notebooks.glob(f"*_{described['experiment']}.ipynb")), None)
-    if result is None:
-        raise BadInput(
-            f"no notebook in {notebooks} shows {described['experiment']}: give the command in the folder of labkit's"
-            f" project, or name that folder: {run_folder.PROJECT}=FOLDER labkit report {folder}"
-        )
+    result = notebook_of(described["experiment"])
     parameters = {
         name: value for name, value in described["parameters"].items() if name in parameters_of(result)
     }

@@ -321,7 +321,7 @@ class TestDisplayFilter:
             ("$(id)", "at character 2"),
             ("-r /etc/passwd", "at character 2"),
             ("ip.addr ==", "Unexpected end"),
-            ("ip) or (ip", "parentheses that do not match"),
+            ("ip) or (ip", "is not possible: .*at character 3"),
             ("(" * 100_000, "characters"),
             ("ip\x00", "plain ASCII"),
         ],

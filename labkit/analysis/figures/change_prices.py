@@ -48,7 +48,8 @@ def _per_round(rows: pd.DataFrame) -> pd.DataFrame:
     slices = ok["method"].eq("slice")
     ok = ok[slices | ~slices.groupby(ok["setup"]).transform("any")]
     arrived = ok["received_bytes"].where(ok["protocol"].eq("tcp"), ok["received_count"])
-    ok = ok.assign(arrived=arrived / ok["protocol"].map({name: size for name, (_, size) in UNIT.items()}))
+    sizes = ok["protocol"].map({name: size for name, (_, size) in UNIT.items()}).astype(float)
+    ok = ok.assign(arrived=arrived / sizes)
     keys = [*GROUP, "role", "topology", "setup"]
     sums = ok.groupby(keys, dropna=False, sort=False)[["cpu_s", "arrived"]].sum(min_count=1).reset_index()
     sums = sums[sums["arrived"].gt(0) & sums["cpu_s"].gt(0)]

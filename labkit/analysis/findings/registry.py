@@ -1,4 +1,4 @@
-"""List what experiments say about their rows in the terminal, beside verdicts.
+"""List what experiments say about their rows, beside verdicts, in the terminal and in the display of a run.
 
 To let another experiment say more than a verdict, add it to BY_EXPERIMENT.
 """
@@ -38,3 +38,15 @@ BY_EXPERIMENT: dict[str, Findings] = {
     "trex_stateful": lambda rows, _profiles: [f"- {sentence}" for sentence in trex.stateful(rows)],
 }
 BY_EXPERIMENT |= extensions.load_all("labkit.findings", FunctionType, BY_EXPERIMENT)
+
+
+def sentences(rows: pd.DataFrame, profiles: Callable[[], pd.DataFrame]) -> list[str]:
+    """Return what the experiments of these rows say about them, as items of a Markdown list.
+
+    rows: all rows of a run, with every part. profiles: returns its profiles; called only if an experiment needs them.
+    """
+    result = []
+    for name, findings in BY_EXPERIMENT.items():
+        if len(own := rows[rows["experiment"].eq(name)]):
+            result += findings(own, profiles())
+    return [one if one.lstrip().startswith("- ") else f"- {one}" for one in result]

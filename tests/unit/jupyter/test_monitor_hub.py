@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from labkit.common.errors import BadInput, Failed
 from labkit.jupyter import monitor_panel
 from labkit.jupyter.monitor_hub import Hub, HubClient
+from labkit.live import LiveTopology
 from labkit.measure.observers.monitor.live_monitor import MonitorCounts, MonitoredPacket, MonitorReport
 
 FRAME = bytes(12) + b"\x08\x00<script>alert(1)</script>"
@@ -78,7 +80,8 @@ def test_page_reaches_what_the_hub_was_started_for_only(hub: Hub, fake: Fake, tm
     client = HubClient(str(tmp_path / "hub"))
     for interface, parameters in (
         ("machine:eth0", {}),
-        ("client0:eth0", {"keep_count": "1"}),
+        ("client0:eth0", {"keep_count": "many"}),
+        ("client0:eth0", {"namespace": "machine"}),
         ("client0:eth0", {"where": "ssh:other"}),
         ("client0:eth0", {"source": "x" * 100_000}),
         ("client0:eth0", {"source": "wrong"}),
@@ -88,6 +91,27 @@ def test_page_reaches_what_the_hub_was_started_for_only(hub: Hub, fake: Fake, tm
             client.monitor(interface, **parameters)
     assert fake.begun == []
     assert (tmp_path / "hub").stat().st_mode & 0o777 == 0o600
+
+
+GIVEN = {
+    "source": "10.0.0.1", "destination": "10.0.0.2", "port": "53", "protocol": "udp", "inside": "vxlan", "expression": "ip",
+    "sample": "all", "display": "dns", "vlan": "7", "keep_count": "20", "snap_bytes": "64",
+}  # fmt: skip
+TYPED = GIVEN | {"vlan": 7, "keep_count": 20, "snap_bytes": 64}
+
+
+def test_pages_and_panels_take_every_parameter_of_a_monitor(hub: Hub, fake: Fake, tmp_path: Path) -> None:
+    """They are texts on a command line and in a page, and typed where the monitor starts."""
+    assert GIVEN.keys() == inspect.signature(LiveTopology.monitor).parameters.keys() - {"self", "interface"}
+    choice = {"interface": "client0:eth0", **GIVEN}
+    assert monitor_panel.checked(choice, INTERFACES) == choice
+    HubClient(str(tmp_path / "hub")).monitor("client0:eth0", **TYPED).close()
+    panel = monitor_panel.MonitorPanel(fake, INTERFACES, choice)
+    panel._start()
+    panel.close()
+    assert fake.begun == [("client0:eth0", TYPED), ("client0:eth0", TYPED)]
+    with pytest.raises(BadInput, match="a monitor has no parameter 'rounds': choose interface, source"):
+        monitor_panel.checked({**choice, "rounds": "3"}, INTERFACES)
 
 
 def test_hub_that_has_gone(tmp_path: Path) -> None:

@@ -65,6 +65,45 @@ def test_ratios_so_far(handle: Handle) -> None:
     assert "(tcp, 1 pair), no verdict yet: macvlan: 1.4 times veth" in handle.shown[-1]["text/plain"]
 
 
+def test_ratios_of_a_search_are_of_one_goal_at_one_point(handle: Handle) -> None:
+    """A search yields its trials with latencies, and a rate for each loss goal."""
+    bar = NotebookBar()
+    common = {
+        "part": "cost",
+        "method": "search",
+        "frame": "64",
+        "flows_count": 1000,
+        "protocol": "udp",
+        "mtu_bytes": 1500,
+    }
+    rows = [
+        {**row(arm, rate, role, **common), "loss_goal_ratio": goal, "latency_p50_s": None}
+        for arm, role, rates in (("veth", "baseline", (1e8, 4e8)), ("ovs", "variant", (2e8, 2e8)))
+        for goal, rate in zip((0.0, 0.005), rates, strict=True)
+    ]
+    trial = {**row("ovs", 0.0, **common), "part": "trials", "method": "trial", "latency_p50_s": 2e-5}
+    bar.see({"event": "rows", "rows": [*rows, trial]})
+    assert bar.ratios() == ["ovs: 0.5 times veth (1 measurement)"]
+    text = handle.shown[-1]["text/plain"]
+    assert "(udp, 1 pair, MTU 1500, frames 64, 1000 flows, PDR 0.5 %), no verdict yet: ovs: 0.5" in text
+
+
+def test_ratios_of_loads_with_rates(handle: Handle) -> None:
+    bar = NotebookBar()
+    for rate_bps in (1e8, 2e8):
+        pair = [row("ovs", rate_bps, "baseline"), row("ovs+mirrors=1", rate_bps / 2)]
+        bar.see({"event": "rows", "rows": [one | {"protocol": "udp", "rate_bps": rate_bps} for one in pair]})
+    assert bar.ratios() == ["ovs+mirrors=1: 0.5 times ovs (1 measurement)"]
+    assert "200 Mbit/s" in handle.shown[-1]["text/plain"]
+
+
+def test_ratios_of_pings_are_of_latency(handle: Handle) -> None:
+    bar = NotebookBar()
+    rows = [row("veth", 9.0, "baseline", latency_p50_s=1e-5), row("macvlan", 9.0, latency_p50_s=2e-5)]
+    bar.see({"event": "rows", "rows": [one | {"protocol": "ping"} for one in rows]})
+    assert bar.ratios() == ["macvlan: 2 times veth (1 measurement)"]
+
+
 def test_updates_are_rare(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_bar, "SHOW_S", 60.0)
     bar = NotebookBar()

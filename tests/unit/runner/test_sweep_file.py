@@ -283,3 +283,20 @@ def test_network_of_a_sweep_travels_in_its_points(project: Path) -> None:
     own.write_text(own.read_text().replace("bob]]", "carol]]"))
     with pytest.raises(BadInput, match="a pair has carol, which is not a node"):
         sweep.load(written(project, content))
+
+
+@pytest.mark.parametrize("experiment", experiments.OWN)
+def test_the_notebook_that_shows_a_run(experiment: str, project: Path) -> None:
+    """07_trex measures two experiments, so a report of one of them would measure the other one."""
+    expected = {
+        "monitor_cost": "06_live_monitor",
+        "throughput": None,
+        "trex_stateless": None,
+        "trex_stateful": None,
+    }
+    name = expected.get(experiment, experiment)
+    if name is None:
+        with pytest.raises(BadInput, match=f"{experiment} has no notebook in .* labkit.open"):
+            sweep.notebook_of(experiment)
+    else:
+        assert sweep.notebook_of(experiment).stem.endswith(name)

@@ -95,7 +95,7 @@ def _point_s(parameters: Throughput, point: SearchPoint, usable: list[Arm]) -> f
 def _search_s(parameters: Throughput) -> float:
     settings = parameters.settings
     after_s = AFTER_S * (1 + len(SHARES) * parameters.latency)
-    return min(parameters.limit_s, max(PLANNED_S, 8 * settings.sum_s)) + after_s
+    return min(parameters.search_limit_s, max(PLANNED_S, 8 * settings.sum_s)) + after_s
 
 
 def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
@@ -191,7 +191,7 @@ def _search(parameters: Throughput, live: LocalArm, point: SearchPoint, search: 
             return trial, conditions.disturbance(trial)
 
         result = mlrsearch.search(
-            measure, parameters.settings, parameters.loss, least_pps, most_pps, parameters.limit_s
+            measure, parameters.settings, parameters.loss, least_pps, most_pps, parameters.search_limit_s
         )
         costs = _costs(take, result.bounds, SwitchState(live.topology.switch))
         last = next((one.rate_pps for one in reversed(result.bounds) if one.rate_pps), None)

@@ -18,6 +18,8 @@ from labkit.measure.traffic.rates import TAGS_BYTES, Line
 # The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
 # repeatedly.
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
+# A search on a device without noise decides about 2 to 10 loads. Repeats and retreats on a noisy machine multiply that.
+LEAST_LIMIT_S, LIMIT_SUMS = 60.0, 30
 UNUSED = (
     "protocol", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s", "slices", "whole_runs", "half_width",
     "observe", "placement", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
@@ -38,7 +40,7 @@ HELP = {
     "sum_s": "total duration of the trials that decide about a load; none: the preset's",
     "exceed_ratio": "share of that time in which the loss may exceed the goal; none: the preset's",
     "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
-    "limit_s": "the longest time of one search",
+    "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {LEAST_LIMIT_S:g} s",
     "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
     "most_rate": "the highest load; none: what the generator reaches on this path",
     "line_rate_bps": "rate of the line, to which percentages refer; none: no line",
@@ -63,7 +65,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     sum_s: float | None = None
     exceed_ratio: float | None = None
     width: float | None = None
-    limit_s: float = 60.0
+    limit_s: float | None = None
     least_rate: str = "1kpps"
     most_rate: str | None = None
     line_rate_bps: float | None = None
@@ -91,6 +93,11 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         if self.settings.sum_s < self.settings.trial_s:
             raise BadInput(
                 f"sum_s={self.settings.sum_s:g} is less than one trial of {self.settings.trial_s:g} s"
+            )
+        if self.search_limit_s <= self.settings.sum_s:
+            raise BadInput(
+                f"limit_s={self.limit_s:g} is too short: the trials that decide about one load already take"
+                f" {self.settings.sum_s:g} s, and a search needs several loads; leave limit_s out"
             )
         super().check()
         for name in self.endpoint:
@@ -128,6 +135,13 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         if self.preset == "rfc2544" and "trial_s" in given:
             given.setdefault("sum_s", given["trial_s"])
         return dataclasses.replace(preset, **given)
+
+    @property
+    def search_limit_s(self) -> float:
+        """The longest time of one search in seconds. The default grows with the trials of one load."""
+        if self.limit_s is not None:
+            return self.limit_s
+        return max(LEAST_LIMIT_S, LIMIT_SUMS * self.settings.sum_s)
 
     def line(self) -> Line:
         """The line whose rate percentages refer to."""

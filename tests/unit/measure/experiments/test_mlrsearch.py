@@ -9,6 +9,7 @@ import pytest
 
 from labkit.measure.experiments.throughput_search import mlrsearch
 from labkit.measure.experiments.throughput_search.conditions import Conditions, interface_drops
+from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic.base import Trial
 
 FAST = mlrsearch.PRESETS["mlrsearch"]
@@ -121,6 +122,25 @@ def test_time_limit_in_words_is_the_whole_one() -> None:
     result = mlrsearch.search(late, FAST, (0.0,), 1e3, 500e3, 2.0)
     assert result.most_pps <= 80_000
     assert result.problem == "the search did not end within 2 s"
+
+
+@pytest.mark.parametrize("capacity", [5_000, 123_000, 400_000])
+def test_the_preset_rfc2544_ends_in_its_own_time(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trial takes 60 s, here of a clock that only trials advance."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    parameters = Throughput.of({"preset": "rfc2544"})
+
+    def minute(rate: float, duration: float) -> tuple[Trial, str | None]:
+        now[0] += duration
+        return trial(rate, duration, capacity), None
+
+    result = mlrsearch.search(
+        minute, parameters.settings, parameters.loss, 1e3, 500e3, parameters.search_limit_s
+    )
+    assert result.problem is None
+    assert result.took_s > 60
+    assert result.bounds[0].rate_pps == pytest.approx(capacity, rel=0.02)
 
 
 def conditions(**given: float) -> Conditions:

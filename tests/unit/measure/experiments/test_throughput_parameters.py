@@ -30,6 +30,7 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"vary": "ttl"}, "vary=ttl is not a field: choose source_mac"),
         ({"flows": "100000"}, "flows=100000: source_port can distinguish 64512 flows"),
         ({"sum_s": "0.1"}, "sum_s=0.1 is less than one trial"),
+        ({"preset": "rfc2544", "limit_s": "60"}, "limit_s=60 is too short: .* already take 60 s"),
         ({"generator": "iperf3"}, "generator=iperf3 cannot run trials at a frame rate"),
         ({"slices": "4"}, "slices=4: not used"),
         ({"observe": "perf_stat"}, "observe=.*not used"),
@@ -48,6 +49,15 @@ def test_presets_and_overrides() -> None:
     assert (rfc.trial_s, rfc.sum_s, rfc.exceed_ratio) == (60, 60, 0)
     short = Throughput.of({"preset": "rfc2544", "trial_s": "2"}).settings
     assert (short.trial_s, short.sum_s) == (2, 2)
+
+
+def test_a_preset_has_time_to_end() -> None:
+    """One trial of rfc2544 takes as long as a whole search of the usual preset."""
+    rfc = Throughput.of({"preset": "rfc2544"})
+    assert rfc.search_limit_s == 1800
+    assert Throughput.of({"preset": "rfc2544", "limit_s": "600"}).search_limit_s == 600
+    assert Throughput.of({}).search_limit_s == pytest.approx(63)
+    assert experiment.planned_s(rfc) > 3 * 8 * 60 > experiment.planned_s(Throughput.of({}))
 
 
 def test_frame_sizes_and_imix() -> None:

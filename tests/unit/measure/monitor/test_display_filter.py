@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.common.errors import Unsupported
+from labkit.common.errors import BadInput, Unsupported
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.monitor import display_filter
 from labkit.measure.observers.monitor.display_filter import DisplayFilter
@@ -39,6 +39,18 @@ def test_missing_tshark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(programs, "_MORE_PATH", [])
     with pytest.raises(Unsupported, match=r"the program tshark is not here .*: dnf install wireshark-cli"):
         display_filter.check("ip")
+
+
+@pytest.mark.needs("tshark")
+def test_parentheses_within_quotes() -> None:
+    """Only those outside of a string have to match, and only tshark knows which these are."""
+    for text in ('frame contains "("', r'frame matches "\\)"', '(ip or frame contains ")")'):
+        display_filter.check(text)
+    for text in ("ip) or (ip", '(frame contains ")"', 'frame contains "'):
+        with pytest.raises(BadInput, match="is not possible"):
+            display_filter.check(text)
+    with pytest.raises(BadInput, match="the display filter is empty"):
+        display_filter.check(" ")
 
 
 def test_packets_beyond_the_pipe_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

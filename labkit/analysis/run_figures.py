@@ -1,0 +1,142 @@
+"""List the figures that a run shows (`labkit.notebook.Run.figures`), by experiment.
+
+To let another experiment show more than verdicts and throughput, add it to BY_EXPERIMENT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import endpoint_kinds, figures, verdicts
+from labkit.analysis.figures import overlay
+from labkit.analysis.figures.panels import KEYS
+from labkit.analysis.findings import loss_rates, monitor_cost, ovs_test_plan, trex, virtual_tap
+from labkit.analysis.packet_cost import cost_model, function_time_claim, mirror_tax
+from labkit.common import schema
+
+# Takes all rows of one experiment and returns its profiles on demand, because reading those takes time
+Profiles = Callable[[], pd.DataFrame]
+Draw = Callable[[pd.DataFrame, Profiles], go.Figure]
+
+# The columns that divide rows, but neither panels nor the axis of a chart over pairs
+_UNDIVIDED = [name for name in schema.names(use="group") if name not in (*KEYS, "pairs")]
+
+
+def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], go.Figure]]:
+    """Return the figures of compared rows and their verdicts: the verdicts, and three charts over the number of pairs.
+
+    The charts are left out where they would pool rows that are never compared, for example two loss goals.
+    """
+    made = {"forest": lambda: figures.forest(compared)}
+    by_protocol = rows[rows["status"].eq("ok")].groupby("protocol")
+    if by_protocol[_UNDIVIDED].nunique(dropna=False).gt(1).to_numpy().any():
+        return made
+    return made | {
+        "throughput": lambda: figures.throughput(rows),
+        "cpu_per_gigabyte": lambda: figures.cpu_per_gigabyte(rows),
+        "slices": lambda: figures.slices(rows),
+    }
+
+
+def _part(name: str, draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:
+    """Return a function that draws the rows of one part, or an empty figure without any."""
+
+    def drawn(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
+        own = part(rows, name)
+        return draw(own) if len(own) else go.Figure()
+
+    return drawn
+
+
+def part(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the rows of one part of an experiment. Experiments without parts have `cost` only."""
+    return rows[rows["part"].fillna("cost").eq(name)]
+
+
+def _uplink(rows: pd.DataFrame) -> go.Figure:
+    table = virtual_tap.uplink(rows)
+    return figures.uplink(rows, table, virtual_tap.thesis_uplink()) if len(table) else go.Figure()
+
+
+def _load_loss(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
+    return figures.load_loss(part(rows, "trials"), loss_rates.rates(part(rows, "cost")))
+
+
+def _timed(_rows: pd.DataFrame, profiles: Profiles) -> go.Figure:
+    times = function_time_claim.times(profiles())
+    return figures.timed(times) if len(times) else go.Figure()
+
+
+def _overhead(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
+    headers = part(rows, "headers")
+    return figures.overhead(headers, verdicts.verdicts(part(rows, "cost"))) if len(headers) else go.Figure()
+
+
+def _trex(draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:
+    """Return a function that draws tests with TRex. A run without a single test lacks two columns."""
+
+    def drawn(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
+        missing = [name for name in ("direction", "latency_buckets") if name not in rows]
+        return draw(rows.assign(**dict.fromkeys(missing)))
+
+    return drawn
+
+
+def _line_shares(rows: pd.DataFrame) -> go.Figure:
+    return figures.line_shares(rows, trex.shares(rows), trex.published_shares())
+
+
+def _probe_latency(rows: pd.DataFrame) -> go.Figure:
+    return figures.probe_latency(rows, trex.histogram(rows), trex.published_histogram())
+
+
+BY_EXPERIMENT: dict[str, dict[str, Draw]] = {
+    "container_vs_vm": {
+        "ends": _part("cost", lambda rows: figures.ends(rows, endpoint_kinds.published())),
+        "sides": _part(
+            "cost", lambda rows: figures.sides(rows) if rows["protocol"].ne("ping").any() else go.Figure()
+        ),
+    },
+    "overlay": {
+        "hops": _part("path", overlay.hops),
+        "reachability": _part("reachability", overlay.matrix),
+        "failure": _part("failure", overlay.failure),
+        "cost": _part("cost", figures.cost),
+        "overhead": _overhead,
+    },
+    "packet_size": {
+        "rates": _part("cost", figures.rates),
+        "fitted": _part(
+            "cost", lambda rows: figures.fitted(rows, cost_model.distinct(cost_model.curves(rows)))
+        ),
+        "timed": _timed,
+    },
+    "what_does_it_cost": {"price_list": _part("cost", lambda rows: figures.price_list(figures.prices(rows)))},
+    "virtual_tap": {
+        "mirror_tax": _part("cost", lambda rows: figures.mirror_tax(rows, mirror_tax.taxes(rows))),
+        "uplink": _part("cost", _uplink),
+    },
+    "monitor_cost": {
+        "monitor_cost": _part("cost", lambda rows: figures.monitor_cost(rows, monitor_cost.costs(rows)))
+    },
+    "throughput": {"load_loss": _load_loss},
+    "ovs_test_plan": {
+        "ranked_factors": _part(
+            "cost", lambda rows: figures.ranked_factors(rows, ovs_test_plan.factors(rows))
+        ),
+        "use_cases": _part(
+            "cost",
+            lambda rows: figures.use_cases(rows, ovs_test_plan.rates(rows), ovs_test_plan.published()),
+        ),
+        "load_loss": _load_loss,
+    },
+    "trex_stateless": {
+        "ramp": _trex(figures.ramp),
+        "line_shares": _trex(_line_shares),
+        "probe_latency": _trex(_probe_latency),
+    },
+    "trex_stateful": {"probe_latency": _trex(_probe_latency)},
+}

@@ -1,0 +1,96 @@
+"""A run shows the figures and the findings of its experiment, and no chart that would pool rows of two goals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+import synthetic_rows
+
+from labkit.analysis import figures, run_figures
+from labkit.measure import experiments
+from labkit.notebook import Run
+
+SENT = {
+    "experiment": "throughput",
+    "protocol": "udp",
+    "frame": "64",
+    "frame_bytes": 64.0,
+    "flows_count": 1000,
+}
+# Figures that need more than the rows of a run
+APART = {"function_times", "functions", "kernels", "selected", "price_sentences", "prices"}
+
+
+def searches() -> list[dict[str, Any]]:
+    """Return three searches of two goals for each of three arms, each with a trial."""
+    found = [
+        row | {"part": "cost", "method": "search", "loss_goal_ratio": goal, "trials_count": 50, "repeated_count": 0,
+               "throughput_pps": row["throughput_bps"] / 512, "exceed_ratio": 0.5}
+        for goal in (0.0, 0.005)
+        for row in synthetic_rows.rows(rounds=3, slices=1, **SENT)
+    ]  # fmt: skip
+    trials = [
+        row | {"part": "trials", "method": "trial", "phase": "search", "loss_goal_ratio": None, "loss_ratio": 0.1,
+               "offered_pps": 1.1 * row["throughput_pps"]}
+        for row in found
+    ]  # fmt: skip
+    return found + trials
+
+
+@pytest.fixture
+def searched(tmp_path: Path) -> Run:
+    return Run(synthetic_rows.save(tmp_path / "run", searches(), experiment="throughput"))
+
+
+def test_a_search_shows_its_curve_and_its_rates(searched: Run) -> None:
+    assert list(searched.figures) == ["load_loss", "forest"], "charts over pairs would pool both goals"
+    assert searched.figures.load_loss.data
+    text = searched._repr_mimebundle_()["text/markdown"]
+    assert "- macvlan_bridge, frames 64, 1000 flows: NDR 23" in text
+    assert "PDR 0.5 %" in text
+    assert text.index("NDR") < text.index("faster"), "findings stand before verdicts"
+
+
+def test_one_goal_has_charts_over_pairs(tmp_path: Path) -> None:
+    some = [row for row in searches() if row["loss_goal_ratio"] == 0.0]
+    one = Run(synthetic_rows.save(tmp_path / "run", some, experiment="throughput"))
+    assert set(one.figures) >= {"load_loss", "forest", "throughput"}
+
+
+def test_tcp_and_ping_share_a_run(tmp_path: Path) -> None:
+    """The generator differs, but each protocol has its own panel."""
+    rows = [
+        *synthetic_rows.rows(protocol="tcp", generator="iperf3"),
+        *synthetic_rows.rows(protocol="ping", generator="ping"),
+    ]
+    assert "throughput" in Run(synthetic_rows.save(tmp_path / "run", rows)).figures
+
+
+def test_every_figure_of_a_table_belongs_to_a_run() -> None:
+    """A figure that no experiment lists cannot be reached from a run."""
+    source = Path(run_figures.__file__).read_text()
+    assert [name for name in figures.__all__ if name not in APART and f"figures.{name}(" not in source
+            and f"figures.{name})" not in source] == []  # fmt: skip
+    assert run_figures.BY_EXPERIMENT.keys() <= set(experiments.TABLE)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name"),
+    [(experiment, name) for experiment, made in run_figures.BY_EXPERIMENT.items() for name in made],
+)
+def test_a_run_where_nothing_succeeded_has_figures(experiment: str, name: str, tmp_path: Path) -> None:
+    """A display draws all of them, so none may fail for lack of rows."""
+    rows = synthetic_rows.rows(
+        rounds=1,
+        slices=1,
+        experiment=experiment,
+        status="failed",
+        reason="why",
+        throughput_bps=None,
+        part="cost",
+    )
+    run = Run(synthetic_rows.save(tmp_path / "run", rows, experiment=experiment))
+    assert isinstance(run.figures[name], go.Figure)
