@@ -124,7 +124,9 @@ class MonitorPanel(anywidget.AnyWidget):
             if self._monitor is not None:
                 return
             try:
-                self._monitor = self._watched.monitor(self.choice["interface"], **parameters.typed(self.choice))
+                self._monitor = self._watched.monitor(
+                    self.choice["interface"], **parameters.typed(self.choice)
+                )
                 self._since = -1
                 self._problem = None
             except LabkitError as error:

@@ -105,6 +105,17 @@ def test_kernel_datapath_or_unsupported() -> None:
         assert result["datapath"] == "system"
 
 
+def test_dpdk_or_unsupported() -> None:
+    [result] = ask("ovs_dpdk+mirrors=1")
+    if "error" in result:
+        assert result["error"] == "Unsupported"
+        assert result["text"].startswith("there is no Open vSwitch with DPDK here (")
+        assert result["text"].endswith("install Debian's openvswitch-switch-dpdk, or use ovs_netdev")
+    else:
+        assert (result["reachable"], result["datapath"]) == (None, "netdev")
+        assert result["counted"]["copies_count"] == 2 * PINGS
+
+
 def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
     """Switches are measured in slices with the A/A control, and every row has the columns of the switch."""
     words = (
