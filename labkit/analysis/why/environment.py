@@ -138,11 +138,12 @@ def _topology(left: str, right: str) -> list[Setting]:
     (one, *given), (other, *more) = left.split("+"), right.split("+")
     if one != other or not all("=" in word for word in (*given, *more)):
         return [Setting("topology", left, right, (), parameters=True)]
-    sides = [dict(word.split("=", 1) for word in words) for words in (given, more)]
+    before, after = (dict(word.split("=", 1) for word in words) for words in (given, more))
     return [
-        Setting(name, *(side.get(name, UNSET.get(name, "default")) for side in sides), (), parameters=True)
-        for name in dict.fromkeys([*sides[1], *sides[0]])
-        if sides[0].get(name) != sides[1].get(name)
+        Setting(name, before.get(name, unset), after.get(name, unset), (), parameters=True)
+        for name in dict.fromkeys([*after, *before])
+        for unset in [UNSET.get(name, "default")]
+        if before.get(name) != after.get(name)
     ]
 
 
