@@ -60,7 +60,7 @@ docs: setup  ## the documentation as pages and labkit's manual page, in build/do
 	mkdir -p build/docs/source
 	cp docs/* build/docs/source
 	cp -r notebooks build/docs/source/notebooks
-	cp CHANGELOG.md SECURITY.md build/docs/source
+	cp CHANGELOG.md README.md SECURITY.md build/docs/source
 	$(BIN)/python -m sphinx -q -b html build/docs/source build/docs/html
 	$(BIN)/python -m sphinx -q -b man build/docs/source build/docs/man
 	echo "build/docs/html/index.html, build/docs/man/labkit.1"

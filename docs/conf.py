@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import labkit
 
 project = "labkit"
@@ -19,7 +21,17 @@ autodoc_typehints = "description"
 suppress_warnings = [
     "myst.xref_missing",
     "mystnb.unknown_mime_type",
-    "toc.not_included",
     "misc.highlighting_failure",
 ]
 man_pages = [("COMMANDS", "labkit", "measure and explain Linux virtual-network datapaths", "", 1)]
+
+
+def _flat(_app: Any, name: str, text: list[str]) -> None:
+    """Let documents of docs/ and of the folder above it, which are beside each other here, link to each other."""
+    if "/" not in name:
+        text[0] = text[0].replace("](docs/", "](").replace("](../", "](")
+
+
+def setup(app: Any) -> None:
+    """Sphinx calls this when it starts."""
+    app.connect("source-read", _flat)

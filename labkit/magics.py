@@ -11,9 +11,8 @@ reads the parameters from the cell as YAML. The Tab key completes commands, expe
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import yaml
 from IPython.core.error import UsageError
@@ -23,21 +22,9 @@ from labkit import cli, notebook
 from labkit.commands import arguments, registry
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure import experiments, topologies
-from labkit.measure.observers import registry as observers
-from labkit.measure.traffic import registry as traffic
 
 OPEN = "open"
 COMMANDS = [OPEN, *(name for name in registry.COMMANDS if name not in ("shell", "completion"))]
-# Completions after the = of a parameter. For flags they follow from the type of the parameter.
-VALUES: dict[str, Iterable[str]] = {
-    "topology": topologies.TABLE,
-    "endpoint": topologies.ENDPOINTS,
-    "protocol": traffic.PROTOCOLS,
-    "generator": traffic.GENERATORS,
-    "observe": observers.TABLE,
-    "nodes": ("one", "two"),
-    "family": ("4", "6"),
-}
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
@@ -113,7 +100,7 @@ def _complete(_shell: Any, event: Any) -> list[str]:
     name, equals, _value = last.partition("=")
     parameters = experiments.find(words[1]).parameters
     if equals:
-        return [value for value in values(parameters, name) if value.startswith(symbol)]
+        return [value for value in parameters.known_values(name) if value.startswith(symbol)]
     given = {word.partition("=")[0] for word in words[2:]}
     return [
         f"{each}=" for each in parameters.__struct_fields__ if each.startswith(last) and each not in given
@@ -124,11 +111,3 @@ def _folders(last: str) -> list[Path]:
     """Return the folders that complete a path."""
     head = Path(last) if last.endswith("/") else Path(last).parent
     return sorted(path for path in head.glob("*") if path.is_dir() and str(path).startswith(last))
-
-
-def values(parameters: type[experiments.Parameters], name: str) -> list[str]:
-    """Return the known values of a parameter; empty for numbers and free texts."""
-    if name in VALUES:
-        return list(VALUES[name])
-    kind = get_type_hints(parameters).get(name)
-    return ["true", "false"] if bool in (kind, *get_args(kind)) else []

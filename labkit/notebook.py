@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis import why as why_page
 from labkit.analysis.drawing import figure as drawings
 from labkit.analysis.figures import overlay as seen
-from labkit.analysis.findings import overlay
+from labkit.analysis.findings import monitor_cost, overlay
 from labkit.analysis.findings import registry as findings_of
 from labkit.analysis.flame import source_lines
 from labkit.common import run_folder, units
@@ -33,6 +32,7 @@ from labkit.measure import experiments
 from labkit.measure.observers import registry
 from labkit.measure.observers.monitor.live_monitor import MonitoredPacket, MonitorReport
 from labkit.measure.topologies import State
+from labkit.runner import permissions
 from labkit.runner import run as running
 
 LISTEN_S, READ_S = 30.0, 0.1
@@ -175,7 +175,7 @@ class Run:
     @staticmethod
     def sentences(sentences: Sequence[str]) -> Markdown:
         """Return sentences as a Markdown list."""
-        return Markdown("\n".join(line if line.startswith("    - ") else f"- {line}" for line in sentences))
+        return displays.sentences(sentences)
 
     @staticmethod
     def wrapped(table: pd.DataFrame) -> Styler:
@@ -211,15 +211,10 @@ class Run:
             display(Markdown(f"*Not measured: add `{part}` to the parameter `part`.*"))
             return
         if part in overlay.SENTENCES:
-            display(Markdown("\n".join(f"- {line}" for line in overlay.SENTENCES[part](rows))))
-        results = (draw(rows) for draw in drawn)
-        for shown in (
-            one for result in results for one in (result if isinstance(result, list) else [result])
-        ):
-            if not isinstance(shown, pd.DataFrame):
-                display(shown)
-            elif len(shown):
-                display(seen.wrapped(shown))
+            displays.show(overlay.SENTENCES[part](rows))
+        for draw in drawn:
+            shown = draw(rows)
+            displays.show(*(shown if isinstance(shown, list) else [shown]))
 
     def drawing(self) -> go.Figure | None:
         """Return the drawing of the network, as the kernel reported it during the capture; None without a capture."""
@@ -233,10 +228,7 @@ class Run:
         capture = Path(followed["folder"].iloc[0]) / followed["artefact"].iloc[0]
         try:
             state = msgspec.convert(run_folder.read_json(capture.with_name("state.json")), State)
-        except (
-            BadInput,
-            msgspec.ValidationError,
-        ):  # the files were deleted, or another version of labkit wrote them
+        except (BadInput, msgspec.ValidationError):
             display(
                 Markdown(
                     "*The network is not drawn: its file was deleted, or another version of labkit wrote it.*"
@@ -274,6 +266,10 @@ class Run:
             f"{_list(sorted(pairs, key=int))} pair{'s' * (list(pairs) != ['1'])}: {why}"
             for why, pairs in result.items()
         ]
+
+    def ratios(self) -> None:
+        """Show the verdicts in sentences and in a figure."""
+        display(self.findings(self.verdicts), figures.forest(self.verdicts))
 
     def findings(self, verdicts: pd.DataFrame) -> Markdown:
         """Return the verdicts as sentences, then what could not be measured.
@@ -330,6 +326,12 @@ class Watched:
     filtered: MonitorReport
     samples: MonitorReport
     last: list[MonitoredPacket]
+
+    def show(self) -> None:
+        """Show how much less the monitors handed on than they saw, the counts over time, and the last packets."""
+        display(self.filtered.counts)
+        display(monitor_cost.reductions(self.filtered.counts, self.samples.counts))
+        display(figures.selected(self.times_s, self.counts), self.conversations(), self.packets())
 
     def conversations(self) -> pd.DataFrame:
         """Return the conversations that the filter let through."""
@@ -414,7 +416,7 @@ def run_experiment(
     Raises like `runner.run.measure`.
     """
     shell = get_ipython()
-    if shell is None or not hasattr(shell, "kernel") or os.environ.get(running.PROGRESS):
+    if shell is None or not hasattr(shell, "kernel") or permissions.is_of_a_sweep():
         return Run(running.measure(experiment, parameters, folder, None, keep_failed))
     bar = progress_bar.NotebookBar()
     try:

@@ -108,6 +108,18 @@ class Sandbox:
         """Run labkit to its end."""
         return self.run(*LABKIT, *words, cwd=cwd, timeout=timeout, **environment)
 
+    def sweep(self, name: str, timeout: float, **environment: str) -> str:
+        """Run `labkit sweep` for a file of `project`, and return what it prints."""
+        file = f"params/{name}.yaml"
+        done = self.labkit("sweep", file, cwd=self.folder / "project", timeout=timeout, **environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def swept(self, experiment: str, name: str) -> Path:
+        """Return the folder of the only sweep of a file of `project`."""
+        [result] = (self.data / experiment).glob(f"{name}-*")
+        return result
+
     def rows(self, *words: str, code: int = 0, timeout: float = 120, **environment: str) -> list[Row]:
         """Return the rows of `labkit run datapaths`; assert the exit code."""
         done = self.labkit("run", "datapaths", *words, "--json", timeout=timeout, **environment)

@@ -11,7 +11,7 @@ import pandas as pd
 import synthetic_profiles as made
 import synthetic_rows
 
-from labkit.analysis import flame
+from labkit.analysis import flame, why
 from labkit.analysis.why import sections
 from labkit.analysis.why.selection import ProfiledPoint
 
@@ -96,3 +96,9 @@ def tables(point: ProfiledPoint) -> list[tuple[str, str, pd.DataFrame | None]]:
         text = " ".join(one for one in pieces if isinstance(one, str))
         result.append((title, text, next((one for one in pieces if isinstance(one, pd.DataFrame)), None)))
     return result
+
+
+def page(left: str, right: str | None, out: Path | None = None) -> tuple[Path, list[str]]:
+    """Write the page of `why.explain`, and return its path and the findings as sentences."""
+    explained = why.explain(left, right)
+    return explained.write(out), explained.sentences()

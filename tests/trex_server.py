@@ -100,10 +100,8 @@ class Port:
     received: float = 0.0
     dropped: float = 0.0
     refused: float = 0.0
-    probes_since: tuple[float, float] = (
-        0.0,
-        0.0,
-    )  # totals sent, and received by the other port, at the last start of traffic
+    # Totals sent, and received by the other port, at the last start of traffic.
+    probes_since: tuple[float, float] = (0.0, 0.0)
 
 
 class Rejected(Exception):

@@ -6,15 +6,42 @@ Selections, groups and copies of such a table are plain DataFrames.
 from __future__ import annotations
 
 import html
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 
 from labkit.analysis import load, stats
+from labkit.analysis.figures import overlay
 from labkit.common import schema, units
+
+if TYPE_CHECKING:
+    from IPython.display import Markdown  # the command line imports this module and needs no IPython
 
 MOST_ROWS = 10  # rows shown in a table
 _POINT = [name for name in load.GROUP if name not in load.HOST]
+
+
+def sentences(lines: Sequence[str]) -> Markdown:
+    """Return sentences as a Markdown list. One that is an item already keeps its level."""
+    from IPython.display import Markdown
+
+    return Markdown("\n".join(line if line.startswith("    - ") else f"- {line}" for line in lines))
+
+
+def show(*pieces: Any) -> None:
+    """Display the pieces of a section in order: lists of sentences, tables and figures. Empty ones are left out."""
+    from IPython.display import display
+
+    for piece in pieces:
+        if piece is None or (isinstance(piece, list | pd.DataFrame) and not len(piece)):
+            continue
+        if isinstance(piece, list):
+            display(sentences(piece))
+        elif isinstance(piece, pd.DataFrame):
+            display(overlay.wrapped(piece))
+        else:
+            display(piece)
 
 
 class _Displayed(pd.DataFrame):

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from labkit.analysis import protocols
+from labkit.analysis.protocols import PROTOCOLS
 from labkit.common import run_folder, schema
 from labkit.common.errors import BadInput
 from labkit.common.units import percent, si
@@ -27,7 +29,7 @@ HOST = [*schema.names(writer=("rows",), use="host"), *RAN_ON, *PEER_RAN_ON]
 # The host and every scalar parameter of a run. Rows that differ in one of these are not compared with each other.
 GROUP = [*HOST, *schema.names(use="group")]
 # The compared metric of each protocol, and whether higher values are better
-METRIC = {"tcp": ("throughput_bps", True), "udp": ("throughput_bps", True), "ping": ("latency_p50_s", False)}
+METRIC = {name: (one.metric, one.higher_is_better) for name, one in PROTOCOLS.items()}
 PROFILE = "profile"  # method of rows beside an observer, and of the rows that measure its cost
 STARVED = 0.01  # share of the arm's median; a slice with less is starved
 HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the largest unfragmented payload
@@ -66,9 +68,7 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         raise BadInput(f"there is no run folder {top}")
     there, unfinished = [top], []
     if (top / "sweep.json").exists():
-        names = _object(top / "sweep.json").get("points")
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise BadInput(f"{top / 'sweep.json'} does not list its points")
+        names = run_folder.sweep_points(top)
         there = [top / name for name in names if (top / name / "run.json").exists()]
         if missing := len(names) - len(there):
             unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
@@ -76,21 +76,13 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         raise BadInput(f"{top} is not a run, or is incomplete: it has neither run.json nor sweep.json")
     rows: list[dict[str, Any]] = []
     for folder in there:
-        run = _object(folder / "run.json")
-        run_folder.check_points(folder, run)
+        run = run_folder.read_begun(folder)
         if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
         rows += [{**row, "folder": str(folder)} for row in _rows(folder) if wanted(row)]
     table = complete(pd.DataFrame(rows))
     table.attrs["unfinished"] = unfinished
     return table
-
-
-def _object(path: Path) -> dict[str, Any]:
-    result = run_folder.read_json(path)
-    if not isinstance(result, dict):
-        raise BadInput(f"{path} cannot be read: it does not contain a JSON object")
-    return result
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
@@ -115,7 +107,7 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     whole = whole.copy()  # defragments the table; pandas warns about more than a hundred blocks
     whole["folder"] = whole["folder"].fillna(whole["run"])
     # Older rows name no generator; each protocol had only one.
-    usual = whole["protocol"].map({"ping": "ping"}).fillna("iperf3")
+    usual = whole["protocol"].map(lambda name: protocols.find(name).generator, na_action="ignore")
     whole["generator"] = whole["generator"].fillna(usual)
     whole["nodes"] = whole["nodes"].fillna("one")  # older rows are all of one node
     return _parameters_of_points(_variants(whole))
@@ -186,9 +178,7 @@ def measured(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC)
             f"rows with protocol={unknown[0]} cannot be compared: labkit compares {', '.join(metrics)}"
         )
     ok["metric"] = ok["protocol"].map({name: metric for name, (metric, _) in metrics.items()})
-    ok["value"] = np.nan
-    for metric in {metric for metric, _ in metrics.values()}:
-        ok.loc[ok["metric"].eq(metric), "value"] = ok[metric]
+    ok["value"] = metric_values(ok, metrics)
     ok = ok[np.isfinite(ok["value"].astype(float))]
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
@@ -202,6 +192,14 @@ def measured(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC)
                 f"rows that differ in {name} are never pooled: {one} and {other} ({group_text(key)})"
             )
     return ok
+
+
+def metric_values(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.Series[float]:
+    """Return the value of each row in the metric of its protocol; NaN for a protocol without one."""
+    result = pd.Series(np.nan, df.index)
+    for name, (metric, _) in metrics.items():
+        result = result.mask(df["protocol"].eq(name), df[metric].astype(float))
+    return result
 
 
 def starved_limit(values: pd.Series[float]) -> float:
@@ -315,7 +313,8 @@ def group_text(key: Key, host: str = "") -> str:
 def non_defaults(of: Mapping[str, Any]) -> list[str]:
     """Describe the parameters of a group that are not defaults, except protocol, pairs, MTU and host."""
     words = ["two nodes"] if of["nodes"] == "two" else []
-    words += [f"by {of['generator']}"] if of["generator"] not in (None, "iperf3", "ping") else []
+    usual = (None, protocols.find(str(of["protocol"])).generator)
+    words += [f"by {of['generator']}"] if of["generator"] not in usual else []
     words += [f"link {si(of['link_rate_bps'], 'bit/s')}"] if of["link_rate_bps"] is not None else []
     words += [f"delay {si(of['link_delay_s'], 's')}"] if of["link_delay_s"] is not None else []
     words += ["IPv6"] if of["family"] == 6 else []

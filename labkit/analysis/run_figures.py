@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import endpoint_kinds, figures, verdicts
+from labkit.analysis import endpoint_kinds, figures, protocols, verdicts
 from labkit.analysis.figures import overlay
 from labkit.analysis.figures.panels import KEYS
 from labkit.analysis.findings import loss_rates, monitor_cost, ovs_test_plan, trex, virtual_tap
@@ -97,7 +97,8 @@ BY_EXPERIMENT: dict[str, dict[str, Draw]] = {
     "container_vs_vm": {
         "ends": _part("cost", lambda rows: figures.ends(rows, endpoint_kinds.published())),
         "sides": _part(
-            "cost", lambda rows: figures.sides(rows) if rows["protocol"].ne("ping").any() else go.Figure()
+            "cost",
+            lambda rows: go.Figure() if rows["protocol"].isin(protocols.TIMED).all() else figures.sides(rows),
         ),
     },
     "overlay": {

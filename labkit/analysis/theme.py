@@ -220,6 +220,11 @@ def noted(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
         figure.add_annotation(name="notes", text=text, showarrow=False, **at, **shift)
 
 
+def legend_below(y: float) -> dict[str, Any]:
+    """Return a legend in lines below the plots, at a share of their height."""
+    return {"orientation": "h", "x": 0, "xanchor": "left", "y": y}
+
+
 def legend_fits(figure: go.Figure) -> None:
     """Make the figure high enough for its legend, which would otherwise scroll and be cut in images."""
     margin = figure.layout.margin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -46,6 +47,12 @@ class CommandParser(argparse.ArgumentParser):
         self.fill()
         return super().parse_known_args(args, namespace)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write a message. argparse would ignore that it could not be written."""
+        file = file or sys.stderr
+        file.write(message or "")
+        file.flush()
+
     def fill(self) -> None:
         """Add the arguments, unless this was done before."""
         if self.name in COMMANDS and not self.notes:
@@ -71,9 +78,16 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def add_command(
-    commands: argparse._SubParsersAction[CommandParser], name: str, summary: str
+    commands: argparse._SubParsersAction[CommandParser],
+    name: str,
+    summary: str,
+    notes: str = "",
+    run: Callable[[argparse.Namespace], int] | None = None,
 ) -> CommandParser:
-    """Add the parser of a command, for example "kernels get"."""
+    """Add the parser of a command, for example "kernels get".
+
+    `notes` and `run` are those of `described`. A command of COMMANDS takes them from its module.
+    """
     parser = commands.add_parser(
         name.split()[-1],
         help=summary,
@@ -81,6 +95,8 @@ def add_command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.name = name
+    if run is not None:
+        parser.described(notes, run)
     return parser
 
 
@@ -155,16 +171,36 @@ class Folder(argparse.Action):
         setattr(namespace, self.dest, Path(value))
 
 
+def add_run(
+    parser: argparse.ArgumentParser, name: str = "run", text: str = "the folder of a run or a sweep"
+) -> None:
+    """Add the argument for the folder of a run or a sweep."""
+    parser.add_argument(name, type=Path, metavar="RUN", help=text)
+
+
+def add_parameters(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the name=value arguments (`name_value_pairs`)."""
+    parser.add_argument("parameters", nargs="*", metavar="name=value", help=text)
+
+
+def add_topology(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for one topology and its parameters."""
+    from labkit.measure import topologies  # most commands build none
+
+    text = f"{', '.join(topologies.TABLE)}; or a YAML file that describes a network"
+    parser.add_argument("topology", metavar="TOPOLOGY", help=text)
+    add_parameters(parser, "pairs, mtu_bytes, family, parent")
+
+
 def add_keep_failed(parser: argparse.ArgumentParser) -> None:
     """Add the option --keep-failed."""
-    parser.add_argument(
-        "--keep-failed", action="store_true", help="keep failed rows instead of measuring them again"
-    )
+    text = "keep failed rows instead of measuring them again"
+    parser.add_argument("--keep-failed", action="store_true", help=text)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add the option --json."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+def add_json(parser: argparse._ActionsContainer, text: str = "print one JSON object instead of text") -> None:
+    """Add the option --json to a parser or a group."""
+    parser.add_argument("--json", action="store_true", help=text)
 
 
 def typed(value: Any) -> str:

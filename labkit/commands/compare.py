@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from labkit.commands import arguments
 from labkit.common.errors import BadInput
@@ -27,8 +26,8 @@ JSON = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("left", type=Path, metavar="RUN", help="the folder of a run or a sweep")
-    parser.add_argument("right", type=Path, metavar="RUN", help="the folder to compare it with")
+    arguments.add_run(parser, "left")
+    arguments.add_run(parser, "right", "the folder to compare it with")
     arguments.add_json(parser)
 
 

@@ -7,6 +7,7 @@ import importlib
 import threading
 from typing import Any
 
+from labkit.commands import arguments
 from labkit.commands.messages import note
 from labkit.common.errors import Failed
 from labkit.measure.agent import main as agent_main
@@ -31,13 +32,9 @@ JSON = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--where",
-        default="here",
-        metavar="HOST",
-        help="examine a lab VM (vm:KERNEL) or another machine (ssh:NAME) instead of this one",
-    )
+    arguments.add_json(parser)
+    text = "examine a lab VM (vm:KERNEL) or another machine (ssh:NAME) instead of this one"
+    parser.add_argument("--where", default="here", metavar="HOST", help=text)
 
 
 def run(given: argparse.Namespace) -> int:

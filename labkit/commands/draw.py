@@ -9,7 +9,6 @@ import msgspec
 
 from labkit.commands import arguments
 from labkit.commands.messages import note
-from labkit.commands.shell import add_arguments as add_topology
 from labkit.common import run_folder
 from labkit.common.printable import printable, printable_json
 from labkit.measure import topologies
@@ -35,13 +34,11 @@ JSON = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    add_topology(parser)
+    arguments.add_topology(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
     form.add_argument("--mermaid", action="store_true", help="print a Mermaid flowchart")
-    form.add_argument(
-        "--json", action="store_true", help="print everything that the kernel reports as one JSON object"
-    )
+    arguments.add_json(form, "print everything that the kernel reports as one JSON object")
     form.add_argument(
         "--html", type=Path, metavar="FILE", help="write a figure as an HTML file that works offline"
     )

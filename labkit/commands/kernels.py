@@ -138,10 +138,12 @@ def _answers(capabilities: Iterable[dict[str, Any]]) -> list[str]:
 NOTES = """\
 `labkit kernels get` downloads a kernel. `labkit kernels install` offers kernels to notebooks.
 """
+_GET = "download a Debian kernel into labkit's store; nothing is installed on the system"
 _GET_NOTES = """\
     labkit kernels get
     labkit kernels get cloud
 """
+_INSTALL = "write kernelspecs: JupyterLab and papermill run notebooks on this kernel, or in a lab VM"
 _INSTALL_NOTES = """\
 Notebooks then have the kernels "labkit (this kernel)" and, for example, "labkit (Linux 6.1 lab
 VM)". Cells of the second run as root of that Linux. They write into the notebook's folder only.
@@ -168,28 +170,15 @@ JSON = {
 def add_arguments(parser: arguments.CommandParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--ask", action="store_true", help="boot each kernel that was not examined yet")
-    parser.add_argument("--json", action="store_true", help="print everything that is known as JSON")
+    arguments.add_json(parser, "print everything that is known as JSON")
     more = parser.add_subparsers(metavar="get | install")
-    text = "download a Debian kernel into labkit's store; nothing is installed on the system"
-    get = arguments.add_command(more, "kernels get", text)
-    get.described(_GET_NOTES, _get)
-    get.add_argument(
-        "name",
-        nargs="?",
-        default=debian_kernels.ARCHITECTURE,
-        metavar="PACKAGE|RELEASE",
-        help=f"{', '.join(debian_kernels.SHORT)} (the newest; cloud is smaller), or a package or release of apt",
-    )
-
-    text = "write kernelspecs: JupyterLab and papermill run notebooks on this kernel, or in a lab VM"
-    install = arguments.add_command(more, "kernels install", text)
-    install.described(_INSTALL_NOTES, _install)
-    install.add_argument(
-        "parameters",
-        nargs="*",
-        metavar="RELEASE[,cpus=N,...]",
-        help="a kernel as after vm:, with or without options; default: the newest kernel of each series",
-    )
+    get = arguments.add_command(more, "kernels get", _GET, _GET_NOTES, _get)
+    text = f"{', '.join(debian_kernels.SHORT)} (the newest; cloud is smaller), or a package or release of apt"
+    usual = debian_kernels.ARCHITECTURE
+    get.add_argument("name", nargs="?", default=usual, metavar="PACKAGE|RELEASE", help=text)
+    install = arguments.add_command(more, "kernels install", _INSTALL, _INSTALL_NOTES, _install)
+    text = "a kernel as after vm:, with or without options; default: the newest kernel of each series"
+    install.add_argument("parameters", nargs="*", metavar="RELEASE[,cpus=N,...]", help=text)
 
 
 def run(given: argparse.Namespace) -> int:

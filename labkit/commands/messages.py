@@ -6,13 +6,13 @@ import contextlib
 import os
 import sys
 
-from labkit.common.printable import printable
+from labkit.common.printable import printable, shortened
 
 
 def note(text: str) -> None:
-    """Write a message."""
+    """Write a message. A value of hundreds of characters that it quotes is cut."""
     try:
-        print(f"labkit: {printable(text)}", file=sys.stderr)
+        print(f"labkit: {printable(shortened(text))}", file=sys.stderr)
     except OSError:  # standard error is full: the exit code still tells
         drop_output(2)
 

@@ -30,7 +30,7 @@ from labkit.measure.observers.monitor.live_monitor import SAVED_COUNT, LiveMonit
 from labkit.system import process
 
 SHOWN_S = 0.2  # between two updates
-MOST_SHOWN = 10  # packets and conversations shown in the terminal
+MOST_SHOWN = 10  # packets, hosts and conversations shown in the terminal
 
 
 @contextlib.contextmanager
@@ -195,6 +195,7 @@ def summary(hop: str, report: MonitorReport) -> dict[str, Any]:
         "sampled_count": report.counts.sampled_count,
         "classes": report.classes,
         "conversations": report.conversations,
+        "talkers": report.talkers,
         "packets": [one.stack for one in report.packets],
     }
 
@@ -214,19 +215,24 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
             rate = units.si((count - before[1].classes.get(name, (0, 0))[0]) / before[0], "packet/s")
         by_class.add_row(name, str(count), str(length_bytes), rate)
     talkers = new_table(
+        "\nTop talkers",
+        [("host", False), ("packets sent", True), ("bytes sent", True), ("packets received", True),
+         ("bytes received", True)],
+    )  # fmt: skip
+    for host in report.talkers[:MOST_SHOWN]:
+        talkers.add_row(*map(str, host))
+    conversations = new_table(
         "\nConversations",
         [("class", False), ("source", False), ("destination", False), ("packets", True), ("bytes", True)],
     )
     for row in report.conversations[:MOST_SHOWN]:
-        talkers.add_row(*map(str, row))
+        conversations.add_row(*map(str, row))
     last: Table = new_table(
         "\nLast packets", [("time", False), ("", False), ("bytes", True), ("headers", False)]
     )
     for one in report.packets:
-        clock = time.strftime("%H:%M:%S", time.localtime(one.time_ns // 10**9))
-        stamp = f"{clock}.{one.time_ns % 10**9 // 1000:06d}"
-        last.add_row(stamp, one.direction, str(one.length_bytes), one.stack)
-    return Group(by_class, talkers, last)
+        last.add_row(units.clock(one.time_ns), one.direction, str(one.length_bytes), one.stack)
+    return Group(by_class, talkers, conversations, last)
 
 
 NOTES = """\
@@ -241,7 +247,7 @@ where its copies arrive: mirror0 in the namespace monitor. An interface of this 
     labkit monitor veth_bridge interface=client0:eth0 where=vm:debian --ping --seconds 5
     labkit monitor eth0 --serve
 
---serve prints the address of a page with controls, charts, conversations and the last packets. It
+--serve prints the address of a page with controls, charts, talkers, conversations and the last packets. It
 needs the extra labkit[serve]. From another machine, forward the port: ssh -L PORT:127.0.0.1:PORT.
 
 parameters of a monitor:
@@ -274,20 +280,16 @@ JSON = {
     "unexamined_count": "those that tshark was too slow for",
     "classes": "for each class of packets, the number of packets and their bytes",
     "conversations": "a list of lists: class, source, destination, packets, bytes",
+    "talkers": "a list of lists, by bytes: address, packets and bytes sent, packets and bytes received",
     "packets": "the headers of the last packets, a line of text each",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
-        "target",
-        metavar="INTERFACE|TOPOLOGY",
-        help="an interface of this machine; or a topology or a YAML file of a network, with interface=NAME",
-    )
-    parser.add_argument(
-        "parameters", nargs="*", metavar="name=value", help="what is selected, and how it is sampled"
-    )
+    text = "an interface of this machine; or a topology or a YAML file of a network, with interface=NAME"
+    parser.add_argument("target", metavar="INTERFACE|TOPOLOGY", help=text)
+    arguments.add_parameters(parser, "what is selected, and how it is sampled")
     parser.add_argument(
         "--seconds", type=float, metavar="S", help="stop after so long; default: Ctrl-C stops it"
     )
@@ -301,7 +303,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ping", action="store_true", help="each client of the topology pings its server meanwhile"
     )
-    parser.add_argument("--json", action="store_true", help="print the last counts as one JSON object")
+    arguments.add_json(parser, "print the last counts as one JSON object")
 
 
 def run(given: argparse.Namespace) -> int:

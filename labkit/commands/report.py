@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from labkit.commands import arguments
 from labkit.common import run_folder
@@ -26,7 +25,7 @@ JSON = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run or a sweep")
+    arguments.add_run(parser)
     parser.add_argument(
         "--images",
         action="store_true",

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from labkit import __version__
+from labkit.commands import arguments
 from labkit.commands.messages import note
 from labkit.common import run_folder, schema, units
 from labkit.common.errors import BadInput
@@ -33,7 +34,7 @@ def read(folder: Path) -> list[Row]:
         raise BadInput(f"there is no run folder {folder}")
     if (folder / "sweep.json").exists():
         return sweep.rows(folder)
-    run_folder.read_json(folder / "run.json")
+    run_folder.read_begun(folder)
     return run_folder.read_rows(folder)
 
 
@@ -151,7 +152,7 @@ docs/ROWS.md explains the columns.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run or a sweep")
+    arguments.add_run(parser)
     for form, text in FORM_TEXTS.items():
         parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"write the rows as {text}")
 

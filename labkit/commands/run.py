@@ -61,14 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.epilog = f"{NOTES}\n{_experiments()}"
     parser.add_argument("experiment", metavar="EXPERIMENT", help=f"one of {', '.join(experiments.TABLE)}")
-    parser.add_argument(
-        "parameters", nargs="*", metavar="name=value", help="its parameters; lists with commas: pairs=1,2,8"
-    )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print each row as soon as it is measured, one JSON object per line",
-    )
+    arguments.add_parameters(parser, "its parameters; lists with commas: pairs=1,2,8")
+    arguments.add_json(parser, "print each row as soon as it is measured, one JSON object per line")
     parser.add_argument(
         "--folder",
         action=arguments.Folder,

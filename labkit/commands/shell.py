@@ -9,7 +9,7 @@ import msgspec
 
 from labkit.commands import arguments
 from labkit.common.errors import BadInput
-from labkit.measure import hosts, topologies
+from labkit.measure import hosts
 from labkit.runner import run as running
 from labkit.system import process
 
@@ -23,14 +23,7 @@ the same: `from labkit import live; net = live.build("veth_bridge")`.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument(
-        "topology",
-        metavar="TOPOLOGY",
-        help=f"{', '.join(topologies.TABLE)}; or a YAML file that describes a network",
-    )
-    parser.add_argument(
-        "parameters", nargs="*", metavar="name=value", help="pairs, mtu_bytes, family, parent"
-    )
+    arguments.add_topology(parser)
 
 
 def run(given: argparse.Namespace) -> int:

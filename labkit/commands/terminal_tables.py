@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
-from labkit.analysis import load, profile_doubts, stats, verdicts
+from labkit.analysis import load, profile_doubts, protocols, stats, verdicts
 from labkit.analysis.findings import overlay, packet_size, registry
 from labkit.commands.console import new_console, new_table
 from labkit.common import units
@@ -86,7 +86,8 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
         )
         words = next((str(reason) for reason in rows["reason"].dropna()), "")
         # TCP counters count frames of up to 64 KB because of offloads, so there is no packet rate
-        rate = units.si(ok["throughput_pps"].median() if len(ok) and protocol == "udp" else None, "pps")
+        in_packets = protocols.find(protocol).work == "packet"
+        rate = units.si(ok["throughput_pps"].median() if len(ok) and in_packets else None, "pps")
         busy = (
             f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]:g}"
             if ok["window_s"].sum() > 0

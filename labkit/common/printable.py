@@ -15,6 +15,11 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda result: result[0].encode("unicode_escape").decode(), text)
 
 
+def shortened(text: str) -> str:
+    """Return the text with every word that is too long for a name of a file (255 bytes) cut after 60 characters."""
+    return re.sub(r"([^\s/]{60})[^\s/]{196,}", r"\1…", text)
+
+
 def printable_json(text: str) -> str:
     """Return equivalent JSON with every control character escaped."""
     return _CONTROLS.sub(lambda result: f"\\u{ord(result[0]):04x}", text)

@@ -13,12 +13,13 @@ import contextlib
 import errno
 import gzip
 import os
+import random
 import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -140,29 +141,67 @@ def read_json(path: Path) -> Any:
         raise BadInput(f"{path} cannot be read: {error}") from None
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that contains an object. Raises BadInput like `read_json`."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise BadInput(f"{path} cannot be read: it does not contain a JSON object")
+    return content
+
+
+def now() -> str:
+    """Return the current time in UTC, as rows and run.json have it: 2026-11-23T02:41:00Z."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def drawn_seed() -> int:
+    """Return a random seed for a run or a sweep."""
+    return random.SystemRandom().randrange(1 << 31)
+
+
+def described(folder: Path, experiment: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of run.json when a run begins. A seed is drawn if the parameters have none."""
+    seed = parameters.get("seed")
+    return {
+        "experiment": experiment,
+        "run": folder.name,
+        "parameters": parameters,
+        "seed": drawn_seed() if seed is None else seed,
+        "created": now(),
+        "why_stopped": {},
+    }
+
+
 def read_run(folder: Path) -> dict[str, Any]:
     """Read run.json of a run folder. Raises BadInput when it does not exist or is incomplete."""
-    run = read_json(folder / "run.json")
-    if isinstance(run, dict):
-        check_points(folder, run)
+    run = read_begun(folder)
     needed = {"experiment": str, "run": str, "parameters": dict, "seed": int, "why_stopped": dict}
-    wrong = [
-        name
-        for name, kind in needed.items()
-        if not isinstance(run, dict) or not isinstance(run.get(name), kind)
-    ]
+    wrong = [name for name, kind in needed.items() if not isinstance(run.get(name), kind)]
     if wrong:
         raise BadInput(f"{folder / 'run.json'} is incomplete, because it lacks {wrong[0]}: remove the folder")
-    return dict(run)
+    return run
 
 
-def check_points(folder: Path, run: dict[str, Any]) -> None:
-    """Raise BadInput if the points in run.json are not a list of names. An unfinished run has none."""
-    points = run.get("points", [])
-    if not isinstance(points, list) or not all(isinstance(name, str) for name in points):
-        raise BadInput(
-            f"{folder / 'run.json'} is invalid, its points are not a list of names: remove the folder"
-        )
+def read_begun(folder: Path) -> dict[str, Any]:
+    """Read run.json of a run folder, which may lack anything. Raises BadInput when it is invalid."""
+    path = folder / "run.json"
+    run = read_object(path)
+    if not _are_names(run.get("points", [])):
+        raise BadInput(f"{path} is invalid, its points are not a list of names: remove the folder")
+    return run
+
+
+def sweep_points(folder: Path) -> list[str]:
+    """Return the names of the points in sweep.json of a sweep folder. Raises BadInput when it lists none."""
+    path = folder / "sweep.json"
+    names = read_object(path).get("points")
+    if not _are_names(names):
+        raise BadInput(f"{path} does not list its points")
+    return names
+
+
+def _are_names(content: Any) -> TypeGuard[list[str]]:
+    return isinstance(content, list) and all(isinstance(name, str) for name in content)
 
 
 def is_finished(folder: Path, run: dict[str, Any]) -> bool:

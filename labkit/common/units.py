@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
@@ -28,9 +29,20 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def clock(time_ns: int) -> str:
+    """Return the local time of day of a packet: `12:34:56.789012`."""
+    return f"{time.strftime('%H:%M:%S', time.localtime(time_ns // 10**9))}.{time_ns % 10**9 // 1000:06d}"
+
+
 def many(count: int, thing: str) -> str:
-    """Format a count with its noun: `1 round`, `2 rounds`."""
-    return f"{count} {thing}{'s' * (count != 1)}"
+    """Format a count with its noun: `1 round`, `2 rounds`, `2 searches`."""
+    ending = "" if count == 1 else "es" if thing.endswith("ch") else "s"
+    return f"{count} {thing}{ending}"
+
+
+def digits(value: float, count: int = 3) -> str:
+    """Format a number with `count` significant digits and no exponent: 20234 gives `20,200`, 0.7684 gives `0.768`."""
+    return f"{float(f'{value:.{count}g}'):,.15g}"
 
 
 def percent(share: float) -> str:

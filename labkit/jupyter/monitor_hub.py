@@ -23,6 +23,7 @@ from labkit.measure.observers.monitor.live_monitor import MonitorReport
 
 MOST_PAGES = 32
 ANSWER_S = 60.0
+OWN = b"\n"  # in the key of a monitor that is not shared, before its number
 
 
 class _Error(msgspec.Struct):
@@ -44,6 +45,7 @@ class Hub:
     def __init__(self, watched: Watched, interfaces: Sequence[str], path: str) -> None:
         self._watched, self._interfaces, self._path = watched, list(interfaces), path
         self._shared: dict[bytes, tuple[Monitored, int]] = {}
+        self._own_count = 0
         self._lock = threading.Lock()
         self._pages = threading.BoundedSemaphore(MOST_PAGES)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -92,6 +94,9 @@ class Hub:
                         if key is None:
                             key = self._taken(request)
                             answer = _Answer()
+                        elif request.get("do") == "clear":
+                            key = self._cleared(key)
+                            answer = _Answer()
                         else:
                             answer = self._answered(key, request)
                     except LabkitError as error:
@@ -127,6 +132,26 @@ class Hub:
         if request.get("do") == "file":
             return _Answer(file=one.pcapng())
         return _Answer(report=one.read(int(request.get("since", -1)), min(int(request.get("most", 0)), 1000)))
+
+    def _cleared(self, key: bytes) -> bytes:
+        """Forget what one page has seen, and return the key of its monitor.
+
+        A page that shares its monitor gets one of its own, because the others go on with theirs.
+        """
+        with self._lock:
+            if key not in self._shared:
+                raise Failed("the monitor has ended")
+            one, count = self._shared[key]
+            if count == 1:
+                one.clear()
+                return key
+            choice = dict(msgspec.json.decode(key.partition(OWN)[0], type=list[tuple[str, str]]))
+            self._own_count += 1
+            own = key.partition(OWN)[0] + OWN + str(self._own_count).encode()
+            fresh = self._watched.monitor(choice["interface"], **parameters.typed(choice))
+            self._shared[own] = fresh, 1
+            self._shared[key] = one, count - 1
+        return own
 
     def _release(self, key: bytes) -> None:
         with self._lock:
@@ -194,6 +219,10 @@ class SharedMonitor:
     def pcapng(self) -> bytes:
         """Return the packets in memory as a file."""
         return self._ask({"do": "file"}).file or b""
+
+    def clear(self) -> None:
+        """Forget packets and totals for this user only."""
+        self._ask({"do": "clear"})
 
     def close(self) -> None:
         """Close the connection to the hub."""

@@ -103,20 +103,24 @@ function render({ model, el }) {
   const packetsChart = element(root, "canvas");
   const bytesChart = element(root, "canvas");
   const talkers = element(root, "table", undefined, "talkers");
+  const conversations = element(root, "table", undefined, "conversations");
   const list = element(element(root, "div", undefined, "packets"), "table");
   const detail = element(root, "pre", "Click a packet to see its headers and bytes.", "detail");
 
   const empty = () => {
     points = [];
+    before = null;
     list.replaceChildren();
     talkers.replaceChildren();
+    conversations.replaceChildren();
+    draw(packetsChart, points, "packet/s", 0);
+    draw(bytesChart, points, "byte/s", 1);
   };
   button("apply", () => {
     const choice = { ...model.get("choice") }; // also what has no field here: keep_count, snap_bytes
     for (const name of Object.keys(inputs)) delete choice[name];
     for (const [name, input] of Object.entries(inputs)) if (input.value.trim()) choice[name] = input.value.trim();
     empty();
-    before = null;
     problem.textContent = "";
     model.send({ do: "apply", choice });
   });
@@ -124,7 +128,7 @@ function render({ model, el }) {
     paused = !paused;
     pause.textContent = paused ? "go on" : "pause";
   });
-  button("clear", empty);
+  button("clear", () => model.send({ do: "clear" }));
   button("save pcapng", () => model.send({ do: "save", viewer }));
 
   function show(report) {
@@ -147,8 +151,11 @@ function render({ model, el }) {
     }
     before = report;
     talkers.replaceChildren();
-    row(talkers, ["class", "source", "destination", "packets", "bytes"], "th");
-    for (const cells of report.conversations) row(talkers, cells);
+    row(talkers, ["top talkers", "packets sent", "bytes sent", "packets received", "bytes received"], "th");
+    for (const cells of report.talkers) row(talkers, cells);
+    conversations.replaceChildren();
+    row(conversations, ["conversations", "source", "destination", "packets", "bytes"], "th");
+    for (const cells of report.conversations) row(conversations, cells);
     for (const packet of report.packets) {
       const cells = [packet.time, packet.direction, packet.length_bytes, packet.stack];
       const line = row(list, cells);
@@ -163,11 +170,15 @@ function render({ model, el }) {
   const onMessage = (message, buffers) => {
     if (message.do === "report") {
       if (!waiting) requestAnimationFrame(() => {
+        if (!waiting) return;
         const [newest, packets] = waiting;
         waiting = null;
         show({ ...newest, packets: packets.slice(-MOST_ROWS) });
       });
       waiting = [message, [...(waiting ? waiting[1] : []), ...message.packets]];
+    } else if (message.do === "cleared") {
+      waiting = null;
+      empty();
     } else if (message.do === "problem") {
       problem.textContent = message.text;
     } else if (message.do === "file" && message.viewer === viewer) {

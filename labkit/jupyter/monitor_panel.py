@@ -1,4 +1,4 @@
-"""Show the live monitor as a notebook widget: controls, a moving chart, conversations, and the last packets.
+"""Show the live monitor as a notebook widget: controls, moving charts, talkers, conversations, and the last packets.
 
     from labkit.jupyter.monitor_panel import MonitorPanel
     MonitorPanel(net)
@@ -18,6 +18,7 @@ import anywidget
 import msgspec
 import traitlets
 
+from labkit.common import units
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.observers.monitor import parameters
 
@@ -36,6 +37,9 @@ class Monitored(Protocol):
 
     def pcapng(self) -> bytes:
         """Return the packets in memory as a file."""
+
+    def clear(self) -> Any:
+        """Forget packets and totals."""
 
     def close(self) -> Any:
         """End the monitor."""
@@ -98,6 +102,8 @@ class MonitorPanel(anywidget.AnyWidget):
             self._apply(message.get("choice"))
         elif message.get("do") == "save":
             self._save(viewer)
+        elif message.get("do") == "clear":
+            self._clear()
 
     def _apply(self, choice: Any) -> None:
         try:
@@ -107,6 +113,19 @@ class MonitorPanel(anywidget.AnyWidget):
             return
         self._stop()
         self._start()
+
+    def _clear(self) -> None:
+        """Forget what was seen. Every page of this panel empties itself when the monitor has done so."""
+        with self._lock:
+            if self._monitor is None:
+                return
+            try:
+                self._monitor.clear()
+            except LabkitError as error:
+                self.send({"do": "problem", "text": str(error)})
+                return
+            self._since = -1
+            self.send({"do": "cleared"})
 
     def _save(self, viewer: str) -> None:
         with self._lock:
@@ -172,7 +191,7 @@ class MonitorPanel(anywidget.AnyWidget):
                 return
             if report.packets:
                 self._since = report.packets[-1].number
-        self.send(message(report))
+            self.send(message(report))  # with the lock, so that no older report follows "cleared"
 
     def close(self) -> None:
         """Close the widget and end its capture."""
@@ -212,6 +231,7 @@ def message(report: Any) -> dict[str, Any]:
         "counts": msgspec.to_builtins(report.counts),
         "classes": {name: list(counts) for name, counts in report.classes.items()},
         "conversations": [list(one) for one in report.conversations],
+        "talkers": [list(one) for one in report.talkers],
         "packets": [_row(one) for one in report.packets],
         "is_gone": report.is_gone,
         "problem": report.problem,
@@ -219,10 +239,9 @@ def message(report: Any) -> dict[str, Any]:
 
 
 def _row(packet: Any) -> dict[str, Any]:
-    clock = time.strftime("%H:%M:%S", time.localtime(packet.time_ns // 10**9))
     layers = packet.layers
     return {
-        "time": f"{clock}.{packet.time_ns % 10**9 // 1000:06d}",
+        "time": units.clock(packet.time_ns),
         "direction": packet.direction,
         "length_bytes": packet.length_bytes,
         "stack": packet.stack,

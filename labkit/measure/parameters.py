@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -18,10 +18,11 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen parameters of an experiment.
 
     A subclass has fields with defaults, and `check` for what types cannot express. `PARSERS` parse special values, by
-    parameter name.
+    parameter name. `VALUES` are those that completion offers, by parameter name; a subclass adds its own.
     """
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -44,8 +45,22 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         made.check()
         return made
 
+    @classmethod
+    def known_values(cls, name: str) -> list[str]:
+        """Return the values of a parameter that completion offers; none for numbers and free texts."""
+        for each in cls.__mro__:
+            if name in (own := vars(each).get("VALUES", {})):
+                return list(own[name])
+        kind = typing.get_type_hints(cls).get(name)
+        return ["true", "false"] if bool in (kind, *typing.get_args(kind)) else []
+
     def check(self) -> None:
         """Raise BadInput for invalid values."""
+
+    @property
+    def companion(self) -> str | None:
+        """The generator whose companion the run needs (`Generator.companion`), or None."""
+        return None
 
     def check_programs(self) -> None:
         """Raise Unsupported where a program that the experiment cannot do without is missing or too old."""

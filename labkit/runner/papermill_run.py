@@ -15,8 +15,9 @@ import msgspec
 
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import BadInput, Failed
+from labkit.runner.permissions import PROGRESS
 from labkit.runner.progress import Bar
-from labkit.runner.run import KEEP_FAILED, PROGRESS
+from labkit.runner.run import KEEP_FAILED
 
 SAFE_PATH = "PYTHONSAFEPATH"
 
@@ -40,9 +41,8 @@ def execute(
     from jupyter_client.kernelspec import NATIVE_KERNEL_NAME
     from nbclient.exceptions import DeadKernelError
 
-    logging.getLogger("papermill").addHandler(
-        logging.NullHandler()
-    )  # its log messages are included in the errors below
+    # Its log messages are included in the errors below.
+    logging.getLogger("papermill").addHandler(logging.NullHandler())
     with (
         run_folder.write_errors(folder / "notebook.ipynb"),
         _scratch(folder) as scratch,

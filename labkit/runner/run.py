@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import secrets
 import stat
 import time
@@ -21,15 +20,11 @@ from labkit.common import errors, run_folder, safe_files, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts, topologies
 from labkit.measure.topologies import Network, check_network
-from labkit.runner import trex_profiles, two_hosts, unmeasured_point, yaml_files
+from labkit.runner import permissions, trex_profiles, two_hosts, unmeasured_point, yaml_files
 from labkit.system import machine
 
 EventCallback = Callable[[dict[str, Any]], None]
 KEEP_FAILED = "LABKIT_KEEP_FAILED"  # environment variable: show failed rows instead of measuring them again
-ALLOW = trex_profiles.ALLOW  # environment variable: names what changes may do to the machine
-PROGRESS = (
-    trex_profiles.PROGRESS
-)  # environment variable: a file in which a sweep reads its notebook's progress
 
 
 def ask(
@@ -121,7 +116,8 @@ def measure(
     """
     parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
     parameters, sources = trex_profiles.read(parameters)
-    request_parameters = experiments.find(experiment).parameters.of(parameters).asdict()
+    requested = experiments.find(experiment).parameters.of(parameters)
+    request_parameters = requested.asdict()
     hosts.check(request_parameters["where"])
     _check_machine_sysctls(request_parameters)
     if _traces(request_parameters):
@@ -146,6 +142,7 @@ def measure(
         say(f"{units.many(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}")
     request = _request(description, folder) | ({"again": again} if again else {})
     request["functions"] |= sources
+    request["companion"] = requested.companion
     nodes = [request_parameters["where"], *([request["peer"]] if "peer" in request else [])]
     with hosts.measuring_lock(nodes, say, request.get("command")):
         others = machine.Background()
@@ -166,7 +163,10 @@ def measure(
                 elif event["event"] == "stopped":
                     description["why_stopped"][str(event["pairs"])] = event["why"]
                 watch(event | {"elapsed_s": time.monotonic() - begun})
-            description |= {"finished": _now(), "points": sorted(run_folder.finished_points(folder))}
+            description |= {
+                "finished": run_folder.now(),
+                "points": sorted(run_folder.finished_points(folder)),
+            }
         except (BadInput, errors.Unsupported):
             refused = new and not run_folder.finished_points(folder)
             raise
@@ -224,7 +224,6 @@ def _request(description: dict[str, Any], folder: Path) -> dict[str, Any]:
         "traces": _traces(request_parameters),
         "functions": experiments.sources_of_changes(request_parameters.get("change", ())),
         "changes_machine": bool(_machine_sysctls(request_parameters)),
-        "trex": bool(request_parameters.get("server")),
     }
     if request_parameters.get("nodes") == "two":
         request |= {
@@ -249,11 +248,11 @@ def _check_machine_sysctls(request_parameters: dict[str, Any]) -> None:
     if (
         names
         and not request_parameters["where"].startswith("vm:")
-        and "machine_sysctl" not in os.environ.get(ALLOW, "").split(",")
+        and not permissions.is_allowed("machine_sysctl")
     ):
         raise BadInput(
             f"machine_sysctl {', '.join(names)} changes the whole machine while an arm is measured: allow it with"
-            f" {ALLOW}=machine_sysctl in the environment, or measure in a lab VM (where=vm:debian)"
+            f" {permissions.ALLOW}=machine_sysctl in the environment, or measure in a lab VM (where=vm:debian)"
         )
 
 
@@ -280,31 +279,17 @@ def _description(folder: Path, experiment: str, request_parameters: dict[str, An
         ):
             raise BadInput(f"{folder} holds a run with other parameters: name another folder")
         return there
-    description = {
-        "experiment": experiment,
-        "run": folder.name,
-        "parameters": request_parameters,
-        "seed": random.SystemRandom().randrange(1 << 31)
-        if request_parameters["seed"] is None
-        else request_parameters["seed"],
-        "created": _now(),
-        "why_stopped": {},
-    }
+    description = run_folder.described(folder, experiment, request_parameters)
     run_folder.write_json(path, description)
     return description
 
 
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
 def _watcher() -> EventCallback:
-    path = os.environ.get(PROGRESS)
+    path = os.environ.get(permissions.PROGRESS)
     if path:
         return lambda event: _note(Path(path), event)
-    from labkit.runner.progress import (
-        Bar,
-    )  # importing rich takes 0.1 s, and a sweep's notebook does not need it
+    # Importing rich takes 0.1 s, and a sweep's notebook does not need it.
+    from labkit.runner.progress import Bar
 
     return Bar().see
 

@@ -13,7 +13,7 @@ import itertools
 import math
 import random
 import re
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ import msgspec
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts
-from labkit.runner import papermill_run, unmeasured_point, yaml_files
+from labkit.runner import papermill_run, plain_notebook, unmeasured_point, yaml_files
 from labkit.runner.progress import Bar
 from labkit.system import machine
 
@@ -137,10 +137,10 @@ def _measured_by(notebook: Path) -> list[str]:
     return re.findall(r'notebook\.measure\(\\?"(\w+)', notebook.read_text(errors="replace"))
 
 
-def notebook_of(experiment: str) -> Path:
+def notebook_of(experiment: str) -> Path | None:
     """Return the notebook that shows a run of an experiment: the one that has its name, or else measures nothing else.
 
-    Raises BadInput if there is none.
+    None: it has none. Raises BadInput if there are no notebooks at all.
     """
     folder = run_folder.notebooks()
     every = sorted(folder.glob("*.ipynb"))
@@ -152,9 +152,7 @@ def notebook_of(experiment: str) -> Path:
             f"there are no notebooks in {folder}: give the command in the folder of labkit's project, or name that"
             f" folder with {run_folder.PROJECT}=FOLDER"
         )
-    raise BadInput(
-        f"{experiment} has no notebook in {folder}: look at the run with labkit.open in a notebook of your own"
-    )
+    return None
 
 
 def parameters_of(notebook: Path) -> dict[str, str]:
@@ -291,13 +289,13 @@ def run(
 
 def rows(folder: Path) -> list[run_folder.Row]:
     """Return all rows of all points of a sweep. Raises BadInput as `run_folder.read_rows`."""
-    return [row for name in _names(folder) for row in run_folder.read_rows(folder / name)]
+    return [row for name in run_folder.sweep_points(folder) for row in run_folder.read_rows(folder / name)]
 
 
 def failed(folder: Path) -> dict[str, str]:
     """Return the points of a sweep that could not be measured, each with the reason. The next call of the same command
     measures them again."""
-    reasons = {name: unmeasured_point.reason(folder / name) for name in _names(folder)}
+    reasons = {name: unmeasured_point.reason(folder / name) for name in run_folder.sweep_points(folder)}
     return {name: why for name, why in reasons.items() if why is not None}
 
 
@@ -310,10 +308,6 @@ def go_on_without(sweep: Sweep, point: SweepPoint, why: str, bar: Bar) -> None:
         sweep.folder / point.name, sweep.experiment, point.parameters, f"{where(point)}: {why}"
     )
     bar.say(f"point {point.name} could not be measured: {why}; the sweep goes on")
-
-
-def _names(folder: Path) -> list[str]:
-    return list(run_folder.read_json(folder / "sweep.json")["points"])
 
 
 def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
@@ -360,7 +354,7 @@ def where(point: SweepPoint) -> str:
 def show(folder: Path, bar: Bar) -> Path:
     """Execute the notebook of a run's experiment for the finished run in `folder`; return the executed notebook.
 
-    Raises BadInput if the folder has no run, an unfinished one, or one of an experiment without a notebook.
+    An experiment without a notebook gets a plain one. Raises BadInput if the folder has no run or an unfinished one.
     """
     if (folder / "sweep.json").exists():
         raise BadInput(
@@ -371,7 +365,17 @@ def show(folder: Path, bar: Bar) -> Path:
         raise BadInput(
             f"the run in {folder} is not finished: repeat the command with --folder {folder} to continue it"
         )
-    result = notebook_of(described["experiment"])
+    with contextlib.ExitStack() as stack:
+        result = notebook_of(described["experiment"])
+        if result is None:
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="labkit-"))
+            result = Path(scratch) / "plain.ipynb"
+            plain_notebook.write(result, described["experiment"])
+        _show(folder, described, result, bar)
+    return folder / "notebook.ipynb"
+
+
+def _show(folder: Path, described: dict[str, Any], result: Path, bar: Bar) -> None:
     parameters = {
         name: value for name, value in described["parameters"].items() if name in parameters_of(result)
     }
@@ -379,18 +383,17 @@ def show(folder: Path, bar: Bar) -> Path:
     papermill_run.execute(
         result, folder, {**parameters, "folder": str(folder.absolute())}, bar, "report", keep_failed=True
     )
-    return folder / "notebook.ipynb"
 
 
 def _state(sweep: Sweep) -> dict[str, Any]:
     path = sweep.folder / "sweep.json"
     if path.exists():
-        return dict(run_folder.read_json(path))
+        return run_folder.read_object(path)
     state = {
         "sweep": sweep.name,
         "notebook": sweep.notebook.name,
-        "seed": random.SystemRandom().randrange(1 << 31),
-        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "seed": run_folder.drawn_seed(),
+        "created": run_folder.now(),
         "points": [point.name for point in sweep.points],
         "parameters": {point.name: point.parameters for point in sweep.points},
     }

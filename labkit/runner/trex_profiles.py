@@ -6,15 +6,13 @@ The folder of a TRex release is the same: a program in it is started.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput
+from labkit.runner import permissions
 
-ALLOW = "LABKIT_ALLOW"
-PROGRESS = "LABKIT_PROGRESS"  # set while a sweep executes a notebook; its file may come from somebody else
 FLAG = "trex_profile"
 FOLDER_FLAG = "trex_folder"
 MOST_BYTES = 1 << 20
@@ -52,8 +50,8 @@ def read(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
 
 def _check_named(what: str, flag: str) -> None:
     """Raise BadInput if a sweep's file names something that runs, and its user has not allowed that."""
-    if os.environ.get(PROGRESS) and flag not in os.environ.get(ALLOW, "").split(","):
+    if permissions.is_of_a_sweep() and not permissions.is_allowed(flag):
         raise BadInput(
             f"{what}, and a sweep's file may be somebody else's: name it on the command line or in"
-            f" your own notebook, or allow it with {ALLOW}={flag} in the environment"
+            f" your own notebook, or allow it with {permissions.ALLOW}={flag} in the environment"
         )

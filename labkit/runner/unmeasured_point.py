@@ -6,8 +6,6 @@ because it says nothing about an arm. The next attempt to measure the point remo
 
 from __future__ import annotations
 
-import random
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,16 +28,8 @@ def write(folder: Path, experiment: str, parameters: Mapping[str, Any], reason: 
         {name: value for name, value in parameters.items() if name in kind.__struct_fields__}
     ).asdict()
     if not (folder / "run.json").exists() or is_only_this(folder):
-        described = {
-            "experiment": experiment,
-            "run": folder.name,
-            "parameters": own,
-            "seed": random.SystemRandom().randrange(1 << 31) if own.get("seed") is None else own["seed"],
-            "created": _now(),
-            "why_stopped": {},
-            REASON: reason,
-        }
-        run_folder.write_json(folder / "run.json", described)
+        described = run_folder.described(folder, experiment, own)
+        run_folder.write_json(folder / "run.json", {**described, REASON: reason})
     run_folder.write_rows(folder, POINT, [_row(folder, experiment, own, reason)])
 
 
@@ -57,7 +47,7 @@ def _row(folder: Path, experiment: str, own: dict[str, Any], reason: str) -> run
         "topology": topology,
         "protocol": own.get("protocol") or _first(own.get("loads")) or "ping",
         "pairs": _first(own.get("pairs")),
-        "time": _now(),
+        "time": run_folder.now(),
         "status": "failed",
         "reason": reason,
     }
@@ -66,10 +56,6 @@ def _row(folder: Path, experiment: str, own: dict[str, Any], reason: str) -> run
 
 def _first(value: Any) -> Any:
     return next(iter(value), None) if isinstance(value, list | tuple) else value
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def reason(folder: Path) -> str | None:

@@ -36,9 +36,8 @@ def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
     assert switch is not None
     assert topology.meter is not None
     words = ping.reachable(topology.pairs, topology.spec.mtu_bytes, topology.spec.family)
-    settled(
-        topology.meter(), "what was sent before"
-    )  # a copy that arrives late would be counted with the pings
+    # A copy that arrives late would be counted with the pings.
+    settled(topology.meter(), "what was sent before")
     end = topology.meter()
     for pair in topology.pairs:
         ping.answered(pair.client, pair.server.address, PINGS, 56)

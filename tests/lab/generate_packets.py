@@ -47,6 +47,17 @@ def exact(name: str) -> Any:
     return result
 
 
+def ipv6(name: str) -> Any:
+    """Run trials of IPv6 frames of the least and of the greatest size, with latency probes beside them."""
+    with topologies.build(name, topologies.Spec(family=6)) as net:
+        return [report(_trial(net, Mix((size,), 100))) for size in (66, 1518)]
+
+
+def _trial(net: topologies.Topology, mix: Mix) -> Trial:
+    with GENERATOR.trials(net.pairs, mix) as ready:
+        return ready.trial(5000, 0.2, latency=True)
+
+
 def captured(flows: str, block: str, repeats: str) -> Any:
     """Return what a socket at the receiver sees of one pass: how often each flow arrived, and the order of the
     flows."""

@@ -10,7 +10,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from benchmarks import half_width, imports, overhead, promise, set_up
+from benchmarks import half_width, imports, overhead, promise, search, set_up
 from benchmarks.promise import Promise
 
 SLACK = 1.5
@@ -72,6 +72,24 @@ def test_slices_without_one_arm_are_left_out() -> None:
     assert arm.tolist() == pytest.approx([math.log(3 / math.sqrt(2))])
     assert control.tolist() == pytest.approx([math.log(2)])
     assert setups == [0]
+
+
+def test_distance_of_searches_from_their_median() -> None:
+    def row(loss: float, pps: float | None, role: str = "baseline") -> dict[str, object]:
+        status = "ok" if pps else "invalid"
+        return {
+            "role": role,
+            "status": status,
+            "reason": "generator-limited",
+            "loss_goal_ratio": loss,
+            "throughput_pps": pps,
+        }
+
+    rows = [row(0.0, 185e3), row(0.0, 200e3), row(0.0, 250e3), row(0.005, 1e5), row(0.0, 9e9, "control")]
+    assert search.rates([*rows, row(0.005, None)]) == {0.0: [185e3, 200e3, 250e3], 0.005: [1e5]}
+    assert search.apart([185e3, 200e3, 250e3]) == pytest.approx(0.25)
+    with pytest.raises(promise.NotMeasuredError, match="no search found a rate: generator-limited"):
+        search.rates([row(0.0, None)])
 
 
 def test_table_marks_broken_promises() -> None:

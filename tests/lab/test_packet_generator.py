@@ -41,6 +41,18 @@ def test_sent_frames_match_interface_counters(topology: str) -> None:
             assert trial["offered_pps"] == pytest.approx(trial["rate_pps"], rel=0.02)
 
 
+@pytest.mark.parametrize(
+    "topology", ["veth_routed", pytest.param("veth_bridge", marks=pytest.mark.needs("bridge"))]
+)
+def test_trials_of_ipv6(topology: str) -> None:
+    """The shortest frames have room for the headers only, and probes are longer."""
+    for trial in tried("ipv6", topology):
+        assert trial["sent_count"] == trial["offered_count"] == trial["received_count"] > 0
+        latency = trial["latency"]
+        assert (latency["sent_count"], latency["lost_count"], latency["duplicated_count"]) == (200, 0, 0)
+        assert latency["clock"] == "kernel"
+
+
 def test_flows_are_sent_in_turn() -> None:
     result = tried("captured", "5000", "0", "1")
     assert (result["sent"], result["flows"], result["times"]) == (5000, 5000, [1])

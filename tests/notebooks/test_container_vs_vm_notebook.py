@@ -35,10 +35,8 @@ def machine(lab_kernel: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def folder(machine: Sandbox) -> Path:
-    done = machine.labkit("sweep", "params/container_vs_vm.yaml", cwd=machine.folder / "project", timeout=900)
-    assert done.returncode == 0, done.stderr
-    [result] = (machine.data / "container_vs_vm").glob("container_vs_vm-*")
-    return result
+    machine.sweep("container_vs_vm", 900)
+    return machine.swept("container_vs_vm", "container_vs_vm")
 
 
 def test_all_endpoint_kinds_in_one_round(folder: Path, lab_kernel: str) -> None:

@@ -107,9 +107,8 @@ def test_display_is_the_current_drawing(notebook: Notebook) -> None:
 def test_interrupt_ends_the_program_only(notebook: Notebook) -> None:
     def interrupt() -> None:
         assert until(lambda: notebook.running("sleep"), 60)
-        os.killpg(
-            notebook.pid, signal.SIGINT
-        )  # the kernel leads its process group, and Jupyter interrupts all of it
+        # The kernel leads its process group, and Jupyter interrupts all of it.
+        os.killpg(notebook.pid, signal.SIGINT)
 
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()

@@ -146,6 +146,14 @@ def test_used_in_a_browser(address: str, tmp_path: Path) -> None:
         page.wait_for_selector(".labkit-monitor .packets tr")
         assert page.locator(".labkit-monitor .packets tr", has_text="echo reply").count() == 0
 
+        hosts = page.locator(".labkit-monitor .talkers").inner_text()
+        assert "top talkers" in hosts
+        assert "10.1.0.1" in hosts
+        row = "Number(document.querySelector('.labkit-monitor .talkers td.number')?.textContent)"
+        page.wait_for_function(f"{row} > 200")
+        page.get_by_role("button", name="clear").click()
+        page.wait_for_function(f"{row} < 200")  # totals only grow, and an empty table has no number
+
         with page.expect_download() as download:
             page.get_by_role("button", name="save pcapng").click()
         download.value.save_as(tmp_path / "saved.pcapng")

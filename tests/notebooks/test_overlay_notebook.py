@@ -49,13 +49,12 @@ def labkit(machine: Sandbox, *words: str) -> str:
 @pytest.fixture(scope="module")
 def lines(machine: Sandbox) -> str:
     """Return what the sweep prints in the terminal."""
-    return labkit(machine, "sweep", "params/overlay.yaml")
+    return machine.sweep("overlay", 400)
 
 
 @pytest.fixture(scope="module")
 def folder(machine: Sandbox, lines: str) -> Path:
-    [result] = (machine.data / "overlay").glob("overlay-*")
-    return result
+    return machine.swept("overlay", "overlay")
 
 
 @pytest.fixture(scope="module")

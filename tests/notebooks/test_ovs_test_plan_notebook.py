@@ -31,10 +31,8 @@ TITLES = ["What matters most", "Throughput by use case and frame size", "Loss ag
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with sandbox(tmp_path_factory.mktemp("machine"), user=False) as made:
         made.project(ovs_test_plan=SMALL)
-        done = made.labkit("sweep", "params/ovs_test_plan.yaml", cwd=made.folder / "project", timeout=500)
-        assert done.returncode == 0, done.stderr
-        [result] = (made.data / "ovs_test_plan").glob("ovs_test_plan-*")
-        yield result
+        made.sweep("ovs_test_plan", 500)
+        yield made.swept("ovs_test_plan", "ovs_test_plan")
 
 
 @pytest.fixture(scope="module")

@@ -35,15 +35,12 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 @pytest.fixture(scope="module")
 def lines(machine: Sandbox) -> str:
     """Return what the sweep prints in the terminal."""
-    done = machine.labkit("sweep", "params/packet_size.yaml", cwd=machine.folder / "project", timeout=400)
-    assert done.returncode == 0, done.stderr
-    return " ".join(done.stdout.split())
+    return " ".join(machine.sweep("packet_size", 400).split())
 
 
 @pytest.fixture(scope="module")
 def folder(machine: Sandbox, lines: str) -> Path:
-    [result] = (machine.data / "packet_size").glob("packet_size-*")
-    return result
+    return machine.swept("packet_size", "packet_size")
 
 
 def test_every_size_in_every_round(folder: Path) -> None:

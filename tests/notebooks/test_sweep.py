@@ -41,8 +41,7 @@ def project(machine: Sandbox) -> Path:
 
 
 def folder(machine: Sandbox) -> Path:
-    [result] = (machine.data / "datapaths").glob("small-*")
-    return result
+    return machine.swept("datapaths", "small")
 
 
 def points(machine: Sandbox) -> dict[str, dict[str, bytes]]:

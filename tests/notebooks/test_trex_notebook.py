@@ -34,16 +34,9 @@ TITLES = ["Rate over time until the device loses", "How much of the line is carr
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with sandbox(tmp_path_factory.mktemp("machine"), user=False) as made:
         made.project(trex=SMALL)
-        done = made.labkit(
-            *("sweep", "params/trex.yaml"),
-            cwd=made.folder / "project",
-            timeout=300,
-            FAKE_TREX=json.dumps({"capacity_pps": 22_000}),
-            LABKIT_TREX=str(release(made.folder / "v3.08")),
-        )
-        assert done.returncode == 0, done.stderr
-        [result] = (made.data / "trex_stateless").glob("trex-*")
-        yield result
+        capacity, server = json.dumps({"capacity_pps": 22_000}), str(release(made.folder / "v3.08"))
+        made.sweep("trex", 300, FAKE_TREX=capacity, LABKIT_TREX=server)
+        yield made.swept("trex_stateless", "trex")
 
 
 @pytest.fixture(scope="module")

@@ -28,12 +28,18 @@ def test_pages_and_manual(tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(ROOT / "docs", source)
     shutil.copytree(ROOT / "notebooks", source / "notebooks", ignore=shutil.ignore_patterns(".*"))
-    for name in ("CHANGELOG.md", "SECURITY.md"):
+    for name in ("CHANGELOG.md", "README.md", "SECURITY.md"):
         shutil.copy(ROOT / name, source)
         assert name in MAKE
     pages = built(source, "html")
     assert "open_run" in (pages / "API.html").read_text()
     assert (pages / "notebooks/00_start_here.html").is_file()
+    index = (pages / "index.html").read_text()
+    for name in ("README", "SECURITY", "CHANGELOG"):
+        assert f'href="{name}.html"' in index, f"no table of contents leads to {name}"
+    guide = (pages / "README.html").read_text()
+    assert 'href="INSTALL.html"' in guide
+    assert re.search(r'<img [^>]*src="_images/why\.png"', guide)
     for page in pages.rglob("*.html"):
         loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', page.read_text())
         assert not loaded, f"{page.name} loads {loaded}"

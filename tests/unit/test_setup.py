@@ -174,9 +174,15 @@ def test_debian_packages_say_why() -> None:
         assert re.fullmatch(r"#.*|[a-z0-9.+-]+ +# .+", line), line
 
 
-def test_ci_asks_for_needs_that_exist() -> None:
+# The kernel of CI's machine does not have these.
+NOT_IN_CI = {"ipvlan", "geneve", "gre", "ipip", "ovs kernel"}
+
+
+def test_ci_asks_for_every_need() -> None:
     [parameters] = re.findall(r"LABKIT_NO_SKIP=(.+)", (ROOT / ".ci/run").read_text())
-    assert set(parameters.replace('"', "").split(",")) <= set(NEEDS)
+    asked = parameters.replace('"', "").split(",")
+    assert len(asked) == len(set(asked))
+    assert set(asked) == set(NEEDS) - NOT_IN_CI, "a need that CI does not ask for skips its tests silently"
 
 
 def test_second_setup_installs_nothing(need: Need) -> None:

@@ -148,9 +148,8 @@ def test_counts_agree_with_bpf_perf_and_kprobe(emulated: Machine) -> None:
     assert result["ip_rcv"][1]["ping"] > 500
     assert result["ip_rcv"][2] == {}
     assert result["ip_rcv:return"][2] == {"0": 1000}  # NET_RX_SUCCESS
-    assert (
-        1 / 8 < result["own"][1] / result["bpf"][1] < 8
-    )  # under emulation, a BPF probe takes as long as ip_rcv
+    # Under emulation, a BPF probe takes as long as ip_rcv.
+    assert 1 / 8 < result["own"][1] / result["bpf"][1] < 8
     count, _p50, lost, doubts = result["small"]
     assert count < 1000
     assert lost > 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import SharedVm
+from monitored_tunnels import inner_addresses_select
 
 from labkit import live
 
@@ -52,17 +53,4 @@ def test_only_samples_and_counts_travel(shared_vm: SharedVm, monkeypatch: pytest
 
 def test_inner_addresses_of_gre(shared_vm: SharedVm) -> None:
     """Many kernels have no GRE, and this one does."""
-    with live.build("gre", where=shared_vm.where) as tunnel:
-        outer = next(
-            f"{space.name}:{link.name}"
-            for space in tunnel.state.namespaces
-            for link in space.interfaces
-            if link.kind == "veth" and space.name == "client0"
-        )
-        with (
-            tunnel.monitor(outer, inside="gre", source=tunnel.client0.address) as inner,
-            tunnel.monitor(outer, inside="gre", source="10.99.0.1") as other,
-        ):
-            tunnel.client0.run("ping", "-q", "-c", "3", tunnel.server0.address)
-            assert inner.stop().counts.selected_count == 3
-            assert other.stop().counts.selected_count == 0
+    inner_addresses_select("gre", shared_vm.where)

@@ -19,10 +19,8 @@ Coordinates = tuple[float, float]
 CHAR_PX, LINE_PX = 6.9, 16.0  # of a 12 px font; slightly more than most fonts need, because fonts differ
 PAD_PX, TITLE_PX = 8.0, 24.0
 GAP_PX, ROW_PX = 26.0, 14.0  # between interfaces of one stack, between namespaces
-COLUMN_PX, STACK_PX = (
-    100.0,
-    70.0,
-)  # between columns of namespaces, between stacks in a namespace: space for lines
+# Between columns of namespaces, between stacks in a namespace: space for lines.
+COLUMN_PX, STACK_PX = 100.0, 70.0
 DETOUR_PX, CHANNEL_PX = 12.0, 14.0  # distances of detouring lines: from their start, from each other
 
 

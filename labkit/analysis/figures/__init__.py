@@ -20,8 +20,7 @@ from labkit.analysis.figures.cost_fit import fitted
 from labkit.analysis.figures.endpoint_kinds import ends, sides
 from labkit.analysis.figures.forest_plot import forest, ratio_ticks
 from labkit.analysis.figures.function_costs import functions
-from labkit.analysis.figures.function_times import function_times
-from labkit.analysis.figures.function_times_by_size import timed
+from labkit.analysis.figures.function_times import function_times, timed
 from labkit.analysis.figures.header_overhead import overhead
 from labkit.analysis.figures.kernels import kernels
 from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against_pairs
@@ -32,6 +31,8 @@ from labkit.analysis.figures.ovs_test_plan import ranked_factors, use_cases
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.analysis.figures.trex_load import line_shares, probe_latency, ramp
 from labkit.analysis.figures.uplink import uplink
+from labkit.analysis.load import metric_values
+from labkit.analysis.protocols import PROTOCOLS, TIMED
 
 __all__ = [
     "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "line_shares",
@@ -49,14 +50,13 @@ def throughput(rows: pd.DataFrame) -> go.Figure:
     (Student's t on logarithms). A faint point is one round: the mean of its slices, or its whole run (open). The line
     is of slices if there are any, else of whole runs.
     """
-    pings = rows["protocol"].eq("ping")
-    latency = rows["latency_p50_s"].astype(float)
-    figure = against_pairs(
-        rows.assign(value=rows["throughput_bps"].astype(float).mask(pings, latency)), THROUGHPUT
-    )
-    lines = ["Throughput"] * bool(len(rows) == 0 or not pings.all()) + ["Round-trip time"] * bool(pings.any())
+    figure = against_pairs(rows.assign(value=metric_values(rows)), THROUGHPUT)
+    drawn = set(rows["protocol"])
+    quantities = dict.fromkeys(
+        one.quantity.capitalize() for name, one in PROTOCOLS.items() if name in drawn
+    ) or ["Throughput"]
     subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); {FAINT}"
-    return finish(figure, rows, f"{' and '.join(lines)} against number of pairs", subtitle)
+    return finish(figure, rows, f"{' and '.join(quantities)} against number of pairs", subtitle)
 
 
 def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
@@ -66,7 +66,7 @@ def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
     A round's value is the sum of its CPU-seconds divided by the sum of its bytes, because one slice has too few clock
     ticks for a ratio. Closed-loop pings are left out, because they receive almost no bytes.
     """
-    rows = rows[rows["protocol"] != "ping"]
+    rows = rows[~rows["protocol"].isin(TIMED)]
     weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
     cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
     figure = against_pairs(rows.assign(value=cpu, part=softirq, weight=weight), CPU)
@@ -77,7 +77,7 @@ def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
 def slices(rows: pd.DataFrame) -> go.Figure:
     """Draw each slice's ratio to the baseline's throughput, in order of measurement, with a running median."""
     steady = rows["method"].eq("slice") & rows["throughput_bps"].astype(float).gt(0)
-    ok = rows[steady & rows["status"].eq("ok") & rows["protocol"].ne("ping")]
+    ok = rows[steady & rows["status"].eq("ok") & ~rows["protocol"].isin(TIMED)]
     parts = panels(ok, columns_count=2, by_pairs=True)
     figure, seen = grid(parts, SLICES_PX), set[str]()
     for panel in parts:

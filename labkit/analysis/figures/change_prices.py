@@ -12,12 +12,11 @@ import plotly.graph_objects as go
 from labkit.analysis import load, stats
 from labkit.analysis.figures.forest_plot import forest
 from labkit.analysis.load import GROUP
+from labkit.analysis.protocols import PROTOCOLS
 from labkit.common import units
 
-UNIT = {
-    "tcp": ("GB", 1e9),
-    "udp": ("packet", 1.0),
-}  # unit of received data: its name, and its size in the column's unit
+# The units of work that have a price, by protocol
+PRICED = {name: one.unit for name, one in PROTOCOLS.items() if one.work in ("gigabyte", "packet")}
 COLUMNS = [
     "topology", "baseline", "ratio", "low", "high", "control_low", "control_high", "cost_s", "baseline_s",
     "rounds_count", "word", "sentence",
@@ -27,7 +26,7 @@ COLUMNS = [
 def prices(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the cost of each arm relative to the baseline, a row for each group and arm; columns GROUP and COLUMNS.
 
-    `ratio`, `low`, `high`: the ratio of the whole machine's CPU time per unit (UNIT) received, paired by round, with
+    `ratio`, `low`, `high`: the ratio of the whole machine's CPU time per unit (PRICED) received, paired by round, with
     the 95 % interval of Student's t. `cost_s`: the difference in seconds per unit, from the ratio and the baseline's
     geometric mean (`baseline_s`). A round's value is the sum of its CPU time divided by the sum of its received units,
     over slices if there are any, else over whole runs.
@@ -44,12 +43,13 @@ def prices(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _per_round(rows: pd.DataFrame) -> pd.DataFrame:
     ok = load.measured(load.complete(rows))
-    ok = ok[ok["protocol"].isin(list(UNIT))]
+    ok = ok[ok["protocol"].isin(list(PRICED))]
     slices = ok["method"].eq("slice")
     ok = ok[slices | ~slices.groupby(ok["setup"]).transform("any")]
-    arrived = ok["received_bytes"].where(ok["protocol"].eq("tcp"), ok["received_count"])
-    sizes = ok["protocol"].map({name: size for name, (_, size) in UNIT.items()}).astype(float)
-    ok = ok.assign(arrived=arrived / sizes)
+    arrived = pd.Series(np.nan, ok.index)
+    for name, unit in PRICED.items():
+        arrived = arrived.mask(ok["protocol"].eq(name), ok[unit.work] / unit.one)
+    ok = ok.assign(arrived=arrived)
     keys = [*GROUP, "role", "topology", "setup"]
     sums = ok.groupby(keys, dropna=False, sort=False)[["cpu_s", "arrived"]].sum(min_count=1).reset_index()
     sums = sums[sums["arrived"].gt(0) & sums["cpu_s"].gt(0)]
@@ -65,7 +65,7 @@ def _lines(group: pd.DataFrame, of: dict[str, Any]) -> list[dict[str, Any]]:
         return []
     control = stats.effect((again - base).dropna().to_numpy(float)) if len((again - base).dropna()) else None
     both = pd.concat([base, again], axis=1).mean(axis=1)
-    unit = UNIT[str(of["protocol"])][0]
+    unit = PRICED[str(of["protocol"])].short
     result = []
     for arm, own in group[group["role"].eq("variant")].groupby("topology", sort=False):
         logs = (own.set_index("setup")["log"] - both).dropna().to_numpy(float)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import plotly.graph_objects as go
 
+from labkit.analysis import protocols
 from labkit.analysis.figures.line_chart import FAINT, Axis, Quantity, draw
 from labkit.analysis.figures.panels import Panel, finish, grid, panels
 from labkit.analysis.load import PROVENANCE, complete, differing
@@ -17,9 +18,6 @@ from labkit.common.errors import BadInput
 RULE = {"type": "line", "line_width": 1, "line_dash": "dot", "opacity": 0.9}
 FAR = 10  # ratio of the largest to the smallest value from which on the axis is logarithmic
 PANEL_PX = 250
-# What counts as a packet: a datagram that a UDP server read, or a frame that an interface received. A TCP frame holds
-# up to 64 KB because of segmentation offload and GRO.
-PACKET = {"udp": "datagram", "tcp": "frame"}
 PREFIXES = {"G": 1e9, "M": 1e6, "k": 1e3, "": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}
 
 
@@ -102,25 +100,25 @@ def _alike(panel: Panel) -> None:
 
 def _quantities(panel: Panel) -> list[tuple[Panel, Quantity]]:
     """Return the plots of a panel from top to bottom."""
-    if panel.protocol == "ping":
-        return [plot(panel, "round-trip time p50", "s", value="latency_p50_s")]
-    packet = PACKET.get(panel.protocol, "packet")
+    packet = protocols.find(panel.protocol).packet
     cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "packets"}
-    return [*_speeds(panel), plot(panel, f"CPU time of a {packet} received, whole machine", "s", **cpu)]
+    return _speeds(panel, plot(panel, f"CPU time of a {packet} received, whole machine", "s", **cpu))
 
 
 def _rates(panel: Panel) -> list[tuple[Panel, Quantity]]:
-    if panel.protocol == "ping":
-        return _quantities(panel)
     cpu = {"value": "cpu_s", "part": "softirq_s", "weight": "window_s"}
-    return [*_speeds(panel), plot(panel, "CPUs of the machine that are busy", "CPUs", **cpu)]
+    return _speeds(panel, plot(panel, "CPUs of the machine that are busy", "CPUs", **cpu))
 
 
-def _speeds(panel: Panel) -> list[tuple[Panel, Quantity]]:
-    packet = PACKET.get(panel.protocol, "packet")
+def _speeds(panel: Panel, cpu: tuple[Panel, Quantity]) -> list[tuple[Panel, Quantity]]:
+    """Return the plots of how fast packets arrive, and `cpu`; of a protocol that is timed, only the times."""
+    protocol = protocols.find(panel.protocol)
+    if not protocol.higher_is_better:
+        return [plot(panel, f"{protocol.quantity} p50", "s", value=protocol.metric)]
     return [
-        plot(panel, "throughput", "bit/s", value="throughput_bps"),
-        plot(panel, f"{packet}s received", "pps", value="throughput_pps"),
+        plot(panel, protocol.quantity, "bit/s", value="throughput_bps"),
+        plot(panel, f"{protocol.packet}s received", "pps", value="throughput_pps"),
+        cpu,
     ]
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import stats, theme
+from labkit.analysis import protocols, stats, theme
 from labkit.analysis.endpoint_kinds import ENDPOINTS, NAMES, machines
 from labkit.analysis.figures.cost_by_size import PREFIXES
-from labkit.analysis.figures.panels import Panel, finish, grid, panels, protocol_word
+from labkit.analysis.figures.panels import Panel, finish, grid, panels
 
 LINE_PX, EDGES_PX = 40, 56  # height of a kind of endpoints, and of the rest of a plot
 NOT_OURS = "the report, on another machine"
@@ -95,7 +95,7 @@ def sides(rows: pd.DataFrame) -> go.Figure:
 
     One side is the whole machine; the other is what the guests' own kernels count.
     """
-    loaded = rows[rows["protocol"].ne("ping")].copy()
+    loaded = rows[rows["protocol"].isin(list(COSTS))].copy()
     work = loaded["received_bytes"].astype(float) / 1e9
     work = work.mask(loaded["protocol"].eq("udp"), loaded["received_bytes"] / loaded["length_bytes"])
     work = work.where(work > 0)
@@ -137,7 +137,7 @@ def _drawn(
 def _load(panel: Panel) -> str:
     """Describe the load of a panel: `UDP, 800 bytes`."""
     lengths = panel.table["length_bytes"].dropna().unique()
-    words = [protocol_word(panel.protocol), *(f"{length:.0f} bytes" for length in lengths)]
+    words = [protocols.find(panel.protocol).label, *(f"{length:.0f} bytes" for length in lengths)]
     more = panel.title.split(" · ")[2:]
     return ", ".join([*words, *(word for word in more if "B each" not in word and "length" not in word)])
 

@@ -10,16 +10,14 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import theme
+from labkit.analysis import protocols, theme
 from labkit.analysis.figures.panels import Panel, finish, pairs_word, panels, titled_grid
 
 LINE_PX, STACKED_PX = 22, 36  # height of a line; of one whose texts are in two rows
 MOST_TEXT_PX = 450  # beside the plots, in a figure 700 px wide; more text is put in two rows for each line
 BETWEEN_PX = 62  # between two panels: an axis and the next title
-NUMBERS_PX, APART_PX = (
-    10,
-    12,
-)  # right of the plot to the column of numbers; between that, the words and the edge
+# Right of the plot to the column of numbers; between that, the words and the edge.
+NUMBERS_PX, APART_PX = 10, 12
 DIGIT_PX, LETTER_PX, LABEL_PX = 7.0, 7.4, 7.4  # width of a character of the numbers, the words and the labels
 LONGEST_LABEL = 30  # characters of an arm's name; longer ones lose their middle
 # Labels of the ratio axis in order of preference; a label is used if there is room for it.
@@ -108,8 +106,8 @@ def _empty(parts: list[Panel], reading: str | None, line_px: int) -> tuple[go.Fi
     titles = {}
     for panel in parts:
         words = " · ".join(filter(None, [panel.title, panel.host]))
-        usual = f"{'left' if panel.protocol == 'ping' else 'right'} of 1 is faster"
-        titles[panel.at] = f"<b>{words}: {reading or usual}</b>"
+        faster = "right" if protocols.find(panel.protocol).higher_is_better else "left"
+        titles[panel.at] = f"<b>{words}: {reading or f'{faster} of 1 is faster'}</b>"
     spacing = BETWEEN_PX / height if len(lines) > 1 else 0
     grid = titled_grid(titles, rows=len(lines), cols=1, row_heights=lines, vertical_spacing=spacing)
     return grid, height

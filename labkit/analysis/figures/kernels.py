@@ -11,7 +11,7 @@ import textwrap
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import theme
+from labkit.analysis import protocols, theme
 from labkit.analysis.figures.forest_plot import as_rows, drawn_range, ratio_ticks
 from labkit.analysis.figures.panels import Panel, finish, grid, panels
 from labkit.analysis.load import hosts
@@ -46,10 +46,12 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     for panel in parts:
         _controls(figure, panel)
         _arms(figure, panel, seen)
-    faster = " and ".join(
-        f"{'below' if ping else 'above'} 1 is faster{' (ping)' * ping}"
-        for ping in sorted({panel.protocol == "ping" for panel in parts})
-    )
+    drawn = {panel.protocol for panel in parts}
+    above = ["above 1 is faster"] if any(protocols.find(name).higher_is_better for name in drawn) else []
+    below = [
+        f"below 1 is faster ({name})" for name in sorted(drawn) if not protocols.find(name).higher_is_better
+    ]
+    faster = " and ".join([*above, *below])
     subtitle = (
         f"{faster}; bars: 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"
     )

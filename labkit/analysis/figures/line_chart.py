@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import stats, theme
+from labkit.analysis import protocols, stats, theme
 from labkit.analysis.figures.panels import Panel, arms, grid, pairs_word, panels
 from labkit.common.units import many
 
@@ -62,7 +62,9 @@ def against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
     parts = panels(rows)
     figure, seen = grid(parts, PANEL_PX), set[str]()
     for panel in parts:
-        draw(figure, panel, LATENCY if panel.protocol == "ping" else usual, PAIRS, seen)
+        draw(
+            figure, panel, usual if protocols.find(panel.protocol).higher_is_better else LATENCY, PAIRS, seen
+        )
     return figure
 
 

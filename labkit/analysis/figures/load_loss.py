@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.line_chart import log_axis
 from labkit.analysis.figures.panels import finish, titled_grid
-from labkit.common.units import si
+from labkit.common.units import percent, si
 
 PANEL_PX, EDGES_PX = 260, 140
 BESIDE = 1.15  # factor between the measured range and the axis
@@ -42,7 +42,9 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(type="log", title_text="lost", range=[-6.3, 0.2])
     figure.update_yaxes(tickvals=powers, ticktext=["none", *(f"{100 * power:g} %" for power in powers[1:])])
     figure.update_layout(height=EDGES_PX + PANEL_PX * count, margin_b=0)
+    exceed = sorted(set(rates["exceed_ratio"].dropna())) if len(rates) else []
     subtitle = "×: not counted (disturbed, or generator-limited); dashed: rates found"
+    subtitle += f" (exceed ratio {' and '.join(map(percent, exceed))})" if exceed else ""
     return finish(figure, trials, "Loss against load", subtitle)
 
 

@@ -46,7 +46,7 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
     figure.update_yaxes(type="log", exponentformat="SI")
     figure.update_layout(
         height=EDGES_PX + PANEL_PX * count,
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -0.45 / max(count, 2)},
+        legend=theme.legend_below(-0.45 / max(count, 2)),
     )
     ends = " and ".join(sorted(set(table["endpoint"]))) if len(table) else "nothing"
     words = f"{table['goal'].iloc[0]}; " if len(table) else ""

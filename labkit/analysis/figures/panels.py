@@ -14,8 +14,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from labkit.analysis import theme
+from labkit.analysis import protocols, theme
 from labkit.analysis.load import emulated, group_similar, hosts
+from labkit.analysis.protocols import PROTOCOLS
 from labkit.common.units import si
 
 # Columns that divide a table into panels. Numbers of pairs and topologies share a panel.
@@ -23,7 +24,6 @@ KEYS = (
     "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "streams",
     "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
 )  # fmt: skip
-PROTOCOLS = ("tcp", "udp", "ping")
 MOST_COLUMNS = 3  # side by side at 900 px
 BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
 HOST_PX = 18  # added to that for each further line of a title, for example the host
@@ -121,7 +121,7 @@ def _varying(table: pd.DataFrame, keys: list[str]) -> dict[str, list[str]]:
 def _order(one: dict[str, Any]) -> tuple[Any, ...]:
     """Return the sort key of a panel: protocol, other differing parameters (missing values first), then the MTU."""
     protocol = one["protocol"]
-    known = PROTOCOLS.index(protocol) if protocol in PROTOCOLS else len(PROTOCOLS)
+    known = list(PROTOCOLS).index(protocol) if protocol in PROTOCOLS else len(PROTOCOLS)
     rest = [
         (0, "") if pd.isna(value) else (1, str(value)) if isinstance(value, bool) else (1, value)
         for key, value in one.items()
@@ -148,7 +148,7 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
         "pairs": pairs_word,
     }
     words = [
-        protocol_word(one["protocol"]),
+        protocols.find(one["protocol"]).label,
         f"MTU {one['mtu_bytes']:.0f}",
         *(lines[key](one[key]) for key in varying),
     ]
@@ -191,10 +191,6 @@ def arms(table: pd.DataFrame) -> list[tuple[str, str]]:
     return sorted(result, key=lambda one: (roles.index(one[1]), theme.arm_order(one[0])))
 
 
-def protocol_word(protocol: str) -> str:
-    return protocol if protocol == "ping" else protocol.upper()
-
-
 def pairs_word(count: float) -> str:
     return "1 pair" if count == 1 else f"{count:.0f} pairs"
 
@@ -223,9 +219,8 @@ def gaps(table: pd.DataFrame) -> list[str]:
     table = pd.concat(
         [rows[GAP_COLUMNS].assign(host=name) for name, rows in hosts(table)] or [table], ignore_index=True
     )
-    left = table[table["status"] != "ok"].sort_values(
-        "status", ascending=False, kind="stable"
-    )  # unsupported first
+    # Unsupported first.
+    left = table[table["status"] != "ok"].sort_values("status", ascending=False, kind="stable")
     reasons: dict[tuple[str, str], list[str]] = {}
     left = left.assign(reason=group_similar(left["reason"].fillna("").astype("str")))
     for key, rows in _groups(left, ["topology", "status", "reason"]):
@@ -248,7 +243,7 @@ def _scope(rows: pd.DataFrame, whole: pd.DataFrame) -> str:
     """Describe which of the topology's rows these are, in brackets; "" for all."""
     words = []
     if set(rows["protocol"]) != set(whole["protocol"]):
-        words.append(" and ".join(protocol_word(protocol) for protocol in sorted(rows["protocol"].unique())))
+        words.append(" and ".join(protocols.find(name).label for name in sorted(rows["protocol"].unique())))
     if set(rows["pairs"]) != set(whole["pairs"]):
         words.append(", ".join(f"{count:.0f}" for count in sorted(rows["pairs"].unique())) + " pairs")
     if set(rows["host"]) != set(whole["host"]):

@@ -14,7 +14,8 @@ from typing import Any
 import pandas as pd
 from IPython.display import Markdown, display
 
-from labkit.analysis import figures, flame, load, profile_doubts, stats, verdicts
+from labkit.analysis import figures, flame, load, profile_doubts, protocols, stats, verdicts
+from labkit.analysis.displays import show
 from labkit.analysis.endpoint_kinds import (
     APART,
     ENDPOINTS,
@@ -47,9 +48,8 @@ class ContainerVsVm:
 
     def throughput(self) -> None:
         """Show which pairs are fair, the throughput of each, and the CPU time on both sides of the boundary."""
-        _list(pairs(self.rows))
-        display(figures.ends(self.rows, self.published))
-        if self.rows["protocol"].ne("ping").any():
+        show(pairs(self.rows), figures.ends(self.rows, self.published))
+        if not self.rows["protocol"].isin(protocols.TIMED).all():
             display(figures.sides(self.rows))
 
     def ratios(self) -> None:
@@ -66,7 +66,7 @@ class ContainerVsVm:
             ]
             display(Markdown(f"*There is no fair pair here. {'. '.join(lines)}.*"))
             return
-        _list(shares(self.rows))
+        show(shares(self.rows))
         result = verdicts.verdicts(self.fair)
         about = "; ".join(
             one for one in fair_pair_sentences(self.rows, SHARED, APART) if one.startswith("A fair")
@@ -80,7 +80,7 @@ class ContainerVsVm:
             display(Markdown(f"*{_missing(self.profiles, TIMERS)}*"))
         else:
             display(result.style.hide(axis="index").format(_formats(result), na_rep="–", escape="html"))
-        _list(
+        show(
             [
                 *profile_doubts.profile_doubts(self.profiles, self.rows, TIMERS),
                 *report_contradictions(self.published),
@@ -105,10 +105,6 @@ class ContainerVsVm:
         for key, point in groups(own):
             for left, right in _compared(point):
                 _flame(point, left, right, load.group_text(key))
-
-
-def _list(sentences: list[str]) -> None:
-    display(Markdown("\n".join(f"- {sentence}" for sentence in sentences)))
 
 
 def _missing(profiles: pd.DataFrame, observers: Sequence[str]) -> str:
@@ -200,7 +196,7 @@ def _call(row: dict[Any, Any], name: str, one: dict[str, Any], of: str, packets:
     line["kernel"] = f"{row[f'{of}kernel']}{', emulated' * (row[f'{of}accelerator'] == 'tcg')}"
     line |= {"load": row["protocol"], "bytes": row["length_bytes"], "calls": one.get("count")}
     # The length of TCP packets depends on offloads.
-    unknown = one.get("count") is None or row["protocol"] == "tcp"
+    unknown = one.get("count") is None or protocols.find(row["protocol"]).work == "gigabyte"
     line["calls a packet"] = None if unknown else one["count"] / packets
     return line | micro | {"speed left": row["overhead_ratio"]}
 
@@ -240,7 +236,7 @@ def _share(key: tuple[Any, ...], rows: pd.DataFrame) -> str:
     words = load.group_text(key)
     if inner is None or (base != SHARED and (of_guests is None or of_shared is None)):
         return f"**{words}**: too little was measured to separate the effect of the boundary."
-    metric = "throughput" if key[load.GROUP.index("protocol")] != "ping" else "round-trip time"
+    metric = protocols.find(key[load.GROUP.index("protocol")]).quantity
     alone = f"The effect of the boundary between machines alone is {_ratio_text(inner)}."
     if of_guests is None or of_shared is None:
         return f"**{words}**, {metric}: {alone[0].lower()}{alone[1:]}"

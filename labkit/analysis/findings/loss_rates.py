@@ -26,7 +26,8 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     rows: `load.load` of a run of the experiment. Columns: `median_pps`; `low_pps` and `high_pps` (95 % by Student's t
     on logarithms; NaN below three searches); `spread_ratio` (greatest divided by least, minus 1); `searches_count`;
     `limited_count` (searches that ended at the generator's limit); `most_pps` (the greatest lower bound of these, NaN
-    without any); `repeated_ratio` (`repeated_count` divided by `trials_count`).
+    without any); `repeated_ratio` (`repeated_count` divided by `trials_count`); `exceed_ratio` (the greatest share of
+    the trial time in which the loss may be above the goal; NaN in rows of another labkit).
     """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
@@ -51,6 +52,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
                 "repeated_ratio": float(
                     group["repeated_count"].sum() / max(1.0, group["trials_count"].sum())
                 ),
+                "exceed_ratio": float(group["exceed_ratio"].max()),
             }
         )
     return pd.DataFrame(result)
@@ -63,7 +65,12 @@ def goal(loss_ratio: float) -> str:
 
 def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
     """Return a sentence for each result of the searches. trials: `load.load` with part "trials"."""
-    lines = [_rate(line) for _, line in rates(rows).iterrows()]
+    found = rates(rows)
+    lines = [_rate(line) for _, line in found.iterrows()]
+    if len(found) and found["exceed_ratio"].notna().any():
+        lines.append(
+            "The exceed ratio is the share of the trial time in which the loss may be above the goal (RFC 9971)."
+        )
     phases = trials["phase"].astype("str").str.extract(PHASE, expand=False)
     beside = trials[phases.notna() & trials["status"].eq("ok")]
     for (arm, frame, flows, share), some in beside.groupby(
@@ -90,10 +97,12 @@ def _rate(line: pd.Series[Any]) -> str:
         return f"{where} was not found"
     words = f"{where} {si(line['median_pps'], 'pps')}"
     if math.isnan(line["low_pps"]):
-        words += f" ({many(line['searches_count'], 'search').replace('searchs', 'searches')}: no interval)"
+        words += f" ({many(line['searches_count'], 'search')}: no interval)"
     else:
         words += f" [{si(line['low_pps'], 'pps')}, {si(line['high_pps'], 'pps')}]"
         words += f" over {line['searches_count']} searches, which spread by {percent(line['spread_ratio'])}"
+    if not math.isnan(line["exceed_ratio"]):
+        words += f"; exceed ratio {percent(line['exceed_ratio'])}"
     if line["repeated_ratio"]:
         words += f"; {percent(line['repeated_ratio'])} of the attempts were repeats of disturbed trials"
     return words

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.analysis import load, verdicts
+from labkit.analysis import figures, load, verdicts
+from labkit.analysis.displays import show
 from labkit.analysis.findings.packet_size import interval, seconds
 from labkit.analysis.linear_fit import Estimate, mean
 from labkit.common.units import many, percent, si
@@ -139,6 +140,11 @@ def reductions(filtered: Any, sampled: Any) -> pd.DataFrame:
         [(name, seen, left, percent(1 - left / seen) if seen else "") for name, seen, left in lines],
         columns=["", "packets on the interface", "handed on", "reduction"],
     )
+
+
+def show_costs(rows: pd.DataFrame) -> None:
+    """Show what each reader costs: a table, a figure, and sentences."""
+    show(table(rows), figures.monitor_cost(rows, costs(rows)), report(rows))
 
 
 def report(rows: pd.DataFrame) -> list[str]:

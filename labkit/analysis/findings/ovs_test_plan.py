@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from labkit.analysis import figures, stats
 from labkit.analysis import published as published_figures
-from labkit.analysis import stats
+from labkit.analysis.displays import show
 from labkit.analysis.figures.ovs_test_plan import CASES
 from labkit.analysis.findings import loss_rates
 from labkit.common.units import many, percent, si
@@ -32,6 +33,29 @@ FACTORS = {
     "endpoint": "crossing into",
 }
 CONTROL = "the same switch again (A/A)"
+
+
+class OvsTestPlan:
+    """The findings of a run or sweep: `rows` of the searches, and `trials`. Each method shows one section."""
+
+    def __init__(self, rows: pd.DataFrame, trials: pd.DataFrame) -> None:
+        self.rows, self.trials = rows, trials
+
+    def factors(self) -> None:
+        """Show which factors change the rate most."""
+        show(report(self.rows), figures.ranked_factors(self.rows, factors(self.rows)))
+
+    def throughput(self) -> None:
+        """Show the rates by use case and frame size, and the loss at every rate that was tried."""
+        show(
+            figures.use_cases(self.rows, rates(self.rows), published()),
+            loss_rates.report(self.rows, self.trials),
+            figures.load_loss(self.trials, loss_rates.rates(self.rows)),
+        )
+
+    def by_vm(self) -> None:
+        """Show what each VM received at the rate found, and what that cost."""
+        show(by_vm(self.rows))
 
 
 def published(path: Path | None = None) -> pd.DataFrame:

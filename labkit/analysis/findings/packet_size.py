@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import load, stats
+from labkit.analysis import figures, load, stats, verdicts
+from labkit.analysis.displays import show
 from labkit.analysis.linear_fit import Estimate
 from labkit.analysis.packet_cost import cost_comparison, cost_model, function_time_claim
 from labkit.analysis.packet_cost.cost_comparison import NO_EVIDENCE, SAME, Comparison
@@ -37,10 +38,35 @@ HEADS = {
     "first": "cut: the first fragment",
     "fragment": "cut: each further one",
 }
-SEEN_SURE = (
-    0.02  # tolerated relative difference of counted and computed fragments: they are not of the same moment
-)
+# Tolerated relative difference of counted and computed fragments, which are not of the same moment.
+SEEN_SURE = 0.02
 OFFLOADS = ("tx-udp-segmentation", "generic-receive-offload", "rx-gro-list", "rx-udp-gro-forwarding")
+
+
+class PacketSize:
+    """The findings of a run or sweep with these rows and profiles. Each method shows one section."""
+
+    def __init__(self, rows: pd.DataFrame, profiles: pd.DataFrame) -> None:
+        self.rows, self.profiles = rows, profiles
+        self.every = cost_model.curves(rows)
+        self.curves = cost_model.distinct(self.every)
+
+    def speeds(self) -> None:
+        """Show how datagrams travelled, and the throughput of each size."""
+        show(transport(self.rows), figures.rates(self.rows))
+
+    def costs(self) -> None:
+        """Show what a datagram costs: the fits as a table and in a figure."""
+        show(same_costs(self.every), table(self.curves), figures.fitted(self.rows, self.curves))
+
+    def differences(self) -> None:
+        """Show in which part of the cost the datapaths differ, and the throughput against the baseline."""
+        show(differences(self.curves), figures.forest(verdicts.verdicts(self.rows)))
+
+    def functions(self) -> None:
+        """Show how long kernel functions take, and what the report claims about that."""
+        times = function_time_claim.times(self.profiles)
+        show(functions(self.profiles), figures.timed(times) if len(times) else None)
 
 
 def transport(rows: pd.DataFrame) -> list[str]:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from labkit.analysis import load
+from labkit.analysis import figures, load
+from labkit.analysis.displays import show
 from labkit.analysis.findings.packet_size import interval
 from labkit.analysis.packet_cost import mirror_tax
 from labkit.analysis.packet_cost.mirror_tax import COSTS, Tax
@@ -29,6 +30,35 @@ THESIS_UPLINK = (
 )  # fmt: skip
 THESIS_S = 60
 TUNNELS = ("gre", "erspan", "vxlan")
+
+
+class VirtualTap:
+    """The findings of a run or sweep with these rows. Each method shows one section."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.rows = rows
+
+    def tax(self) -> None:
+        """Show the cost of a packet and of a copy for each load and switch."""
+        taxes = mirror_tax.taxes(self.rows)
+        show(table(taxes), figures.mirror_tax(self.rows, taxes))
+
+    def thesis(self) -> None:
+        """Show the throughput that the thesis measured with mirrors."""
+        show(thesis_count())
+
+    def copies(self) -> None:
+        """Show whether mirrors made all copies."""
+        show(copies(self.rows))
+
+    def uplink(self) -> None:
+        """Show what a mirror does to a flow when its copies leave the host."""
+        result = uplink(self.rows)
+        if not len(result):
+            why = "set output=gre and loads such as udp:1472@5e7"
+            print(f"No load with a rate was mirrored through a tunnel: {why}.")
+            return
+        show(result, figures.uplink(self.rows, result, thesis_uplink()))
 
 
 def where(tax_key: load.Key, among: Sequence[load.Key]) -> str:

@@ -16,7 +16,8 @@ from labkit.analysis.flame.folded_stacks import read, text
 from labkit.analysis.flame.function_table import sentence, shown
 from labkit.analysis.flame.packet_calls import PacketCalls, packets, packets_compared
 from labkit.analysis.flame.packets_side_by_side import side_by_side
-from labkit.analysis.flame.profile import PER, Arm, Round, process_pattern
+from labkit.analysis.flame.profile import Arm, Round, process_pattern
+from labkit.analysis.protocols import PER
 
 __all__ = [
     "MIME",

@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks, processes
 from labkit.analysis.flame import profile as arms
 from labkit.analysis.flame.frame_tree import Ints, Tree, build_tree
-from labkit.analysis.flame.profile import Arm, CostUnit
+from labkit.analysis.flame.profile import Arm
 from labkit.analysis.flame.significance import Bools, Spread, compared
+from labkit.analysis.protocols import CostUnit
 
 REST, TOTAL = "everything else", "total"
 ROWS = 12
@@ -130,7 +132,7 @@ def difference(left: Arm, right: Arm, control: Arm | None = None, per: str = "pa
     of PER. Raises BadInput if an arm has no rounds, or if the work of a round is unknown.
     """
     there = [arm for arm in (left, right, control) if arm is not None]
-    of = arms.cost_unit(per)
+    of = protocols.cost_unit(per)
     for arm in there:
         arms.each(arm, of)
     tree = build_tree([each.stacks for arm in there for each in arm.rounds])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from labkit.analysis import theme
+from labkit.analysis import protocols, theme
 from labkit.analysis.flame import folded_stacks, notes, still_picture
 from labkit.analysis.flame import profile as arms
 from labkit.analysis.flame.difference import Difference, kinds
@@ -104,7 +104,7 @@ def graph(arm: Arm, per: str | None = None) -> Flame:
     are all samples.
     """
     tree = arm.tree()
-    of = arms.cost_unit(per) if per else None
+    of = protocols.cost_unit(per) if per else None
     unit_s = of.unit_s if of else 1.0
 
     def values(samples: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

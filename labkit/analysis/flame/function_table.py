@@ -49,13 +49,13 @@ def sentence(difference: Difference) -> str:
     table = difference.functions()
     whole, named = table.iloc[-1], table.iloc[:-2]
     left, right, per = difference.left.name, difference.right.name, difference.per.words
-    sides = f"{_say(whole['left_s'])} → {_say(whole['right_s'])}"
+    sides = f"{seconds(whole['left_s'])} → {seconds(whole['right_s'])}"
     if pd.isna(whole["p"]):
         return f"no evidence about {right} against {left}: a single round has no spread; measured {sides} per {per}"
     outstanding = named[named["stands_out"]]
     if not whole["stands_out"]:
         result = f"no evidence that {right} takes more or less CPU per {per} than {left}"
-        result += f": {sides}, difference {_by(whole)}"
+        result += f": {sides}, difference {_by(whole)}{_again(difference)}"
         return result + (
             f"; but the single functions {_names(outstanding)} differ"
             if len(outstanding)
@@ -71,6 +71,18 @@ def sentence(difference: Difference) -> str:
     )
 
 
+def _again(difference: Difference) -> str:
+    """Return by how much the left arm differs from itself, if its total would stand out without that."""
+    whole = difference.judge(difference.tree.total[:1])
+    if whole.control is None or not whole.spread.stands_out[0]:
+        return ""
+    middle, half = float(whole.control.difference[0]), float(whole.control.half[0])
+    return (
+        f", but {difference.left.name} measured again differs from itself by {seconds(middle)}"
+        f" [{seconds(middle - half)}, {seconds(middle + half)}]"
+    )
+
+
 def _with_callees(difference: Difference) -> str:
     """Return the function that differs most with its callees, or an empty text if it does not stand out."""
     first = difference.functions(1, inclusive=True).iloc[0]
@@ -80,16 +92,22 @@ def _with_callees(difference: Difference) -> str:
     return f"; {first['function']} with its callees takes {_by(first)} {word}"
 
 
-def _say(seconds: float) -> str:
-    return units.si(float(seconds), "s")
+def seconds(value: float) -> str:
+    """Return a time in words, with an SI prefix."""
+    return units.si(float(value), "s")
+
+
+def size(difference_s: float, low_s: float, high_s: float, certain: bool) -> str:
+    """Return a difference with its interval in words, without its sign if it is certain."""
+    if certain:
+        low_s, high_s = sorted((abs(low_s), abs(high_s)))
+        difference_s = abs(difference_s)
+    return f"{seconds(difference_s)} [{seconds(low_s)}, {seconds(high_s)}]"
 
 
 def _by(whole: pd.Series) -> str:
-    ends = [whole[f"difference_{end}_s"] for end in ("low", "high")]
-    if whole["stands_out"]:
-        ends = sorted(map(abs, ends))
-        return f"{_say(abs(whole['difference_s']))} [{_say(ends[0])}, {_say(ends[1])}]"
-    return f"{_say(whole['difference_s'])} [{_say(ends[0])}, {_say(ends[1])}]"
+    low_s, high_s = whole["difference_low_s"], whole["difference_high_s"]
+    return size(whole["difference_s"], low_s, high_s, bool(whole["stands_out"]))
 
 
 def _names(table: pd.DataFrame) -> str:

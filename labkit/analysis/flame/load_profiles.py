@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.difference import Difference, difference
 from labkit.analysis.flame.frame_tree import IDLE
@@ -21,8 +22,6 @@ COUNTER = "cycles"  # perf_record's event if the CPU has this counter
 # Matches all processes but "elsewhere", the name of those outside the experiment
 # (labkit.measure.observers.perf.fold_stacks).
 WITHIN = r"(?!elsewhere$).*"
-# Offloads determine the size of a TCP segment, and a ping has a reply, so each protocol has its own unit of work.
-USUAL = {"udp": "packet", "tcp": "gigabyte"}
 
 
 def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
@@ -41,18 +40,13 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
     return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in report}))).only(processes)
 
 
-def usual(protocol: str) -> str:
-    """Return the unit of work of a protocol, a key of PER."""
-    return USUAL.get(protocol, "cpu_second")
-
-
 def compared(named: Iterable[tuple[str, pd.DataFrame]], protocol: str, processes: str = WITHIN) -> Difference:
     """Compare the profiles of the left arm, the right arm, and perhaps the left arm measured again.
 
     named: the name of each and its rows of one point. Raises BadInput as `arm` and `difference` do.
     """
     left, right, *control = (arm(rows, name, processes) for name, rows in named)
-    return difference(left, right, control[0] if control else None, usual(protocol))
+    return difference(left, right, control[0] if control else None, protocols.find(protocol).work)
 
 
 def why_not(rows: pd.DataFrame) -> str:
@@ -99,6 +93,6 @@ def work(row: Mapping[Any, Any] | pd.Series, report: Mapping[str, Any], of: str 
     """
     done = _known(row.get(of)) or math.nan
     window_s, longer_s = (_known(one.get("window_s")) for one in (row, report))
-    if row.get("protocol") == "ping" or not window_s or not longer_s:
+    if row.get("protocol") in protocols.TIMED or not window_s or not longer_s:
         return done
     return done * longer_s / window_s

@@ -22,9 +22,8 @@ TURNS_ON = re.compile(
     r"|irqentry_exit_to_user_mode|exit_to_user_mode_loop|syscall_exit_to_user_mode|net_rx_action|process_backlog"
 )
 CLOCKS = ("cpu-clock", "task-clock")  # events without a non-maskable interrupt
-COVERED = (
-    0.1  # the tolerated relative difference between the samples' time and the CPU time that the kernel counts
-)
+# The tolerated relative difference between the samples' time and the CPU time that the kernel counts.
+COVERED = 0.1
 
 
 def distorted(tree: Tree, event: str) -> list[int]:

@@ -13,6 +13,7 @@ import numpy as np
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import Tree, build_tree
 from labkit.analysis.flame.significance import Floats
+from labkit.analysis.protocols import CostUnit
 from labkit.common import units
 from labkit.common.errors import BadInput
 
@@ -91,36 +92,6 @@ class Arm:
             for stack, count in each.stacks.items():
                 result[stack] = result.get(stack, 0) + count
         return result
-
-
-@dataclass(frozen=True)
-class CostUnit:
-    """A unit of work that costs are relative to, and the unit in which they are shown.
-
-    words: its description. work: the field of a Round that has the work. one: how much of that field is one unit. unit,
-    unit_s: the unit of time of a shown cost, and its size in seconds.
-    """
-
-    words: str
-    work: str
-    one: float
-    unit: str
-    unit_s: float
-
-
-# A TCP segment has no fixed size, so TCP costs are per byte, not per packet.
-PER = {
-    "packet": CostUnit("packet that arrived", "received_count", 1, "ns", 1e-9),
-    "gigabyte": CostUnit("gigabyte that arrived", "received_bytes", 1e9, "ms", 1e-3),
-    "cpu_second": CostUnit("second of busy CPU", "cpu_s", 1, "ms", 1e-3),
-}
-
-
-def cost_unit(word: str) -> CostUnit:
-    """Return the unit of work with this key of PER. Raises BadInput for an unknown one."""
-    if word not in PER:
-        raise BadInput(f"there is no cost per {word}: choose {' or '.join(PER)}")
-    return PER[word]
 
 
 def each(arm: Arm, of: CostUnit) -> Floats:

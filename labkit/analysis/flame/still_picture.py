@@ -5,12 +5,8 @@ from __future__ import annotations
 import html
 from typing import Any
 
-WIDTH, ROW, TEXT, LEAST = (
-    900,
-    17,
-    6.5,
-    1.0,
-)  # in pixels: image width, row height, letter width, narrowest frame
+# In pixels: image width, row height, letter width, narrowest frame.
+WIDTH, ROW, TEXT, LEAST = 900, 17, 6.5, 1.0
 
 
 def svg(data: dict[str, Any]) -> str:

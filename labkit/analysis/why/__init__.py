@@ -17,7 +17,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from nbformat import from_dict
 
-from labkit.analysis import figures, flame, report
+from labkit.analysis import figures, flame, load, report
 from labkit.analysis.flame import load_profiles, speedscope
 from labkit.analysis.report.notebook_cells import PLOTLY
 from labkit.analysis.why import (
@@ -26,14 +26,14 @@ from labkit.analysis.why import (
     selection,
     verdict,
 )
-from labkit.analysis.why.arms import each_arm
-from labkit.analysis.why.conclusion import Candidate, Conclusion
+from labkit.analysis.why.candidates import Candidate
+from labkit.analysis.why.conclusion import Conclusion
 from labkit.analysis.why.sections import parts
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
-__all__ = ["Explanation", "each_arm", "explain", "page"]
+__all__ = ["Explanation", "each_arm", "explain"]
 
 Cell = dict[str, Any]
 
@@ -151,21 +151,26 @@ def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN)
     )
 
 
-def page(
-    left: str,
-    right: str | None,
-    out: Path | None = None,
-    processes: str = load_profiles.WITHIN,
-    export: Path | None = None,
-) -> tuple[Path, list[str]]:
-    """Write the page of `explain`, and return its path and the findings as sentences.
+def each_arm(folder: Path) -> list[str]:
+    """Return one sentence per variant and point: the conclusion about the variant against the run's baseline.
 
-    out: the page's path; None means why.html in left's folder. export: a folder for the stacks of each side, as folded
-    stacks (.folded) and for speedscope.
+    If nothing was profiled, return a sentence that says how to profile the run.
     """
-    explained = explain(left, right, processes)
-    path, result = explained.write(out), explained.sentences()
-    return path, result + ([explained.export(export)] if export is not None else [])
+    profiles = load.profiles(folder)
+    if profiles.empty:
+        return ["No profiles were taken. With observe=perf_record,counters this section explains each price."]
+    baselines = list(profiles.loc[profiles["role"].eq("baseline"), "arm"].unique())
+    lines = []
+    for arm in profiles.loc[profiles["role"].eq("variant"), "arm"].unique() if baselines else ():
+        try:
+            both = selection.select_sides(f"{folder}:{baselines[0]}", str(arm))
+            for point in selection.points(both):
+                lines.append(
+                    f"**{arm}** ({point.words}): {conclusion.conclude(point, load_profiles.WITHIN).sentence}."
+                )
+        except BadInput as error:
+            lines.append(f"**{arm}**: {error}.")
+    return lines
 
 
 def _candidate(one: Candidate) -> dict[str, Any]:
@@ -235,7 +240,9 @@ def _cells(
         yield _prose(heading, f"{_plain(why_not)}.")
     else:
         doubts = point.doubts(load_profiles.OBSERVER)
-        yield _prose(heading, _plain(" ".join([f"{flame.sentence(difference)}.", *doubts])))
+        yield _prose(
+            heading, _plain(" ".join([re.sub("^no ", "No ", f"{flame.sentence(difference)}."), *doubts]))
+        )
         yield _shown(flame.drawn(difference))
         yield _shown(figures.functions(difference.functions()))
         yield _prose("### By function: self time", "The rows above the total add up to it.")

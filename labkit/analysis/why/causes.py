@@ -58,6 +58,12 @@ class Cause:
         """Return the name of the code path in terms of the field, or else the name of the function."""
         return self.path.name if self.path is not None else self.function
 
+    @property
+    def size(self) -> Estimate:
+        """Return the seconds per unit that arrived with their interval."""
+        half = (self.high_s - self.low_s) / 2
+        return Estimate(self.left_s, self.right_s, self.difference_s, half, self.p)
+
 
 @dataclass(frozen=True)
 class Frames:

@@ -58,10 +58,9 @@ def work(of: Conclusion) -> Table:
     if of.split is None:
         return title, "Not known: there are no profiles of both sides.", None
     split = of.split
+    sent = [f"{units.digits(count)} sent" for count in (split.spent.left, split.spent.right)]
     lines = {
-        "packets that were lost": _line(
-            split, split.loss.estimate, *(f"{sent:.3g} sent" for sent in (split.spent.left, split.spent.right))
-        ),
+        "packets that were lost": _line(split, split.loss.estimate, *sent),
         **{part.name: _line(split, part.estimate, *_costs(split, part.left_s, part.right_s)) for part in split.stages},
         "in all": _line(split, split.total, *_costs(split, split.total.left, split.total.right)),
     }  # fmt: skip
@@ -90,7 +89,7 @@ def switch(of: Conclusion) -> Table:
 
 
 def _costs(split: Split, *values: float) -> list[str]:
-    return [f"{value / split.unit.unit_s:,.3g} {split.unit.unit}" for value in values]
+    return [f"{units.digits(value / split.unit.unit_s)} {split.unit.unit}" for value in values]
 
 
 def _line(split: Split, size: Estimate, left: str, right: str) -> dict[str, str]:

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from labkit.analysis import stats
-from labkit.analysis.flame.load_profiles import observed, usual
-from labkit.analysis.flame.profile import PER, CostUnit
+from labkit.analysis import protocols, stats
+from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.flame.significance import compared
+from labkit.analysis.protocols import PER, CostUnit
 from labkit.analysis.why import event_ratios
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import units
@@ -41,7 +41,7 @@ def kernel(point: ProfiledPoint) -> Iterator[Table]:
 
 def work_unit(point: ProfiledPoint) -> CostUnit:
     """Return the unit of work for the costs of this protocol, the same as in the tables of functions."""
-    return PER[usual(point.protocol)]
+    return protocols.find(point.protocol).unit
 
 
 def _units(point: ProfiledPoint) -> tuple[float, str]:
@@ -409,6 +409,6 @@ def overhead(point: ProfiledPoint) -> Table:
         return "What the observers cost", "Not known.", None
     return (
         "What the observers cost",
-        f"{'Rate of pings' if point.protocol == 'ping' else 'Throughput'} with the observer, relative to that without.",
+        f"{protocols.find(point.protocol).speed.capitalize()} with the observer, relative to that without.",
         pd.DataFrame(result).T.fillna("–"),
     )

@@ -11,8 +11,8 @@ import plotly.graph_objects as go
 
 from labkit.analysis import figures
 from labkit.analysis.flame.load_profiles import observed, work
-from labkit.analysis.flame.profile import CostUnit
 from labkit.analysis.flame.significance import compared
+from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why.counter_tables import LEFT_OUT, NOT, has_known_work, number_texts, work_unit
 from labkit.analysis.why.selection import ProfiledPoint
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from labkit.analysis import protocols
 from labkit.analysis.flame.significance import half_interval
 from labkit.analysis.why.counter_tables import NOT, Table, in_guests, observed_by, without_pair_number
 from labkit.analysis.why.selection import ProfiledPoint
@@ -44,7 +45,7 @@ def table(point: ProfiledPoint) -> Table:
         words += " Fragments and encapsulating frames are listed separately, as shares of the frames that were sent."
     if any(place.startswith(COPIES) for place in places):
         words += " Copies of mirrors are shares of the copies that the mirrors should have made."
-    if point.protocol == "udp" and "frames" in units.values():
+    if protocols.find(point.protocol).work == "packet" and "frames" in units.values():
         words += " Losses at sockets are not included."
     return title, words + in_guests(seen), shown
 

@@ -20,10 +20,10 @@ from labkit.analysis.why import (
     function_time_table,
     kprobe_table,
     loss_table,
-    packets,
 )
 from labkit.analysis.why.counter_tables import Table
 from labkit.analysis.why.selection import ProfiledPoint
+from labkit.common.errors import BadInput
 
 Piece: TypeAlias = str | pd.DataFrame | go.Figure | flame.Flame
 Part: TypeAlias = tuple[str, list[Piece]]  # title, pieces
@@ -31,10 +31,14 @@ Part: TypeAlias = tuple[str, list[Piece]]  # title, pieces
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page: its observers, and a function that makes its parts for a point."""
+    """A section of the page: its observers, and a function that makes its parts for a point.
+
+    slows: whether its observers slow the traffic, so that the throughput beside them says nothing.
+    """
 
     observers: tuple[str, ...]
     parts: Callable[[ProfiledPoint], Iterable[Part]]
+    slows: bool = True
 
 
 def _tables(make: Callable[[ProfiledPoint], Iterable[Table]]) -> Callable[[ProfiledPoint], Iterator[Part]]:
@@ -48,22 +52,36 @@ def _tables(make: Callable[[ProfiledPoint], Iterable[Table]]) -> Callable[[Profi
     return parts
 
 
+def _packets(point: ProfiledPoint) -> Iterator[Piece]:
+    """Yield the calls of one packet on both sides, on the same time scale, or only text if a side was not traced."""
+    try:
+        both = [flame.packets(rows, name) for name, rows in list(point.named_sides())[:2]]
+    except BadInput as error:
+        yield f"{error}."
+        return
+    if doubts := point.doubts(flame.packet_calls.OBSERVER):
+        yield " ".join(doubts)
+    yield from flame.side_by_side(both)
+
+
 SECTIONS = (
-    Section((load_profiles.OBSERVER,), lambda _point: ()),  # the page begins with its flame graphs
-    Section(("perf_stat",), _tables(counter_tables.events)),
-    Section(("counters",), _tables(counter_tables.kernel)),
+    # The page begins with the flame graphs of perf_record.
+    Section((load_profiles.OBSERVER,), lambda _point: (), slows=False),
+    Section(("perf_stat",), _tables(counter_tables.events), slows=False),
+    Section(("counters",), _tables(counter_tables.kernel), slows=False),
     Section(("switch",), _tables(counter_tables.switch)),
     Section(("kprobe",), _tables(kprobe_table.tables)),
-    Section(("counters",), _tables(lambda point: [loss_table.table(point)])),
+    Section(("counters",), _tables(lambda point: [loss_table.table(point)]), slows=False),
     Section(
         (function_time_table.OBSERVER, "guest_function_times"),
         lambda point: [(function_time_table.TITLE, list(function_time_table.pieces(point)))],
     ),
     Section(
         (flame.packet_calls.OBSERVER,),
-        lambda point: [(packets.TITLE, list(packets.pieces(point)))],
+        lambda point: [("The calls of one packet", list(_packets(point)))],
     ),
 )
+QUIET = frozenset(name for section in SECTIONS if not section.slows for name in section.observers)
 
 
 def parts(point: ProfiledPoint) -> Iterator[Part]:

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
-from labkit.analysis.flame.load_profiles import usual
 from labkit.analysis.flame.processes import READER
-from labkit.analysis.flame.profile import PER
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import OUTSIDE, SOFTIRQ, Between, Estimate, Round, estimate
 
@@ -143,7 +142,7 @@ def _copies(point: ProfiledPoint, side: int) -> float:
     if rows is None or "copies_count" not in rows:
         return math.nan
     ok = rows[rows["status"].eq("ok")]
-    unit = PER[usual(point.protocol)]
+    unit = protocols.find(point.protocol).unit
     if unit.work not in ok or not ok[unit.work].sum() > 0:
         return math.nan
     return float(ok["copies_count"].fillna(0).sum() / ok[unit.work].sum() * unit.one)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import compare_runs, load, stats, verdicts
+from labkit.analysis import compare_runs, load, protocols, stats, verdicts
 from labkit.analysis.why import selection
 from labkit.analysis.why.selection import ProfiledArm, Sides
 from labkit.common.errors import BadInput
@@ -27,12 +27,6 @@ SIZES = (
     "The ratio counts datagrams, not bits, because their sizes differ between the sides. Costs are those of a datagram"
     " that arrived (called a packet below), whatever its size."
 )
-COUNT = "throughput_pps"
-WORDS = {
-    "throughput_bps": "throughput",
-    COUNT: "datagrams a second",
-    "latency_p50_s": "median round-trip time",
-}
 
 
 def sentences(parameters: Sides) -> tuple[list[str], list[str]]:
@@ -42,7 +36,8 @@ def sentences(parameters: Sides) -> tuple[list[str], list[str]]:
     if not (apart := selection.differing(parameters)):
         result = list(_of_arms(left, right))
         return result, [] if result else [NOTHING if one_run else TWO_RUNS.format("arms")]
-    resized = "length_bytes" in apart and bool(left.rows["protocol"].eq("udp").any())
+    in_packets = any(protocols.find(name).work == "packet" for name in left.rows["protocol"].unique())
+    resized = "length_bytes" in apart and in_packets
     result = list(_of_points(parameters, resized)) if one_run else []
     notes = [NO_CONTROL if one_run else TWO_RUNS.format("points"), *[SIZES] * resized]
     return result, notes + ([CONTROL.format(control.name)] if control and len(control.profiles) else [])
@@ -78,9 +73,10 @@ def _of_points(parameters: Sides, resized: bool) -> Iterator[str]:
         if key not in both[1]:
             continue
         one, other = both[0][key], both[1][key]
-        protocol = str(one["protocol"].iloc[0])
-        metric = COUNT if resized and protocol == "udp" else load.METRIC[protocol][0]
-        about = f"{WORDS[metric]} of {names[1]} to that of {names[0]}"
+        protocol = protocols.find(str(one["protocol"].iloc[0]))
+        metric = protocol.work_metric if resized else protocol.metric
+        words = f"{protocol.packet}s a second" if metric == protocols.PACKET_RATE else protocol.average
+        about = f"{words} of {names[1]} to that of {names[0]}"
         yield f"{selection.words(parameters, key)}: {about}: {_ratio(one, other, metric)}"
 
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
-from labkit.analysis.flame.load_profiles import OBSERVER, WITHIN, arm, observed, usual
-from labkit.analysis.flame.profile import PER, CostUnit
+from labkit.analysis.flame.load_profiles import OBSERVER, WITHIN, arm, observed
 from labkit.analysis.flame.significance import Floats
+from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why.counter_tables import without_pair_number
 from labkit.analysis.why.selection import ProfiledPoint
 
@@ -99,7 +100,7 @@ def rounds(point: ProfiledPoint, side: int, processes: str = WITHIN) -> list[Rou
     """Return the profiled rounds of a side. Raises BadInput if there is none."""
     named_sides = list(point.named_sides())
     name, rows = named_sides[side]
-    unit = PER[usual(point.protocol)]
+    unit = protocols.find(point.protocol).unit
     own = rows[rows["observer"].eq(OBSERVER) & rows["status"].eq("ok") & rows["artefact"].notna()]
     profile = arm(rows, name, ".*")
     if processes != WITHIN:
@@ -148,7 +149,12 @@ def _passed(row: pd.Series, before: float) -> dict[str, float]:
     """
     sent, lost = row.get("sent_count"), row.get("lost_count")
     whole = dict.fromkeys(STAGES, 1.0)
-    if row["protocol"] != "udp" or pd.isna(sent) or pd.isna(lost) or not 0 <= lost < sent:
+    if (
+        protocols.find(row["protocol"]).work != "packet"
+        or pd.isna(sent)
+        or pd.isna(lost)
+        or not 0 <= lost < sent
+    ):
         return whole
     spent = float(sent / (sent - lost))
     return whole | {SEND: spent, RECEIVE: 1 + (spent - 1) * (1 - before), REST: spent}
@@ -157,7 +163,7 @@ def _passed(row: pd.Series, before: float) -> dict[str, float]:
 def lost(row: pd.Series) -> float:
     """Return the share of sent packets that did not arrive, or NaN if unknown."""
     sent, missing = row.get("sent_count"), row.get("lost_count")
-    if row["protocol"] != "udp" or pd.isna(sent) or pd.isna(missing) or not sent:
+    if protocols.find(row["protocol"]).work != "packet" or pd.isna(sent) or pd.isna(missing) or not sent:
         return math.nan
     return float(missing / sent)
 

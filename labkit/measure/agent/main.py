@@ -49,7 +49,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     peer = experiments.Peer(_ask_peer) if request.get("peer") else None
     given = (request["experiment"], folder, request["seed"], report, request.get("machine_netns"), peer)
     again = frozenset(request.get("again", ()))
-    run_context = experiments.RunContext(*given, trex_fd=request.get("trex_fd"), again=again)
+    run_context = experiments.RunContext(*given, companion_fd=request.get("companion_fd"), again=again)
     if "finished" in request:
         temporary_files.prepare(folder, request["finished"])
     parameters.check_programs()

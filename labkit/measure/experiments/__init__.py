@@ -1,6 +1,6 @@
 """The experiments, one module each. To add an experiment, add its line to `registry.OWN`."""
 
-from labkit.measure.experiments.change_kind import Files
+from labkit.measure.experiments.change_kinds.base import Files
 from labkit.measure.experiments.changes import SOURCES as CHANGE_SOURCES
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.changes import parse as parse_changes

@@ -20,8 +20,9 @@ import msgspec
 
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.measure.endpoints import Endpoint
-from labkit.measure.experiments import change_kind, change_kinds
-from labkit.measure.experiments.change_kind import Files, Place
+from labkit.measure.experiments.change_kinds import base, registry
+from labkit.measure.experiments.change_kinds.base import Files, Place
+from labkit.measure.experiments.change_kinds.interface import OFFLOAD_NAMES
 from labkit.measure.topologies import Topology
 from labkit.system import machine, netlink
 from labkit.system.machine import sysctl_journal
@@ -72,7 +73,7 @@ class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {
             name: value
             for one in self.steps
-            if isinstance(change_kinds.find(one.kind), change_kinds.Parameter)
+            if isinstance(registry.find(one.kind), registry.Parameter)
             for name, value in one.options.items()
         }
 
@@ -128,7 +129,7 @@ def _from_function(function: Callable[[Topology], object]) -> Change:
         raise BadInput(f"change={name}: the source of this function is not known") from None
     if not source.startswith("def "):
         raise BadInput(f"change={name}: a plain function is needed, def NAME(topology)")
-    digest = change_kind.digest(source.encode())
+    digest = base.digest(source.encode())
     SOURCES[digest] = source
     return Change(name, (Step("function", "", {"name": name, "digest": digest}),))
 
@@ -210,7 +211,7 @@ def _steps(name: str, item: Mapping[Any, Any], files: Files) -> tuple[Step, ...]
 
 
 def _options(kind: str, value: Any, files: Files) -> dict[str, Any]:
-    result = change_kinds.find(kind)
+    result = registry.find(kind)
     if isinstance(value, Mapping):
         return result.of_mapping({str(name): _word(one) for name, one in value.items()}, files)
     return result.of_text(str(_word(value)), files)
@@ -227,7 +228,7 @@ def _check(change: Change) -> None:
     if not change.steps or len(change.steps) > MOST_STEPS:
         raise BadInput(f"change {change.name} has {len(change.steps)} steps: 1 to {MOST_STEPS} are allowed")
     for step in change.steps:
-        kind = change_kinds.find(step.kind)
+        kind = registry.find(step.kind)
         try:
             if kind.placed:
                 check_place(step.at)
@@ -260,7 +261,7 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
                 )
             result["machine", "machine_sysctl", name, was, now] += 1
     for step in change.steps:
-        kind = change_kinds.find(step.kind)
+        kind = registry.find(step.kind)
         if step.kind == "function":
             old = _settings(topology)
             new = _call(step.options, topology)
@@ -284,7 +285,7 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
             kind.apply(place, step.options)
             after = kind.state(place, step.options)
             kind.verify(after, step.options, place)
-            requested = {change_kinds.OFFLOAD_NAMES.get(name, name) for name in step.options}
+            requested = {OFFLOAD_NAMES.get(name, name) for name in step.options}
             effects = [
                 (place.role, step.kind, name, before.get(name, "none"), after.get(name, "none"))
                 # What was requested comes first, because `why` names the first effect; the rest follows from it.

@@ -20,7 +20,7 @@ class RunContext:
 
     `experiment`: its name; `folder`: of the run; `seed`: of all random orders; `machine`: the columns of
     `machine.describe`; `machine_netns`: a file descriptor of the machine's network namespace (None without privilege);
-    `trex_fd`: the connection to TRex's client, of an experiment that uses a server outside;
+    `companion_fd`: the connection to the program that `Parameters.companion` names;
     `peer`: the other one of two hosts; `again`: points that are measured again because some of their rows failed.
     """
 
@@ -30,7 +30,7 @@ class RunContext:
     machine: dict[str, Any]
     machine_netns: int | None = None
     peer: Peer | None = None
-    trex_fd: int | None = None
+    companion_fd: int | None = None
     again: frozenset[str] = frozenset()
 
     def done(self) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
@@ -66,6 +66,9 @@ HELP = {
     "seed": "seed of every random order; none: chosen at random and recorded",
 }
 
+PLACEMENTS = ("balanced", "scheduler")
+NODES = ("one", "two")
+
 if TYPE_CHECKING:
     ObservedParameters = Parameters
 else:
@@ -93,6 +96,17 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     """Parameters of the experiment, with those of all observers; HELP says what each is."""
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"change": changes.parse, "topology": _topologies}
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
+        "where": ("here", "vm:debian", "ssh:"),
+        "topology": topologies.TABLE,
+        "endpoint": topologies.ENDPOINTS,
+        "generator": registry.GENERATORS,
+        "protocol": registry.PROTOCOLS,
+        "family": ("4", "6"),
+        "observe": observing.NAMES,
+        "placement": PLACEMENTS,
+        "nodes": NODES,
+    }
 
     where: str = "here"
     topology: tuple[str | Network, ...] = ("veth_bridge",)
@@ -172,7 +186,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         within("slices", self.slices, 0, 1000)
         within("whole_runs", self.whole_runs, 0, self.rounds, "it counts rounds")
         within("half_width", self.half_width, 0, 1)
-        one_of("placement", self.placement, ("balanced", "scheduler"))
+        one_of("placement", self.placement, PLACEMENTS)
         within("seed", self.seed, 0, 2**31 - 1)
         within("mss_bytes", self.mss_bytes, 88, 65495)
         within("link_rate_bps", self.link_rate_bps, 1e5, 1e11)
@@ -207,7 +221,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             self._check_guests()
         elif self.guest is not None:
             raise BadInput(f"guest={self.guest} needs guests: add endpoint=guest, or leave guest out")
-        one_of("nodes", self.nodes, ("one", "two"))
+        one_of("nodes", self.nodes, NODES)
         if self.nodes == "two" and self.endpoint != ("namespace",):
             raise BadInput("nodes=two runs programs in namespaces only: leave endpoint out")
 

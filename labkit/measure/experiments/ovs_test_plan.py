@@ -6,8 +6,8 @@ experiment `throughput`. The VMs of the plan are namespaces or containers here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 from labkit.common import schema
 from labkit.common.errors import BadInput
@@ -42,6 +42,14 @@ HELP = {
 
 class OvsTestPlan(Throughput, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `throughput`, and the plan's; HELP says what each is."""
+
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
+        "topology": NAMES,
+        "case": CASES,
+        "rules": KINDS,
+        "tunnel": PLAN_TUNNELS,
+        "frame_bytes": SIZES,
+    }
 
     topology: tuple[str, ...] = ("ovs_netdev",)
     case: tuple[str, ...] = CASES

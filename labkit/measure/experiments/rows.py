@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import platform
 import random
-import time
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.common import schema
+from labkit.common import run_folder, schema
 from labkit.measure.experiments import consistency
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import RunContext
@@ -112,4 +111,4 @@ def order(run_context: RunContext, pairs: int, number: int, labels: list[str]) -
 
 def now() -> dict[str, Any]:
     """Return the columns load1 (the machine's load average) and time (UTC)."""
-    return {"load1": machine.load1(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    return {"load1": machine.load1(), "time": run_folder.now()}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
@@ -63,6 +63,14 @@ HELP = {
 
 class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, the mirrors, and the loads; HELP says what each is."""
+
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
+        "topology": NAMES,
+        "readers": READERS,
+        "output": OUTPUTS,
+        "cores": CORES,
+        "loads": LOADS,
+    }
 
     topology: tuple[str, ...] = ("ovs_netdev",)
     mirrors: tuple[int, ...] = (0, 1, 2, 4, 8)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import Failed
-from labkit.measure.traffic.trex.client import companion as trex_client
+from labkit.measure.traffic import registry as generators
 from labkit.system import machine, process
 from labkit.system.machine import tracing_guard
 
@@ -56,7 +56,8 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
 
     The request also has what the process cannot see from its namespaces: many sysctls of the machine (net.core.*), and
     a file descriptor of the machine's network namespace (None without privilege), through which it reaches NICs of the
-    machine. A process that traces gets a guard, and one that uses a TRex server gets TRex's client, which outlives it.
+    machine. A process that traces gets a guard. One whose request names a generator's companion gets that: a program
+    that outlives it (`Generator.companion`).
     """
     with ExitStack() as stack:
         report: dict[str, Any] = {}
@@ -69,16 +70,17 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
         if request.get("traces") or request.get("changes_machine"):
             watcher = stack.enter_context(tracing_guard.start_guard())
             pass_fds.append(watcher.fileno())
-        if request.get("trex"):
-            companion = stack.enter_context(trex_client())
+        companion: process.Companion | None = None
+        if request.get("companion"):
+            companion = stack.enter_context(generators.find(request["companion"]).companion())
             pass_fds.append(companion.fileno())
-            report["trex_fd"] = companion.fileno()
+            report["companion_fd"] = companion.fileno()
         argv = [*prefix(), *process.python("-m", "labkit.measure.agent.main")]
         talk = process.Conversation(argv, None, pass_fds)
         stack.callback(talk.end)
         if watcher:
             watcher.release()
-        if request.get("trex"):
+        if companion:
             companion.release()
         # While the process starts, collect the versions of programs.
         report |= {"machine": machine.describe(), "details": machine.details()}

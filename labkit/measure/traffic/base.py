@@ -96,6 +96,13 @@ class Generator(abc.ABC):
     def version(self) -> str:
         """Return the version of the program. Raises Unsupported if it is missing or too old."""
 
+    def companion(self) -> AbstractContextManager[process.Companion]:
+        """Start the program that a run needs outside its own namespaces and that outlives its process.
+
+        Raises NotImplementedError for a generator without one. Only a run whose parameters name it calls this.
+        """
+        raise NotImplementedError(f"the generator {self.name} has no companion")
+
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput, with one sentence, for parameters that this generator does not support."""
         can = self.capabilities

@@ -33,21 +33,24 @@ LEAST_FRAME, LARGEST_FRAME = (
     64,
     9018,
 )  # IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS
+LEAST_OF_FAMILY = {4: LEAST_FRAME, 6: ETHERNET_BYTES + 40 + 8 + FCS_BYTES}  # IPv6 has 40 bytes, UDP 8
 FLOWS_COUNT = 1_000_000
 START_S = 30.0  # to build the frames of a million flows
 PATIENCE_S = 5.0  # after a trial's planned end
 QUIET_S, DRAIN_S, STEP_S = 0.02, 1.0, 0.005  # after such a pause no more packets are expected
 
 
-def check_mix(mix: Mix, mtu_bytes: int) -> None:
-    """Raise BadInput for frames that do not fit such an interface, and for more flows than the varied fields
-    distinguish."""
+def check_mix(mix: Mix, mtu_bytes: int, family: int = 4) -> None:
+    """Raise BadInput for frames that do not fit such an interface or are too short for the headers, and for more flows
+    than the varied fields distinguish."""
+    least = LEAST_OF_FAMILY[family]
     most = mtu_bytes + ETHERNET_BYTES + FCS_BYTES
     for size in mix.frame_bytes:
-        if not LEAST_FRAME <= size <= min(LARGEST_FRAME, most):
+        if not least <= size <= min(LARGEST_FRAME, most):
+            headers = "" if least == LEAST_FRAME else f", with headers of IPv{family} and UDP {least}"
             raise BadInput(
-                f"a frame of {size} bytes is outside {LEAST_FRAME} to {min(LARGEST_FRAME, most)}: Ethernet frames have"
-                f" at least {LEAST_FRAME}, and mtu_bytes={mtu_bytes} allows {most} with header and FCS"
+                f"a frame of {size} bytes is outside {least} to {min(LARGEST_FRAME, most)}: Ethernet frames have"
+                f" at least {LEAST_FRAME}{headers}, and mtu_bytes={mtu_bytes} allows {most} with header and FCS"
             )
     if not 1 <= mix.flows <= FLOWS_COUNT:
         raise BadInput(f"flows={mix.flows} is outside 1 to {FLOWS_COUNT}")

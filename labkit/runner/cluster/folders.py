@@ -29,9 +29,8 @@ def attempt(root: Path) -> Iterator[Path]:
         with run_folder.write_errors(root):
             root.mkdir(parents=True, exist_ok=True)
             for left in [*_ended]:
-                shutil.rmtree(
-                    left, ignore_errors=True
-                )  # this process chose the name, so no other process has it
+                # This process chose the name, so no other process has it.
+                shutil.rmtree(left, ignore_errors=True)
                 _ended.discard(left)
             folder = stack.enter_context(safe_files.own_folder(root, f".fleet-{os.uname().nodename}-"))
             stack.callback(_ended.add, folder)
@@ -70,9 +69,8 @@ def place(packed: bytes, folder: Path, was: str) -> None:
         for name, content in _files(packed):
             run_folder.write(fresh / name, _moved(name, content, was, folder))
         if folder.exists():
-            folder.rename(
-                scratch / "old"
-            )  # if killed after this line, the point is missing and is measured again
+            # If killed after this line, the point is missing and is measured again.
+            folder.rename(scratch / "old")
         fresh.rename(folder)
 
 

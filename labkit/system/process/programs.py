@@ -269,9 +269,11 @@ def first(programs: Sequence[Running]) -> Running:
         poll.poll()
 
 
-def run(argv: Sequence[str], timeout_s: float = 10.0) -> Ended:
+def run(
+    argv: Sequence[str], timeout_s: float = 10.0, stdin: int | IO[bytes] | None = subprocess.DEVNULL
+) -> Ended:
     """Run a program to its end; kill it after `timeout_s`. Raises Unsupported if it is not installed."""
-    program = Running(argv)
+    program = Running(argv, stdin=stdin)
     try:
         return program.ended_within(timeout_s)
     except BaseException:

@@ -24,7 +24,7 @@ def search(pps: float | None, goal: float = 0.0, arm: str = "ovs", **more: Any) 
     return {
         **SENT, "arm": arm, "role": "baseline", "topology": arm, "status": "ok" if pps else "invalid",
         "method": "search", "throughput_pps": pps, "loss_goal_ratio": goal, "repeated_count": 5,
-        "trials_count": 50, **more,
+        "trials_count": 50, "exceed_ratio": 0.5, **more,
     }  # fmt: skip
 
 
@@ -80,10 +80,11 @@ def test_rate_intervals_over_searches() -> None:
 def test_sentences() -> None:
     lines = "\n".join(loss_rates.report(ROWS, TRIALS))
     assert (
-        "ovs, frames 64, 1000 flows: NDR 200 kpps [176 kpps, 226 kpps] over 3 searches, which spread by 11 %"
-        in lines
+        "ovs, frames 64, 1000 flows: NDR 200 kpps [176 kpps, 226 kpps] over 3 searches, which spread by 11 %;"
+        " exceed ratio 50 %; 10 % of the attempts" in lines
     )
-    assert "PDR 0.5 % 215 kpps (2 searches: no interval)" in lines
+    assert "PDR 0.5 % 215 kpps (2 searches: no interval); exceed ratio 50 %" in lines
+    assert lines.count("The exceed ratio is the share of the trial time") == 1
     assert (
         "veth, frames 64, 1000 flows: NDR is not known: generator-limited, no such loss up to 300 kpps"
         in lines
@@ -100,6 +101,14 @@ def test_figure_marks_excluded_trials() -> None:
     assert list(others.x) == [200e3]
     assert min(counted.y) == pytest.approx(1e-6)
     assert {line.x0 for line in figure.layout.shapes} == {200e3, 215e3}
+    assert "dashed: rates found (exceed ratio 50 %)" in figure.layout.title.subtitle.text
+
+
+def test_rows_without_an_exceed_ratio() -> None:
+    """An earlier labkit did not write it."""
+    older = ROWS.assign(exceed_ratio=float("nan"))
+    assert "exceed ratio" not in "\n".join(loss_rates.report(older, TRIALS))
+    assert "exceed" not in figures.load_loss(TRIALS, loss_rates.rates(older)).layout.title.subtitle.text
 
 
 def test_findings_in_the_terminal_tell_searches_from_trials() -> None:

@@ -340,6 +340,14 @@ def test_percent(share: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("value", "text"),
+    [(2281.4, "2,280"), (663_210, "663,000"), (0.76841, "0.768"), (1.0, "1"), (1.23e6, "1,230,000")],
+)
+def test_significant_digits_without_exponent(value: float, text: str) -> None:
+    assert units.digits(value) == text
+
+
+@pytest.mark.parametrize(
     ("ratio", "band", "word"),
     [
         (1.07, (0.9, 1.12), "no evidence"),  # significant, but the baseline differs from itself by as much

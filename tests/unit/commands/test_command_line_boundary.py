@@ -33,9 +33,12 @@ def sentence(ended: subprocess.CompletedProcess[str], code: int = 2) -> str:
     return line
 
 
-def test_full_standard_output() -> None:
+@pytest.mark.parametrize(
+    "words", [("kernels",), ("--help",), ("--version",), ("run", "--help"), ("kernels", "get", "--help")]
+)
+def test_full_standard_output(words: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
-        lines = sentence(labkit("kernels", stdout=full))
+        lines = sentence(labkit(*words, stdout=full))
     assert "standard output cannot be written: No space left on device" in lines
 
 
@@ -121,6 +124,13 @@ def test_overlong_number() -> None:
             DatapathParameters.of({"rounds": "9" * digits})
     with pytest.raises(BadInput, match="pairs="):
         DatapathParameters.of({"pairs": f"1,{'9' * 400}"})
+
+
+def test_overlong_value_is_cut_in_the_sentence() -> None:
+    for words in ((f"rate_bps={'9' * 400}",), (f"topology={'9' * 400}",), ("9" * 400,)):
+        line = sentence(labkit("run", "datapaths", *words))
+        assert "999…" in line
+        assert "9" * 100 not in line
 
 
 def test_yaml_aliases_are_bounded(tmp_path: Path) -> None:

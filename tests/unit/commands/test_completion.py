@@ -31,6 +31,14 @@ def completed(*words: str) -> set[str]:
         (["draw", "macvlan_b"], {"macvlan_bridge"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["rows", "--p"], {"--parquet"}),
+        # Bash has divided the words at "=".
+        (["run", "throughput", "preset", "=", "rfc"], {"rfc2544"}),
+        (["run", "ovs_test_plan", "case", "=", ""], {"net_to_vm", "vm_to_net", "vm_to_vm"}),
+        (["run", "ovs_test_plan", "case", "="], {"net_to_vm", "vm_to_net", "vm_to_vm"}),
+        (["run", "monitor_cost", "readers", "=", "socket,tcp"], {"socket,tcpdump"}),
+        (["run", "virtual_tap", "readers", "=", ""], {"none", "count", "tcpdump"}),
+        (["run", "datapaths", "where=vm"], {"where=vm:debian"}),
+        (["run", "datapaths", "zerocopy", "=", "t"], {"true"}),
     ],
 )
 def test_bash_completes(words: list[str], expected: set[str]) -> None:
@@ -40,7 +48,15 @@ def test_bash_completes(words: list[str], expected: set[str]) -> None:
 
 def test_fish_has_commands_words_and_options() -> None:
     script = completion.script("fish")
-    for word in (*registry.COMMANDS, "get", "install", *topologies.TABLE, "mtu_bytes=", "-l keep-failed"):
+    for word in (
+        *registry.COMMANDS,
+        "get",
+        "install",
+        *topologies.TABLE,
+        "mtu_bytes=",
+        "preset=rfc2544",
+        "-l keep-failed",
+    ):
         assert word in script
 
 

@@ -78,6 +78,26 @@ def test_refused(run: Path, words: list[str], sentence: str, capsys: pytest.Capt
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("run.json", "null", "run.json cannot be read: it does not contain a JSON object"),
+        ("run.json", '{"points": null}', "its points are not a list of names"),
+        ("sweep.json", "null", "sweep.json cannot be read: it does not contain a JSON object"),
+        ("sweep.json", '{"points": null}', "sweep.json does not list its points"),
+        ("rows/1-r0.jsonl", "null", "contains a line that is not a row"),
+    ],
+)
+def test_null_is_refused(
+    run: Path, file: str, content: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / file).write_text(content)
+    assert cli.main(["rows", str(run), "--csv", "-"]) == 2
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert captured.out == ""
+
+
 def test_value_of_another_type_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = synthetic_rows.save(tmp_path / "run", [MADE[0] | {"pairs": "two"}])
     assert cli.main(["rows", str(run), "--parquet", str(tmp_path / "x")]) == 2

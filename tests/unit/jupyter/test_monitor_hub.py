@@ -26,7 +26,8 @@ class Fake:
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, dict[str, Any]]] = []
-        self.closed = 0
+        self.asked: list[int] = []
+        self.closed = self.cleared = 0
 
     def monitor(self, interface: str, **parameters: Any) -> Fake:
         if parameters.get("source") == "wrong":
@@ -35,12 +36,16 @@ class Fake:
         return self
 
     def read(self, since: int = -1, most: int = 100) -> MonitorReport:
+        self.asked.append(since)
         packet = MonitoredPacket(since + 1, 0, "in", len(FRAME), FRAME, 1)
         counts = MonitorCounts(1, 1, 0, 0, 0, 1, 0, 0, 0)
         return MonitorReport(counts, {"ip": (1, 40)}, [("ip", "a", "b", 1, 40)], [packet], False, 1)
 
     def pcapng(self) -> bytes:
         return b"file"
+
+    def clear(self) -> None:
+        self.cleared += 1
 
     def close(self) -> None:
         self.closed += 1
@@ -76,6 +81,49 @@ def test_viewers_share_one_capture_which_ends_with_the_last(hub: Hub, fake: Fake
         time.sleep(0.01)
 
 
+def test_clear_is_of_one_page(hub: Hub, fake: Fake, tmp_path: Path) -> None:
+    """A page that shares its capture gets an empty one of its own, and the other one goes on."""
+    client = HubClient(str(tmp_path / "hub"))
+    one, other = (client.monitor("client0:eth0", vlan=7) for _ in range(2))
+    one.clear()
+    assert (len(fake.begun), fake.cleared, hub.captures_count) == (2, 0, 2)
+    assert fake.begun[0] == fake.begun[1] == ("client0:eth0", {"vlan": 7})
+    one.clear()
+    other.clear()
+    assert (len(fake.begun), fake.cleared, hub.captures_count) == (2, 2, 2), "nobody shares any more"
+    assert one.read(4).packets[0].number == other.read(4).packets[0].number == 5
+    third = client.monitor("client0:eth0", vlan=7)
+    assert hub.captures_count == 2, "it shares the one that is nobody's own"
+    for each in (one, other, third):
+        each.close()
+    deadline = time.monotonic() + 20
+    while fake.closed < 2 or hub.captures_count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_panel_empties_its_pages_after_its_monitor(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The totals of the next report would bring back what a page alone forgets."""
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        monitor_panel.MonitorPanel, "send", lambda self, content, buffers=None: sent.append(content)
+    )
+    monkeypatch.setattr(monitor_panel.MonitorPanel, "_run", lambda self: None)
+    panel = monitor_panel.MonitorPanel(fake, INTERFACES)
+    panel._hear(None, {"do": "clear"}, [])
+    assert (sent, fake.cleared) == ([], 0)
+    panel._start()
+    panel._send_report()
+    panel._send_report()
+    assert fake.asked == [-1, 0]
+    panel._hear(None, {"do": "clear"}, [])
+    panel._send_report()
+    assert fake.cleared == 1
+    assert fake.asked == [-1, 0, -1], "the numbers of a capture of its own begin anew"
+    assert [one["do"] for one in sent] == ["report", "report", "cleared", "report"]
+    panel.close()
+
+
 def test_page_reaches_what_the_hub_was_started_for_only(hub: Hub, fake: Fake, tmp_path: Path) -> None:
     client = HubClient(str(tmp_path / "hub"))
     for interface, parameters in (
@@ -94,8 +142,8 @@ def test_page_reaches_what_the_hub_was_started_for_only(hub: Hub, fake: Fake, tm
 
 
 GIVEN = {
-    "source": "10.0.0.1", "destination": "10.0.0.2", "port": "53", "protocol": "udp", "inside": "vxlan", "expression": "ip",
-    "sample": "all", "display": "dns", "vlan": "7", "keep_count": "20", "snap_bytes": "64",
+    "source": "10.0.0.1", "destination": "10.0.0.2", "port": "53", "protocol": "udp", "inside": "vxlan",
+    "expression": "ip", "sample": "all", "display": "dns", "vlan": "7", "keep_count": "20", "snap_bytes": "64",
 }  # fmt: skip
 TYPED = GIVEN | {"vlan": 7, "keep_count": 20, "snap_bytes": 64}
 

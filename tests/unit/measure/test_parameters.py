@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,36 @@ def test_no_parameter_hides_a_property(name: str) -> None:
         one for base in parameters.__mro__ for one, it in vars(base).items() if isinstance(it, property)
     }
     assert not properties & {*parameters.__struct_fields__}
+
+
+# Parameters of text that take any text: files, addresses, rates, and words that a kernel or a program defines
+FREE = {
+    "affinity", "also", "change", "congestion", "events", "functions", "graph_functions", "guest", "least_rate",
+    "loads", "most_rate", "parent", "peer", "probe", "profile_digest", "sample", "select", "server", "target", "trex",
+    "warmup_rate",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("experiment", experiments.OWN)
+def test_every_text_has_known_values(experiment: str) -> None:
+    """Completion offers them in notebooks and in shells."""
+    parameters = experiments.find(experiment).parameters
+    hints = typing.get_type_hints(parameters)
+    texts = {name for name in parameters.__struct_fields__ if "str" in str(hints[name])}
+    assert {name for name in texts - FREE if not parameters.known_values(name)} == set()
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name", "values"),
+    [
+        ("ovs_test_plan", "case", {"net_to_vm", "vm_to_net", "vm_to_vm"}),
+        ("ovs_test_plan", "preset", {"mlrsearch", "rfc2544"}),
+        ("throughput", "flow_profile", {"turns", "test_plan"}),
+        ("virtual_tap", "output", {"internal", "veth", "gre", "erspan", "vxlan", "vlan"}),
+        ("trex_stateful", "profile", {"http_simple"}),
+        ("datapaths", "keep_perf_data", {"true", "false"}),
+        ("datapaths", "rounds", set()),
+    ],
+)
+def test_known_values(experiment: str, name: str, values: set[str]) -> None:
+    assert set(experiments.find(experiment).parameters.known_values(name)) == values

@@ -11,7 +11,7 @@ import pytest
 from labkit.common.errors import BadInput
 from labkit.measure import experiments
 from labkit.runner import trex_profiles
-from labkit.runner.trex_profiles import ALLOW, PROGRESS
+from labkit.runner.permissions import ALLOW, PROGRESS
 
 TEXT = "def register():\n    return None\n"
 

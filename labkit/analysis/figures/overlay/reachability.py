@@ -12,10 +12,8 @@ from labkit.analysis.figures.overlay.notes import WRONG, finish, micro, ok, rout
 from labkit.analysis.load import hosts
 
 CELL_PX, TOP_PX, BOTTOM_PX, LEFT_PX = 56, 60, 8, 122
-BETWEEN, NAME = (
-    1.45,
-    0.4,
-)  # above the middle of the first row, in cells: for column heads and for a host's name
+# Above the middle of the first row, in cells: for column heads and for a host's name.
+BETWEEN, NAME = 1.45, 0.4
 ENDS = {"source": "source_address", "target": "target_address"}
 
 

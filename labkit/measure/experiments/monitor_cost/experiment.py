@@ -14,10 +14,10 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common import schema, units
 from labkit.common.errors import BadInput, LabkitError, Unsupported
@@ -71,6 +71,8 @@ HELP = {
 class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment; HELP says what each is."""
 
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"readers": READERS, "loads": (MOST,)}
+
     topology: tuple[Any, ...] = ("veth",)
     protocol: str = "udp"
     readers: tuple[str, ...] = ("socket", "tcpdump", "dumpcap", "tshark", "monitor", "monitor_sampled")
@@ -103,7 +105,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput(
                 f"endpoint={self.endpoint[0]}: the packet generator sends from this kernel: take namespace or container"
             )
-        packet_generator.check_mix(self.mix, self.mtu_bytes)
+        packet_generator.check_mix(self.mix, self.mtu_bytes, self.family)
 
     def _check_load(self) -> None:
         """Nothing of the usual load is used."""

@@ -7,8 +7,9 @@ topologies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.run_folder import Row
@@ -50,6 +51,13 @@ HELP = {
 
 class Overlay(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` for the cost, and the network's; HELP describes each."""
+
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
+        "part": PARTS,
+        "routes": leaf_spine_overlay.ROUTES,
+        "provider": leaf_spine_overlay.PROVIDERS,
+        "failure": failing.FAILURES,
+    }
 
     topology: tuple[str, ...] = ("veth", "vxlan", "gre", "gretap", "vxlan_gre", "geneve")
     protocol: str = "udp"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.mlrsearch import PRESETS, Settings
 from labkit.measure.parameters import left_out, one_of, within
-from labkit.measure.traffic import packet_generator, rates, registry
+from labkit.measure.traffic import packet_generator, packet_sender, rates, registry
 from labkit.measure.traffic.base import TrialGenerator
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
@@ -52,6 +53,14 @@ HELP = {
 class Throughput(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's; HELP
     describes each."""
+
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
+        "frame_bytes": rates.MIXES,
+        "vary": packet_sender.CAPACITY,
+        "flow_profile": PROFILES,
+        "preset": PRESETS,
+        "line_tag": TAGS_BYTES,
+    }
 
     protocol: str = "udp"
     rounds: int = 3
@@ -151,7 +160,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         """Return the frames to send. Raises BadInput."""
         block, repeats = PROFILES[self.flow_profile]
         mix = Mix(rates.sizes(frame), flows, self.vary, block, repeats)
-        packet_generator.check_mix(mix, self.mtu_bytes)
+        packet_generator.check_mix(mix, self.mtu_bytes, self.family)
         return mix
 
     def mix_of(self, topology: str, frame: str, flows: int) -> Mix:

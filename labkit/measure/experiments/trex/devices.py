@@ -115,11 +115,11 @@ def connected(parameters: OnServer, run_context: RunContext, arm: Arm, mode: str
     be built, or TRex not be started on it.
     """
     if parameters.server is not None:
-        if run_context.trex_fd is None:
+        if run_context.companion_fd is None:
             raise Failed(
                 "labkit has not started TRex's client, which should not happen: tell labkit's authors"
             )
-        client = Client(run_context.trex_fd, parameters.address, parameters.ports)
+        client = Client(run_context.companion_fd, parameters.address, parameters.ports)
         try:
             report = client.connect(mode, force=parameters.force)
             yield Device(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
@@ -12,6 +13,7 @@ from labkit.measure.parameters import left_out, one_of, within
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
 from labkit.measure.traffic.trex import client, server
 from labkit.measure.traffic.trex.client_process import PROFILES, STATEFUL
+from labkit.measure.traffic.trex.generator import Trex
 
 UNUSED = (
     "guest", "generator", "protocol", "pairs", "length_bytes", "rate_bps", "streams",
@@ -22,6 +24,7 @@ UNUSED = (
 # What labkit builds between the ports of its own server
 DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")
 OWN_TARGET = "50kpps"
+DIRECTIONS = ("both", "one")
 UNUSED_WORDS = "not used: TRex makes the load"
 OF_A_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
 OF_OWN_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
@@ -99,6 +102,11 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
             server.find(self.trex)
 
     @property
+    def companion(self) -> str | None:
+        """TRex, for a server that runs outside: its client must leave the server in order after the run."""
+        return Trex.name if self.server is not None else None
+
+    @property
     def address(self) -> client.Address:
         """Where the server listens."""
         assert self.server is not None
@@ -119,6 +127,11 @@ class Stateless(OnServer, frozen=True, kw_only=True):
     """Parameters of `trex_stateless`; HELP says what each is."""
 
     NAMED: ClassVar[tuple[str, ...]] = tuple(PROFILES)
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
+        "profile": NAMED,
+        "directions": DIRECTIONS,
+        "line_tag": TAGS_BYTES,
+    }
 
     directions: str = "both"
     warmup_rate: str = "1kpps"
@@ -135,7 +148,7 @@ class Stateless(OnServer, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise BadInput in one sentence for what cannot be measured."""
         super().check()
-        one_of("directions", self.directions, ("both", "one"))
+        one_of("directions", self.directions, DIRECTIONS)
         one_of("line_tag", self.line_tag, (None, *TAGS_BYTES))
         within("warmup_s", self.warmup_s, 0.2, 3600)
         within("ramp_s", self.ramp_s, 0.2, 36000)
@@ -158,6 +171,7 @@ class Stateful(OnServer, frozen=True, kw_only=True):
     """Parameters of `trex_stateful`; STATEFUL_HELP says what each is."""
 
     NAMED: ClassVar[tuple[str, ...]] = STATEFUL
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"profile": NAMED}
 
     protocol: str = "tcp"
     profile: str = "http_simple"

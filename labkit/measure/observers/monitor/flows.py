@@ -18,6 +18,7 @@ _plain_ip = struct.Struct(
 )  # from the ethertype on: it and IPv4's first byte, the protocol, the addresses
 Key = tuple[bytes, bytes, bytes]
 _KEY_END = 54  # of an Ethernet frame: behind the addresses of IPv6, and behind those of IPv4
+_ADDRESS_BYTES = (4, 16)  # IPv4, IPv6
 _PORTS = (b"\x06", b"\x11", b"\x84")  # TCP, UDP, SCTP
 
 
@@ -129,6 +130,24 @@ class Totals:
             result.append((self._label(kind), source, destination, count, length_bytes))
         return result
 
+    def talkers(self, most: int) -> list[tuple[str, int, int, int, int]]:
+        """The hosts with the most bytes: address, packets and bytes sent, packets and bytes received.
+
+        Packets without addresses are of no host, and neither are those of conversations beyond the table.
+        """
+        self._settle()
+        hosts: dict[bytes, list[int]] = {}
+        for (_kind, addresses), (count, length_bytes) in self._conversations.items():
+            half = len(addresses) // 2
+            if half not in _ADDRESS_BYTES or len(addresses) % 2:
+                continue
+            for at, address in ((0, addresses[:half]), (2, addresses[half:])):
+                row = hosts.setdefault(address, [0, 0, 0, 0])
+                row[at] += count
+                row[at + 1] += length_bytes
+        rows = sorted(hosts.items(), key=lambda one: one[1][1] + one[1][3], reverse=True)[:most]
+        return [(str(ip_address(host)), row[0], row[1], row[2], row[3]) for host, row in rows]
+
     def _label(self, kind: bytes) -> str:
         return self._names.get(kind, OTHERS)
 
@@ -149,6 +168,6 @@ def _class_of(data: bytes, link_type: int) -> str:
 
 def _ends(addresses: bytes) -> tuple[str, str]:
     half = len(addresses) // 2
-    if half not in (4, 16) or len(addresses) % 2:
+    if half not in _ADDRESS_BYTES or len(addresses) % 2:
         return "", ""
     return str(ip_address(addresses[:half])), str(ip_address(addresses[half:]))

@@ -6,7 +6,7 @@ import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,7 +76,8 @@ class MonitoredPacket:
 class MonitorReport:
     """What a monitor knows at one moment: counts; packets and bytes by class; the conversations with the most bytes
     (class, source, destination, packets, bytes); packets that are new since the last question; whether the interface
-    has gone; the link type of its packets; what is wrong with the display filter's tshark."""
+    has gone; the link type of its packets; what is wrong with the display filter's tshark; the talkers, which are the
+    hosts with the most bytes (address, packets and bytes sent, packets and bytes received)."""
 
     counts: MonitorCounts
     classes: dict[str, tuple[int, int]]
@@ -85,6 +86,7 @@ class MonitorReport:
     is_gone: bool
     link_type: int
     problem: str | None = None
+    talkers: list[tuple[str, int, int, int, int]] = field(default_factory=list)
 
 
 class LiveMonitor:
@@ -189,7 +191,14 @@ def report(answer: monitor.Report) -> MonitorReport:
     ]
     classes = {name: (count, length_bytes) for name, (count, length_bytes) in answer.classes.items()}
     return MonitorReport(
-        counts, classes, answer.conversations, rows, answer.is_gone, answer.link_type, answer.problem
+        counts,
+        classes,
+        answer.conversations,
+        rows,
+        answer.is_gone,
+        answer.link_type,
+        answer.problem,
+        answer.talkers,
     )
 
 

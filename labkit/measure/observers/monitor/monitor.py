@@ -42,7 +42,7 @@ POLL_MS = 200
 BLOCKS_AT_ONCE = 8  # between two looks at the requests, of about 500 packets each
 ANSWER_S = 10.0
 DRAIN_S, STEP_S = 5.0, 0.01
-MOST_CONVERSATIONS = 20
+MOST_CONVERSATIONS = MOST_TALKERS = 20
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -95,6 +95,7 @@ class Report(msgspec.Struct):
     seen_count: int = 0
     is_gone: bool = False
     problem: str | None = None
+    talkers: list[tuple[str, int, int, int, int]] = []
 
 
 class _Watching:
@@ -207,6 +208,7 @@ class _Watching:
             self._newest(request.get("since", -1), request.get("most", 0)),
             self._ring.link_type,
             problem=self._display.problem if self._display else None,
+            talkers=self._totals.talkers(MOST_TALKERS),
         )
         return msgspec.json.encode(report)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from labkit.common.errors import BadInput, Unsupported
@@ -14,9 +14,10 @@ from labkit.measure.traffic.packet_generator import LARGEST_FRAME, LEAST_FRAME
 from labkit.measure.traffic.packet_sender import CAPACITY, Mix
 from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import server
-from labkit.measure.traffic.trex.client import FIELDS
+from labkit.measure.traffic.trex.client import FIELDS, companion
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
 from labkit.measure.traffic.trex.server import OwnServer
+from labkit.system import process
 
 PROBES_PPS = 1000.0  # from each sending port beside the load
 MOST_PPS = 2e6  # from each port, for "as many as possible": TRex on kernel interfaces reaches about 300 kpps
@@ -39,6 +40,10 @@ class Trex(TrialGenerator):
     def version(self) -> str:
         """Return the name of TRex's folder, which is its version. Raises Unsupported without TRex."""
         return server.find().name
+
+    def companion(self) -> AbstractContextManager[process.Companion]:
+        """Start TRex's client, which leaves a server outside stopped and released."""
+        return companion()
 
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput: this generator runs trials, not the flows of a comparison."""

@@ -124,6 +124,18 @@ def test_significant_intervals_exclude_zero() -> None:
     assert f"[{whole['difference_low_s'] * 1e9:.3g} ns" in flame.sentence(result)
 
 
+def test_sentence_names_a_baseline_that_differs_from_itself() -> None:
+    """The sides differ clearly, and the left side measured again is as far away."""
+    arms = [
+        flame.Arm(name, [flame.Round({"x;work_[k]": count + by}, 1e-9, 1) for by in (-100, 0, 100)])
+        for name, count in (("a", 20_000), ("b", 24_000), ("a (again)", 25_000))
+    ]
+    sentence = flame.sentence(flame.difference(*arms))
+    assert sentence.startswith("no evidence that b takes more or less CPU")
+    assert ", but a measured again differs from itself by 5 µs [" in sentence
+    assert "differs from itself" not in flame.sentence(flame.difference(*arms[:2]))
+
+
 def test_counting_noise_is_the_minimum_spread() -> None:
     """Rounds that agree by chance do not make a frame with few samples significant."""
     left, right = np.full((1, 5), 6), np.full((1, 5), 7)

@@ -7,9 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import synthetic_rows
-from synthetic_why_run import observed, run, tables, words
+from synthetic_why_run import observed, page, run, tables, words
 
-from labkit.analysis import why
 from labkit.analysis.why import function_time_table, loss_table, selection
 from labkit.common import run_folder
 
@@ -46,7 +45,7 @@ def test_rounds_without_traffic_are_left_out(received_count: int | None, tmp_pat
     """If all rounds are left out, the page has no costs. If one is left out, the others are unchanged."""
     folder = run(tmp_path / "one", {"veth_bridge": "baseline", "macvlan_bridge": "variant"})
     run(tmp_path / "none", {"macvlan_bridge": "baseline"}, received_count=received_count)
-    text = words(why.page(f"{folder}:veth_bridge", str(tmp_path / "none"), tmp_path / "none.html")[0])
+    text = words(page(f"{folder}:veth_bridge", str(tmp_path / "none"), tmp_path / "none.html")[0])
     assert text.count("the amount is unknown: 5 of 5 rounds of macvlan_bridge (none).") == 3
     rows = [row for row in run_folder.read_rows(folder) if row["arm"] == "macvlan_bridge"]
     for row in rows:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import synthetic_rows
-from synthetic_why_run import run, words
+from synthetic_why_run import page, run, words
 
 from labkit.analysis import load as loading
-from labkit.analysis import why
 from labkit.analysis.why import selection, verdict
 from labkit.cli import main
 from labkit.common.errors import BadInput
@@ -51,13 +50,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_page_about_two_points(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "page.html"
-    assert main(["why", f"{folder}:{ARM},length_bytes=400", "length_bytes=800", "--out", str(page)]) == 0
+    written = tmp_path / "page.html"
+    assert main(["why", f"{folder}:{ARM},length_bytes=400", "length_bytes=800", "--out", str(written)]) == 0
     lines = capsys.readouterr().out
     assert lines.startswith("- length_bytes: 400 → 800 is the cause")
     assert "planted costs 33." in lines
     assert "of the difference (new code path planted below function3)" in lines
-    text = words(page)
+    text = words(written)
     for part in (
         f"Why do they differ? {ARM},length_bytes=800 against {ARM},length_bytes=400",
         f"udp, 1 pair, MTU 1500: datagrams a second of {ARM},length_bytes=800 to that of {ARM},length_bytes=400",
@@ -144,17 +143,17 @@ def test_invalid_point_is_one_sentence(
     if "{other}" in right:
         run(places["other"], {ARM: "baseline"}, length_bytes=16)
     with pytest.raises(BadInput, match=sentence):
-        why.page(left.format(**places), right.format(**places), tmp_path / "page.html")
+        page(left.format(**places), right.format(**places), tmp_path / "page.html")
 
 
 def test_points_of_two_runs_are_refused(folder: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "sizes", {ARM: "baseline"}, length_bytes=16)
-    page, [sentence, *_] = why.page(
+    written, [sentence, *_] = page(
         f"{folder}:{ARM},length_bytes=400", f"{other},length_bytes=16", tmp_path / "page.html"
     )
     assert sentence.startswith(f"No difference between {ARM},length_bytes=16 ({other}) and")
-    assert "Speeds of different points are not compared between two runs" in words(page)
-    assert "datagrams a second" not in words(page)
+    assert "Speeds of different points are not compared between two runs" in words(written)
+    assert "datagrams a second" not in words(written)
 
 
 def test_different_pair_counts(tmp_path: Path) -> None:

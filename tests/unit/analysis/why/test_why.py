@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import synthetic_rows
-from synthetic_why_run import run, words
+from synthetic_why_run import page, run, words
 
-from labkit.analysis import flame, load, why
+from labkit.analysis import flame, load
 from labkit.analysis.flame import load_profiles
 from labkit.analysis.why import counter_tables, function_time_table, selection
 from labkit.cli import main
@@ -28,9 +28,9 @@ def test_page_content(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out
     assert lines.startswith("- planted costs 33.")
     assert "100 % of the difference (new code path planted below function3)" in lines
-    page = folder / "why.html"
-    assert str(page.name) in lines
-    text = words(page)
+    written = folder / "why.html"
+    assert str(written.name) in lines
+    text = words(written)
     for part in (
         "Why do they differ? macvlan_bridge against veth_bridge", "Verdict", "no difference beyond",
         "planted", "everything else", "veth_bridge against itself (A/A control): 0 of",
@@ -42,8 +42,10 @@ def test_page_content(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "Function times", "p99, µs, macvlan_bridge", "macvlan_handle_frame", "How long functions of the kernel take",
     ):  # fmt: skip
         assert part in text, part
-    assert '<details class="code">' not in page.read_text(), "a page without cells has no code to fold away"
-    assert page.read_text().count('class="labkit-flame"><script type="application/json">') == 1
+    assert '<details class="code">' not in written.read_text(), (
+        "a page without cells has no code to fold away"
+    )
+    assert written.read_text().count('class="labkit-flame"><script type="application/json">') == 1
 
 
 def test_cycle_samples_scale_to_cpu_time(folder: Path) -> None:
@@ -138,30 +140,28 @@ def test_stack_export(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_invalid_process_pattern_is_refused(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "page.html"
-    argv = ["why", f"{folder}:veth_bridge", "macvlan_bridge", "--processes", "(", "--out", str(page)]
+    written = tmp_path / "page.html"
+    argv = ["why", f"{folder}:veth_bridge", "macvlan_bridge", "--processes", "(", "--out", str(written)]
     assert main(argv) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("labkit: '(' is not a valid regular expression")
-    assert not page.exists()
+    assert not written.exists()
 
 
 def test_folder_name_is_escaped(folder: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "a_*b*_<i>", {"veth_bridge": "baseline"})
-    page, _ = why.page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
-    [title] = re.findall(r"<h1[^>]*>(.*?)</h1>", page.read_text(), re.DOTALL)
+    written, _ = page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
+    [title] = re.findall(r"<h1[^>]*>(.*?)</h1>", written.read_text(), re.DOTALL)
     assert "a_*b*_&lt;i&gt;" in title
     assert "<em>" not in title
 
 
 @pytest.mark.parametrize("right", ["macvlan_bridge", ":macvlan_bridge", "{}:macvlan_bridge"])
 def test_names_of_arms(folder: Path, tmp_path: Path, right: str) -> None:
-    page, [sentence, *_] = why.page(f"{folder}:veth_bridge", right.format(folder), tmp_path / "page.html")
-    assert page == tmp_path / "page.html"
+    written, [sentence, *_] = page(f"{folder}:veth_bridge", right.format(folder), tmp_path / "page.html")
+    assert written == tmp_path / "page.html"
     assert sentence.startswith("planted costs")
-    back, [sentence, *_] = why.page(
-        f"{folder}:macvlan_bridge", f"{folder}:veth_bridge", tmp_path / "back.html"
-    )
+    back, [sentence, *_] = page(f"{folder}:macvlan_bridge", f"{folder}:veth_bridge", tmp_path / "back.html")
     assert sentence.startswith("planted saves")
     assert "code path no longer used: planted below function3" in sentence
     assert "A/A" not in words(back), "the control is that of the baseline"
@@ -169,10 +169,10 @@ def test_names_of_arms(folder: Path, tmp_path: Path, right: str) -> None:
 
 def test_two_runs(folder: Path, tmp_path: Path) -> None:
     other = run(tmp_path / "two", {"veth_bridge": "baseline"})
-    page, [sentence, *_] = why.page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
+    written, [sentence, *_] = page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
     assert sentence.startswith("No difference between veth_bridge (two) and veth_bridge (one) was seen")
-    assert "veth_bridge (two) against veth_bridge (one)" in words(page)
-    _, [sentence, *_] = why.page(str(other), f"{folder}:macvlan_bridge", tmp_path / "page.html")
+    assert "veth_bridge (two) against veth_bridge (one)" in words(written)
+    _, [sentence, *_] = page(str(other), f"{folder}:macvlan_bridge", tmp_path / "page.html")
     assert sentence.startswith("planted costs")
 
 
@@ -196,7 +196,7 @@ def test_invalid_question_is_one_sentence(
         places["bare"], synthetic_rows.rows({"veth_bridge": 1.0}, protocol="udp", length_bytes=64)
     )
     with pytest.raises(BadInput, match=sentence):
-        why.page(left.format(**places), right and right.format(**places), tmp_path / "page.html")
+        page(left.format(**places), right and right.format(**places), tmp_path / "page.html")
 
 
 def test_profile_doubts_are_shown(tmp_path: Path) -> None:
@@ -210,8 +210,8 @@ def test_profile_doubts_are_shown(tmp_path: Path) -> None:
             if row["arm"] == "macvlan_bridge":
                 row["doubts"] = "; ".join(["datagrams were lost", *filter(None, [own.get(row["observer"])])])
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page, _ = why.page(str(one), None)
-    text = words(page)
+    written, _ = page(str(one), None)
+    text = words(written)
     assert "datagrams were lost" not in text
     heads = ("Where the time goes", "Events that perf counted", "The kernel's counters", "Function times")
     begins = [text.index(f" {heading} ") for heading in heads]
@@ -222,7 +222,7 @@ def test_profile_doubts_are_shown(tmp_path: Path) -> None:
 def test_lost_profile_is_reported(tmp_path: Path) -> None:
     one = run(tmp_path / "one")
     (one / "artefacts" / "1-p2" / "2.folded.gz").unlink()
-    page, [sentence, *_] = why.page(str(one), None)
+    written, [sentence, *_] = page(str(one), None)
     assert "there is no file of folded stacks" in sentence
-    assert "there is no file of folded stacks" in words(page)
-    assert "context-switches" in words(page)
+    assert "there is no file of folded stacks" in words(written)
+    assert "context-switches" in words(written)

@@ -13,7 +13,7 @@ import pytest
 import synthetic_rows
 
 from labkit.analysis import flame
-from labkit.analysis.flame.profile import PER
+from labkit.analysis.protocols import PER
 from labkit.analysis.why import causes, code_paths, conclusion, counter_tables, environment, selection, work
 
 PERIOD_S, WINDOW_S, ARRIVED = 1 / 997, 1.0, 60_000

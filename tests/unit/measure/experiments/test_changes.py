@@ -15,8 +15,8 @@ from labkit.analysis.why import selection
 from labkit.common.errors import BadInput
 from labkit.measure import experiments
 from labkit.measure.experiments import Change, Files, changes, survey
-from labkit.measure.experiments.change_kind import digest
-from labkit.measure.experiments.change_kinds import KINDS
+from labkit.measure.experiments.change_kinds.base import digest
+from labkit.measure.experiments.change_kinds.registry import KINDS
 from labkit.measure.topologies import Spec, Topology
 from labkit.runner import yaml_files
 

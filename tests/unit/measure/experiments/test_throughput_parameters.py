@@ -19,6 +19,7 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"flows": "0"}, "flows=0 is outside 1 to 1000000"),
         ({"frame_bytes": "60"}, "a frame of 60 bytes is outside 64"),
         ({"frame_bytes": "1519"}, "a frame of 1519 bytes is outside 64 to 1518.*mtu_bytes=1500"),
+        ({"family": "6"}, "a frame of 64 bytes is outside 66 to 1518: .* with headers of IPv6 and UDP 66"),
         ({"frame_bytes": "64,64"}, "frame_bytes needs at least one value, each once"),
         ({"frame_bytes": "none"}, "frame_bytes needs at least one value"),
         ({"loss": "0.9"}, "loss=0.9 is outside 0 to 0.5: a ratio, not per cent"),
@@ -58,6 +59,10 @@ def test_a_preset_has_time_to_end() -> None:
     assert Throughput.of({"preset": "rfc2544", "limit_s": "600"}).search_limit_s == 600
     assert Throughput.of({}).search_limit_s == pytest.approx(63)
     assert experiment.planned_s(rfc) > 3 * 8 * 60 > experiment.planned_s(Throughput.of({}))
+
+
+def test_least_frame_of_ipv6() -> None:
+    assert Throughput.of({"family": "6", "frame_bytes": "66"}).mix("66", 1).frame_bytes == (66,)
 
 
 def test_frame_sizes_and_imix() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from monitored_frames import MACS, ip, mutants
 
 from labkit.commands import monitor as command
@@ -38,6 +40,23 @@ def test_classes_and_conversations() -> None:
     assert counted([udp], RAW_IP).conversations(1) == [("udp", "10.0.0.1", "10.0.0.2", 1, 28)]
 
 
+def test_talkers_are_hosts_in_both_directions() -> None:
+    """A host is the same in all of its conversations, whatever their class."""
+    one, other, third = "10.0.0.1", "10.0.0.2", "fd00::3"
+    frames = [ip(one, other, 17)] * 3 + [ip(other, one, 1)] + [ip(one, "10.0.0.9", 6)]
+    totals = counted([MACS + b"\x08\x00" + data for data in frames] + [MACS + b"\x12\x34" + bytes(20)])
+    size = len(MACS) + 2 + len(frames[0])
+    assert totals.talkers(2) == [(one, 4, 4 * size, 1, size), (other, 1, size, 3, 3 * size)]
+    assert totals.talkers(9)[2] == ("10.0.0.9", 0, 0, 1, size)
+    assert sum(row[1] for row in totals.talkers(9)) == len(frames), (
+        "the frame without addresses is of no host"
+    )
+    six = MACS + b"\x86\xdd" + bytes([0x60, 0, 0, 0, 0, 0, 17, 64]) + ip_address(third).packed * 2
+    assert counted([six]).talkers(1) == [(third, 1, len(six), 1, len(six))]
+    totals.clear()
+    assert totals.talkers(9) == []
+
+
 def test_conversations_are_bounded_and_none_is_lost() -> None:
     frames = [
         MACS + b"\x08\x00" + ip(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "10.0.0.1", 17)
@@ -67,6 +86,7 @@ def test_mutants_of_frames_raise_nothing() -> None:
             rows[:200],
             False,
             link_type,
+            talkers=totals.talkers(20),
         )
         console = new_console()
         with console.capture() as printed:

@@ -63,9 +63,8 @@ def test_rate_is_over_wall_time_not_over_schedule_time() -> None:
     begun, requested_pps, duration_s = started("stl_ramp64_overload")[-1]
     assert (requested_pps, duration_s) == (400_000, 3)
     running = [one for one in counters("stl_ramp64_overload", 0) if one["time"] > begun]
-    assert (
-        running[-1]["opackets"] - 330_002 == 1_200_000
-    )  # all requested packets were sent, but not at the requested rate
+    # All requested packets were sent, but not at the requested rate.
+    assert running[-1]["opackets"] - 330_002 == 1_200_000
     pps = readings.rate(running[0], running[2], "opackets", running[2]["time"] - running[0]["time"])
     assert pps == pytest.approx(318_000, rel=0.01)
     direction = whole("stl_ramp64_overload", begun - 0.05, 99)

@@ -42,13 +42,7 @@ class Place:
         with tempfile.TemporaryFile() as file:
             file.write(text.encode())
             file.seek(0)
-            program = process.Running(argv, stdin=file)
-            try:
-                return program.ended_within(timeout_s)
-            except BaseException:
-                program.kill()
-                program.ended()
-                raise
+            return process.run(argv, timeout_s, stdin=file)
 
     def __str__(self) -> str:
         return f"{self.namespace.name}:{self.interface}"
@@ -180,3 +174,22 @@ def no_guest(kind: str, place: Place) -> None:
         raise Unsupported(
             f"{kind} cannot be changed inside a guest: use endpoint=namespace or container, or a sysctl"
         )
+
+
+def pairs(kind: str, text: str) -> dict[str, Any]:
+    """Parse `gro off tso off` into a mapping. Raises BadInput."""
+    words = text.split()
+    if not words or len(words) % 2:
+        raise BadInput(f"{kind} {text!r}: write names, each followed by its value")
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
+def number(kind: str, value: Any, least: int, most: int) -> int:
+    """Return a whole number within the bounds. Raises BadInput."""
+    try:
+        result = int(str(value))
+    except ValueError:
+        raise BadInput(f"{kind}={value}: a whole number is needed") from None
+    if not least <= result <= most:
+        raise BadInput(f"{kind}={value} is outside {least} to {most}")
+    return result

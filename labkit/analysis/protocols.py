@@ -1,0 +1,97 @@
+"""What each protocol's measurements are about: the compared metric, the unit of work, and their names.
+
+A further protocol is one entry of PROTOCOLS.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labkit.common.errors import BadInput
+
+PACKET_RATE = "throughput_pps"
+
+
+@dataclass(frozen=True)
+class CostUnit:
+    """A unit of work that costs are relative to, and the unit in which they are shown.
+
+    words: its description; short: its name. work: the field of a Round, and the column of a row, that has the work.
+    one: how much of that is one unit. unit, unit_s: the unit of time of a shown cost, and its size in seconds.
+    """
+
+    words: str
+    short: str
+    work: str
+    one: float
+    unit: str
+    unit_s: float
+
+
+# A TCP segment has no fixed size, so TCP costs are per byte, not per packet.
+PER = {
+    "packet": CostUnit("packet that arrived", "packet", "received_count", 1, "ns", 1e-9),
+    "gigabyte": CostUnit("gigabyte that arrived", "GB", "received_bytes", 1e9, "ms", 1e-3),
+    "cpu_second": CostUnit("second of busy CPU", "CPU second", "cpu_s", 1, "ms", 1e-3),
+}
+
+
+def cost_unit(word: str) -> CostUnit:
+    """Return the unit of work with this key of PER. Raises BadInput for an unknown one."""
+    if word not in PER:
+        raise BadInput(f"there is no cost per {word}: choose {' or '.join(PER)}")
+    return PER[word]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """One protocol.
+
+    label: its name in titles. metric: the compared column; higher_is_better: its direction. quantity: what is measured,
+    in words; average: of it, the metric. speed: what an observer slows down. packet: what a counted packet is called.
+    work: the unit of work, a key of PER. generator: that of older rows, which name none.
+    """
+
+    label: str
+    metric: str = "throughput_bps"
+    higher_is_better: bool = True
+    quantity: str = "throughput"
+    average: str = "throughput"
+    speed: str = "throughput"
+    packet: str = "packet"
+    work: str = "cpu_second"
+    generator: str = "iperf3"
+
+    @property
+    def unit(self) -> CostUnit:
+        """The unit of work."""
+        return PER[self.work]
+
+    @property
+    def work_metric(self) -> str:
+        """The metric in units of work: if that is a packet, their rate."""
+        return PACKET_RATE if self.work == "packet" else self.metric
+
+
+# Offloads determine the size of a TCP segment, and a ping has a reply, so each protocol has its own unit of work. A TCP
+# frame that an interface received holds up to 64 KB because of segmentation offload and GRO.
+PROTOCOLS = {
+    "tcp": Protocol(label="TCP", packet="frame", work="gigabyte"),
+    "udp": Protocol(label="UDP", packet="datagram", work="packet"),
+    "ping": Protocol(
+        label="ping",
+        metric="latency_p50_s",
+        higher_is_better=False,
+        quantity="round-trip time",
+        average="median round-trip time",
+        speed="rate of pings",
+        generator="ping",
+    ),
+}
+# Each of their packets waits for the reply to the one before.
+TIMED = tuple(name for name, one in PROTOCOLS.items() if not one.higher_is_better)
+
+
+def find(name: str) -> Protocol:
+    """Return a protocol. One that labkit does not compare has only a label."""
+    return PROTOCOLS.get(name) or Protocol(label=name.upper())

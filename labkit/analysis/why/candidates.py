@@ -1,0 +1,180 @@
+"""Find the possible causes of a difference, each with the evidence for it (`labkit why`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from labkit.analysis.why import causes, phrases, switch_work
+from labkit.analysis.why.environment import Setting
+from labkit.analysis.why.evidence import STOLEN_SHARE, Evidence
+from labkit.analysis.why.work import Estimate
+from labkit.common import units
+
+FOREIGN_LOAD = "foreign load"  # the candidate of other programs
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A possible cause.
+
+    sure: the strength of the evidence, 0 (none) to 3 (strong), by which candidates are ordered. evidence: pairs of a
+    source and a finding. size: seconds per unit that arrived with its interval, or None if unknown. part: the kind of a
+    switch's work that a change of its options affects most.
+    """
+
+    name: str
+    sure: int
+    evidence: tuple[tuple[str, str], ...]
+    size: Estimate | None = None
+    settings: tuple[Setting, ...] = ()
+    cause: causes.Cause | None = None
+    part: switch_work.Part | None = None
+
+
+def find(evidence: Evidence) -> Iterator[Candidate]:
+    """Yield all candidates."""
+    free = [one for one in evidence.settings if one.relevant]
+    taken: set[str] = set()
+    for cause in evidence.causes:
+        matched = tuple(one for one in free if _explains(one, cause))
+        taken |= {one.name for one in matched}
+        yield _of_code(evidence, cause, matched)
+    if (change := _of_change(evidence, free)) is not None:
+        yield change
+    for setting in free:
+        if setting.name not in taken and (change is None or setting not in change.settings):
+            yield from _of_setting(evidence, setting)
+    yield from _of_loss(evidence)
+    yield from _of_frames(evidence, free)
+    yield from _of_disturbance(evidence)
+
+
+def _explains(setting: Setting, cause: causes.Cause) -> bool:
+    """Return whether a setting changes the code of a cause."""
+    paths = setting.paths
+    return any(path.functions.fullmatch(name) for path in paths for name in (cause.function, *cause.below))
+
+
+def _of_code(evidence: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) -> Candidate:
+    caller = f" below {cause.callers[0]}" if cause.callers else ""
+    words = {"new": "new code path", "gone": "code path that is no longer used", "changed": "changed"}[
+        cause.change
+    ]
+    inner = f" (with {', '.join(cause.below)})" if cause.below else ""
+    size = f"{phrases.interval(cause.size)} {phrases.per(evidence)}"
+    known = [("profile", f"{words} {cause.function}{caller}{inner}: {size}")]
+    known += [("environment", one.words) for one in matched]
+    known += [("profile", f"{cause.samples_count:,} samples, p = {cause.p:.2g}")]
+    sure = 3 if matched else 2 if cause.change != "changed" else 1
+    return Candidate(cause.name, sure, tuple(known), cause.size, matched, cause)
+
+
+def _of_change(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None:
+    """Return the candidate for the parameters in which two arms or two points of one run differ, with all their
+    effects.
+
+    The rounds are interleaved, so these parameters cause the differences, and the profile shows which code is affected.
+    Return None for different topologies or endpoint kinds: there the question is which code differs.
+    """
+    parameters = [one for one in free if one.parameters]
+    if (
+        evidence.apart is not None
+        or not parameters
+        or any(one.name in ("topology", "endpoint") for one in parameters)
+    ):
+        return None
+    settings = (*parameters, *(one for one in free if not one.parameters))
+    known = [("environment", one.words) for one in settings[:4]]
+    part = switch_work.named(evidence.parts, evidence.split.total)
+    if part is not None:
+        known.insert(0, ("profile", phrases.part(evidence, part)))
+    code = _code_of_change(evidence, settings) if part is None else None
+    if code is not None:
+        known.insert(0, ("profile", phrases.code_path(evidence, code)))
+    if (frames := phrases.frames(evidence)) is not None:
+        known.append(("counters", frames))
+    explained = code is not None and any(_explains(one, code) for one in settings)
+    sure = 3 if evidence.has_effect or explained else 0
+    return Candidate(parameters[0].name, sure, tuple(known), None, settings, code, part)
+
+
+def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.Cause | None:
+    """Return the code through which a change acts.
+
+    That is code that the change is known to affect, or else the largest cause in the direction of the total difference.
+    """
+    total = evidence.split.total
+    there = [one for one in evidence.causes if evidence.matters(one.difference_s)]
+    known = [one for one in there if any(_explains(setting, one) for setting in settings)]
+    along = [one for one in there if total.certain and one.difference_s * total.difference > 0]
+    return next(iter([*known, *along]), None)
+
+
+def _of_setting(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:
+    """Yield the candidate of a setting whose code does not stand out among all functions; its code is tested by
+    itself."""
+    best: Estimate | None = None
+    where = ""
+    for path in setting.paths:
+        one = causes.part(evidence.frames, path, evidence.apart)
+        if (one.left or one.right) and (best is None or one.p < best.p):
+            best, where = one, path.name
+    known = [("environment", setting.words)]
+    if best is not None:
+        known.append(("profile", f"{where}: {phrases.interval(best)} {phrases.per(evidence)}"))
+    certain = (
+        best is not None
+        and best.p < 0.05 / max(len(evidence.settings), 1)
+        and evidence.matters(best.difference)
+    )
+    sure = 1 if setting.parameters or evidence.has_effect else 0
+    sure = 2 if certain and not setting.parameters else sure
+    yield Candidate(setting.name, sure, tuple(known), best, (setting,))
+
+
+def _of_loss(evidence: Evidence) -> Iterator[Candidate]:
+    spent = evidence.split.spent
+    if not spent.certain or math.isnan(evidence.split.loss.estimate.half):
+        return
+    share = [1 - 1 / value for value in (spent.left, spent.right)]
+    text = (
+        f"{units.digits(spent.left)} → {units.digits(spent.right)} packets sent for each that arrived"
+        f" ({units.percent(share[0])} → {units.percent(share[1])} lost)"
+    )
+    known = [("loss", text)]
+    where = evidence.lost_at[1] or evidence.lost_at[0]
+    if where:
+        place, most = next(iter(where.items()))
+        known.append(("counters", f"{units.percent(most)} of the lost ones at {place}"))
+    word = "more" if spent.difference > 0 else "fewer"
+    yield Candidate(f"{word} packets are lost", 1, tuple(known), evidence.split.loss.estimate)
+
+
+def _of_frames(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:
+    frames, text = evidence.frames_per_work, phrases.frames(evidence)
+    if frames is None or text is None:
+        return
+    word = "smaller" if frames.difference > 0 else "larger"
+    matched = tuple(
+        one for one in settings if any("segment" in path.name or "fragment" in path.name or "GRO" in path.name
+                                       for path in one.paths) or "mtu" in one.name or "mss" in one.name
+    )  # fmt: skip
+    known = [("counters", text), *(("environment", one.words) for one in matched)]
+    yield Candidate(f"{word} frames", 3 if matched else 2, tuple(known), None, matched)
+
+
+def _of_disturbance(evidence: Evidence) -> Iterator[Candidate]:
+    known: list[tuple[str, str]] = []
+    if evidence.apart is None:
+        return  # rounds are interleaved: other programs get more time only if an arm leaves them more
+    if evidence.foreign_differs:
+        known.append(("profile", phrases.foreign(evidence)))
+    if abs(evidence.steal[1] - evidence.steal[0]) > STOLEN_SHARE:
+        left, right = map(units.percent, evidence.steal)
+        names = evidence.names
+        words = f"the hypervisor took {right} of the CPU time in {names[1]}, {left} in {names[0]}"
+        known.append(("steal", words))
+    if known:
+        yield Candidate(FOREIGN_LOAD, 3, tuple(known))

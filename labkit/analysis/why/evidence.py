@@ -1,0 +1,163 @@
+"""Gather the evidence about one point of `labkit why`: work, code, settings, throughput, loss, other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import protocols
+from labkit.analysis.flame.load_profiles import observed
+from labkit.analysis.why import causes, sections, switch_work, work
+from labkit.analysis.why.environment import Setting
+from labkit.analysis.why.selection import ProfiledPoint
+from labkit.analysis.why.work import Between, Estimate, Round, Split
+from labkit.common import run_folder
+from labkit.common.errors import BadInput
+
+# The relative standard deviation of CPU time per packet between runs of the same experiment on an otherwise idle
+# machine. It applies if a side has a single run, which does not show the variation itself (docs/METHOD.md).
+BETWEEN_SHARE = 0.10
+SPEED_SHARE = 0.05  # the same for throughput (METHOD rule 2: 2 to 5 %)
+DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes less sure
+APART_SHARE = 0.10  # if the sides differ by more, the other programs may be the cause
+STOLEN_SHARE = 0.02
+FRAMES_SHARE = 0.10  # the least relative difference in frames per gigabyte that counts
+LEAST_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All evidence about a point.
+
+    speed: throughput, or the rate of pings. parts: the kinds of work of an Open vSwitch, if a side has one.
+    """
+
+    point: ProfiledPoint
+    names: tuple[str, str]
+    rounds: tuple[Sequence[Round], Sequence[Round]]
+    apart: Between | None
+    split: Split
+    frames: causes.Frames
+    causes: Sequence[causes.Cause]
+    settings: Sequence[Setting]
+    speed: Estimate | None
+    foreign: Estimate
+    steal: tuple[float, float]
+    busy: tuple[float, float]
+    others: tuple[Sequence[str], Sequence[str]] = ((), ())
+    frames_per_work: Estimate | None = None
+    lost_at: tuple[dict[str, float], dict[str, float]] = field(default_factory=lambda: ({}, {}))
+    parts: Sequence[switch_work.Part] = ()
+
+    @property
+    def foreign_differs(self) -> bool:
+        """Whether other programs had a larger share of the CPUs on one side than on the other."""
+        foreign = self.foreign
+        if not np.isfinite(foreign.difference) or abs(foreign.difference) < APART_SHARE:
+            return False
+        return foreign.certain or abs(foreign.difference) >= 2 * APART_SHARE
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other programs, or the hypervisor, had so much CPU time that sizes are less sure."""
+        return (
+            max(self.foreign.left, self.foreign.right) >= DISTURBED_SHARE or max(self.steal) >= STOLEN_SHARE
+        )
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether the sides differ in CPU time or in speed."""
+        return self.split.total.certain or (self.speed is not None and self.speed.certain)
+
+    def matters(self, difference_s: float) -> bool:
+        """Return whether a difference is large enough to be named as a cause."""
+        whole = max(self.split.total.left, self.split.total.right)
+        return abs(difference_s) >= LEAST_SHARE * whole
+
+
+def gather(
+    point: ProfiledPoint,
+    names: tuple[str, str],
+    rounds: tuple[Sequence[Round], Sequence[Round]],
+    settings: Sequence[Setting],
+) -> Evidence:
+    apart = work.between(*rounds, BETWEEN_SHARE)
+    frames = causes.judged(*rounds, apart)
+    unit = protocols.find(point.protocol).unit
+    foreign, elsewhere = (np.array([one.foreign_share for one in side]) for side in rounds)
+    steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
+    busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]
+    return Evidence(
+        point, names, rounds, apart, work.split(*rounds, unit, apart), frames, causes.explained(frames), settings,
+        _speed(point, apart), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
+        (_others(point, 0), _others(point, 1)), _frames(point, apart),
+        (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])), switch_work.parts(point, rounds, apart),
+    )  # fmt: skip
+
+
+def _speed(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
+    """Return the logarithm of the throughput (for pings: of the median round-trip time) of both sides' profile rounds.
+
+    Only rounds of observers that do not trace count. Within one run, rounds with an observer of both sides are paired.
+    Return None if a side has fewer than two rounds.
+    """
+    column = protocols.find(point.protocol).work_metric
+    sides = [_speeds(work.observed_rows(point, at), column) for at in (0, 1)]
+    common = sides[0].keys() & sides[1].keys()
+    if apart is None and len(common) > 1:
+        differences = np.array([sides[1][one] - sides[0][one] for one in sorted(common)])
+        return work.paired(differences)
+    if min(map(len, sides)) < 2:
+        return None
+    labels = [tuple(run for run, _ in side) for side in sides]
+    between = None if apart is None else Between((labels[0], labels[1]), SPEED_SHARE, absolute=True)
+    left, right = (np.array(list(side.values())) for side in sides)
+    return work.estimate(left, right, between)
+
+
+def _speeds(rows: pd.DataFrame, column: str) -> dict[tuple[str, str], float]:
+    """Return the mean logarithm of each round of each run."""
+    own = rows[rows["observer"].isna() | rows["observer"].isin(sections.QUIET)]
+    own = own[own[column].gt(0)]
+    return {
+        (str(run), str(number)): float(np.log(some[column].astype(float)).mean())
+        for (run, number), some in own.groupby(["folder", "round"], sort=True)
+    }
+
+
+def _frames(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
+    """Return the frames that arrived per gigabyte, from rounds with the kernel's counters; None if these are
+    missing."""
+    values: list[list[float]] = [[], []]
+    runs: list[list[str]] = [[], []]
+    for at in (0, 1):
+        rows = work.observed_rows(point, at)
+        for _, row in rows[rows["observer"].eq("counters")].iterrows():
+            pairs = [one for one in observed(row["observed"]).get("loss", []) if one.get("unit") == "frames"]
+            size = sum(one.get("received_bytes") or 0 for one in pairs)
+            if size:
+                values[at].append(sum(one.get("received_count") or 0 for one in pairs) / size * 1e9)
+                runs[at].append(str(row["folder"]))
+    if protocols.find(point.protocol).work != "gigabyte" or min(map(len, values)) < 2:
+        return None
+    between = None if apart is None else Between((tuple(runs[0]), tuple(runs[1])), FRAMES_SHARE / 2)
+    return work.estimate(np.array(values[0]), np.array(values[1]), between)
+
+
+def _others(point: ProfiledPoint, side: int) -> list[str]:
+    """Return the programs outside the experiment that took most CPU time, as the runs of a side recorded them."""
+    result: dict[str, float] = {}
+    for folder in dict.fromkeys(point.rows[:2][side]["folder"].dropna()):
+        try:
+            report = run_folder.read_json(Path(folder) / "run.json").get("others")
+        except BadInput:
+            continue
+        for one in report if isinstance(report, list) else ():
+            result[str(one.get("name"))] = max(
+                result.get(str(one.get("name")), 0.0), float(one.get("cpu_share", 0))
+            )
+    return sorted(result, key=lambda name: -result[name])

@@ -1,0 +1,138 @@
+"""Phrases for the sentences of `labkit why`: sizes with their intervals, shares, differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from labkit.analysis import protocols
+from labkit.analysis.flame import function_table
+from labkit.analysis.flame.function_table import seconds
+from labkit.analysis.why import causes, switch_work
+from labkit.analysis.why.environment import Setting
+from labkit.analysis.why.evidence import DISTURBED_SHARE, FRAMES_SHARE, Evidence
+from labkit.analysis.why.work import Estimate
+from labkit.common import units
+
+
+def per(evidence: Evidence) -> str:
+    """Return the unit of work: `per packet that arrived`."""
+    return f"per {evidence.split.unit.words}"
+
+
+def interval(size: Estimate) -> str:
+    """Return a difference with its sign and its interval."""
+    sign = "+" if size.difference > 0 else ""
+    if not np.isfinite(size.half):
+        return f"{sign}{seconds(size.difference)}"
+    return f"{sign}{seconds(size.difference)} [{seconds(size.low)}, {seconds(size.high)}]"
+
+
+def amount(size: Estimate) -> str:
+    """Return the size in words, without its sign if it is certain."""
+    return function_table.size(size.difference, size.low, size.high, size.certain)
+
+
+def foreign(evidence: Evidence) -> str:
+    """Return the shares of the CPUs that other programs had."""
+    shares = evidence.foreign
+    at = 1 if shares.right >= shares.left else 0
+    names = evidence.others[at][:2]
+    who = f"other processes ({', '.join(names)})" if names else "other processes"
+    left, right = units.percent(shares.left), units.percent(shares.right)
+    return f"{who} had {right} of the CPUs in {evidence.names[1]} and {left} in {evidence.names[0]}"
+
+
+def difference(evidence: Evidence) -> str:
+    """Return the total differences in words, or an empty text if nothing differs."""
+    total, speed = evidence.split.total, evidence.speed
+    result = []
+    if total.certain:
+        word = "more" if total.difference > 0 else "less"
+        result.append(f"takes {amount(total)} {word} CPU {per(evidence)} than {evidence.names[0]}")
+    if speed is not None and speed.certain:
+        what = protocols.find(evidence.point.protocol).average
+        ratio, low, high = (math.exp(one) for one in (speed.difference, speed.low, speed.high))
+        result.append(
+            f"has {ratio:.3g} times [{low:.3g}, {high:.3g}] the {what}{'' if result else f' of {evidence.names[0]}'}"
+        )
+    return f"{evidence.names[1]} {' and '.join(result)}" if result else ""
+
+
+def bounds(evidence: Evidence) -> str:
+    """Return in words the largest difference that could have gone undetected."""
+    total = evidence.split.total
+    bound = max(abs(total.low), abs(total.high))
+    relative = bound / total.left if total.left > 0 else math.nan
+    return f"CPU {per(evidence)} differs by less than {seconds(bound)} ({units.percent(relative)})"
+
+
+def share(size: Estimate, evidence: Evidence) -> str:
+    """Return the candidate's share of the total difference in words, or an empty text if it has none."""
+    total = evidence.split.total
+    if not total.certain or total.difference * size.difference <= 0:
+        return ""
+    return f", {units.percent(min(size.difference / total.difference, 1.0))} of the difference"
+
+
+def caveat(evidence: Evidence) -> str:
+    """Return what weakens a claim, to end its sentence with."""
+    lines = []
+    if evidence.is_disturbed:
+        if max(evidence.foreign.left, evidence.foreign.right) >= DISTURBED_SHARE:
+            lines.append(f"{foreign(evidence)}, so the size is less certain")
+        else:
+            lines.append(
+                f"the hypervisor took {units.percent(max(evidence.steal))} of the CPU time, so the size is less certain"
+            )
+    return f" ({'; '.join(lines)})" if lines else ""
+
+
+def code_path(evidence: Evidence, code: causes.Cause) -> str:
+    """Return `page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of … (in
+    get_page_from_freelist)`."""
+    place = f"{code.function}{f' below {code.callers[0]}' if code.callers else ''}"
+    several = code.path is not None and code.path.plural
+    verb = ("cost" if code.difference_s > 0 else "save") + "s" * (not several)
+    added = " more" if code.change == "changed" and code.difference_s > 0 else ""
+    what = {
+        "new": f"new code path {place}",
+        "gone": f"code path no longer used: {place}",
+        "changed": f"in {place}",
+    }[code.change]
+    return (
+        f"{code.name} {verb} {amount(code.size)}{added} {per(evidence)}{share(code.size, evidence)} ({what})"
+    )
+
+
+def part(evidence: Evidence, of: switch_work.Part) -> str:
+    """Return `sending packets through packet sockets costs 2 µs [1, 3] more per packet that arrived, 40 % of the
+    difference, 1 µs for each copy`."""
+    verb, added = ("costs", " more") if of.size.difference > 0 else ("saves", "")
+    result = f"{of.name} {verb} {amount(of.size)}{added} {per(evidence)}{share(of.size, evidence)}"
+    return result if of.each_copy_s is None else f"{result}, {seconds(of.each_copy_s)} for each copy"
+
+
+def frames(evidence: Evidence) -> str | None:
+    """Return the frames per gigabyte of both sides in words, or None if they do not differ."""
+    count = evidence.frames_per_work
+    if count is None or not count.certain or abs(count.difference) < FRAMES_SHARE * count.left:
+        return None
+    return f"{units.digits(count.left)} → {units.digits(count.right)} frames for each gigabyte that arrived"
+
+
+def more(settings: Sequence[Setting]) -> str:
+    """Return how many settings there are beside the first, which the sentence names."""
+    return f" (and {units.many(len(settings) - 1, 'more setting')})" if len(settings) > 1 else ""
+
+
+def capitalised(text: str) -> str:
+    """Start a sentence with a capital letter, unless it starts with a name."""
+    first = text.partition(" ")[0]
+    return (
+        text
+        if any(mark in first for mark in "._/:0123456789") or first[:1].isupper()
+        else text[:1].upper() + text[1:]
+    )

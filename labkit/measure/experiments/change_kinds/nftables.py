@@ -1,0 +1,126 @@
+"""Changes by nftables: given rules, connection tracking, and rules that match nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.change_kinds.base import (
+    Files,
+    Kind,
+    Place,
+    State,
+    digest,
+    no_guest,
+    number,
+    run_checked,
+    text_options,
+)
+
+
+class Nftables(Kind):
+    """nftables rules for the namespace. The change contains the rules; they may not include other files."""
+
+    per_interface = False
+    example = "nftables rules.nft at server"
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        content = files.read(text)
+        try:
+            return {"file": Path(text).name, "rules": content.decode(), "digest": digest(content)}
+        except UnicodeDecodeError:
+            raise BadInput(f"{text} is not a text file") from None
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        if given.keys() != {"rules"}:
+            return dict(given)
+        rules = str(given["rules"])
+        return {"file": "rules", "rules": rules, "digest": digest(rules.encode())}
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        text_options("nftables", options, "file", "rules", "digest")
+        if digest(options["rules"].encode()) != options["digest"]:
+            raise BadInput("nftables: the rules do not match the digest beside them")
+        # nft would read any file that the user can read, and quote it in its messages.
+        if re.search(r"\binclude\b", options["rules"]):
+            raise BadInput(
+                f"nftables {options['file']}: include is not allowed, not even in a comment:"
+                " write all rules into one file"
+            )
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        no_guest("nftables", place)
+        listed = run_checked(place.program("nft", "list", "ruleset"), "nftables")
+        rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
+        return {
+            "nftables ruleset": f"{rules} lines of rules, {digest(listed.encode())[:19]}"
+            if listed.strip()
+            else "none"
+        }
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        run_checked(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
+
+
+class Conntrack(Nftables):
+    """Connection tracking of every packet in the namespace, enabled by a rule that checks the state."""
+
+    example = "conntrack on at server"
+    RULES = (
+        "table inet labkit_conntrack {\n"
+        "  chain in { type filter hook prerouting priority -150; policy accept; ct state new; }\n"
+        "  chain out { type filter hook output priority -150; policy accept; ct state new; }\n"
+        "}\n"
+    )
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        return {"state": text}
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        return dict(given)
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        if dict(options) != {"state": "on"}:
+            raise BadInput("conntrack takes on: without it the namespaces of a topology track no connections")
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        run_checked(
+            place.program("nft", "-f", "-", text=self.RULES),
+            "connection tracking by nftables",
+            ("no such file",),
+        )
+
+
+class Rules(Nftables):
+    """N nftables rules that every arriving packet is compared with and that none matches."""
+
+    example = "rules 100 at server"
+    MOST = 10_000
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        return {"count": number("rules", text, 1, self.MOST)}
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        return dict(given)
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        if options.keys() != {"count"}:
+            raise BadInput("rules takes a number of rules")
+        number("rules", options["count"], 1, self.MOST)
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        # 192.0.2.0/24 is for documentation (RFC 5737), so no packet comes from there.
+        numbers = range(int(options["count"]))
+        lines = [
+            f"    ip saddr 192.0.2.{number % 254 + 1} th dport {20000 + number} drop" for number in numbers
+        ]
+        chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
+        text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
+        run_checked(
+            place.program("nft", "-f", "-", text=text),
+            f"{options['count']} nftables rules",
+            ("no such file",),
+        )

@@ -1,0 +1,111 @@
+"""The kinds of changes, by name. KINDS is the one place to add a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, text_options
+from labkit.measure.experiments.change_kinds.interface import Counts, Mtu, Offload, Steering
+from labkit.measure.experiments.change_kinds.nftables import Conntrack, Nftables, Rules
+from labkit.measure.experiments.change_kinds.route import Neighbour, Route
+from labkit.measure.experiments.change_kinds.sysctl import MachineSysctl, Sysctl
+from labkit.measure.experiments.change_kinds.traffic_control import Filter, Qdisc, TcBpf, Xdp
+
+# The parameters that an arm may set itself; MTU and family belong to the whole path.
+PARAMETERS = (
+    "length_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "affinity", "rate_bps", "mtu_bytes",
+)  # fmt: skip
+
+
+class Parameter(Kind):
+    """A parameter of the load or the path with its own value in this arm."""
+
+    placed = False
+    example = "parameter streams=4"
+
+    def __init__(self, only: str | None = None) -> None:
+        self._only = only
+        if only:
+            self.example = f"{only} VALUE"
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        if self._only:
+            return {self._only: text}
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise BadInput(f"parameter {text!r}: write NAME=VALUE")
+        return {name.strip(): value.strip()}
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        if not options:
+            raise BadInput("parameter needs NAME=VALUE")
+        for name, value in options.items():
+            if name not in PARAMETERS:
+                raise BadInput(f"parameter {name} cannot be a change: choose {', '.join(PARAMETERS)}")
+            if not isinstance(value, (str, int, float)):
+                raise BadInput(f"parameter {name}: one value is needed")
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        return {}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        return
+
+
+class Function(Kind):
+    """A Python function that changes the built topology; only the user's own program can name it.
+
+    The request carries the function's source beside the parameters. Parameters from others name only a digest, and
+    cannot bring source code.
+    """
+
+    placed = False
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        raise BadInput("function: a function is given in Python, as change=[function]")
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        return self.of_text("", files)
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        text_options("function", options, "name", "digest")
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        return {}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        return
+
+
+KINDS: dict[str, Kind] = {
+    "sysctl": Sysctl(),
+    "machine_sysctl": MachineSysctl(),
+    "nftables": Nftables(),
+    "rules": Rules(),
+    "conntrack": Conntrack(),
+    "offload": Offload(),
+    "ring": Counts("ring", "-g", "-G"),
+    "channels": Counts("channels", "-l", "-L"),
+    "mtu": Mtu(),
+    "qdisc": Qdisc(),
+    "tc_filter": Filter(),
+    "xdp": Xdp("xdp", "xdp"),
+    "tc_bpf": TcBpf("tc_bpf", "tc"),
+    "route": Route(),
+    "neighbour": Neighbour(),
+    "rps": Steering("rps", "rx-*/rps_cpus"),
+    "xps": Steering("xps", "tx-*/xps_cpus"),
+    "parameter": Parameter(),
+    "affinity": Parameter("affinity"),
+    "congestion": Parameter("congestion"),
+    "function": Function(),
+}
+
+
+def find(name: str) -> Kind:
+    """Return the kind `name`. Raises BadInput with the known kinds."""
+    if name not in KINDS:
+        raise BadInput(f"there is no kind of change {name!r}: choose {', '.join(KINDS)}")
+    return KINDS[name]

@@ -1,0 +1,131 @@
+"""Changes of sysctls: those of a namespace, and those of the whole machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, refused
+from labkit.system import netlink
+from labkit.system.machine import sysctl_journal
+
+NAME = r"[a-z0-9_-]+([./][A-Za-z0-9_-][A-Za-z0-9_.-]*)+"
+VALUE = r"[A-Za-z0-9_ \t.,:-]{1,200}"
+
+
+class Sysctl(Kind):
+    """A sysctl of the network namespace; in a guest, of the guest's kernel."""
+
+    per_interface = False
+    example = "sysctl net.ipv4.conf.all.rp_filter=1 at server"
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise BadInput(f"sysctl {text!r}: write NAME=VALUE")
+        return {name.strip(): value.strip()}
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        return {
+            name: " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            for name, value in given.items()
+        }
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        if not options:
+            raise BadInput("sysctl needs NAME=VALUE")
+        for name, value in options.items():
+            if (
+                not re.fullmatch(NAME, name)
+                or any(set(part) <= {"."} for part in name.split("/"))
+                or ".." in name
+            ):
+                raise BadInput(
+                    f"sysctl {name!r}: a name is like net.ipv4.ip_forward, or net/ipv4/conf/eth0.1/rp_filter"
+                )
+            if not isinstance(value, str) or not re.fullmatch(VALUE, value):
+                raise BadInput(f"sysctl {name}={value!r}: a value has letters, digits, spaces and . , : _ -")
+            if not name.startswith(("net.", "net/")):
+                raise BadInput(
+                    f"sysctl {name}: only net.* belongs to a namespace; use machine_sysctl for others"
+                )
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        return {name: _read(place, name) for name in options}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        for name, value in options.items():
+            outside = _outside(name)
+            _write(place, name, value)
+            if place.kernel is None and (now := _outside(name)) != outside and outside is not None:
+                _path(name).write_text(outside)
+                raise Failed(
+                    f"sysctl {name} is the machine's, not the namespace's: it was put back from {now!r} to {outside!r};"
+                    " machine_sysctl changes such settings"
+                )
+
+
+def _path(name: str) -> Path:
+    """Return the file of a sysctl, in the caller's network namespace."""
+    return Path("/proc/sys", *(name.split("/") if "/" in name else name.split(".")))
+
+
+def _outside(name: str) -> str | None:
+    """Return the value in the experiment's own network namespace, None if it does not exist there."""
+    try:
+        return " ".join(_path(name).read_text().split())
+    except OSError:
+        return None
+
+
+def _read(place: Place, name: str) -> str:
+    path = _path(name)
+    try:
+        if place.kernel is not None:
+            with place.kernel.open(str(path)) as file:
+                return " ".join(file.read().split())
+        with netlink.inside(place.namespace.fd):
+            return " ".join(path.read_text().split())
+    except (OSError, LabkitError) as error:
+        words = getattr(error, "strerror", None) or error
+        raise Unsupported(
+            f"this kernel has no sysctl {name} in a network namespace of its own ({words})"
+        ) from None
+
+
+def _write(place: Place, name: str, value: str) -> None:
+    path = _path(name)
+    if place.kernel is not None:
+        place.kernel.sysctl("/".join(path.parts[4:]), value)
+        return
+    try:
+        with netlink.inside(place.namespace.fd):
+            path.write_text(value)
+    except OSError as error:
+        raise refused(error, f"sysctl {name}={value}") from None
+
+
+class MachineSysctl(Sysctl):
+    """A sysctl of the whole machine, changed only while the arm is measured (`machine.sysctl_journal`)."""
+
+    placed = False
+    example = "machine_sysctl net.core.high_order_alloc_disable=1"
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        if not options:
+            raise BadInput("machine_sysctl needs NAME=VALUE")
+        for name, value in options.items():
+            if not re.fullmatch(sysctl_journal.ALLOWED, name):
+                raise BadInput(
+                    f"machine_sysctl {name}: only net.* and the scheduler's (kernel.sched_*) may be changed"
+                )
+            if not isinstance(value, str) or not re.fullmatch(VALUE, value):
+                raise BadInput(
+                    f"machine_sysctl {name}={value!r}: a value has letters, digits, spaces and . , : _ -"
+                )
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        return

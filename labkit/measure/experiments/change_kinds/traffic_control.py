@@ -1,0 +1,236 @@
+"""Changes by tc: queueing disciplines, filters, and BPF programs, also at XDP."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.measure.experiments.change_kinds import bpf_object
+from labkit.measure.experiments.change_kinds.base import (
+    Files,
+    Kind,
+    Place,
+    State,
+    digest,
+    no_guest,
+    run_checked,
+    text_options,
+)
+
+# A word for tc, neither an option nor a path. A prefix such as 10.0.0.0/8 may have one slash.
+WORD = r"(?!-)[A-Za-z0-9_.:%+=-]{1,40}|[0-9a-fA-F.:]{2,39}/\d{1,3}"
+# tc reads files by these.
+FILE_WORDS = {
+    "bpf", "obj", "object", "object-file", "object-pinned", "pinned", "bytecode", "bytecode-file", "bc", "bcf",
+    "export", "exp", "run", "exec", "import", "distribution", "stab", "uds_file",
+}  # fmt: skip
+SECTION = r"[A-Za-z0-9_./-]{1,64}"
+SHORT_DIGEST = r"sha256:[0-9a-f]{12,64}"
+
+
+class Qdisc(Kind):
+    """The root queueing discipline of an interface, in tc's syntax."""
+
+    example = "qdisc fq_codel limit 1000 at client"
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        return {"words": text}
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        text_options("qdisc", options, "words")
+        _tc_words("qdisc", options["words"])
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        no_guest("qdisc", place)
+        shown = run_checked(
+            place.program("tc", "qdisc", "show", "dev", place.interface), f"queueing disciplines of {place}"
+        )
+        lines = [line for line in shown.splitlines() if " clsact " not in line and " ingress " not in line]
+        result = re.sub(r"(?m)^qdisc (\S+) [0-9a-f]+: ", r"\1 ", "\n".join(lines))
+        return {"qdisc": re.sub(r" refcnt \d+", "", result).strip()}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        words = options["words"].split()
+        run_checked(
+            place.program("tc", "qdisc", "replace", "dev", place.interface, "root", *words),
+            f"qdisc {options['words']}",
+            ("qdisc not found", "no such file"),
+        )
+
+
+def _tc_words(kind: str, text: str) -> None:
+    words = text.split()
+    if not words:
+        raise BadInput(f"{kind} needs the words of tc")
+    for word in words:
+        if not re.fullmatch(WORD, word) or word in FILE_WORDS:
+            raise BadInput(f"{kind} {text}: {word!r} is not allowed (no options, paths, files or programs)")
+
+
+class Filter(Kind):
+    """A tc classifier with actions, for arriving or leaving packets."""
+
+    example = "tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server"
+    HOOKS = ("ingress", "egress", "root")
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        hook, _, words = text.partition(" ")
+        return {"way": hook, "words": words.strip()}
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        text_options("tc_filter", options, "way", "words")
+        if options["way"] not in self.HOOKS:
+            raise BadInput(f"tc_filter {options['way']}: choose {', '.join(self.HOOKS)}")
+        _tc_words("tc_filter", options["words"])
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        no_guest("tc_filter", place)
+        return {f"filters {options['way']}": _filters(place, options["way"])}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        _clsact(place, options["way"])
+        run_checked(
+            place.program(
+                "tc", "filter", "add", "dev", place.interface, options["way"], *options["words"].split()
+            ),
+            f"tc_filter {options['words']}",
+            ("no such file", "failed to load tc action", "failed to load tc classifier"),
+        )
+
+
+def _clsact(place: Place, hook: str) -> None:
+    if hook == "root":
+        return
+    ended = place.program("tc", "qdisc", "add", "dev", place.interface, "clsact")
+    if "exclusivity flag on" not in ended.stderr.lower() and "file exists" not in ended.stderr.lower():
+        run_checked(ended, "clsact, the place for filters", ("no such file",))
+
+
+def _filters(place: Place, hook: str) -> str:
+    ended = place.program("tc", "filter", "show", "dev", place.interface, hook)
+    text = ended.stdout if ended.returncode == 0 else ""
+    return (
+        " | ".join(" ".join(re.sub(r"\bid \d+\b", "", line).split()) for line in text.splitlines()) or "none"
+    )
+
+
+class Bpf(Kind):
+    """A BPF program from an object file, which the change contains; its name includes the start of the file's digest.
+
+    `pass` is labkit's own program, which lets every packet pass.
+    """
+
+    def __init__(self, name: str, section: str) -> None:
+        self._name, self._own = name, section
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        words = text.split()
+        if words == ["pass"]:
+            content = bpf_object.passing(self._own)
+            return self._options("pass", self._own, content)
+        if len(words) not in (2, 3):
+            raise BadInput(f"{self._name} {text!r}: write pass, or FILE SECTION sha256:DIGEST")
+        return self._read(words[0], words[1], words[2] if words[2:] else None, files)
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        if "object" in given:
+            return dict(given)
+        if not {"file", "section"} <= given.keys() <= {"file", "section", "digest"}:
+            raise BadInput(f"{self._name} takes file, section, digest; it was given {', '.join(given)}")
+        return self._read(str(given["file"]), str(given["section"]), given.get("digest"), files)
+
+    def _read(self, name: str, section: str, parameters: Any, files: Files) -> dict[str, Any]:
+        content = files.read(name)
+        own = digest(content)
+        if parameters is None:
+            raise BadInput(f"{self._name} {name}: add the digest of the file, {own[:19]}")
+        if not re.fullmatch(SHORT_DIGEST, str(parameters)) or not own.startswith(str(parameters)):
+            raise BadInput(f"{self._name} {name}: its digest is {own[:19]}, not {parameters}")
+        return self._options(Path(name).name, section, content)
+
+    @staticmethod
+    def _options(file: str, section: str, content: bytes) -> dict[str, Any]:
+        text = base64.b64encode(content).decode()
+        return {"file": file, "section": section, "object": text, "digest": digest(content)}
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        text_options(self._name, options, "file", "section", "object", "digest")
+        if not re.fullmatch(SECTION, options["section"]):
+            raise BadInput(f"{self._name}: {options['section']!r} is not the name of a section")
+        if digest(self._object(options)) != options["digest"]:
+            raise BadInput(f"{self._name}: the object does not match the digest beside it")
+
+    def _object(self, options: Mapping[str, Any]) -> bytes:
+        try:
+            return base64.b64decode(options["object"], validate=True)
+        except binascii.Error:
+            raise BadInput(f"{self._name}: the object is not base64") from None
+
+    @contextmanager
+    def _file(self, options: Mapping[str, Any]) -> Iterator[str]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "program.o"  # the kernel shows this name
+            path.write_bytes(self._object(options))
+            yield str(path)
+
+
+class Xdp(Bpf):
+    """A BPF program at XDP of an interface."""
+
+    example = "xdp pass.o xdp sha256:0123456789ab at server"
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        no_guest("xdp", place)
+        [link] = json.loads(
+            run_checked(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
+        )
+        program = link.get("xdp", {}).get("prog", {})
+        return {"xdp": f"program of tag {program['tag']}" if program.get("tag") else "none"}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        with self._file(options) as path:
+            run_checked(
+                place.program(
+                    "ip", "link", "set", "dev", place.interface, "xdp", "obj", path, "sec", options["section"]
+                ),
+                f"XDP program {options['file']} {options['section']}",
+            )
+
+
+class TcBpf(Bpf):
+    """A BPF program at tc in direct-action mode, for packets that arrive at an interface."""
+
+    example = "tc_bpf pass.o tc sha256:0123456789ab at server"
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        no_guest("tc_bpf", place)
+        return {"filters ingress": _filters(place, "ingress")}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        _clsact(place, "ingress")
+        words = ("bpf", "direct-action", "object-file")
+        with self._file(options) as path:
+            run_checked(
+                place.program(
+                    "tc",
+                    "filter",
+                    "add",
+                    "dev",
+                    place.interface,
+                    "ingress",
+                    *words,
+                    path,
+                    "section",
+                    options["section"],
+                ),
+                f"tc program {options['file']} {options['section']}",
+                ("no such file",),
+            )

@@ -1,0 +1,49 @@
+"""`labkit report` of a run whose experiment has no notebook: findings, figures and doubts in one page."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import synthetic_rows
+from conftest import ROOT
+
+from labkit.common import run_folder
+from labkit.runner import sweep
+from labkit.runner.progress import Bar
+
+SEARCH = {
+    "experiment": "throughput", "protocol": "udp", "frame": "64", "frame_bytes": 64.0, "flows_count": 1000,
+    "method": "search", "part": "cost", "loss_goal_ratio": 0.0, "trials_count": 50, "repeated_count": 0,
+    "exceed_ratio": 0.5,
+}  # fmt: skip
+
+
+def test_report_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    (tmp_path / "params").mkdir()
+    monkeypatch.chdir(tmp_path)
+    rows = [row | SEARCH for row in synthetic_rows.rows(rounds=3, slices=1)]
+    found = [row | {"throughput_pps": row["throughput_bps"] / 512} for row in rows]
+    tried = {
+        "part": "trials",
+        "method": "trial",
+        "phase": "search",
+        "loss_goal_ratio": None,
+        "loss_ratio": 0.1,
+    }
+    trials = [row | tried | {"offered_pps": 1.1 * row["throughput_pps"]} for row in found]
+    described = {"experiment": "throughput", "parameters": {"rounds": 3}, "seed": 1, "why_stopped": {}}
+    points = sorted({row["point"] for row in found})
+    folder = synthetic_rows.save(tmp_path / "run", [*found, *trials], points=points, **described)
+    before = run_folder.read_rows(folder)
+    text = sweep.show(folder, Bar()).read_text()
+    for words in (
+        "frames 64, 1000 flows: NDR",
+        "Loss against load",
+        "All rows" if len(rows) < 10 else "The first",
+    ):
+        assert words in text, words
+    assert run_folder.read_rows(folder) == before
+    assert not list(folder.glob("*.tmp"))
