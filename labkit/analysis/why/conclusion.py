@@ -16,7 +16,7 @@ import numpy as np
 
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.flame.load_profiles import WITHIN
-from labkit.analysis.why import candidates, environment, next_steps, phrases, work
+from labkit.analysis.why import candidates, environment, next_steps, phrases, switch_work, work
 from labkit.analysis.why.candidates import FOREIGN_LOAD, Candidate
 from labkit.analysis.why.environment import ABSENT, Setting
 from labkit.analysis.why.evidence import BETWEEN_SHARE, Evidence, gather
@@ -32,7 +32,8 @@ class Conclusion:
 
     sentence: the conclusion itself. cause: the name of the cause, or None if none is named. claims: whether the
     sentence claims a cause of the difference. candidates: strongest first. notes: caveats. next: the steps that would
-    decide, with their commands. p: the p value of the hypothesis that nothing differs.
+    decide, with their commands. p: the p value of the hypothesis that nothing differs. parts: the kinds of work of an
+    Open vSwitch, if a side has one.
     """
 
     sentence: str
@@ -44,6 +45,7 @@ class Conclusion:
     next: Sequence[str] = ()
     split: Split | None = None
     p: float = 1.0
+    parts: Sequence[switch_work.Part] = ()
 
 
 def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
@@ -102,6 +104,7 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
         next=tuple(next_steps.steps(evidence, result.claims, order)),
         split=evidence.split,
         p=min(evidence.p, 3 * order[0].cause.p) if _is_expected(order) else evidence.p,
+        parts=evidence.parts,
     )
 
 
@@ -189,6 +192,7 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> str:
     """Return the claim about two arms of one run whose parameters differ: the effect, and the code that has it."""
     parameters = [one for one in best.settings if one.parameters]
     result = [phrases.difference(evidence)] if evidence.has_effect else []
+    result += [phrases.part(evidence, best.part)] if best.part is not None else []
     result += [phrases.code_path(evidence, best.cause)] if best.cause is not None else []
     result += [frames] if (frames := phrases.frames(evidence)) is not None else []
     return f"{parameters[0].words}{phrases.more(parameters)} is the cause: {'; '.join(result)}"

@@ -6,6 +6,7 @@ and datapath disappear with the namespace, the folder with the mount namespace.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common import packages
-from labkit.common.errors import Failed, Unsupported
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.open_vswitch.rpc import Connection, Database
 from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+WITH_DPDK = Path("/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk")
 OLDEST = (2, 17)  # older versions are untested
 START_S = 60.0  # for an emulated CPU; a program that has ended is noticed at once
 CONTROL, LOG = "vswitchd.ctl", "vswitchd.log"
@@ -34,7 +36,10 @@ CPUCLOCK_SCHED = 2  # linux/posix-timers.h: a process's CPU clock is derived fro
 class Switch:
     """A switch: its namespace, its folder, its database, and its two programs."""
 
-    def __init__(self, space: Namespace, folder: Path, programs: list[process.Running]) -> None:
+    def __init__(
+        self, space: Namespace, folder: Path, programs: list[process.Running], program: str = "ovs-vswitchd"
+    ) -> None:
+        self._program = program
         self.space = space
         self.folder = folder
         self._programs = (
@@ -81,19 +86,25 @@ class Switch:
         )  # fmt: skip
         self._database = Database(socket)
 
-    def start(self, *operations: dict[str, Any], kernel: bool) -> None:
+    def start(self, *operations: dict[str, Any], kernel: bool, cpu: int | None = None) -> None:
         """Start the switch with the configuration that these operations insert into the empty database.
 
-        They name the row of Open_vSwitch `root`. Raises as `settled`, and Unsupported if `kernel` and this kernel has
-        no Open vSwitch datapath.
+        They name the row of Open_vSwitch `root`. cpu: the CPU on which it runs; None: any. Raises as `settled`,
+        BadInput for a CPU that does not exist, and Unsupported if `kernel` and this kernel has no Open vSwitch
+        datapath.
         """
+        if cpu is not None and cpu not in (there := sorted(os.sched_getaffinity(0))):
+            raise BadInput(f"cpu={cpu}: there is no CPU {cpu} for the switch; there are {there}")
+        pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
         self._config, self.kernel = 1, kernel
         self.database.transact(*operations)
         if kernel:
             time.sleep(max(0.0, COUNTED_CPUS_S - time.clock_gettime(time.CLOCK_BOOTTIME)))
-        names = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR")
+        # The last folder is DPDK's.
+        folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY")
         self._daemon = self._run(
-            "env", *(f"{name}={self.folder}" for name in names), "ovs-vswitchd", f"unix:{self.folder / 'db.sock'}",
+            "env", *(f"{name}={self.folder}" for name in folders), *pinned, self._program,
+            f"unix:{self.folder / 'db.sock'}",
             f"--unixctl={self.folder / CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
             until=self.folder / CONTROL,
         )  # fmt: skip
@@ -201,14 +212,19 @@ def version() -> str:
 
 
 @contextmanager
-def switch(space: Namespace) -> Iterator[Switch]:
+def switch(space: Namespace, dpdk: bool = False) -> Iterator[Switch]:
     """Start a switch with an empty database in this namespace; its programs end with the block.
 
-    Raises as `version`.
+    dpdk: whether its program is built with DPDK. Raises as `version`, and Unsupported without such a program.
     """
     version()
+    if dpdk and not WITH_DPDK.exists():
+        raise Unsupported(
+            f"there is no Open vSwitch with DPDK here ({WITH_DPDK}): install Debian's openvswitch-switch-dpdk, or use"
+            " ovs_netdev"
+        )
     with short_folder("labkit-ovs-", in_memory()) as folder, process.all_ended([]) as programs:
-        made = Switch(space, folder, programs)
+        made = Switch(space, folder, programs, str(WITH_DPDK) if dpdk else "ovs-vswitchd")
         try:
             made.open()
             yield made

@@ -24,7 +24,7 @@ from labkit.measure.topologies.base import (
 )
 from labkit.measure.topologies.containers_and_guests import nic_of, paired
 from labkit.measure.topologies.open_vswitch import words
-from labkit.measure.topologies.open_vswitch.configuration import Port, operations
+from labkit.measure.topologies.open_vswitch.configuration import Port, operations, polled
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Mirrors
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
@@ -66,7 +66,15 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
         pairs = pairs_of(spec, ends)
         mirrors.prove(one, pairs)
         stack.enter_context(mirrors.read())
-        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
+        yield Topology(
+            name,
+            spec,
+            pairs,
+            made,
+            switch=one,
+            meter=mirrors.meter(one),
+            doubts=(*mirrors.doubts(), *words.doubts(name)),
+        )
 
 
 @contextmanager
@@ -108,7 +116,15 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
         pairs = paired(ends)
         mirrors.prove(one, pairs)
         stack.enter_context(mirrors.read())
-        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
+        yield Topology(
+            name,
+            spec,
+            pairs,
+            made,
+            switch=one,
+            meter=mirrors.meter(one),
+            doubts=(*mirrors.doubts(), *words.doubts(name)),
+        )
 
 
 def _datapath(name: str) -> str:
@@ -132,8 +148,12 @@ def _switched(
     mirrors = Mirrors(parameters, spec, _datapath(name), between, next(iter(spaces[1:]), None), indices)
     mirrors.lay_cables()
     ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]
-    with switch(between) as one:
-        one.start(*operations(mirrors.bridges(BRIDGE, ports)), kernel=_datapath(name) == "system")
+    dpdk = words.with_dpdk(name)
+    if dpdk:
+        ports = [polled(port) for port in ports]
+    with switch(between, dpdk) as one:
+        configuration = operations(mirrors.bridges(BRIDGE, ports), parameters.flow_limit, dpdk)
+        one.start(*configuration, kernel=_datapath(name) == "system", cpu=parameters.cpu)
         mirrors.connect(one)
         with mirrors.counted():
             yield one, mirrors

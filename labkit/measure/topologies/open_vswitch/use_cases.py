@@ -28,7 +28,7 @@ from labkit.measure.topologies.base import (
 )
 from labkit.measure.topologies.network.encapsulation import PORTS, headers, length_bytes
 from labkit.measure.topologies.open_vswitch import rules, words
-from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
+from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations, polled
 from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
@@ -78,7 +78,10 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
         )
     vm_names = [f"vm{number}" for number in range(vms_count)]
     net_names = [] if options.case == "vm_to_vm" else [NETWORK]
-    with namespaces([*vm_names, *net_names, BETWEEN], family=spec.family) as made, switch(made[-1]) as one:
+    with (
+        namespaces([*vm_names, *net_names, BETWEEN], family=spec.family) as made,
+        switch(made[-1], words.with_dpdk(name)) as one,
+    ):
         for space in made:
             space.netlink.do(netlink.set_link(1))
         between = made[-1]
@@ -101,7 +104,11 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
             for end in tunnelled:
                 complete_packets(end.space, "under")
         ports = [Port(f"port{end.number}", number=end.openflow) for end in cabled]
-        one.start(*operations(_bridges(datapath, ports, bool(tunnelled))), kernel=datapath == "system")
+        dpdk = words.with_dpdk(name)
+        if dpdk:
+            ports = [polled(one) for one in ports]
+        configuration = operations(_bridges(datapath, ports, bool(tunnelled)), options.flow_limit, dpdk)
+        one.start(*configuration, kernel=datapath == "system", cpu=options.cpu)
         for end in tunnelled:
             _tunnel_switch(spec, end, one, between, datapath)
         _give_addresses(spec, [*vms, *net])
