@@ -83,7 +83,7 @@ debian:
 	fi
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get update
-	apt-get install --yes --no-install-recommends $$missing
+	apt-get install --yes --no-remove --no-install-recommends $$missing
 
 define find-python
 for python in python3.11 python3 python3.13 python3.12 none; do

@@ -188,7 +188,7 @@ class Zoo:
             result = self._conclude(left, right)
         except Exception as error:  # this kernel does not support the arm
             return plant, f"not measured: {error}", None
-        first = result.sentence.partition("; ")[0]
+        first = result.sentence.partition(". ")[0]
         named = result.claims or result.cause == "foreign load"
         return plant, result.sentence, bool(named and re.search(plant.truth, first))
 

@@ -139,15 +139,15 @@ class Run:
             try:
                 display(self.why(str(arm)))
             except BadInput as error:
-                display(Markdown(f"*Nothing can be said about {arm}: {error}.*"))
+                display(Markdown(f"*{arm} is not explained: {error}.*"))
 
     def source_lines(self, function: str) -> pd.DataFrame:
-        """Return the source lines in which a function spent its time, for each arm (`flame.source_lines.lines`).
+        """Return the source lines in which a function spent its time, for each arm (`flame.source_lines.of_function`).
 
         The run must have been measured with observe=perf_record and keep_perf_data=true. Raises Unsupported without
         debug symbols.
         """
-        return source_lines.lines(self.profiles, function)
+        return source_lines.of_function(self.profiles, function)
 
     def _baseline(self) -> str:
         return self._only("baseline")
@@ -344,7 +344,7 @@ class Watched:
         return pd.DataFrame(lines, columns=["direction", "bytes", "headers"])
 
 
-def three_flows(topology: str, endpoint: str, interface: str) -> tuple[live.LiveTopology, str]:
+def build_three_pairs(topology: str, endpoint: str, interface: str) -> tuple[live.LiveTopology, str]:
     """Build three pairs and let each client send UDP at 20 Mbit/s to its server. Returns them, and what to watch.
 
     What this machine lacks is displayed in a sentence, and replaced: containers by namespaces, then the switch by a
@@ -355,7 +355,7 @@ def three_flows(topology: str, endpoint: str, interface: str) -> tuple[live.Live
         try:
             net = live.build(name, pairs=3, endpoint=kind)
         except (Unsupported, Failed) as error:
-            display(Markdown(f"*Not {name} with endpoint={kind}: {error}.*"))
+            display(Markdown(f"*{name} with endpoint={kind} cannot be built here: {error}.*"))
             continue
         for client, server in net.state.pairs:
             listening = net.endpoints[server.name].start("iperf3", "-s", "-1", "--forceflush")
@@ -371,7 +371,7 @@ def three_flows(topology: str, endpoint: str, interface: str) -> tuple[live.Live
     raise Unsupported("no topology with three pairs can be built here: `labkit doctor` says why")
 
 
-def watched(net: live.LiveTopology, interface: str, seconds: float, sample: str) -> Watched:
+def watch(net: live.LiveTopology, interface: str, seconds: float, sample: str) -> Watched:
     """Watch an interface for a while with two monitors: the traffic of one pair, and samples of everything.
 
     The pair is the last one, or the first one if the interface is its port.
@@ -437,7 +437,7 @@ def possible_observers(names: str | Sequence[str]) -> list[str]:
             registry.TABLE[name].check(experiments.DatapathParameters())
             possible.append(name)
         except (Unsupported, Failed) as error:
-            display(Markdown(f"*Without `{name}`: {error}.*"))
+            display(Markdown(f"*`{name}` is left out: {error}.*"))
     return possible
 
 

@@ -111,7 +111,8 @@ BY_EXPERIMENT: dict[str, dict[str, Draw]] = {
     "packet_size": {
         "rates": _part("cost", figures.rates),
         "fitted": _part(
-            "cost", lambda rows: figures.fitted(rows, cost_model.distinct(cost_model.curves(rows)))
+            "cost",
+            lambda rows: figures.fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows))),
         ),
         "timed": _timed,
     },

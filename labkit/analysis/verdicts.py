@@ -219,10 +219,9 @@ def contradicting_medians(df: pd.DataFrame) -> list[str]:
         if base > 0 and not line["low"] <= (quotient := arm / base) <= line["high"]:
             shown = stats.ratio_text(line["ratio"], line["low"], line["high"])
             lines.append(
-                f"{group_text(key)}: the quotient of the medians of {line['topology']} and {line['baseline']} is"
-                f" {quotient:.3g}, but the verdict uses {shown}, which compares adjacent measurements of"
-                " each round: changes"
-                " of the machine between rounds cancel out in it, and not in the medians"
+                f"{group_text(key)}: the medians of {line['topology']} and {line['baseline']} alone give the ratio"
+                f" {quotient:.3g}. The verdict uses {shown} instead, because it compares neighbouring measurements:"
+                " changes of the machine between rounds cancel out in it"
             )
     return lines
 

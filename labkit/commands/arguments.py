@@ -23,11 +23,11 @@ EXIT_CODES = {
 }
 VARIABLES = {
     "LABKIT_DATA": "the folder for runs; default: data in the project",
-    "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks, whoever"
-    " wrote them",
+    "LABKIT_PROJECT": "the project, a folder with notebooks and params; labkit then executes its notebooks, even"
+    " if others wrote them",
     "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured;"
     " trex_profile: a sweep's file may name a profile of TRex, which is code; trex_folder: it may name the folder of"
-    " TRex, from which a program is started; several behind commas",
+    " TRex, from which a program is started; separate several with commas",
     "LABKIT_TREX": "the folder of an unpacked TRex release, from which labkit starts a server",
 }
 

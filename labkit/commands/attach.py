@@ -305,7 +305,7 @@ def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
 
 NOTES = """\
 Everything is removed again when attaching fails. An address by DHCP keeps its first lease, because
-nothing renews it.
+nothing renews it. After the lease ends, the DHCP server may give the address to another machine.
 
     labkit attach CONTAINER --veth BRIDGE --address 10.0.0.2/24
     labkit attach CONTAINER --macvlan NIC --vlan 10 --address dhcp

@@ -91,7 +91,7 @@ def _line(capability: Capability, width: int) -> Text:
         return line.append(f"{name.ljust(width)}  {detail}" if detail else name)
     line.append(name.ljust(width), style="bold")
     line.append(f"  {detail}" if detail else "")
-    for label, sentence in (("lost", capability.lost), ("do", capability.remedy)):
+    for label, sentence in (("without it", capability.lost), ("to get it", capability.remedy)):
         if sentence:
             line.append(f" — {label}: ", style="dim").append(printable(sentence))
     return line

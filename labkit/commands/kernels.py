@@ -146,8 +146,8 @@ _GET_NOTES = """\
 _INSTALL = "write kernelspecs: JupyterLab and papermill run notebooks on this kernel, or in a lab VM"
 _INSTALL_NOTES = """\
 Notebooks then have the kernels "labkit (this kernel)" and, for example, "labkit (Linux 6.1 lab
-VM)". Cells of the second run as root of that Linux. They write into the notebook's folder only.
-`make lab` installs both.
+VM)". In the second kernel, cells run as root inside the lab VM. They write into the notebook's
+folder only. `make lab` installs both.
 
     labkit kernels install
     papermill -k labkit-vm-6.1 --start-timeout 120 NOTEBOOK RESULT

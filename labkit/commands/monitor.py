@@ -236,10 +236,11 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
 
 
 NOTES = """\
-The kernel selects packets, so that others cost little. A sampler then chooses, and memory holds the
-last of those. Every packet is counted: seen by the interface, selected, dropped (the reader was too
-slow), sampled, kept, forgotten (pushed out of memory). A mirror port of Open vSwitch is monitored
-where its copies arrive: mirror0 in the namespace monitor. An interface of this machine needs root.
+The kernel selects packets. Those that you did not select cost little. A sampler then chooses, and
+memory holds the last of those. Every packet is counted: seen by the interface, selected, dropped
+(the reader was too slow), sampled, kept, forgotten (pushed out of memory). A mirror port of Open
+vSwitch is monitored where its copies arrive: mirror0 in the namespace monitor. An interface of this
+machine needs root.
 
     labkit monitor eth0 source=10.0.0.1 destination=10.0.0.0/8 --seconds 10
     labkit monitor eth0 expression='tcp[tcpflags] & tcp-syn != 0' sample=interval:10:1
@@ -259,7 +260,7 @@ parameters of a monitor:
     expression=             what else must hold, in libpcap's syntax (pcap-filter)
     sample=                 all, one_in:N, random:P, interval:N:S (N packets every S seconds),
                             first:B (the first B bytes of each flow)
-    display=                of these keep what matches, in Wireshark's syntax (needs tshark)
+    display=                keep only sampled packets that match, in Wireshark's syntax (needs tshark)
     keep_count=             packets in memory; default 10000
     snap_bytes=             bytes of each packet; default 256
     interface=              of a topology: NAMESPACE:INTERFACE, or a name that only one namespace has

@@ -35,9 +35,9 @@ example of a network of your own as an arm.
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
 release or the path of a kernel, and takes options behind commas: cpus=N, memory_mib=N,
-profile=tracing, append=WORD+WORD, modules=NAME+NAME, fresh. ssh:NAME runs on another machine by
-your own `ssh NAME`. That machine needs Python 3.11 to 3.13 and iperf3. labkit is copied there, and
-nothing of a run stays.
+profile=tracing, append=WORD+WORD, modules=NAME+NAME, fresh. ssh:NAME runs on another machine over
+ssh, as `ssh NAME` would connect. That machine needs Python 3.11 to 3.13 and iperf3. labkit is
+copied there, and all its files there are removed after the run.
 
     labkit run datapaths where=vm:debian topology=veth_bridge,ipvlan_l2 duration_s=3
     labkit run overlay part=path,reachability routes=static where=vm:debian,cpus=1

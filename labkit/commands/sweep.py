@@ -26,13 +26,15 @@ point at a time.
     labkit sweep params/datapaths.yaml --dask ADDRESS
 
 params/datapaths.yaml is the sweep of the paper: up to 128 pairs, MTU 1500 and 9000.
+params/datapaths-quick.yaml is its quick form, three minutes long.
 params/kernels.yaml puts kernels side by side. params/nodes.yaml uses two hosts. params/overlay.yaml
 follows packets through an overlay, lets a spine fail, and measures what each tunnel costs.
 params/container_vs_vm.yaml compares containers with virtual machines. params/packet_size.yaml
 measures what a packet costs, fixed and by the byte. params/virtual_tap.yaml measures mirrors of
 Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday changes.
 params/live_monitor.yaml measures what tcpdump, tshark and the monitor cost.
-params/ovs_test_plan.yaml searches the rates of Open vSwitch with 1,000 rules and 64,000 flows.
+params/ovs_test_plan.yaml finds the greatest lossless rates of Open vSwitch with 1,000 rules and
+64,000 flows. params/trex.yaml makes load tests with TRex.
 """
 
 JSON = {
@@ -42,7 +44,8 @@ JSON = {
     "verdicts": "a list, a line for each topology and point: the columns by which points differ (`group` and `host`"
     " in docs/ROWS.md), `topology`, `baseline`, `ratio` with its 95 % interval `low` to `high`, `n_count` and"
     " `rounds_count`, `how` (the estimator), `word` (the verdict), `sentence`; `control_…` of the baseline against"
-    " itself, `whole_…` of whole runs; `disagree`: slices and whole runs do; `vetoed`: by the control",
+    " itself, `whole_…` of whole runs; `disagree`: true if set-ups disagree, so that the interval is over set-ups;"
+    " `vetoed`: true if the baseline differs from itself (99 % interval)",
     "doubts": "sentences",
 }
 

@@ -40,45 +40,45 @@ def names(group: str, own: Collection[str]) -> dict[str, EntryPoint]:
     `own`: the names that labkit itself has. Raises Failed for one of them, and for a name that two packages have.
     """
     result: dict[str, EntryPoint] = {}
-    for point in _entry_points().get(group, ()):
-        if point.name in own:
-            raise Failed(f"{_described(point)} has a name that labkit itself uses: rename it")
-        if point.name in result:
+    for entry in _entry_points().get(group, ()):
+        if entry.name in own:
+            raise Failed(f"{_described(entry)} has a name that labkit itself uses: rename it")
+        if entry.name in result:
             raise Failed(
-                f"{_described(point)} and {_described(result[point.name])} are both installed: remove one"
+                f"{_described(entry)} and {_described(result[entry.name])} are both installed: remove one"
             )
-        result[point.name] = point
+        result[entry.name] = entry
     return result
 
 
-def load(point: EntryPoint, kind: type[Kind]) -> Kind:
+def load(entry: EntryPoint, kind: type[Kind]) -> Kind:
     """Import and return the object of an entry point. Raises Failed if that fails or the object is not a `kind`."""
     try:
-        made = point.load()
+        made = entry.load()
     except Exception as error:  # code of another package can fail in any way
         why = f"{type(error).__name__}: {error}"
         raise Failed(
-            f"{_described(point)} cannot be imported ({why}): repair or remove the package"
+            f"{_described(entry)} cannot be imported ({why}): repair or remove the package"
         ) from error
     if not isinstance(made, kind):
-        raise Failed(f"{_described(point)} is of type {type(made).__name__}: labkit needs a {kind.__name__}")
+        raise Failed(f"{_described(entry)} is of type {type(made).__name__}: labkit needs a {kind.__name__}")
     return made
 
 
 def load_all(group: str, kind: type[Kind], own: Collection[str]) -> dict[str, Kind]:
     """Import and return all objects of a group, by name. Raises the same errors as `names` and `load`."""
-    return {name: load(point, kind) for name, point in names(group, own).items()}
+    return {name: load(entry, kind) for name, entry in names(group, own).items()}
 
 
 def packages() -> dict[str, str]:
     """Return the packages that extend labkit, with their versions."""
-    every = [point for points in _entry_points().values() for point in points if point.dist is not None]
-    return {point.dist.name: point.dist.version for point in every if point.dist is not None}
+    every = [entry for points in _entry_points().values() for entry in points if entry.dist is not None]
+    return {entry.dist.name: entry.dist.version for entry in every if entry.dist is not None}
 
 
-def _described(point: EntryPoint) -> str:
-    package = point.dist.name if point.dist is not None else "an unknown package"
-    return f"{point.name} ({point.group}) of the package {package}"
+def _described(entry: EntryPoint) -> str:
+    package = entry.dist.name if entry.dist is not None else "an unknown package"
+    return f"{entry.name} ({entry.group}) of the package {package}"
 
 
 @functools.cache
@@ -89,9 +89,9 @@ def _entry_points() -> dict[str, list[EntryPoint]]:
 
     result: dict[str, list[EntryPoint]] = {}
     for distribution in importlib.metadata.distributions(path=_folders()):
-        for point in distribution.entry_points:
-            if point.group in GROUPS:
-                result.setdefault(point.group, []).append(point)
+        for entry in distribution.entry_points:
+            if entry.group in GROUPS:
+                result.setdefault(entry.group, []).append(entry)
     return result
 
 

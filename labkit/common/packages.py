@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ class Program(NamedTuple):
     "" is the same name as in Debian, None means that there is no package.
     """
 
-    lost: str
+    without_it: str
     apt: str
     dnf: str | None = ""
     pacman: str | None = ""
@@ -25,22 +26,24 @@ class Program(NamedTuple):
 PROGRAMS = {
     "iperf3": Program("no TCP or UDP traffic, so no throughput", "iperf3"),
     "ping": Program("reachability is not checked and latency not measured", "iputils-ping", "iputils", "iputils"),
-    "ethtool": Program("rows lack the offloads, so arms are not compared in them", "ethtool"),
+    "ethtool": Program("rows have no offloads, so labkit does not notice when arms differ in them; no change by"
+                       " offload", "ethtool"),
     "ip": Program("`labkit shell` cannot show the network, and rows lack the qdisc", "iproute2", "iproute"),
     "tc": Program("no queueing discipline can be set", "iproute2", "iproute-tc"),
     "unshare": Program("no experiment, because each has namespaces of its own", "util-linux"),
     "tcpdump": Program("captures cannot be viewed by hand; labkit itself does not need it", "tcpdump"),
-    "nft": Program("no packet filter can be loaded from a file", "nftables"),
-    "perf": Program("no profiles and no counters on the command line", "linux-perf", "perf", "perf"),
-    "bpftrace": Program("no one-line BPF programs", "bpftrace"),
+    "nft": Program("no change by nftables or conntrack, no packet generator (throughput, ovs_test_plan,"
+                   " monitor_cost), and no TRex server of labkit's own", "nftables"),
+    "perf": Program("no profiles (observe=perf_record, perf_stat), so `labkit why` names no cause", "linux-perf",
+                    "perf", "perf"),
+    "bpftrace": Program("no times of functions (observe=function_times) on kernels without function_graph", "bpftrace"),
     "kprobe-perf": Program("no calls of a kernel function (observe=kprobe)", "perf-tools-unstable", None, None),
     "tshark": Program("captures cannot be analysed in depth by hand, and monitors have no display filter", "tshark",
                       "wireshark-cli", "wireshark-cli"),
     "dumpcap": Program("the experiment monitor_cost lacks this reader", "wireshark-common",
                        "wireshark-cli", "wireshark-cli"),
     "qemu-system-x86_64": Program("no guests, and no other kernel than this one", "qemu-system-x86"),
-    "virtiofsd": Program("a guest cannot share this machine's files",
-                         "virtiofsd (before Debian 13: qemu-system-common)", "virtiofsd", "virtiofsd"),
+    "virtiofsd": Program("no lab VM (where=vm:KERNEL)", "virtiofsd"),
     "busybox": Program("no lab VM, no guest, and no address by DHCP", "busybox-static", "busybox", "busybox"),
     "modprobe": Program("the modules of a lab VM's kernel are not found", "kmod"),
     "depmod": Program("no kernel can be put into labkit's store", "kmod"),
@@ -49,10 +52,12 @@ PROGRAMS = {
     "chromium": Program("figures are HTML only, not PNG and SVG", "chromium"),
     "docker": Program("no Docker containers as endpoints", "docker.io", "moby-engine", "docker"),
     "podman": Program("no Podman containers as endpoints", "podman"),
-    "crun": Program("OCI containers need runc", "crun"),
-    "runc": Program("OCI containers need crun", "runc"),
+    "crun": Program("no containers (endpoint=container), unless runc is there", "crun"),
+    "runc": Program("no containers (endpoint=container), unless crun is there", "runc"),
     "ssh": Program("no experiment on other machines", "openssh-client", "openssh-clients", "openssh"),
 }  # fmt: skip
+# Programs that earlier releases have in another package: the first releases that do not, and that package.
+EARLIER = {"virtiofsd": ({"debian": 13, "ubuntu": 24}, "qemu-system-common")}
 
 
 def install(*names: str) -> str:
@@ -60,20 +65,34 @@ def install(*names: str) -> str:
     managers = ["apt"] if shutil.which("apt-get") else ["dnf", "pacman"]
     commands = []
     for manager in managers:
-        packages = [_package(PROGRAMS[name], manager) for name in names]
+        packages = [_package(name, manager) for name in names]
         if None not in packages:
             commands.append(f"{MANAGERS[manager]} {' '.join(dict.fromkeys(filter(None, packages)))}")
     return " or ".join(commands) or "install it from source, because dnf and pacman have no package of it"
 
 
-def _package(program: Program, manager: str) -> str | None:
-    package: str | None = getattr(program, manager)
-    return program.apt if package == "" else package
+def _package(name: str, manager: str) -> str | None:
+    program = PROGRAMS[name]
+    if manager == "apt" and name in EARLIER:
+        since, package = EARLIER[name]
+        return package if _older_than(since) else program.apt
+    named: str | None = getattr(program, manager)
+    return program.apt if named == "" else named
 
 
-def missing(argv0: str, how: str = "is not here") -> str:
+def _older_than(releases: dict[str, int]) -> bool:
+    """Return whether this system is a release before the one that is named for it. An unknown system is a new one."""
+    try:
+        system = platform.freedesktop_os_release()
+    except OSError:
+        return False
+    number = system.get("VERSION_ID", "").partition(".")[0]
+    return number.isdecimal() and int(number) < releases.get(system["ID"], 0)
+
+
+def missing(argv0: str, how: str = "is not installed") -> str:
     """Return one sentence about a program that is missing: what is lost, and how it is installed."""
     name = os.path.basename(argv0)
     if name not in PROGRAMS:
         return f"the program {argv0} {how}: install it"
-    return f"the program {argv0} {how} (without it: {PROGRAMS[name].lost}): {install(name)}"
+    return f"the program {argv0} {how} (without it: {PROGRAMS[name].without_it}): {install(name)}"

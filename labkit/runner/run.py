@@ -261,7 +261,8 @@ def _traces(request_parameters: dict[str, Any]) -> bool:
 
 
 def _same(experiment: str, recorded: dict[str, Any], requested: dict[str, Any]) -> bool:
-    """Return whether a recorded run has these parameters. Those that its labkit did not know have their defaults."""
+    """Return whether a recorded run has these parameters. A parameter that did not exist when it was recorded
+    counts as its default."""
     if recorded == requested:
         return True
     try:

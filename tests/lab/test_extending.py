@@ -18,7 +18,7 @@ from labkit.common import run_folder, schema
 from labkit.measure import experiments
 
 HERE = ROOT / "tests/extending"
-TOYS = ("toy_topology", "toy_generator", "toy_observer", "toy_experiment")
+TOYS = ("toy_topology", "toy_generator", "toy_observer", "toy_experiment", "toy_findings")
 SHORT = ("rounds=1", "duration_s=1", "omit_s=0")
 
 

@@ -58,7 +58,9 @@ def test_iperf3_is_missing(machine: Sandbox) -> None:
             (folder / name).symlink_to(result)
     machine.words = [str(Path(shutil.which("env") or "env")), f"PATH={folder}"]
     done, rows = run(machine, *SHORT)
-    assert one_sentence(done).startswith("the program iperf3 is not here (without it: no TCP or UDP traffic")
+    assert one_sentence(done).startswith(
+        "the program iperf3 is not installed (without it: no TCP or UDP traffic"
+    )
     assert rows == []
 
 

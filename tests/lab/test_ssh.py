@@ -223,7 +223,9 @@ def test_missing_program_on_the_remote(machine: Lab) -> None:
     for name in ("setpriv", "unshare", "nsenter", "mount", "ip", "ping", "ethtool", "lscpu", "uname"):
         (machine.there / "few" / name).symlink_to(str(shutil.which(name)))
     sentence = one_sentence(machine.labkit("run", "datapaths", *SHORT))
-    assert sentence.startswith("on lab: the program iperf3 is not here (without it: no TCP or UDP traffic")
+    assert sentence.startswith(
+        "on lab: the program iperf3 is not installed (without it: no TCP or UDP traffic"
+    )
     machine.says("python3", f'exec {REAL} "$@"')
     shutil.rmtree(machine.cache)
     machine.cache.parent.joinpath("labkit").write_text("a file where the folder should be")

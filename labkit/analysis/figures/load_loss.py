@@ -11,7 +11,7 @@ from labkit.analysis.figures.panels import finish, titled_grid
 from labkit.common.units import percent, si
 
 PANEL_PX, EDGES_PX = 260, 140
-BESIDE = 1.15  # factor between the measured range and the axis
+AXIS_MARGIN = 1.15  # factor between the measured range and the axis
 NO_LOSS = 1e-6  # position of trials without loss on the logarithmic axis
 
 
@@ -35,7 +35,9 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
             for pps in result["median_pps"].dropna():
                 figure.add_vline(x=pps, line={"dash": "dash", "color": style.color}, row=at, col=1)
     offered = some["offered_pps"]
-    axis = log_axis(offered.min() / BESIDE, offered.max() * BESIDE) if len(some) else {"type": "log"}
+    axis = (
+        log_axis(offered.min() / AXIS_MARGIN, offered.max() * AXIS_MARGIN) if len(some) else {"type": "log"}
+    )
     axis |= {"ticktext": [si(float(value), "").strip() for value in axis.get("tickvals", ())]}
     figure.update_xaxes(title_text="offered, frames/s", tickangle=0, **axis)
     powers = [10.0**power for power in range(-6, 1)]

@@ -90,8 +90,8 @@ def lost(rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def load_words(load_pps: float | None) -> str:
-    """Return a load in words: `10 kpps`, or `the most`."""
-    return "the most" if load_pps is None or math.isnan(load_pps) else si(load_pps, "pps")
+    """Return a load in words: `10 kpps`, or `the greatest rate`."""
+    return "the greatest rate" if load_pps is None or math.isnan(load_pps) else si(load_pps, "pps")
 
 
 def table(rows: pd.DataFrame) -> pd.DataFrame:

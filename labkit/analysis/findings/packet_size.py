@@ -49,7 +49,7 @@ class PacketSize:
     def __init__(self, rows: pd.DataFrame, profiles: pd.DataFrame) -> None:
         self.rows, self.profiles = rows, profiles
         self.every = cost_model.curves(rows)
-        self.curves = cost_model.distinct(self.every)
+        self.curves = cost_model.without_proportional_time(self.every)
 
     def speeds(self) -> None:
         """Show how datagrams travelled, and the throughput of each size."""
@@ -153,7 +153,7 @@ def all_findings(
     rows: pd.DataFrame, curves: Sequence[Curve], profiles: pd.DataFrame | None = None
 ) -> list[str]:
     """Return all findings."""
-    shown = cost_model.distinct(curves)
+    shown = cost_model.without_proportional_time(curves)
     lines = [*transport(rows), *same_costs(curves), *fits(shown), *differences(shown)]
     return lines if profiles is None or not len(profiles) else [*lines, *functions(profiles)]
 

@@ -56,8 +56,8 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
             "source": "here",
             "test": f"{row['frame']} through {_device(row)}, test {int(row['round']) + 1}",
             "pps": row["throughput_pps"],
-            "line_pps": _most(row),
-            "share": row["throughput_pps"] / _most(row) if _most(row) else None,
+            "line_pps": _lines_pps(row),
+            "share": row["throughput_pps"] / _lines_pps(row) if _lines_pps(row) else None,
             "verdict": row["ended"],
         }
         for _, row in own.iterrows()
@@ -101,7 +101,7 @@ def directions(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _most(row: pd.Series[Any]) -> float:
+def _lines_pps(row: pd.Series[Any]) -> float:
     """Return what the lines of all sending ports carry together; 0 without a known rate."""
     return 0.0 if pd.isna(row["line_pps"]) else float(row["line_pps"] * row["senders_count"])
 
@@ -146,7 +146,8 @@ def _sentence(row: pd.Series[Any]) -> str:
     what = f"{row['frame']} through {_device(row)}, test {int(row['round']) + 1}"
     if row["status"] != "ok":
         return f"{what}: {row['reason']}."
-    share, most = "", _most(row)
-    if most:
-        share = f", {percent(row['throughput_pps'] / most)} of what the lines carry ({si(most, 'pps')}: {row['line']})"
+    share, lines_pps = "", _lines_pps(row)
+    if lines_pps:
+        carried = percent(row["throughput_pps"] / lines_pps)
+        share = f", {carried} of what the lines carry ({si(lines_pps, 'pps')}: {row['line']})"
     return f"{what}: {si(row['throughput_pps'], 'pps')} arrived within the loss limit{share}; {row['ended']}."

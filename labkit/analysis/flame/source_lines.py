@@ -18,7 +18,7 @@ PATIENCE_S = 300.0  # the debug symbols of a kernel are hundreds of megabytes
 COLUMNS = ["arm", "line", "share"]
 
 
-def lines(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
+def of_function(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
     """Return for each arm the source lines of a function (`arm`, `line` as FILE:NUMBER) with their `share` of all
     samples, the largest first; rounds are averaged.
 
@@ -26,14 +26,14 @@ def lines(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
     Unsupported without perf or without the function's debug symbols.
     """
     if not re.fullmatch(r"[\w.:~<>-]+", function) or function.startswith("-"):
-        raise BadInput(f"{function[:60]!r} is no name of a function, for example ip_rcv")
+        raise BadInput(f"{function[:60]!r} is not a function name: write one, for example ip_rcv")
     files = [(arm, path) for arm, path in _kept(profiles) if path.is_file()]
     if not files:
         raise BadInput(
             "no perf.data was kept, so source lines are not known: measure with observe=perf_record keep_perf_data=true"
         )
     found = pd.DataFrame(
-        [(arm, line, share) for arm, path in files for line, share in _of_file(path, function)],
+        [(arm, line, share) for arm, path in files for line, share in _of_perf_data(path, function)],
         columns=COLUMNS,
     )
     if not len(found):
@@ -61,7 +61,7 @@ def _kept(profiles: pd.DataFrame) -> list[tuple[str, Path]]:
     return result
 
 
-def _of_file(path: Path, function: str) -> list[tuple[str, float]]:
+def _of_perf_data(path: Path, function: str) -> list[tuple[str, float]]:
     """Return the source lines of a function in one perf.data file, with their shares of all samples."""
     argv = [
         machine.needed("perf"), "report", "--stdio", "-i", str(path), "-g", "none", "--no-children",

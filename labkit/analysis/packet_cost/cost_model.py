@@ -179,7 +179,7 @@ def proportional(curves: Sequence[Curve]) -> dict[Key, float]:
     }
 
 
-def distinct(curves: Sequence[Curve]) -> list[Curve]:
+def without_proportional_time(curves: Sequence[Curve]) -> list[Curve]:
     """Return the curves without the time between datagrams of the points where it is proportional to CPU time."""
     same = proportional(curves)
     return [one for one in curves if one.key not in same or one.cost != OF["udp"][1]]

@@ -148,4 +148,4 @@ def _word(effect: Effect, control: Effect | None, claim: Claim) -> tuple[str, st
         return SUPPORTED, ""
     if effect.high < low or effect.low > high:
         return CONTRADICTED, ""
-    return UNDECIDED, f"the interval lies only partly within {low:.2g} to {high:.2g} and out of it"
+    return UNDECIDED, f"the interval lies partly inside {low:.2g} to {high:.2g} and partly outside"

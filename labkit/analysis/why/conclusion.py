@@ -84,15 +84,13 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
         None,
     )
     if best is not None:
-        sentence = _claim(evidence, best) + phrases.caveat(evidence)
-        # The name of a function or a setting keeps its case.
-        named_sides = best.settings and sentence.startswith(best.settings[0].name)
-        own = bool(named_sides) or (best.cause is not None and best.cause.path is None)
-        result = Conclusion(sentence if own else phrases.capitalised(sentence), best.name, True)
+        sentence = phrases.joined([*_claim(evidence, best), phrases.caveat(evidence)])
+        named = best.cause is not None and best.cause.path is None  # the name of a function keeps its case
+        result = Conclusion(sentence if named else phrases.capitalised(sentence), best.name, True)
         order = [best, *(one for one in order if one is not best)]
     elif disturbance is not None:
-        text = f"{disturbance.evidence[0][1]}, so no other cause is named{_besides(evidence)}"
-        result = Conclusion(phrases.capitalised(text), FOREIGN_LOAD, False)
+        text = phrases.capitalised(f"{disturbance.evidence[0][1]}, so no other cause is named")
+        result = Conclusion(phrases.joined([text, _besides(evidence)]), FOREIGN_LOAD, False)
         order = [disturbance, *(one for one in order if one is not disturbance)]
     else:
         result = _withheld(evidence, order)
@@ -163,33 +161,43 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
     return evidence.has_effect and not evidence.is_disturbed and evidence.apart is None
 
 
-def _claim(evidence: Evidence, best: Candidate) -> str:
+def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
+    """Yield the sentences of a claim. The first names the cause, with its size if that is known."""
     if _is_change(evidence, best):
-        return _claim_of_change(evidence, best)
+        yield from _claim_of_change(evidence, best)
+        return
     code, whole = best.cause, phrases.difference(evidence)
     setting = best.settings[0] if best.settings else None
-    more = phrases.more(best.settings)
-    sole = "the only known difference between the sides" if _only(evidence, best) else "the first suspect"
+    sole = "The only known difference between the sides" if _only(evidence, best) else "The first suspect"
+    named = "" if setting is None else phrases.setting(setting) + phrases.more(best.settings)
     if code is not None:
-        named = setting.words + more if setting is not None and not setting.parameters else ""
-        tail = f"; {whole}" if whole else ""
+        known = setting if setting is not None and not setting.parameters else None
         # What was added, such as a BPF program, is known by its code path. A setting that changed is known by its name.
-        if named and setting is not None and ABSENT not in (setting.left, setting.right):
-            return f"{named} is {sole}: {phrases.code_path(evidence, code)}{tail}"
-        return f"{phrases.code_path(evidence, code)}{f'; it is {named}' if named else ''}{tail}"
-    if setting is not None:
-        inner = ""
+        by_name = known is not None and ABSENT not in (known.left, known.right)
+        yield (
+            f"{sole} is {named}: {phrases.cost(evidence, code)}" if by_name else phrases.cost(evidence, code)
+        )
+        yield phrases.place(code)
+        if known is not None and not by_name:
+            yield f"It is explained by {named}"
+        yield phrases.in_all(whole)
+    elif setting is not None:
+        yield f"{sole} is {named}{f': {whole}' if whole else ''}"
         if best.size is not None and best.size.certain:
-            inner = f"; {best.evidence[-1][1]}{phrases.share(best.size, evidence)}"
-        return f"{setting.words}{more} is {sole}, and {whole or 'its code differs'}{inner}"
-    if best.size is not None and best.name.endswith("lost"):
+            where, _, size = best.evidence[-1][1].partition(": ")
+            yield f"The CPU time of {where} differs by {size}{phrases.share(best.size, evidence)}"
+    elif best.size is not None and best.name.endswith("lost"):
         made = f"{phrases.amount(best.size)} {phrases.per(evidence)}{phrases.share(best.size, evidence)}"
-        return f"{best.name}: {best.evidence[0][1]}, which costs {made}; {whole}"
-    return f"{best.name}: {best.evidence[0][1]}; {whole}"
+        yield f"{best.name}: {best.evidence[0][1]}, which costs {made}"
+        yield phrases.in_all(whole)
+    else:
+        yield f"{best.name}: {best.evidence[0][1]}"
+        yield phrases.in_all(whole)
 
 
-def _claim_of_change(evidence: Evidence, best: Candidate) -> str:
-    """Return the claim about two arms of one run whose parameters differ: the effect, and the code that has it."""
+def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
+    """Yield the sentences about two arms of one run whose parameters differ: the code through which the change acts,
+    and the total effect."""
     parameters = [one for one in best.settings if one.parameters]
     result = [phrases.difference(evidence)] if evidence.has_effect else []
     result += [phrases.part(evidence, best.part)] if best.part is not None else []
@@ -205,7 +213,8 @@ def _only(evidence: Evidence, best: Candidate) -> bool:
 def _besides(evidence: Evidence) -> str:
     """Return the setting that also differs and whose effect cannot be judged, or an empty text."""
     differ = [one for one in evidence.settings if one.relevant and not one.parameters]
-    return f"; {differ[0].words} also differs, and its effect cannot be separated" if differ else ""
+    words = phrases.setting(differ[0]) if differ else ""
+    return f"The setting {words} also differs, and its effect cannot be separated" if differ else ""
 
 
 def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
@@ -213,7 +222,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     differ = [
         one for one in evidence.settings if one.relevant and (evidence.apart is None or not one.parameters)
     ]
-    weak = f"; {phrases.foreign(evidence)}" if evidence.is_disturbed else ""
+    weak = phrases.capitalised(phrases.foreign(evidence)) if evidence.is_disturbed else ""
     if evidence.has_effect:
         runs = " of two runs at different times" if evidence.apart is not None else ""
         nothing = "no setting differs and no code path stands out"
@@ -232,10 +241,13 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         else:
             bound, where = max(abs(evidence.split.total.low), abs(evidence.split.total.high)), ""
         verb, whose = ("differ", "their") if more else ("differs", "its")
-        text = f"{setting.words}{more} {verb}; {whose} cost{where} is below {seconds(bound)} {phrases.per(evidence)}"
-        return Conclusion(f"{text}: no effect was seen{weak}", setting.name, False)
+        text = (
+            f"The setting {phrases.setting(setting)}{more} {verb}, but no effect was seen: {whose} cost{where} is below"
+            f" {seconds(bound)} {phrases.per(evidence)}"
+        )
+        return Conclusion(phrases.joined([text, weak]), setting.name, False)
     text = f"No difference between {evidence.names[1]} and {evidence.names[0]} was seen: no setting differs"
-    return Conclusion(f"{text}, and {phrases.bounds(evidence)}{weak}", None, False)
+    return Conclusion(phrases.joined([f"{text}, and {phrases.bounds(evidence)}", weak]), None, False)
 
 
 def _notes(evidence: Evidence) -> Iterator[str]:
@@ -246,9 +258,9 @@ def _notes(evidence: Evidence) -> Iterator[str]:
         )
     elif evidence.apart is not None:
         yield (
-            "Two runs, measured at different times: each interval includes what two runs of the same differ by, taken"
-            f" to be {units.percent(BETWEEN_SHARE)} of a cost (standard deviation), because a single run a side does"
-            " not show it. Name several runs of a side as RUN+RUN, or measure both as arms of one run."
+            "Two runs of one arm also differ. With one run per side labkit assumes"
+            f" {units.percent(BETWEEN_SHARE)} of the cost for this (standard deviation), and includes it in every"
+            " interval. Name several runs of a side as RUN+RUN, or measure both as arms of one run."
         )
     if evidence.is_disturbed:
         yield f"Disturbed: {phrases.foreign(evidence)}."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -15,6 +16,14 @@ from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.evidence import DISTURBED_SHARE, FRAMES_SHARE, Evidence
 from labkit.analysis.why.work import Estimate
 from labkit.common import units
+
+AT = {"client": "at the client", "server": "at the server", "both": "at both ends"}  # the place of a change
+_DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
+
+
+def joined(sentences: Iterable[str]) -> str:
+    """Join sentences; the last one has no full stop, like every `Conclusion.sentence`."""
+    return ". ".join(filter(None, sentences))
 
 
 def per(evidence: Evidence) -> str:
@@ -61,6 +70,11 @@ def difference(evidence: Evidence) -> str:
     return f"{evidence.names[1]} {' and '.join(result)}" if result else ""
 
 
+def in_all(whole: str) -> str:
+    """Return the sentence about the total difference (`difference`), or an empty text."""
+    return f"In all, {whole}" if whole else ""
+
+
 def bounds(evidence: Evidence) -> str:
     """Return in words the largest difference that could have gone undetected."""
     total = evidence.split.total
@@ -78,33 +92,70 @@ def share(size: Estimate, evidence: Evidence) -> str:
 
 
 def caveat(evidence: Evidence) -> str:
-    """Return what weakens a claim, to end its sentence with."""
-    lines = []
-    if evidence.is_disturbed:
-        if max(evidence.foreign.left, evidence.foreign.right) >= DISTURBED_SHARE:
-            lines.append(f"{foreign(evidence)}, so the size is less certain")
-        else:
-            lines.append(
-                f"the hypervisor took {units.percent(max(evidence.steal))} of the CPU time, so the size is less certain"
-            )
-    return f" ({'; '.join(lines)})" if lines else ""
+    """Return the sentence about what weakens a claim, or an empty text."""
+    if not evidence.is_disturbed:
+        return ""
+    if max(evidence.foreign.left, evidence.foreign.right) >= DISTURBED_SHARE:
+        return f"{capitalised(foreign(evidence))}, so the size is less certain"
+    stolen = units.percent(max(evidence.steal))
+    return f"The hypervisor took {stolen} of the CPU time, so the size is less certain"
 
 
 def code_path(evidence: Evidence, code: causes.Cause) -> str:
     """Return `page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of … (in
     get_page_from_freelist)`."""
-    place = f"{code.function}{f' below {code.callers[0]}' if code.callers else ''}"
-    several = code.path is not None and code.path.plural
-    verb = ("cost" if code.difference_s > 0 else "save") + "s" * (not several)
-    added = " more" if code.change == "changed" and code.difference_s > 0 else ""
+    place = _place(code)
     what = {
         "new": f"new code path {place}",
         "gone": f"code path no longer used: {place}",
         "changed": f"in {place}",
     }[code.change]
-    return (
-        f"{code.name} {verb} {amount(code.size)}{added} {per(evidence)}{share(code.size, evidence)} ({what})"
-    )
+    return f"{cost(evidence, code)} ({what})"
+
+
+def cost(evidence: Evidence, code: causes.Cause) -> str:
+    """Return `page allocation costs 2 µs [1, 3] more per packet that arrived, 40 % of the difference`."""
+    several = code.path is not None and code.path.plural
+    verb = ("cost" if code.difference_s > 0 else "save") + "s" * (not several)
+    added = " more" if code.change == "changed" and code.difference_s > 0 else ""
+    return f"{code.name} {verb} {amount(code.size)}{added} {per(evidence)}{share(code.size, evidence)}"
+
+
+def place(code: causes.Cause) -> str:
+    """Return the sentence about the functions of a cause."""
+    start = {
+        "new": "The code path is new:",
+        "gone": "The code path is no longer used:",
+        "changed": "The function is",
+    }[code.change]
+    return f"{start} {_place(code)}"
+
+
+def _place(code: causes.Cause) -> str:
+    return f"{code.function}{f' below {code.callers[0]}' if code.callers else ''}"
+
+
+def setting(one: Setting) -> str:
+    """Return `sysctl net.core.x (client, server: 0 → 1)`."""
+    places, (left, right) = _places(one), _values(one)
+    return f"{one.name} ({f'{places}: ' if places else ''}{left} → {right})"
+
+
+def change(one: Setting) -> str:
+    """Return `sysctl net.core.x at the server from 0 to 1`."""
+    places, (left, right) = _places(one), _values(one)
+    at = f" {AT.get(places, f'({places})')}" if places else ""
+    return f"{one.name}{at} from {left} to {right}"
+
+
+def _places(one: Setting) -> str:
+    return "" if "machine" in one.places else ", ".join(one.places)
+
+
+def _values(one: Setting) -> tuple[str, str]:
+    """Return both values for a sentence, without digests unless only these differ."""
+    left, right = (_DIGEST.sub("", value) for value in (one.left, one.right))
+    return (left, right) if left != right else (one.left, one.right)
 
 
 def part(evidence: Evidence, of: switch_work.Part) -> str:
@@ -121,6 +172,14 @@ def frames(evidence: Evidence) -> str | None:
     if count is None or count.p >= causes.CLAIM_SHARE or abs(count.difference) < FRAMES_SHARE * count.left:
         return None
     return f"{units.digits(count.left)} → {units.digits(count.right)} frames for each gigabyte that arrived"
+
+
+def frames_sentence(evidence: Evidence) -> str:
+    """Return the sentence about the frames per gigabyte, or an empty text if they do not differ."""
+    count = evidence.frames_per_work
+    if count is None or frames(evidence) is None:
+        return ""
+    return f"Each gigabyte that arrived had {units.digits(count.right)} frames instead of {units.digits(count.left)}"
 
 
 def more(settings: Sequence[Setting]) -> str:

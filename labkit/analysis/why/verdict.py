@@ -14,10 +14,10 @@ from labkit.analysis.why.selection import ProfiledArm, Sides
 from labkit.common.errors import BadInput
 
 NOTHING = "No measurement compares the two sides."
-TWO_RUNS = "Speeds of different {} are not compared between two runs: measure them in one run."
+NOT_COMPARED = "Speeds of different {} are not compared between two runs: measure them in one run."
 NO_CONTROL = (
-    "This is not a verdict: each round sets a point up once, so the difference between two set-ups of one point is"
-    " unknown (two points have no A/A control)."
+    "This is not a verdict: no round measured a point twice (two points have no A/A control), so the noise between"
+    " set-ups is unknown."
 )
 CONTROL = (
     "The A/A control of the profiles, {}, was measured in the set-up of the left side. The spread between rounds"
@@ -35,11 +35,11 @@ def sentences(parameters: Sides) -> tuple[list[str], list[str]]:
     one_run = left.folder == right.folder
     if not (apart := selection.differing(parameters)):
         result = list(_of_arms(left, right))
-        return result, [] if result else [NOTHING if one_run else TWO_RUNS.format("arms")]
+        return result, [] if result else [NOTHING if one_run else NOT_COMPARED.format("arms")]
     in_packets = any(protocols.find(name).work == "packet" for name in left.rows["protocol"].unique())
     resized = "length_bytes" in apart and in_packets
     result = list(_of_points(parameters, resized)) if one_run else []
-    notes = [NO_CONTROL if one_run else TWO_RUNS.format("points"), *[SIZES] * resized]
+    notes = [NO_CONTROL if one_run else NOT_COMPARED.format("points"), *[SIZES] * resized]
     return result, notes + ([CONTROL.format(control.name)] if control and len(control.profiles) else [])
 
 

@@ -196,10 +196,10 @@ def _ttl(seen: Sighting) -> int | str | None:
 def _end(one: Journey, seen: Sighting, names: Mapping[str, str]) -> str:
     receiver = names.get(one.target or "")
     if receiver is None:
-        return "no later hop saw it"
+        return "this is the last hop that saw it"
     if receiver == seen.hop.rpartition(":")[0]:
         return f"arrived at {receiver}"
-    return f"no later hop saw it, and {receiver} did not"
+    return f"no later hop saw it, so it did not reach {receiver}"
 
 
 def rows(

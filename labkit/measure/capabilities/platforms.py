@@ -40,7 +40,7 @@ def open_vswitch(version: str | None) -> list[Capability]:
     result = [
         attempt("Open vSwitch", "kernel datapath", kernel, lost, lambda number: kernel_with("OPENVSWITCH"))
     ]
-    lost = packages.PROGRAMS["ovs-vswitchd"].lost
+    lost = packages.PROGRAMS["ovs-vswitchd"].without_it
     remedy = f"{packages.install('ovs-vswitchd')}; its service need not run"
     gone = (None, None) if version else (lost, remedy)
     detail = f"ovs-vswitchd {version}" if version else "ovs-vswitchd is not installed"

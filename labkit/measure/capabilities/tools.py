@@ -25,7 +25,7 @@ def tools(result: dict[str, str | None]) -> list[Capability]:
 
 
 def _tool(name: str, version: str | None) -> Capability:
-    lost = packages.PROGRAMS[name].lost
+    lost = packages.PROGRAMS[name].without_it
     if version is None:
         return Capability("tools", name, False, "not installed", lost, packages.install(name))
     oldest = OLDEST.get(name)

@@ -51,14 +51,13 @@ HELP = {
     "profile_rounds": "fresh set-ups of all arms for whole runs under each observer, and without one",
     **observing.HELP,
     "placement": "the CPUs of both ends in slices: balanced (all placements in turn, arms alike) or scheduler",
-    "half_width": "stop early, after 8 rounds or more, when every ratio's interval is at most plus or minus this",
+    "half_width": "stop early when all intervals are at most ± this share of the ratio, but not before 8 rounds",
     "mss_bytes": "TCP maximum segment size; none: the path's",
     "congestion": "TCP congestion control; none: the kernel's default",
     "zerocopy": "iperf3 -Z",
     "affinity": "CPU of the client and CPU of the server, for example 0,1",
-    "parent": "NIC under macvlan and ipvlan; none: a veth. With nodes=two on real machines: the NIC of the"
-    " clients' host"
-    " and that of the servers' host",
+    "parent": "NIC under macvlan and ipvlan; none: a veth. With nodes=two on real machines: NIC,NIC, of the clients'"
+    " and of the servers' host",
     "nodes": "one, or two: the clients on one host, the servers on another",
     "peer": "host of the servers with nodes=two; none: a second lab VM like that of where",
     "link_rate_bps": "rate of the link between two lab VMs, each way (tbf); none: unlimited",
@@ -276,7 +275,9 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     def _check_load(self) -> None:
         self.load_generator.check(self)
         if not self.slices and self.whole_runs == 0:
-            raise BadInput("slices=0 and whole_runs=0 leave nothing to measure: set one of them")
+            raise BadInput(
+                "slices=0 and whole_runs=0 leave nothing to measure: give one of them a number above 0"
+            )
 
     def _check_names(self) -> None:
         # These become arguments of programs, so only valid names are allowed.

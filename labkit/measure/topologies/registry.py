@@ -62,7 +62,8 @@ def check_names(parameters: Iterable[str | Network]) -> None:
             network_builder.check(name)
             if name.name in TABLE:
                 raise BadInput(
-                    f"a network to be measured cannot be called {name}: labkit has a topology of that name"
+                    f"a network to be measured cannot be called {name}, because labkit has a topology of that name:"
+                    " change `name` in its file"
                 )
             continue
         word, plus, _options = name.partition("+")

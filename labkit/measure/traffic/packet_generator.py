@@ -78,7 +78,7 @@ class PacketGenerator(TrialGenerator):
 
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput: this generator runs trials, not the flows of a comparison."""
-        raise BadInput(f"generator={self.name} runs trials at a rate: use `labkit run throughput`")
+        raise BadInput(f"generator={self.name} works with `labkit run throughput` only")
 
     @contextmanager
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> Iterator[PacketTrials]:

@@ -171,7 +171,9 @@ class _Handing:
         for address, known in workers.items():
             if known["resources"].get("labkit", 0) < 1:
                 self._refuse(
-                    address, "it lacks the resource labkit=1, which limits it to one measurement at a time"
+                    address,
+                    "it lacks the resource labkit=1, which limits it to one measurement at a time: start it with"
+                    " --resources labkit=1",
                 )
         fit = [address for address in workers if address not in self.refused]
         if fit:

@@ -227,9 +227,8 @@ def startable(argv: Sequence[str]) -> Iterator[None]:
     except OSError as error:
         if sentence := exhausted(error, starting=True):
             raise Failed(sentence) from None
-        how = (
-            "is not here" if isinstance(error, FileNotFoundError) else f"cannot be started ({error.strerror})"
-        )
+        there = not isinstance(error, FileNotFoundError)
+        how = f"cannot be started ({error.strerror})" if there else "is not installed"
         raise Unsupported(packages.missing(argv[0], how)) from None
 
 

@@ -139,9 +139,9 @@ def test_comments_say_what_happened() -> None:
         2: "packet 1 of 2: a > e echo request; hop 3 of 3: in at e:4; 3000.0 µs after the first;"
         " removed Ethernet / IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 (50 bytes);"
         " routed: TTL 64 is now 62; arrived at e",
-        3: "packet 2 of 2: a > e echo request; hop 1 of 1: out at a:1; no later hop saw it, and e did not",
+        3: "packet 2 of 2: a > e echo request; hop 1 of 1: out at a:1; no later hop saw it, so it did not reach e",
     }
-    assert packets.comments(packets.journeys([lost], PORTS))[0].endswith("; no later hop saw it")
+    assert packets.comments(packets.journeys([lost], PORTS))[0].endswith("; this is the last hop that saw it")
 
 
 def test_comments_in_a_file() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from pathlib import Path
 
@@ -20,8 +21,8 @@ def without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_apt")
 def test_without_apt_two_package_managers_are_named() -> None:
     assert packages.missing("/usr/bin/perf") == (
-        "the program /usr/bin/perf is not here (without it: no profiles and no counters on the command line):"
-        " dnf install perf or pacman -S perf"
+        "the program /usr/bin/perf is not installed (without it: no profiles (observe=perf_record, perf_stat), so"
+        " `labkit why` names no cause): dnf install perf or pacman -S perf"
     )
     assert packages.install("ping", "ip", "nft") == (
         "dnf install iputils iproute nftables or pacman -S iputils iproute2 nftables"
@@ -35,7 +36,40 @@ def test_with_apt_its_command_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     apt.touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert packages.install("ping", "ip") == "apt install iputils-ping iproute2"
-    assert packages.missing("nonsense") == "the program nonsense is not here: install it"
+    assert packages.missing("nonsense") == "the program nonsense is not installed: install it"
+
+
+@pytest.mark.parametrize(
+    ("system", "package"),
+    [
+        ({"ID": "debian", "VERSION_ID": "12"}, "qemu-system-common"),
+        ({"ID": "debian", "VERSION_ID": "13"}, "virtiofsd"),
+        ({"ID": "debian"}, "virtiofsd"),  # testing has no number
+        ({"ID": "ubuntu", "VERSION_ID": "22.04"}, "qemu-system-common"),
+        ({"ID": "ubuntu", "VERSION_ID": "24.04"}, "virtiofsd"),
+        (None, "virtiofsd"),
+    ],
+)
+def test_package_of_virtiofsd_is_that_of_the_release(
+    system: dict[str, str] | None, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def release() -> dict[str, str]:
+        if system is None:
+            raise OSError
+        return system
+
+    (tmp_path / "apt-get").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(platform, "freedesktop_os_release", release)
+    assert packages.install("virtiofsd", "modprobe") == f"apt install {package} kmod"
+
+
+def test_remedies_can_be_pasted_into_a_shell() -> None:
+    words = [
+        word for program in packages.PROGRAMS.values() for word in (program.apt, program.dnf, program.pacman)
+    ]
+    words += [package for _, package in packages.EARLIER.values()]
+    assert all(re.fullmatch(r"[a-z0-9.+-]*", word) for word in words if word is not None)
 
 
 @pytest.mark.usefixtures("without_apt")
@@ -43,14 +77,14 @@ def test_doctor_uses_the_table() -> None:
     shown = {one.name: one for one in tools.tools(dict.fromkeys(tools.TOOLS))}
     assert shown["ping"].remedy == "dnf install iputils or pacman -S iputils"
     for name in tools.TOOLS:
-        assert shown[name].lost == packages.PROGRAMS[name].lost
+        assert shown[name].lost == packages.PROGRAMS[name].without_it
 
 
 def test_debian_names_are_those_that_setup_installs() -> None:
     ours = set(re.findall(r"^([a-z0-9.+-]+) +#", (ROOT / "packages.debian").read_text(), re.MULTILINE))
     # optional, or brought by tshark and qemu-system-x86
     ours |= {"wireshark-common", "docker.io", "podman", "crun", "virtiofsd"}
-    assert {program.apt.split()[0] for program in packages.PROGRAMS.values()} <= ours
+    assert {program.apt for program in packages.PROGRAMS.values()} <= ours
 
 
 @pytest.mark.parametrize("manager", ["dnf", "pacman"])

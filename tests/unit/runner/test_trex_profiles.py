@@ -44,7 +44,7 @@ def test_sweep_needs_the_flag(profile: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> None:
-    with pytest.raises(BadInput, match="the text of the file is missing"):
+    with pytest.raises(BadInput, match="labkit has not read this file: name it on the command line"):
         experiments.find("trex_stateless").parameters.of({"server": "127.0.0.1", "profile": profile})
 
 

@@ -73,7 +73,10 @@ def test_a_program_that_a_limit_forbids(number: int, sentence: str) -> None:
 
 
 def test_a_program_that_is_not_here() -> None:
-    with pytest.raises(Unsupported, match="nsenter is not here: install it"), programs.startable(["nsenter"]):
+    with (
+        pytest.raises(Unsupported, match="nsenter is not installed: install it"),
+        programs.startable(["nsenter"]),
+    ):
         raise FileNotFoundError(errno.ENOENT, "no")
 
 

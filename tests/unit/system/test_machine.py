@@ -277,8 +277,11 @@ class TestDoctor:
         lines = text.splitlines()
         assert lines[0] == "Linux 6.1.0, A CPU, 2 CPUs, an emulated CPU (tcg), without root"
         assert "  ✓ veth" in lines
-        assert "  ✗ ipvlan  this kernel does not support it — lost: no ipvlan — do: boot another" in lines
-        assert "  ? gre     not tried — do: modprobe ip_gre" in lines
+        assert (
+            "  ✗ ipvlan  this kernel does not support it — without it: no ipvlan — to get it: boot another"
+            in lines
+        )
+        assert "  ? gre     not tried — to get it: modprobe ip_gre" in lines
         assert "  ✓ iperf3  3.12" in lines
         assert lines[-1] == "2 of 5 capabilities are available here; 1 not tested"
 

@@ -135,7 +135,7 @@ LACKING = (
 )
 
 
-def run_checked(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> str:
+def output_or_raise(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> str:
     """Return the output of a program. Raises Unsupported if its message says that the kernel lacks something, else
     Failed."""
     if ended.returncode == 0:

@@ -18,9 +18,9 @@ from labkit.measure.experiments.change_kinds.base import (
     State,
     no_guest,
     number,
+    output_or_raise,
     pairs,
     refused,
-    run_checked,
     text_options,
 )
 from labkit.system import machine, netlink, process
@@ -61,7 +61,7 @@ class Offload(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = ", ".join(f"{name} {value}" for name, value in options.items())
-        run_checked(
+        output_or_raise(
             place.program("ethtool", "-K", place.interface, *words),
             f"offload {report} of {place}",
             ("could not change",),
@@ -94,7 +94,9 @@ class Counts(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest(self._name, place)
-        text = run_checked(place.program("ethtool", self._get, place.interface), f"{self._name} of {place}")
+        text = output_or_raise(
+            place.program("ethtool", self._get, place.interface), f"{self._name} of {place}"
+        )
         current = text.partition("Current hardware settings:")[2]
         return {
             f"{self._name} {name.strip().lower()}": value.strip()
@@ -105,7 +107,7 @@ class Counts(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = f"{self._name} {' '.join(words)} of {place}"
-        run_checked(place.program("ethtool", self._put, place.interface, *words), report)
+        output_or_raise(place.program("ethtool", self._put, place.interface, *words), report)
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():

@@ -16,7 +16,7 @@ from labkit.measure.experiments.change_kinds.base import (
     digest,
     no_guest,
     number,
-    run_checked,
+    output_or_raise,
     text_options,
 )
 
@@ -53,7 +53,7 @@ class Nftables(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("nftables", place)
-        listed = run_checked(place.program("nft", "list", "ruleset"), "nftables")
+        listed = output_or_raise(place.program("nft", "list", "ruleset"), "nftables")
         rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
         return {
             "nftables ruleset": f"{rules} lines of rules, {digest(listed.encode())[:19]}"
@@ -62,7 +62,7 @@ class Nftables(Kind):
         }
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        run_checked(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
+        output_or_raise(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
 
 
 class Conntrack(Nftables):
@@ -84,10 +84,10 @@ class Conntrack(Nftables):
 
     def check(self, options: Mapping[str, Any]) -> None:
         if dict(options) != {"state": "on"}:
-            raise BadInput("conntrack takes on: without it the namespaces of a topology track no connections")
+            raise BadInput("conntrack has one value, on: write `conntrack on`")
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        run_checked(
+        output_or_raise(
             place.program("nft", "-f", "-", text=self.RULES),
             "connection tracking by nftables",
             ("no such file",),
@@ -119,7 +119,7 @@ class Rules(Nftables):
         ]
         chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
         text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
-        run_checked(
+        output_or_raise(
             place.program("nft", "-f", "-", text=text),
             f"{options['count']} nftables rules",
             ("no such file",),

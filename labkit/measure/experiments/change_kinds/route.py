@@ -15,8 +15,8 @@ from labkit.measure.experiments.change_kinds.base import (
     State,
     no_guest,
     number,
+    output_or_raise,
     pairs,
-    run_checked,
     text_options,
 )
 
@@ -46,7 +46,7 @@ class Route(Kind):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("route", place)
         version = "-6" if ":" in options["to"] else "-4"
-        listed = run_checked(place.program("ip", version, "route", "show", "table", "main"), "routes")
+        listed = output_or_raise(place.program("ip", version, "route", "show", "table", "main"), "routes")
         return {"routes": " | ".join(line.strip() for line in listed.splitlines())}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Route(Kind):
             if name in options
             for word in (name, str(options[name]))
         ]
-        run_checked(
+        output_or_raise(
             place.program("ip", "route", "add", options["to"], *words, "dev", place.interface),
             f"route to {options['to']}",
         )
@@ -81,13 +81,17 @@ class Neighbour(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("neighbour", place)
-        shown = run_checked(place.program("ip", "neighbour", "show", "dev", place.interface), "neighbours")
+        shown = output_or_raise(
+            place.program("ip", "neighbour", "show", "dev", place.interface), "neighbours"
+        )
         own = [line for line in shown.splitlines() if line.split()[:1] == [options["address"]]]
         return {f"neighbour {options['address']}": " ".join(own).strip() or "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [options["address"], "lladdr", options["mac"], "nud", "permanent", "dev", place.interface]
-        run_checked(place.program("ip", "neighbour", "replace", *words), f"neighbour {options['address']}")
+        output_or_raise(
+            place.program("ip", "neighbour", "replace", *words), f"neighbour {options['address']}"
+        )
 
 
 def _address(kind: str, text: Any, prefix: bool = False) -> None:

@@ -22,7 +22,7 @@ from labkit.measure.experiments.change_kinds.base import (
     State,
     digest,
     no_guest,
-    run_checked,
+    output_or_raise,
     text_options,
 )
 
@@ -51,7 +51,7 @@ class Qdisc(Kind):
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("qdisc", place)
-        shown = run_checked(
+        shown = output_or_raise(
             place.program("tc", "qdisc", "show", "dev", place.interface), f"queueing disciplines of {place}"
         )
         lines = [line for line in shown.splitlines() if " clsact " not in line and " ingress " not in line]
@@ -60,7 +60,7 @@ class Qdisc(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = options["words"].split()
-        run_checked(
+        output_or_raise(
             place.program("tc", "qdisc", "replace", "dev", place.interface, "root", *words),
             f"qdisc {options['words']}",
             ("qdisc not found", "no such file"),
@@ -110,7 +110,7 @@ class Filter(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         _clsact(place, options["way"])
-        run_checked(
+        output_or_raise(
             place.program(
                 "tc", "filter", "add", "dev", place.interface, options["way"], *options["words"].split()
             ),
@@ -124,7 +124,7 @@ def _clsact(place: Place, hook: str) -> None:
         return
     ended = place.program("tc", "qdisc", "add", "dev", place.interface, "clsact")
     if "exclusivity flag on" not in ended.stderr.lower() and "file exists" not in ended.stderr.lower():
-        run_checked(ended, "clsact, the place for filters", ("no such file",))
+        output_or_raise(ended, "clsact, the place for filters", ("no such file",))
 
 
 def _filters(place: Place, hook: str) -> str:
@@ -203,14 +203,14 @@ class Xdp(Bpf):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("xdp", place)
         [link] = json.loads(
-            run_checked(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
+            output_or_raise(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
         )
         program = link.get("xdp", {}).get("prog", {})
         return {"xdp": f"program of tag {program['tag']}" if program.get("tag") else "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         with self._file(options) as path:
-            run_checked(
+            output_or_raise(
                 place.program(
                     "ip", "link", "set", "dev", place.interface, "xdp", "obj", path, "sec", options["section"]
                 ),
@@ -231,7 +231,7 @@ class TcBpf(Bpf):
         _clsact(place, "ingress")
         words = ("bpf", "direct-action", "object-file")
         with self._file(options) as path:
-            run_checked(
+            output_or_raise(
                 place.program(
                     "tc",
                     "filter",

@@ -51,7 +51,7 @@ HELP = {
     **usual.help_without(UNUSED, "not used: arms are readers, and the load is of frames at a rate"),
     "topology": "the one topology whose server's interface is watched",
     "endpoint": "where programs run: namespace or container",
-    "readers": f"who watches: {', '.join(READERS)}; none is always measured, as the baseline",
+    "readers": f"who watches: {', '.join(READERS)}; the run without a reader is always measured, as the baseline",
     "loads": f"rates of frames that are offered: 10kpps, 100Mbit/s …, or {MOST} (what the machine can do)",
     "flows": "numbers of flows; readers select one of them",
     "frame_bytes": "size of a frame with FCS, 64 to 9018",

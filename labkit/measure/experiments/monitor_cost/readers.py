@@ -149,14 +149,14 @@ def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
     return start
 
 
-def _program(name: str, words: Callable[[str, str, int], list[str]], finds: bool = False) -> Start:
-    """A program that captures; `words` returns its arguments for an interface, a file and the wanted port."""
+def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: bool = False) -> Start:
+    """A program that captures; `arguments` returns them for an interface, a file and the wanted port."""
 
     def start(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReader]:
         path = machine.needed(name)
         with TemporaryDirectory(prefix="labkit-") as folder:
             begun = time.monotonic()
-            argv = [*hop.namespace.prefix, path, *words(hop.interface, f"{folder}/packets", port)]
+            argv = [*hop.namespace.prefix, path, *arguments(hop.interface, f"{folder}/packets", port)]
             with process.all_ended([process.Running(argv)]) as [program]:
                 _wait_ready(name, hop, program)
 
@@ -223,7 +223,7 @@ READERS: dict[str, Start] = {
     "monitor_sampled": _monitor(lambda _port, sample: Request(sample=sample), finds=False),
     "monitor_all": _monitor(lambda _port, _sample: Request(), finds=False),
 }  # fmt: skip
-WORDS = {
+DESCRIPTIONS = {
     "none": "nobody (the baseline)",
     "socket": "a bare packet socket with a filter in the kernel (the reference)",
     "tcpdump": "tcpdump writing everything",

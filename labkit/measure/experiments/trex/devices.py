@@ -168,7 +168,8 @@ def _connected(parameters: TrexParameters, run_context: RunContext, arm: Arm, mo
     if parameters.server is not None:
         if run_context.companion_fd is None:
             raise Failed(
-                "labkit has not started TRex's client, which should not happen: tell labkit's authors"
+                "labkit has not started TRex's client. This is a fault of labkit: report it with the command that you"
+                " ran"
             )
         client = Client(run_context.companion_fd, parameters.address, parameters.ports)
         try:

@@ -33,18 +33,19 @@ _WORDS = {
     "trex": "the folder of an unpacked TRex release, to start the server from; none: that of LABKIT_TREX",
     "ports": "pairs of its ports that send to each other through the device: 0,1",
     "force": "take ports that somebody else owns, and stop their traffic",
-    "profile": f"{', '.join(PROFILES)}, or FILE.py: a stateless profile of TRex, which is code and runs as you",
+    "profile": f"{', '.join(PROFILES)}, or FILE.py: a stateless profile of TRex; labkit runs it as Python code with"
+    " your rights",
     "profile_digest": "the SHA-256 of FILE.py; labkit fills it in",
     "directions": "both, or one: only the first port of a pair sends",
-    "warmup_rate": "of the warm-up, from each port: 1kpps, 10Mbit/s, 1%",
+    "warmup_rate": "rate of the warm-up, from each port: 1kpps, 10Mbit/s, 1%",
     "warmup_s": "duration of the warm-up",
-    "target": "where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s; none: 100%, and with labkit's own server"
-    f" {OWN_TARGET}, which TRex sends on kernel interfaces",
+    "target": f"where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s; none: {OWN_TARGET} with labkit's own"
+    " server, 100% with server=HOST",
     "ramp_s": "duration of the linear ramp",
     "hold_s": "how long the target is held",
     "step_s": "duration of each step; between steps the traffic rests for half a second, so that counts are exact",
     "loss_limit": "the share of lost frames that ends the test: 0.0001 is 0.01 %",
-    "line_rate_bps": "the rate of the line that per cent are of; none: that of the server's ports",
+    "line_rate_bps": "the rate of the line, to which percentages refer; none: that of the server's ports",
     "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
     "latency": "1,000 latency probes a second from each port beside the load",
 }
@@ -81,7 +82,10 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
                 f"profile={self.profile}: there are {', '.join(self.NAMED)}, or the name of a file, FILE.py"
             )
         if is_file(self.profile) and self.profile_digest is None:
-            raise BadInput(f"profile={self.profile}: the text of the file is missing")
+            raise BadInput(
+                f"profile={self.profile}: labkit has not read this file: name it on the command line or in your"
+                " notebook"
+            )
 
     def _check_own(self) -> None:
         check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), ONLY_WITH_SERVER))
@@ -186,9 +190,10 @@ def is_file(profile: str) -> bool:
 HELP = {name: _WORDS[name] for name in Stateless.__struct_fields__}
 _STATEFUL_WORDS = {
     **_WORDS,
-    "profile": f"{', '.join(STATEFUL)} (a GET and an answer of 32 KiB), or FILE.py: a stateful profile of TRex, which"
-    " is code and runs as you",
-    "mult": "connections a second, in multiples of the profile's own (of http_simple 2.776), each a test",
+    "profile": f"{', '.join(STATEFUL)} (a GET and an answer of 32 KiB), or FILE.py: a stateful profile of TRex;"
+    " labkit runs it as Python code with your rights",
+    "mult": "load, as a multiple of the profile's rate (http_simple: 2.776 connections per second); one test for"
+    " each value",
     "test_s": "duration of a test",
     "latency_pps": "latency probes a second in each direction; 0: none",
 }

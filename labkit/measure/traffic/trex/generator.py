@@ -44,7 +44,7 @@ class Trex(TrialGenerator):
 
     def check(self, parameters: LoadParameters) -> None:
         """Raise BadInput: this generator runs trials, not the flows of a comparison."""
-        raise BadInput(f"generator={self.name} runs trials at a rate: use `labkit run throughput`")
+        raise BadInput(f"generator={self.name} works with `labkit run throughput` only")
 
     @contextmanager
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> Iterator[TrexTrials]:
@@ -62,7 +62,8 @@ def check_mix(mix: Mix) -> None:
         raise Unsupported(f"vary={first}: TRex varies {', '.join(FIELDS)} here: choose one of them")
     if mix.flows > CAPACITY[first]:
         raise Unsupported(
-            f"flows={mix.flows}: TRex varies one field here, and {first} has {CAPACITY[first]} values"
+            f"flows={mix.flows}: TRex varies one field here, and {first} has {CAPACITY[first]} values: use at most"
+            f" flows={CAPACITY[first]}, or generator=packets"
         )
     if mix.block:
         raise Unsupported("flow_profile=test_plan: TRex sends all flows in turn here: use generator=packets")

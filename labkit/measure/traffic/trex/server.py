@@ -65,8 +65,8 @@ def find(given: str | None = None) -> Path:
         if os.access(place / BINARY, os.X_OK) and (place / BINARY).is_file():
             return place.resolve()
     if named:
-        raise Unsupported(f"TRex is not in {named}, there is no program {BINARY}: {MISSING}")
-    raise Unsupported(f"TRex is not here: {MISSING}")
+        raise Unsupported(f"{named} has no program {BINARY}, so it is not a TRex release: {MISSING}")
+    raise Unsupported(f"TRex is not installed: {MISSING}")
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,11 @@ def check(pairs: Sequence[Pair]) -> None:
     for end in (end for pair in pairs for end in (pair.client, pair.server)):
         if end.kernel is not None:
             raise Unsupported(
-                f"TRex cannot have the interface of the guest {end.name}: use endpoint=namespace or container"
+                f"TRex cannot use an interface inside the guest {end.name}: use endpoint=namespace or"
+                " endpoint=container"
             )
         if end.interface == "lo":
-            raise Unsupported("loopback has no interfaces that TRex could have: choose another topology")
+            raise Unsupported("TRex cannot use loopback: choose another topology")
         if ":" in end.address:
             raise Unsupported("labkit starts TRex with IPv4 only: use family=4")
     if 2 * len(pairs) > MOST_PORTS:
@@ -192,7 +193,7 @@ def started(
         stack.callback(connection.close)
         learning = [stack.enter_context(Learning(end, wire)) for end, wire in zip(ends, wires, strict=True)]
         pids = frozenset({server.pid, companion.pid})
-        yield OwnServer(connection, ports, learning, pids, _adjacent(wires))
+        yield OwnServer(connection, ports, learning, pids, _share_one_ethernet(wires))
 
 
 def _wires(pairs: Sequence[Pair]) -> list[Wire]:
@@ -201,11 +202,14 @@ def _wires(pairs: Sequence[Pair]) -> list[Wire]:
         packet_generator.wire_of(one) for pair in pairs for one in (pair, Pair(pair.server, pair.client))
     ]
     if not all(wire.ethernet for wire in wires):
-        raise Unsupported("TRex sends Ethernet frames, which the interfaces of this topology do not carry")
+        raise Unsupported(
+            "TRex sends Ethernet frames, which the interfaces of this topology do not carry: choose a topology with"
+            " Ethernet, for example veth_bridge"
+        )
     return wires
 
 
-def _adjacent(wires: Sequence[Wire]) -> bool:
+def _share_one_ethernet(wires: Sequence[Wire]) -> bool:
     own = [wire.source_mac for wire in wires]
     return len(set(own)) == len(own) and all(wire.target_mac in own for wire in wires)
 
@@ -224,7 +228,9 @@ def _moved(pairs: Sequence[Pair], wires: Sequence[Wire], space: Namespace) -> li
         try:
             end.namespace.netlink.do(netlink.move_link(end.index, space.fd, name=name))
         except netlink.LinkError as error:
-            raise Unsupported(f"the kernel does not give TRex the interface of {end.name}: {error}") from None
+            raise Unsupported(
+                f"the interface of {end.name} cannot be moved into TRex's namespace ({error}): choose another topology"
+            ) from None
         with netlink.inside(space.fd):
             index = netlink.index_of(name)
         own = [netlink.new_address(index, one) for one in addresses if one.version == 4]
@@ -247,7 +253,8 @@ def _only_arp(space: Namespace, ports: Sequence[Port]) -> Iterator[None]:
     ended = process.run([*space.prefix, "nft", " ; ".join(rules)])
     if ended.returncode != 0:
         raise Unsupported(
-            f"this kernel cannot drop frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.words()}"
+            f"this kernel cannot drop frames at ingress ({ended.words()}): use a kernel with CONFIG_NETFILTER_INGRESS"
+            " and nf_tables, or a TRex server elsewhere (server=HOST)"
         )
     yield
 

@@ -190,7 +190,7 @@ def test_proportional_costs_are_shown_once() -> None:
     """If all CPUs are always busy, both costs have the same figure, in different units."""
     busy = synthetic_packet_sizes.rows()
     every = cost_model.curves(busy)
-    shown = cost_model.distinct(every)
+    shown = cost_model.without_proportional_time(every)
     assert {one.cost for one in every} == set(cost_model.COSTS) - {"rtt_s"}
     assert {one.cost for one in shown} == {"cpu_per_packet_s"}
     [line] = packet_size.same_costs(every)
@@ -201,7 +201,7 @@ def test_proportional_costs_are_shown_once() -> None:
     assert not any("time from one" in line for line in packet_size.all_findings(busy, every))
     idle = busy.assign(cpu_s=busy["cpu_s"].where(busy["length_bytes"] > 400, 0.8 * busy["cpu_s"]))
     every = cost_model.curves(idle)
-    assert cost_model.distinct(every) == every
+    assert cost_model.without_proportional_time(every) == every
     assert packet_size.same_costs(every) == []
 
 
@@ -210,7 +210,7 @@ def test_arms_of_one_size_stay_together() -> None:
     arms = {"veth": (0.0, 0.0, 0.0), "veth (again)": (0.0, 0.0, 0.0)}
     arms |= {f"arm{number}": (0.0, 0.0, 0.0) for number in range(16)}
     rows = synthetic_packet_sizes.rows((16, 400, 800, 1472), arms=arms)
-    figure = figures.fitted(rows, cost_model.distinct(cost_model.curves(rows)))
+    figure = figures.fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows)))
     drawn = [trace.x for trace in figure.data if trace.hovertext is not None]
     assert max(x[1] for x in drawn) < min(x[2] for x in drawn)
     assert max(x[2] for x in drawn) < min(x[3] for x in drawn)
@@ -218,7 +218,7 @@ def test_arms_of_one_size_stay_together() -> None:
 
 def test_long_bars_of_residuals_are_left_out() -> None:
     rows = synthetic_packet_sizes.rows(rounds=3, noise=0.4)
-    figure = figures.fitted(rows, cost_model.distinct(cost_model.curves(rows)))
+    figure = figures.fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows)))
     most = list(figure.select_yaxes())[1].range[1]
     bars = [
         trace.error_y.array

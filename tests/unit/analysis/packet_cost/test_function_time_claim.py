@@ -24,7 +24,7 @@ HALF, SAME = {400: 20e-6, 800: 10e-6}, {400: 10e-6, 800: 10e-6}
             {400: 20e-6, 800: 13e-6},
             {"noise": 0.1},
             "undecided",
-            "the interval lies only partly within 0.4 to 0.62",
+            "the interval lies partly inside 0.4 to 0.62 and partly outside",
         ),
         (HALF, {"rounds": 1}, "undecided", "one round has no interval"),
         (SAME, {"again": 1.5}, "undecided", "the baseline differs from itself (ratio 1.5"),

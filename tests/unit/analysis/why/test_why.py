@@ -27,7 +27,7 @@ def test_page_content(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", str(folder)]) == 0
     lines = capsys.readouterr().out
     assert lines.startswith("- planted costs 33.")
-    assert "100 % of the difference (new code path planted below function3)" in lines
+    assert "100 % of the difference. The code path is new: planted below function3" in lines
     written = folder / "why.html"
     assert str(written.name) in lines
     text = words(written)
@@ -163,7 +163,7 @@ def test_names_of_arms(folder: Path, tmp_path: Path, right: str) -> None:
     assert sentence.startswith("planted costs")
     back, [sentence, *_] = page(f"{folder}:macvlan_bridge", f"{folder}:veth_bridge", tmp_path / "back.html")
     assert sentence.startswith("planted saves")
-    assert "code path no longer used: planted below function3" in sentence
+    assert "The code path is no longer used: planted below function3" in sentence
     assert "A/A" not in words(back), "the control is that of the baseline"
 
 

@@ -40,7 +40,7 @@ Packets received/dropped on interface 'eth0': 199000/1000 (pcap:900/dumpcap:100/
         ({"flows": 1}, "flows=1 is outside 2"),
         ({"frame_bytes": 20}, "a frame of 20 bytes is outside 64"),
         ({"slices": 3}, "slices=3: not used"),
-        ({"topology": "veth_bridge", "endpoint": "guest"}, "the packet generator sends from this kernel"),
+        ({"topology": "veth_bridge", "endpoint": "guest"}, "the packet generator cannot run in a guest"),
     ],
 )
 def test_invalid_parameters(given: dict[str, Any], words: str) -> None:
@@ -91,7 +91,7 @@ def test_frames_of_the_wanted_flow_follow_the_generators_turns() -> None:
 def test_missing_program_is_one_sentence() -> None:
     start = readers._program("labkit-no-such-reader", lambda _link, _file, _port: [])
     hop: Any = SimpleNamespace(namespace=None, interface="eth0")
-    with pytest.raises(Unsupported, match="the program labkit-no-such-reader is not here"):
+    with pytest.raises(Unsupported, match="the program labkit-no-such-reader is not installed"):
         next(start(hop, 1024, "all"))
 
 

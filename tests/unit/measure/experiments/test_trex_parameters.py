@@ -17,7 +17,7 @@ from labkit.measure.traffic.trex import client
         ({"force": True}, "labkit's own server"),
         ({"family": 6}, "TRex makes the load"),
         ({"topology": "nowhere"}, "nowhere is not a topology"),
-        ({"endpoint": "guest"}, "TRex takes interfaces of this kernel"),
+        ({"endpoint": "guest"}, "TRex cannot use interfaces in a guest"),
         ({"server": "host", "trex": "/opt/trex/v3.08"}, "a device that labkit does not build"),
         ({"server": "-x"}, "server=-x: write HOST or HOST:PORT"),
         ({"server": "host:99999"}, "with the port of TRex's RPC"),

@@ -37,7 +37,9 @@ def test_hanging_tshark_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_missing_tshark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(programs, "_MORE_PATH", [])
-    with pytest.raises(Unsupported, match=r"the program tshark is not here .*: dnf install wireshark-cli"):
+    with pytest.raises(
+        Unsupported, match=r"the program tshark is not installed .*: dnf install wireshark-cli"
+    ):
         display_filter.check("ip")
 
 

@@ -86,7 +86,7 @@ def test_missing_perf_names_its_package(tmp_path: Path, monkeypatch: pytest.Monk
         lambda: stat.check(("page-faults",)),
         lambda: record.check(control.Scope(cpus=(0,))),
     ):
-        with pytest.raises(Unsupported, match=r"the program perf is not here \(without it: no profiles"):
+        with pytest.raises(Unsupported, match=r"the program perf is not installed \(without it: no profiles"):
             check()
 
 

@@ -78,7 +78,7 @@ def test_file_beside_the_parameters_or_in_the_project(tmp_path: Path) -> None:
         ({}, {"endpoint": "guest"}, "routed does not support endpoint=guest"),
         ({}, {"nodes": "two", "where": "vm:debian", "slices": 0}, "routed cannot connect two hosts"),
         ({}, {"parent": "eth0"}, "routed has no parent"),
-        ({"name": "veth"}, {}, "cannot be called veth: labkit has a topology of that name"),
+        ({"name": "veth"}, {}, "cannot be called veth, because .* of that name: change `name` in its file"),
         ({}, {"topology": "my.yaml,my.yaml"}, "topology needs at least one value, each once"),
         ({}, {"topology": "none.yaml"}, "there is no file .*none.yaml"),
         ({"parts": "rm -rf"}, {}, "does not describe a network"),

@@ -39,7 +39,7 @@ def test_generator_keeps_the_protocol() -> None:
     ("given", "words"),
     [
         ({"generator": "hping3"}, "generator=hping3 is unknown: choose iperf3, ping, packets"),
-        ({"generator": "packets"}, "generator=packets runs trials at a rate: use `labkit run throughput`"),
+        ({"generator": "packets"}, "generator=packets works with `labkit run throughput` only"),
         (
             {"generator": "ping", "protocol": "tcp", "slices": 0},
             "protocol=tcp: the generator ping supports ping",

@@ -201,5 +201,5 @@ def fake(folder: Path, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_iperf3_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unsupported, match="the program iperf3 is not here "):
+    with pytest.raises(Unsupported, match="the program iperf3 is not installed "):
         iperf3.version()

@@ -37,7 +37,7 @@ def test_parameter_comes_before_the_environment(release: Path, monkeypatch: pyte
     monkeypatch.setenv(server.FOLDER_VARIABLE, "/nowhere/at/all")
     assert server.find(str(release)) == release
     with pytest.raises(
-        Unsupported, match="TRex is not in /nowhere/at/all, there is no program _t-rex-64: unpack"
+        Unsupported, match="/nowhere/at/all has no program _t-rex-64, so it is not a TRex release: unpack"
     ):
         server.find()
     monkeypatch.setenv(server.FOLDER_VARIABLE, str(release))
@@ -102,7 +102,7 @@ def test_search_takes_trex_from_the_registry() -> None:
     assert parameters.load_generator is registry.GENERATORS["trex"]
     assert (parameters.settings.trial_s, parameters.settings.sum_s) == (0.5, 2.1)
     assert Throughput.of({}).settings.trial_s == 0.2
-    with pytest.raises(BadInput, match="use `labkit run throughput`"):
+    with pytest.raises(BadInput, match="works with `labkit run throughput` only"):
         registry.GENERATORS["trex"].check(parameters)
 
 
