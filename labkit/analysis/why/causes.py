@@ -119,7 +119,7 @@ def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None)
     worth = np.array([[weight[stage] * one.each(stage) for one in both] for stage in STAGES])
     of_stage = _stages(tree)
     each = np.where(of_stage[:, None] < 0, 0.0, worth[of_stage])
-    own, own_squares = tree.own * each, tree.own * each**2
+    own, own_squares = ((tree.own * value).astype(float) for value in (each, each**2))
     total, squares = _summed(tree, own), _summed(tree, own_squares)
     outermost = np.flatnonzero(tree.outermost())
     values, counted, samples = (

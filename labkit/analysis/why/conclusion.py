@@ -101,13 +101,15 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
         notes=tuple(_notes(evidence)),
         next=tuple(next_steps.steps(evidence, result.claims, order)),
         split=evidence.split,
-        p=min(evidence.p, 3 * order[0].cause.p) if _is_expected(order) else evidence.p,
+        p=_p(evidence, order),
         parts=evidence.parts,
     )
 
 
-def _is_expected(order: Sequence[Candidate]) -> bool:
-    return bool(order) and order[0].cause is not None and order[0].cause.expected
+def _p(evidence: Evidence, order: Sequence[Candidate]) -> float:
+    """Return the p value of the hypothesis that nothing differs. Expected code is one of three tests (`causes`)."""
+    first = order[0].cause if order else None
+    return evidence.p if first is None or not first.expected else min(evidence.p, 3 * first.p)
 
 
 def _rank(evidence: Evidence, one: Candidate) -> float:
@@ -199,11 +201,18 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
     """Yield the sentences about two arms of one run whose parameters differ: the code through which the change acts,
     and the total effect."""
     parameters = [one for one in best.settings if one.parameters]
-    result = [phrases.difference(evidence)] if evidence.has_effect else []
-    result += [phrases.part(evidence, best.part)] if best.part is not None else []
-    result += [phrases.code_path(evidence, best.cause)] if best.cause is not None else []
-    result += [frames] if (frames := phrases.frames(evidence)) is not None else []
-    return f"{parameters[0].words}{phrases.more(parameters)} is the cause: {'; '.join(result)}"
+    start = f"The cause is the change of {phrases.change(parameters[0])}{phrases.more(parameters)}"
+    whole, code = phrases.difference(evidence), best.cause
+    effects = [phrases.part(evidence, best.part)] if best.part is not None else []
+    effects += [phrases.cost(evidence, code)] if code is not None else []
+    if effects:
+        yield f"{start}: {effects[0]}"
+        yield from map(phrases.capitalised, effects[1:])
+        yield phrases.place(code) if code is not None else ""
+        yield phrases.in_all(whole)
+    else:
+        yield f"{start}: {whole}" if whole else start
+    yield phrases.frames_sentence(evidence)
 
 
 def _only(evidence: Evidence, best: Candidate) -> bool:
@@ -224,13 +233,13 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     ]
     weak = phrases.capitalised(phrases.foreign(evidence)) if evidence.is_disturbed else ""
     if evidence.has_effect:
-        runs = " of two runs at different times" if evidence.apart is not None else ""
+        runs = " between two runs at different times" if evidence.apart is not None else ""
         nothing = "no setting differs and no code path stands out"
         if evidence.is_repetition:
             nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
         what = f"{phrases.difference(evidence)}, but {nothing}"
         claims = not evidence.is_disturbed and evidence.apart is None and not evidence.is_repetition
-        return Conclusion(f"No cause is named: {what}{runs}{weak}", None, claims)
+        return Conclusion(phrases.joined([f"No cause is named: {what}{runs}", weak]), None, claims)
     if differ:
         first = next((one for one in order if one.settings and one.settings[0] in differ), None)
         setting = first.settings[0] if first is not None else differ[0]

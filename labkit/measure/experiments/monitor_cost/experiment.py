@@ -28,7 +28,7 @@ from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.monitor_cost import readers
-from labkit.measure.experiments.monitor_cost.readers import READERS, WORDS
+from labkit.measure.experiments.monitor_cost.readers import DESCRIPTIONS, READERS
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.observers.capture.capture import CapturePoint
 from labkit.measure.observers.monitor import sampler
@@ -193,7 +193,7 @@ def _measured(
                     for label in row_columns.order(run_context, 1, number, list(of)):
                         change = of[label].change
                         name = "none" if change is None else change.name
-                        yield progress.event(f"{what}, {load}: {WORDS[name]}")
+                        yield progress.event(f"{what}, {load}: {DESCRIPTIONS[name]}")
                         result.append((load, measure(session, of[label], name, load)))
                         progress.done_s += _each_s(parameters)
     yield context.rows(point, [_row(parameters, run_context, number, load, one) for load, one in result])
