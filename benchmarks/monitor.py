@@ -151,7 +151,7 @@ def _slow(own: dict[str, list[float]], trials: Trials, server: Endpoint, name: s
 
 
 def _reading(name: str, server: Endpoint) -> AbstractContextManager[readers.RunningReader]:
-    return readers.started(name, CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
+    return readers.start_reader(name, CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
 
 
 def _trial(
@@ -160,7 +160,7 @@ def _trial(
     """Run a trial; return it with the CPU time of these processes until they have handled all."""
     begun_s = machine.cpu_s(pids)
     trial = trials.trial(rate_pps, duration_s)
-    experiment.drained(pids, 30.0, settle_s)
+    experiment.wait_until_idle(pids, 30.0, settle_s)
     return trial, machine.cpu_s(pids) - begun_s
 
 

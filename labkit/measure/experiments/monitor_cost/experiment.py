@@ -48,7 +48,7 @@ COLUMNS = schema.names(writer=("throughput", "monitor_cost"))
 UNUSED = (*usual.OF_FLOWS, "change", "generator", "pairs")
 
 HELP = {
-    **usual.help_without(UNUSED, "not used: arms are readers, and the load is of frames at a rate"),
+    **usual.help_without(UNUSED, "not used: see readers, loads and frame_bytes"),
     "topology": "the one topology whose server's interface is watched",
     "endpoint": "where programs run: namespace or container",
     "readers": f"who watches: {', '.join(READERS)}; the run without a reader is always measured, as the baseline",
@@ -222,7 +222,7 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
     live = dataclasses.replace(session.live, arm=arm)
     parameters = session.parameters
     try:
-        with readers.started(reader, session.hop, FIRST_PORT, parameters.sample) as running:
+        with readers.start_reader(reader, session.hop, FIRST_PORT, parameters.sample) as running:
             # Without a reader this process stands in, so that looking costs the same.
             pids = frozenset(
                 {running.pid, *machine.descendants(running.pid)} if running.pid else {os.getpid()}
@@ -231,7 +231,7 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
             trial = session.trials.trial(parameters.pps(load), float(parameters.duration_s))
             before_count = session.offered_count
             session.offered_count += trial.offered_count
-            late_s = drained(pids, parameters.patience_s)
+            late_s = wait_until_idle(pids, parameters.patience_s)
             reader_cpu_s = machine.cpu_s(pids) - begun_cpu_s
             used = machine.cpu_times() - before
             counted = running.stop()
@@ -285,7 +285,7 @@ def wanted_count(before: int, count: int, flows: int) -> int:
     return math.ceil((before + count) / flows) - math.ceil(before / flows)
 
 
-def drained(pids: frozenset[int], patience_s: float, settle_s: float = SETTLE_S) -> float | None:
+def wait_until_idle(pids: frozenset[int], patience_s: float, settle_s: float = SETTLE_S) -> float | None:
     """Wait `settle_s`, and longer until the reader has handled all.
 
     Returns how long after `settle_s` it was busy; None if it still is.
