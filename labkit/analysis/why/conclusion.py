@@ -101,15 +101,9 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
         notes=tuple(_notes(evidence)),
         next=tuple(next_steps.steps(evidence, result.claims, order)),
         split=evidence.split,
-        p=_p(evidence, order),
+        p=min([evidence.p, *(3 * one.cause.p for one in order[:1] if one.cause and one.cause.expected)]),
         parts=evidence.parts,
     )
-
-
-def _p(evidence: Evidence, order: Sequence[Candidate]) -> float:
-    """Return the p value of the hypothesis that nothing differs. Expected code is one of three tests (`causes`)."""
-    first = order[0].cause if order else None
-    return evidence.p if first is None or not first.expected else min(evidence.p, 3 * first.p)
 
 
 def _rank(evidence: Evidence, one: Candidate) -> float:
