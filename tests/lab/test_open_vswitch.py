@@ -106,17 +106,6 @@ def test_kernel_datapath_or_unsupported() -> None:
         assert result["datapath"] == "system"
 
 
-def test_dpdk_or_unsupported() -> None:
-    [result] = ask("ovs_dpdk+mirrors=1")
-    if "error" in result:
-        assert result["error"] == "Unsupported"
-        assert result["text"].startswith("there is no Open vSwitch with DPDK here (")
-        assert result["text"].endswith("install Debian's openvswitch-switch-dpdk, or use ovs_netdev")
-    else:
-        assert (result["reachable"], result["datapath"]) == (None, "netdev")
-        assert result["counted"]["copies_count"] == 2 * PINGS
-
-
 def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
     """Switches are measured in slices with the A/A control, and every row has the columns of the switch."""
     words = (
@@ -204,7 +193,7 @@ def test_switch_observer(tmp_path: Path) -> None:
 def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
-    assert words == "observe=switch needs topology=ovs or ovs_netdev or ovs_dpdk"
+    assert words == "observe=switch needs topology=ovs or ovs_netdev"
 
 
 @pytest.mark.parametrize(
