@@ -103,7 +103,7 @@ PLANTS = (
     Plant("no scatter-gather", TCP, r"scatter-gather", "sg: offload sg off at client"),
     Plant("both ends on one CPU", TCP, r"affinity", "pinned: parameter affinity=0,0"),
     Plant("a BPF program on a tracepoint", UDP, r"BPF program on a tracepoint", held=_bpf(TRACEPOINT)),
-    Plant("a BPF program on a function", UDP, r"BPF program on a function", held=_bpf(KPROBE)),
+    Plant("a BPF program on a function", UDP, r"probe on a function", held=_bpf(KPROBE)),
     Plant("no large pages for sockets", TCP, r"high_order_alloc_disable",
           held=lambda: _machine_sysctl("net.core.high_order_alloc_disable", "1")),
     Plant("another program", UDP, r"^Other processes", held=_busy),

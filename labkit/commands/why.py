@@ -7,13 +7,14 @@ from pathlib import Path
 
 from labkit.commands import arguments
 from labkit.common import run_folder
+from labkit.common.errors import BadInput
 from labkit.common.printable import printable
 
 NOTES = """\
 The first sentence names the cause of the difference with its size and share. If the evidence is too
 weak, it says what is known. The page works offline. Both sides need profiles (`labkit run ...
 observe=perf_record,counters`). Several runs of one side are RUN+RUN. Arms are named by what
-differs.
+differs. RUN alone compares every arm with the first, without a page if there are several.
 
     labkit why RUN
     labkit why RUN:veth veth_bridge
@@ -24,13 +25,13 @@ differs.
 
 JSON = {
     "left": "the name of the left side",
-    "right": "the name of the right side",
+    "right": "the name of the right side; several arms: null",
     "verdicts": "verdicts from the rounds without observers, in sentences",
     "notes": "notes on the verdicts, in sentences",
     "points": "a list: `point`, `sentence` (the conclusion), `cause` (null: withheld), `notes`, `next` (what would"
     " decide), `candidates` (`name`, `evidence`: strong, good, weak or none, `known`, `difference_s` of CPU"
     " time for each unit that arrived, `half_width_s` of its 95 % interval)",
-    "page": "the path of the HTML page",
+    "page": "the path of the HTML page; several arms: null, and each point also has `arm`",
     "exported": "with --export, a sentence that names the files; otherwise null",
 }
 
@@ -76,6 +77,17 @@ def run(given: argparse.Namespace) -> int:
     from labkit.analysis import why
     from labkit.commands import json_output
 
+    if given.right is None and why.has_several(Path(given.left)):
+        if given.out is not None or given.export is not None:
+            raise BadInput(
+                f"{given.left} has several arms: name one, because a page and an export are about one"
+            )
+        arms = why.of_run(Path(given.left), given.processes)
+        if given.json:
+            print(json_output.text({**arms.as_json(), "page": None, "exported": None}))
+        for sentence in [] if given.json else arms.sentences():
+            print(f"- {printable(sentence)}")
+        return 0
     explained = why.explain(given.left, given.right, given.processes)
     path = explained.write(given.out)
     exported = explained.export(given.export) if given.export is not None else None

@@ -36,6 +36,9 @@ CHANGES = [
     "nowhere: mtu 1400 at between:eth7",
     "broken: nftables {broken} at server",
     "silent: nftables {silent} at server",
+    "large: mtu 9000 at both",
+    "jumbo: mtu 9000 at both and mtu 9000 at between",
+    "unknown: congestion nonesuch",
 ]
 
 
@@ -126,6 +129,16 @@ def test_missing_or_refused_setting_is_reported(rows: list[Row]) -> None:
     status, reason = refused(rows, "silent")
     assert status == "failed"
     assert "with the change silent client0 gets no answer from server0" in reason
+    assert "rules have to accept ICMP" in reason
+    status, reason = refused(rows, "unknown")
+    assert (status, "no TCP congestion control nonesuch" in reason) == ("unsupported", True)
+
+
+def test_mtu_that_does_not_fit_the_path_is_an_error(rows: list[Row]) -> None:
+    status, reason = refused(rows, "large")
+    assert status == "failed"
+    assert "a ping of 9000 bytes" in reason
+    assert ("client", "mtu_bytes", "1500", "9000") in effects(rows, "jumbo")
 
 
 def test_arms_are_interleaved_with_one_control(rows: list[Row]) -> None:
@@ -166,6 +179,10 @@ def test_steering_and_channels(tmp_path: Path) -> None:
         ("x: nftables missing.nft at server", "missing.nft is not a file"),
         ("x: sysctl net.ipv4.nothing=1", "at=''"),
         ("x: sysctl net.ipv4.nothing=1 at server", "this kernel has no sysctl net.ipv4.nothing"),
+        (
+            "x: sysctl net.core.netdev_max_backlog=9 at server",
+            "machine_sysctl net.core.netdev_max_backlog=VALUE",
+        ),
     ],
 )
 def test_bad_change_is_one_sentence(machine: Sandbox, change: str, words: str) -> None:

@@ -17,7 +17,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from nbformat import from_dict
 
-from labkit.analysis import figures, flame, load, report
+from labkit.analysis import figures, flame, report
 from labkit.analysis.flame import load_profiles, speedscope
 from labkit.analysis.report.notebook_cells import PLOTLY
 from labkit.analysis.why import (
@@ -26,14 +26,14 @@ from labkit.analysis.why import (
     selection,
     verdict,
 )
-from labkit.analysis.why.candidates import Candidate
+from labkit.analysis.why.arms import Arms, each_arm, has_several, of_run
 from labkit.analysis.why.conclusion import Conclusion
 from labkit.analysis.why.sections import parts
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
-__all__ = ["Explanation", "each_arm", "explain"]
+__all__ = ["Arms", "Explanation", "each_arm", "explain", "has_several", "of_run"]
 
 Cell = dict[str, Any]
 
@@ -81,14 +81,7 @@ class Explanation:
             "verdicts": self.verdicts,
             "notes": self.notes,
             "points": [
-                {
-                    "point": point.words,
-                    "sentence": one.sentence,
-                    "cause": one.cause,
-                    "notes": list(one.notes),
-                    "next": list(one.next),
-                    "candidates": [_candidate(each) for each in one.candidates],
-                }
+                conclusion_tables.as_json(point.words, one)
                 for point, one in zip(self.points, self.conclusions, strict=True)
             ],
         }
@@ -149,40 +142,6 @@ def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN)
         [why_not for _, why_not in compared],
         *verdict.sentences(sides),
     )
-
-
-def each_arm(folder: Path) -> list[str]:
-    """Return one sentence per variant and point: the conclusion about the variant against the run's baseline.
-
-    If nothing was profiled, return a sentence that says how to profile the run.
-    """
-    profiles = load.profiles(folder)
-    if profiles.empty:
-        return ["No profiles were taken. With observe=perf_record,counters this section explains each price."]
-    baselines = list(profiles.loc[profiles["role"].eq("baseline"), "arm"].unique())
-    lines = []
-    for arm in profiles.loc[profiles["role"].eq("variant"), "arm"].unique() if baselines else ():
-        try:
-            both = selection.select_sides(f"{folder}:{baselines[0]}", str(arm))
-            for point in selection.points(both):
-                lines.append(
-                    f"**{arm}** ({point.words}): {conclusion.conclude(point, load_profiles.WITHIN).sentence}."
-                )
-        except BadInput as error:
-            lines.append(f"**{arm}**: {error}.")
-    return lines
-
-
-def _candidate(one: Candidate) -> dict[str, Any]:
-    """Return a candidate as plain values. The size is in seconds per unit that arrived, or null if unknown."""
-    size = one.size
-    return {
-        "name": one.name,
-        "evidence": conclusion_tables.SURE[one.sure],
-        "known": [f"{where}: {text}" for where, text in one.evidence],
-        "difference_s": size.difference if size else None,
-        "half_width_s": size.half if size else None,
-    }
 
 
 def _exported(folder: Path, differences: list[flame.Difference]) -> str:

@@ -41,10 +41,11 @@ def find(evidence: Evidence) -> Iterator[Candidate]:
         matched = tuple(one for one in free if _explains(one, cause))
         taken |= {one.name for one in matched}
         yield _of_code(evidence, cause, matched)
-    if (change := _of_change(evidence, free)) is not None:
-        yield change
+    whole = _of_change(evidence, free) or _of_machine(evidence, free)
+    if whole is not None:
+        yield whole
     for setting in free:
-        if setting.name not in taken and (change is None or setting not in change.settings):
+        if setting.name not in taken and (whole is None or setting not in whole.settings):
             yield from _of_setting(evidence, setting)
     yield from _of_loss(evidence)
     yield from _of_frames(evidence, free)
@@ -100,6 +101,21 @@ def _of_change(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None:
     return Candidate(parameters[0].name, sure, tuple(known), None, settings, code, part)
 
 
+def _of_machine(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None:
+    """Return the candidate for another kernel or machine, or None if both are the same.
+
+    It explains all other differences: another kernel has other code, and other defaults of its settings.
+    """
+    settings = tuple(one for one in free if one.of_machine)
+    if not settings:
+        return None
+    known = [("environment", one.words) for one in settings[:4]]
+    code = _code_of_change(evidence, settings)
+    if code is not None:
+        known.insert(0, ("profile", phrases.code_path(evidence, code)))
+    return Candidate(settings[0].name, 3 if evidence.has_effect else 0, tuple(known), None, settings, code)
+
+
 def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.Cause | None:
     """Return the code through which a change acts.
 
@@ -108,8 +124,27 @@ def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.C
     total = evidence.split.total
     there = [one for one in evidence.causes if evidence.matters(one.difference_s)]
     known = [one for one in there if any(_explains(setting, one) for setting in settings)]
-    along = [one for one in there if total.certain and one.difference_s * total.difference > 0]
-    return next(iter([*known, *along]), None)
+    along = [one for one in there if evidence.cost_differs and one.difference_s * total.difference > 0]
+    return next(iter([*known, *_expected(evidence, settings), *along]), None)
+
+
+def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Cause]:
+    """Return the code paths that the requested changes are known to affect, if they differ when tested by themselves.
+
+    All functions together need stronger evidence, which a small cost does not have.
+    """
+    paths = {path.name: path for one in settings if one.parameters for path in one.paths}
+    found = [causes.of_path(evidence.frames, path) for path in paths.values()]
+    return sorted(
+        (
+            one
+            for one in found
+            if one is not None
+            and one.p < causes.CLAIM_SHARE / len(paths)
+            and evidence.matters(one.difference_s)
+        ),
+        key=lambda one: one.p,
+    )
 
 
 def _of_setting(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:

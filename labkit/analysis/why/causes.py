@@ -29,6 +29,11 @@ NEW_SHARE = 0.02  # of the other side's time: with less, a side does not have th
 CARRIES = 0.6  # of a function's difference: if callees carry this much, the function only passes it on
 BELOW_SHARE = 0.25  # of a path's samples: a function with fewer does not name the path
 MOST = 80  # functions examined
+# A path of which less than this share is new or gone only calls from elsewhere what the other side calls as well.
+MOVED = 0.5
+# Three tests may claim a difference where there is none: of CPU time, of speed, and of all functions. Each has a third
+# of the 5 % (Bonferroni).
+CLAIM_SHARE = FALSE_SHARE / 3
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,8 @@ class Cause:
 
     function: the top function of that code. callers: its callers, most frequent first. change: new, gone or changed.
     left_s to high_s: seconds per unit that arrived. path: the code path that the function belongs to. below: the
-    functions below it that carry most of the time.
+    functions below it that carry most of the time. expected: whether the path of a setting that differs was tested by
+    itself, and not all functions; p is then that of this test.
     """
 
     function: str
@@ -52,6 +58,7 @@ class Cause:
     samples_count: int
     path: code_paths.Path | None
     below: tuple[str, ...]
+    expected: bool = False
 
     @property
     def name(self) -> str:
@@ -73,7 +80,10 @@ class Frames:
     squared values (the counting variance). split: the number of the left side's rounds.
 
     By function (the index in tree.names): left, right: seconds in each round; samples; halves: half the 95 % interval
-    of the difference; p; stands_out: whether the difference stands out among all functions.
+    of the difference; p; stands_out: whether the difference stands out among all functions. any_p: the p value of
+    the hypothesis that no function differs (Simes).
+
+    own, own_squares: as total and squares, of the frame alone. apart: the variation between runs.
     """
 
     tree: Tree
@@ -86,6 +96,10 @@ class Frames:
     halves: Floats
     p: Floats
     stands_out: Floats
+    any_p: float
+    own: Floats
+    own_squares: Floats
+    apart: Between | None
 
 
 def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None) -> Frames:
@@ -105,7 +119,8 @@ def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None)
     worth = np.array([[weight[stage] * one.each(stage) for one in both] for stage in STAGES])
     of_stage = _stages(tree)
     each = np.where(of_stage[:, None] < 0, 0.0, worth[of_stage])
-    total, squares = _summed(tree, tree.own * each), _summed(tree, tree.own * each**2)
+    own, own_squares = ((tree.own * value).astype(float) for value in (each, each**2))
+    total, squares = _summed(tree, own), _summed(tree, own_squares)
     outermost = np.flatnonzero(tree.outermost())
     values, counted, samples = (
         _by_name(tree, one, outermost) for one in (total, squares, tree.total.astype(float))
@@ -115,8 +130,18 @@ def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None)
     tested = count >= FEWEST_SAMPLES
     kept = np.zeros(len(p), dtype=bool)
     if tested.any():
-        kept[tested] = stats.discoveries(p[tested], FALSE_SHARE)
-    return Frames(tree, total, squares, split, values[:, :split], values[:, split:], count, half, p, kept)
+        kept[tested] = stats.discoveries(p[tested], CLAIM_SHARE)
+    any_p = _simes(p[tested])
+    return Frames(
+        tree, total, squares, split, values[:, :split], values[:, split:], count, half, p, kept, any_p, own,
+        own_squares, apart,
+    )  # fmt: skip
+
+
+def _simes(p: Floats) -> float:
+    """Return the p value of the hypothesis that all are null: the procedure of Benjamini and Hochberg selects something
+    at every larger share."""
+    return float((np.sort(p) * len(p) / np.arange(1, len(p) + 1)).min()) if len(p) else 1.0
 
 
 def _least(squares: Floats, split: int) -> tuple[Floats, Floats]:
@@ -167,6 +192,9 @@ def explained(frames: Frames) -> list[Cause]:
     ][:MOST]
     below = _below(frames, set(chosen))
     change = {at: _change(left[at], right[at]) for at in chosen}
+    only = {at: _only_of_one_side(frames, at, change[at]) for at in chosen if change[at] != "changed"}
+    moved = {at for at, size in only.items() if abs(size.difference) < MOVED * abs(difference[at])}
+    chosen = [at for at in chosen if at not in moved]
     top = [
         at
         for at in chosen
@@ -188,8 +216,37 @@ def explained(frames: Frames) -> list[Cause]:
         if carried * difference[at] > 0 and abs(carried) >= CARRIES * abs(difference[at]):
             continue
         kept = [one for one in kept if one in top or (at, one) not in below] + [at]
-    result = [_cause(frames, at, change[at], plain, below, difference) for at in kept]
+    result = [_cause(frames, at, change[at], plain, only.get(at) or _whole(frames, at)) for at in kept]
     return sorted(result, key=lambda one: -abs(one.difference_s))
+
+
+def _only_of_one_side(frames: Frames, at: int, change: str) -> Estimate:
+    """Return the time of a path that is new or gone, without functions that the other side calls in other places."""
+    tree, here = frames.tree, int(change == "new")
+    inside = np.zeros(len(tree), dtype=bool)
+    for depth in range(1, int(tree.depth.max()) + 1):
+        level = np.flatnonzero(tree.depth == depth)
+        inside[level] = inside[tree.parent[level]] | (tree.name[level] == at)
+    sides = [frames.own[:, : frames.split].mean(axis=1), frames.own[:, frames.split :].mean(axis=1)]
+    count = len(tree.names)
+    within, beside, elsewhere = (
+        np.bincount(tree.name, weights=weights, minlength=count)
+        for weights in (sides[here] * inside, sides[here] * ~inside, sides[1 - here] * ~inside)
+    )
+    # A function moved here if it takes much less time in its other places than on the other side.
+    moved = (within > 0) & (elsewhere - beside > 0.5 * within) & (beside < 0.5 * elsewhere)
+    rows = inside & ~moved[tree.name]
+    values, squares = frames.own[rows].sum(axis=0), frames.own_squares[rows].sum(axis=0)
+    least = _least(squares[None, :], frames.split)
+    return estimate(
+        values[: frames.split], values[frames.split :], frames.apart, (float(least[0][0]), float(least[1][0]))
+    )
+
+
+def _whole(frames: Frames, at: int) -> Estimate:
+    """Return the time of a function with all its callees."""
+    left, right = float(frames.left[at].mean()), float(frames.right[at].mean())
+    return Estimate(left, right, right - left, float(frames.halves[at]), float(frames.p[at]))
 
 
 def _above(at: int, top: Sequence[int], below: dict[tuple[int, int], float], difference: Floats) -> bool:
@@ -232,8 +289,7 @@ def _cause(
     at: int,
     change: str,
     plain: Sequence[str],
-    below: dict[tuple[int, int], float],
-    whole: Floats,
+    of: Estimate,
 ) -> Cause:
     tree = frames.tree
     callers: Counter[str] = Counter()
@@ -252,21 +308,18 @@ def _cause(
     names = [plain[one] for one, count in inner.most_common() if count >= BELOW_SHARE * size]
     kernel = tree.names[at].endswith(folded_stacks.KERNEL)
     own_path = code_paths.of_function(plain[at]) if kernel else None
-    path = (
-        (code_paths.of_functions([plain[at], *names]) if change != "changed" else own_path)
-        if kernel
-        else None
-    )
-    difference = float(whole[at])
+    path = own_path
+    if kernel and change != "changed" and not (own_path is not None and own_path.interface):
+        path = code_paths.of_functions([plain[at], *names])
     return Cause(
         plain[at],
         tuple(name for name, _ in callers.most_common(2) if name not in STAGES),
         change,
-        float(frames.left[at].mean()),
-        float(frames.right[at].mean()),
-        difference,
-        difference - float(frames.halves[at]),
-        difference + float(frames.halves[at]),
+        of.left,
+        of.right,
+        of.difference,
+        of.low,
+        of.high,
         float(frames.p[at]),
         size,
         path if path is not None else own_path,
@@ -274,9 +327,35 @@ def _cause(
     )
 
 
+def of_path(frames: Frames, path: code_paths.Path) -> Cause | None:
+    """Return the difference in the time of a path as a cause, or None if no function of it was sampled."""
+    tree = frames.tree
+    outer = _outermost(tree, path)
+    size = part(frames, path, frames.apart)
+    if not outer or not (size.left or size.right):
+        return None
+    samples, callers = Counter[str](), Counter[str]()
+    totals = tree.total.sum(axis=1)
+    for frame in outer:
+        samples[folded_stacks.plain(tree.names[tree.name[frame]])] += int(totals[frame])
+        callers[folded_stacks.plain(tree.names[tree.name[tree.parent[frame]]])] += int(totals[frame])
+    return Cause(
+        samples.most_common(1)[0][0], tuple(name for name, _ in callers.most_common(2) if name not in STAGES),
+        _change(size.left, size.right), size.left, size.right, size.difference, size.low, size.high, size.p,
+        samples.total(), path, (), expected=True,
+    )  # fmt: skip
+
+
 def part(frames: Frames, path: code_paths.Path, apart: Between | None) -> Estimate:
     """Return the time of all functions of a path together, each sample counted once: seconds per unit that arrived."""
-    tree = frames.tree
+    outer = _outermost(frames.tree, path)
+    values, squares = frames.total[outer].sum(axis=0), frames.squares[outer].sum(axis=0)
+    left, right = _least(squares[None, :], frames.split)
+    return estimate(values[: frames.split], values[frames.split :], apart, (float(left[0]), float(right[0])))
+
+
+def _outermost(tree: Tree, path: code_paths.Path) -> list[int]:
+    """Return the frames of a path's functions that have no such frame above them."""
     names = {
         at
         for at, name in enumerate(tree.names)
@@ -288,6 +367,4 @@ def part(frames: Frames, path: code_paths.Path, apart: Between | None) -> Estima
         if own and not inside[parent]:
             outer.append(frame)
         inside[frame] = inside[parent] or own
-    values, squares = frames.total[outer].sum(axis=0), frames.squares[outer].sum(axis=0)
-    left, right = _least(squares[None, :], frames.split)
-    return estimate(values[: frames.split], values[frames.split :], apart, (float(left[0]), float(right[0])))
+    return outer

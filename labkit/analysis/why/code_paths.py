@@ -17,55 +17,70 @@ class Path:
     """A code path of the kernel.
 
     name: what the code does. functions: matches the names of its functions. settings: matches the names and values of
-    the settings that change it (labkit.system.machine.settings).
+    the settings that change it (labkit.system.machine.settings). steady: whether the code runs alike on whichever CPUs
+    the scheduler places the programs; else its appearance says nothing about a cause. interface: whether it is the code
+    of a kind of interface, which has what it calls as a part.
     """
 
     name: str
     functions: re.Pattern[str]
     settings: re.Pattern[str]
+    steady: bool = True
+    interface: bool = False
 
     @property
     def plural(self) -> bool:
         """Return whether the name is a plural."""
         head = self.name.partition(" (")[0]
-        return " and " in head or head.endswith(("s in software", "rules", "packets", "sockets"))
+        last = ("s in software", "rules", "sockets", "hooks", "timestamps of packets")
+        return " and " in head or head.endswith(last)
 
 
-def _path(name: str, functions: str, settings: str = r"(?!)") -> Path:
-    return Path(name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings))
+def _path(
+    name: str, functions: str, settings: str = r"(?!)", steady: bool = True, interface: bool = False
+) -> Path:
+    return Path(name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings), steady, interface)
 
 
 PATHS = (
-    _path("a BPF program on a tracepoint", r"perf_trace_(?!sched).*|trace_call_bpf|perf_trace_run_bpf.*"
-          r"|bpf_trace_run\d+"
-          r"|__bpf_trace_.*", r"BPF program (tracepoint|raw_tracepoint)"),
-    _path("a BPF program on a function (kprobe or fentry)", r"kprobe_.*|kretprobe_.*|.*_kprobe|aggr_pre_handler"
+    # A kprobe of perf or tracefs and a BPF program on a function share this code; the settings tell them apart.
+    _path("a probe on a function (kprobe or fentry)", r"kprobe_.*|kretprobe_.*|.*_kprobe|aggr_pre_handler"
           r"|opt_pre_handler|optimized_callback|bpf_trampoline_.*|__bpf_prog_enter.*|__bpf_prog_exit.*"
           r"|arch_rethook.*"
           r"|rethook_.*|bpf_fprobe_.*|fprobe_.*|kprobe_multi_.*", r"BPF program (kprobe|tracing)|kprobe events"),
+    _path("a BPF program on a tracepoint", r"trace_call_bpf|bpf_trace_run\d+|__bpf_trace_.*",
+          r"BPF program (tracepoint|raw_tracepoint)"),
+    # Every perf event on a tracepoint runs perf_trace_run_bpf_submit, with a BPF program or without one.
+    _path("recording of tracepoints (perf)", r"perf_tp_event.*|perf_swevent_(event|overflow)|perf_trace_(?!sched).*"),
+    _path("recording of trace events (tracefs)", r"trace_event_raw_event_.*|trace_event_buffer_.*", r"trace events"),
     _path("a function tracer", r"ftrace_(?!regs_).*|function_trace_call|function_graph_.*|trace_function"
           r"|trace_graph_.*"
-          r"|prepare_ftrace_return|return_to_handler|trace_event_buffer_.*|trace_event_raw_event_.*|ring_buffer_.*",
-          r"^machine tracer|trace events"),
-    _path("an XDP program", r"bpf_prog_run_generic_xdp|do_xdp_generic|netif_receive_generic_xdp|veth_xdp_rcv.*"
-          r"|xdp_do_.*"
-          r"|generic_xdp_.*|bpf_prog_run_xdp|veth_convert_skb_to_xdp_buff", r"\bxdp\b"),
+          r"|prepare_ftrace_return|return_to_handler|ring_buffer_.*", r"^tracer:"),
+    # veth calls veth_xdp_rcv* for GRO as well, so these functions do not show an XDP program.
+    _path("an XDP program", r"bpf_prog_run_generic_xdp|do_xdp_generic|netif_receive_generic_xdp|xdp_do_.*"
+          r"|generic_xdp_.*|bpf_prog_run_xdp|bpf_dispatcher_xdp.*|veth_convert_skb_to_xdp_buff|veth_xdp_(tx|flush).*"
+          r"|skb_pp_cow_data|skb_cow_data_for_xdp", r"\bxdp\b"),
     _path("a filter of traffic control (tc)", r"tcf_.*|cls_bpf_.*|tcx_run|sch_handle_(in|e)gress|u32_classify"
           r"|fl_classify"
-          r"|basic_classify|mall_classify|__tcf_.*", r"\bfilter (ingress|egress|root)|clsact|ingress ffff"
+          r"|basic_classify|mall_classify|__tcf_.*", r"\bfilters? (ingress|egress|root)|clsact|ingress ffff"
           r"|BPF program sched_(cls|act)"),
     _path("a socket or cgroup BPF program", r"__cgroup_bpf_.*|sk_filter_trim_cap|bpf_prog_run_save_cb"
           r"|cgroup_bpf_.*", r"BPF program (cgroup|socket_filter|sock_ops|sk_)"),
     _path("connection tracking", r"nf_conntrack_.*|nf_ct_.*|__nf_conntrack_.*|__nf_ct_.*|resolve_normal_ct"
           r"|ipv4_conntrack_.*"
           r"|ipv6_conntrack_.*|nf_confirm|ipv4_confirm", r"conntrack|\bct state|nf_ct"),
-    _path("address translation (NAT)", r"nf_nat_.*|__nf_nat_.*|nft_nat_.*|nf_nat_ipv4_.*", r"nftables .*nat"
-          r"|iptables nat"),
-    _path("packet filter rules (nftables)", r"nft_.*|nf_hook_slow.*|nf_tables_.*|__nft_.*", r"nftables"),
-    _path("packet filter rules (iptables)", r"ipt_.*|ip6t_.*|xt_.*|iptable_.*|ebt_.*", r"i?p?6?tables |bridge-nf"),
-    _path("bridged packets through netfilter", r"br_nf_.*|br_netfilter.*", r"bridge-nf|module br_netfilter"),
+    _path("address translation (NAT)", r"nf_nat_.*|__nf_nat_.*|nft_nat_.*|nf_nat_ipv4_.*", r"nftables .*nat\b"
+          r"|\bip6?tables nat"),
+    _path("packet filter rules (nftables)", r"nft_.*|nf_tables_.*|__nft_.*", r"nftables"),
+    _path("packet filter rules (iptables)", r"ipt_.*|ip6t_.*|xt_.*|iptable_.*|ip6table_.*", r"\bip6?tables"),
+    _path("packet filter rules (ebtables and arptables)", r"ebt_.*|ebtable_.*|arpt_.*|arptable_.*",
+          r"\b(arp|eb)tables|module (eb|arp)t"),
+    _path("load balancing (IPVS)", r"ip_vs_.*|__ip_vs_.*", r"ip_vs|\bvs\."),
+    _path("netfilter on bridged packets", r"br_nf_.*|br_netfilter.*", r"bridge-nf|nf_call_|module br_netfilter"),
+    # Any module registers netfilter hooks: alone they do not show which.
+    _path("netfilter hooks", r"nf_hook.*|nf_queue.*", r"module ((nf|nft|xt|ipt|ip6t)_|ip6?_?tables)"),
     _path("a packet capture", r"packet_rcv.*|tpacket_.*|dev_queue_xmit_nit|prb_.*|packet_recvmsg|run_filter"
-          r"|skb_clone_tx_timestamp", r"packet sockets"),
+          r"|skb_clone_tx_timestamp", r"packet sockets|promiscuity"),
     _path("the reverse path check", r"__?fib_validate_source|fib_validate_source|l3mdev_update_flow.*",
           r"rp_filter|src_valid_mark|accept_local"),
     _path("fragmentation", r"ip_do_fragment|ip_fragment.*|ip_frag_.*|ip_defrag|inet_frag_.*|ip6_fragment"
@@ -78,18 +93,15 @@ PATHS = (
           r"|__udpv?4?_gso_segment_list_csum", r"offload .*(segmentation|scatter-gather)|gso_max|tso_max|gso_min"),
     _path("merging received segments (GRO)", r".*_gro_receive|napi_gro_.*|dev_gro_.*|gro_.*|skb_gro_.*"
           r"|.*_gro_complete"
-          r"|gro_cell.*|inet_gro_.*", r"receive-offload|gro|rx-gro"),
+          r"|gro_cell.*|inet_gro_.*", r"receive-offload|(?<![a-z])gro(?!up)"),
+    _path("veth's own receive queue (of GRO or XDP)", r"veth_poll|veth_xdp_rcv.*", r"offload generic-receive|\bxdp\b"),
     _path("checksums in software", r"csum_partial.*|skb_checksum.*|__skb_checksum.*|do_csum|csum_and_copy.*"
           r"|skb_copy_and_csum.*|ip_compute_csum|udp4?_csum.*|csum_.*_copy.*", r"offload .*checksum|udp_csum"),
-    _path("receive packet steering (RPS) to another CPU", r"get_rps_cpu|net_rps_.*|rps_.*|net_rps_send_ipi"
-          r"|rps_trigger_softirq"
-          r"|sysvec_call_function_single|asm_sysvec_call_function_single|__sysvec_call_function_single"
-          r"|generic_smp_call_function_single_interrupt|__flush_smp_call_function_queue|csd_.*"
-          r"|generic_exec_single|smp_call_function_single_async|send_call_function_single_ipi", r"rps_|xps_|rfs"),
+    _path("receive packet steering (RPS) to another CPU", r"get_rps_cpu|net_rps_.*|rps_.*", r"rps_|xps_|rfs"),
     _path("an IPsec policy", r"xfrm_.*|esp_.*|esp6_.*|ah_.*|crypto_.*|aead_.*|gcm_.*|__xfrm.*", r"XFRM|xfrm"),
     _path("a tunnel", r"vxlan_.*|geneve_.*|gre_.*|gretap_.*|ipip_.*|iptunnel_.*|ip_tunnel_.*|udp_tunnel_.*"
           r"|wg_.*|gue_.*|fou_.*",
-          r"info_kind (vxlan|geneve|gre|ipip|wireguard)"),
+          r"info_kind (vxlan|geneve|gre|ipip|wireguard)", interface=True),
     _path("an emulated link (netem)", r"netem_.*", r"netem"),
     _path("a rate limit (traffic shaping)", r"tbf_.*|htb_.*|hfsc_.*|cake_.*|police_.*|tcf_police.*|qfq_.*|cbs_.*",
           r"qdisc.*(tbf|htb|hfsc|cake|police)|maxrate|traffic classes"),
@@ -98,11 +110,11 @@ PATHS = (
           r"|sch_direct_xmit|__qdisc_run|qdisc_.*|__dev_xmit_skb|dev_qdisc_.*|dequeue_skb|bfifo_.*|tfifo_.*"
           r"|net_tx_action"
           r"|__netif_schedule", r"qdisc|txqlen|tx_queue_len"),
-    _path("the bridge", r"br_.*|__br_.*|nbp_.*", r"bridge|info_data|stp|vlan_filtering"),
-    _path("macvlan", r"macvlan_.*|macvtap_.*"),
-    _path("ipvlan", r"ipvlan_.*|ipvl_.*"),
-    _path("Open vSwitch", r"ovs_.*|do_execute_actions|masked_flow_lookup"),
-    _path("a TAP device", r"tun_.*|tap_.*|vhost_.*|virtnet_.*|virtqueue_.*"),
+    _path("the bridge", r"br_.*|__br_.*|nbp_.*", r"bridge|info_data|stp|vlan_filtering", interface=True),
+    _path("macvlan", r"macvlan_.*|macvtap_.*", interface=True),
+    _path("ipvlan", r"ipvlan_.*|ipvl_.*", interface=True),
+    _path("Open vSwitch", r"ovs_.*|do_execute_actions|masked_flow_lookup", interface=True),
+    _path("a TAP device", r"tun_.*|tap_.*|vhost_.*|virtnet_.*|virtqueue_.*", interface=True),
     _path("an audit, security or system call filter", r"security_.*|apparmor_.*|selinux_.*|aa_.*|smack_.*"
           r"|seccomp_.*"
           r"|__seccomp_.*|audit_.*|__audit_.*|syscall_trace_enter|syscall_exit_work|ptrace_.*|bpf_lsm_.*",
@@ -163,16 +175,19 @@ PATHS = (
           r"|switch_.*"
           r"|reweight_entity|load_balance.*|sched_balance.*|newidle_balance|preempt_schedule.*"
           r"|poll_schedule_timeout"
-          r"|schedule_hrtimeout.*|yield_.*", r"kernel\.sched|CPUs allowed|nice|scheduling|affinity|preemption"
-          r"|numa"),
+          r"|schedule_hrtimeout.*|yield_.*|(un)?throttle_cfs.*|.*_cfs_rq_runtime|.*_cfs_bandwidth.*",
+          r"kernel\.sched|CPUs (allowed|online|isolated)|\bnice\b|scheduling|affinity|preemption|numa"
+          r"|cgroup .*cpu(\.|set)", steady=False),
     _path("waiting for events (select, poll, epoll)", r"do_select|core_sys_select|do_pselect.*"
           r"|__x64_sys_pselect6|do_sys_poll"
-          r"|poll_freewait|sock_poll|(tcp|udp|datagram)_poll|do_epoll.*|ep_.*|__pollwait", r"rmem|streams"),
+          r"|poll_freewait|sock_poll|(tcp|udp|datagram)_poll|do_epoll.*|ep_.*|__pollwait", r"rmem|streams",
+          steady=False),
     _path("interrupts and idle CPUs", r"asm_sysvec_.*|sysvec_.*|irq_.*|__irq_.*|hrtimer_.*|tick_.*|do_idle"
           r"|cpuidle_.*|haltpoll.*"
           r"|__sysvec_.*|default_idle.*|cpu_startup_entry|timer_.*|run_timer.*|native_apic_.*|pv_.*|kvm_.*"
-          r"|enter_from_.*"
-          r"|x2apic_.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|clocksource|governor|turbo|boost|SMT"),
+          r"|enter_from_.*|x2apic_.*|.*smp_call_function.*|csd_.*|generic_exec_single|.*call_function_single_ipi"
+          r"|.*send_IPI.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|clocksource|governor|turbo|boost|SMT",
+          steady=False),
     _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*", r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes"),
     _path("UDP", r"udp_.*|__udp.*|udpv6_.*"),
     _path("IP", r"ip_.*|__ip_.*|ip6_.*|ipv6_.*|__ipv6_.*|inet_.*", r"net\.ipv[46]\.ip_"),

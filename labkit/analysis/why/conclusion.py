@@ -32,7 +32,8 @@ class Conclusion:
 
     sentence: the conclusion itself. cause: the name of the cause, or None if none is named. claims: whether the
     sentence claims a cause of the difference. candidates: strongest first. notes: caveats. next: the steps that would
-    decide, with their commands. parts: the kinds of work of an Open vSwitch, if a side has one.
+    decide, with their commands. p: the p value of the hypothesis that nothing differs. parts: the kinds of work of an
+    Open vSwitch, if a side has one.
     """
 
     sentence: str
@@ -43,6 +44,7 @@ class Conclusion:
     notes: Sequence[str] = ()
     next: Sequence[str] = ()
     split: Split | None = None
+    p: float = 1.0
     parts: Sequence[switch_work.Part] = ()
 
 
@@ -101,6 +103,7 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
         notes=tuple(_notes(evidence)),
         next=tuple(next_steps.steps(evidence, result.claims, order)),
         split=evidence.split,
+        p=min([evidence.p, *(3 * one.cause.p for one in order[:1] if one.cause and one.cause.expected)]),
         parts=evidence.parts,
     )
 
@@ -108,7 +111,7 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
 def _rank(evidence: Evidence, one: Candidate) -> float:
     """Return the rank of a candidate: evidence from environment and profile together first, then new paths, then the
     rest."""
-    if _is_change(evidence, one):
+    if _is_change(evidence, one) or _is_machine(one):
         return one.sure + 0.5
     parameters = bool(one.settings) and one.settings[0].parameters
     return one.sure - (0.5 if parameters and one.cause is None else 0.0)
@@ -120,21 +123,33 @@ def _is_change(evidence: Evidence, one: Candidate) -> bool:
     return evidence.apart is None and parameters and one.size is None
 
 
+def _is_machine(one: Candidate) -> bool:
+    """Return whether a candidate is another kernel or machine."""
+    return bool(one.settings) and one.settings[0].of_machine and one.size is None
+
+
 def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
     """Return whether a candidate may be named as the cause."""
-    if one.sure < 1:
+    if one.sure < 1 or evidence.is_repetition:
         return False
+    if _is_machine(one):
+        return not disturbed
     if _is_change(evidence, one):
         return one.sure >= 3
     code = one.cause
     if code is not None:
         if not evidence.matters(code.difference_s):
             return False
-        # Foreign load slows everything down, but no code path appears or vanishes because of it.
-        safe = code.change != "changed" and one.sure >= 2
+        between_two = evidence.apart is not None and not evidence.apart.shown
+        if between_two and code.path is not None and not code.path.steady and not one.settings:
+            return False  # the scheduler may have placed the programs differently in the only run of a side
+        # Other programs slow everything down, and their own packets add code. A setting that explains code that is new
+        # or gone excludes that.
         if disturbed:
-            return safe
-        return safe or bool(one.settings) or not evidence.is_disturbed
+            return code.change != "changed" and one.sure >= 3
+        if one.settings or not evidence.is_disturbed:
+            return True
+        return evidence.apart is None and code.change != "changed"  # their packets are on both sides alike
     if disturbed:
         return False
     if one.settings:
@@ -197,8 +212,11 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     weak = f"; {phrases.foreign(evidence)}" if evidence.is_disturbed else ""
     if evidence.has_effect:
         runs = " of two runs at different times" if evidence.apart is not None else ""
-        what = f"{phrases.difference(evidence)}, but no setting differs and no code path stands out"
-        claims = not evidence.is_disturbed and evidence.apart is None
+        nothing = "no setting differs and no code path stands out"
+        if evidence.is_repetition:
+            nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
+        what = f"{phrases.difference(evidence)}, but {nothing}"
+        claims = not evidence.is_disturbed and evidence.apart is None and not evidence.is_repetition
         return Conclusion(f"No cause is named: {what}{runs}{weak}", None, claims)
     if differ:
         first = next((one for one in order if one.settings and one.settings[0] in differ), None)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
+from labkit.analysis.why.candidates import Candidate
 from labkit.analysis.why.conclusion import Conclusion
 from labkit.analysis.why.counter_tables import NS, Table
 from labkit.analysis.why.work import Estimate, Split
@@ -99,4 +102,28 @@ def _line(split: Split, size: Estimate, left: str, right: str) -> dict[str, str]
         "right": right,
         f"difference, {split.unit.unit}": units.plus_minus(size.difference / by, size.half / by, sign=True),
         "differs": "yes" if size.certain else "no",
+    }
+
+
+def as_json(point: str, one: Conclusion) -> dict[str, Any]:
+    """Return a conclusion as plain values (docs/COMMANDS.md lists the fields). point: the point's parameters."""
+    return {
+        "point": point,
+        "sentence": one.sentence,
+        "cause": one.cause,
+        "notes": list(one.notes),
+        "next": list(one.next),
+        "candidates": [_candidate(each) for each in one.candidates],
+    }
+
+
+def _candidate(one: Candidate) -> dict[str, Any]:
+    """Return a candidate as plain values. The size is in seconds per unit that arrived, or null if unknown."""
+    size = one.size
+    return {
+        "name": one.name,
+        "evidence": SURE[one.sure],
+        "known": [f"{where}: {text}" for where, text in one.evidence],
+        "difference_s": size.difference if size else None,
+        "half_width_s": size.half if size else None,
     }

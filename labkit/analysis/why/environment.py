@@ -33,11 +33,13 @@ COLUMNS = (
     "iperf3", "qdisc", "endpoint", "guest_kernel", "guest_accelerator", "guest_cpus_count", "guest_vhost",
     "container_runtime",
 )  # fmt: skip
+MACHINE = COLUMNS[:8]
 # Settings that can affect packets or CPU time. The others are listed last and are never named as a cause.
 RELEVANT = re.compile(
     r"sysctl (net\.|kernel\.sched|kernel\.(numa_balancing|timer_migration|nmi_watchdog|watchdog|perf_event|kptr"
     r"|bpf_stats|soft_watchdog|unprivileged_bpf)|vm\.(min_free|zone_reclaim|nr_hugepages|percpu|compaction|watermark"
-    r"|overcommit|swappiness|numa))|BPF|qdisc|filter|offload|\bmtu\b|nftables|tables|rps_|xps_|gro|gso|tso|xdp|txqlen|queue"
+    r"|overcommit|swappiness|numa))|BPF|qdisc|filter|offload|\bmtu\b|nftables|tables|rps_|xps_|(?<![a-z])gro(?!up)|gso|tso|xdp|txqlen"
+    r"|queue|packet sockets"
     r"|CPUs|nice|scheduling|cgroup .*(cpu|memory\.(max|high))|cpufreq|scaling_|huge|SMT|turbo|boost|idle driver"
     r"|clocksource|tracer|trace events|kprobe events|preemption|mitigation|routes|rules|XFRM|module"
     r"|environment|threaded|traffic classes|promiscuity|KSM|kernel command line"
@@ -72,6 +74,11 @@ class Setting:
         return self.parameters or (bool(RELEVANT.search(self.name)) and not IDLE.search(self.name))
 
     @property
+    def of_machine(self) -> bool:
+        """Return whether it is the kernel or the machine itself: another one has other code and other settings."""
+        return not self.parameters and self.name.removeprefix("peer_").removeprefix("guest_") in MACHINE
+
+    @property
     def words(self) -> str:
         """Return `sysctl net.core.x (client, server): 0 → 1`."""
         where = f" ({', '.join(self.places)})" if self.places and "machine" not in self.places else ""
@@ -84,7 +91,10 @@ class Setting:
 
 
 def differences(point: ProfiledPoint) -> list[Setting]:
-    """Return all settings that differ between the two sides: requested ones, then relevant ones, then the rest."""
+    """Return all settings that differ between the two sides: requested ones, then relevant ones, then the rest.
+
+    The kernel and the machine come before their settings, because other kernels have other defaults.
+    """
     left, right = point.sides[0], point.sides[1]
     parameters = _requested_settings(point, left, right)
     alike = built(point, 0) == built(point, 1) and not any(one.name == "endpoint" for one in parameters)
@@ -110,7 +120,13 @@ def differences(point: ProfiledPoint) -> list[Setting]:
         for (name, one, other), places in result.items()
     ]
     rest = _once(rest)
-    return [*parameters, *sorted(rest, key=lambda one: (not one.relevant, one.name))]
+    return [*parameters, *sorted(rest, key=lambda one: (not one.relevant, *_order(one.name), one.name))]
+
+
+def _order(name: str) -> tuple[int, bool]:
+    """Return the place of a column among COLUMNS, the peer's after ours; settings come after all columns."""
+    own = name.removeprefix("peer_")
+    return (COLUMNS.index(own) if own in COLUMNS else len(COLUMNS)), own != name
 
 
 def _requested_settings(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[Setting]:

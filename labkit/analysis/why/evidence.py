@@ -69,9 +69,36 @@ class Evidence:
         )
 
     @property
+    def cost_differs(self) -> bool:
+        """Whether the sides certainly differ in CPU time per unit of work."""
+        return self.split.total.p < causes.CLAIM_SHARE
+
+    @property
+    def speed_differs(self) -> bool:
+        """Whether the sides certainly differ in speed."""
+        return self.speed is not None and self.speed.p < causes.CLAIM_SHARE
+
+    @property
     def has_effect(self) -> bool:
         """Whether the sides differ in CPU time or in speed."""
-        return self.split.total.certain or (self.speed is not None and self.speed.certain)
+        return self.cost_differs or self.speed_differs
+
+    @property
+    def p(self) -> float:
+        """The p value of the hypothesis that nothing differs, from all tests that may claim a difference."""
+        speed = 1.0 if self.speed is None else self.speed.p
+        return min(3 * min(self.split.total.p, speed, self.frames.any_p), 1.0)
+
+    @property
+    def is_repetition(self) -> bool:
+        """Whether both sides are the same arm of one run, measured twice (the A/A control)."""
+        left, right = self.point.sides[:2]
+        return (
+            self.apart is None
+            and left.values == right.values
+            and left.arm != right.arm
+            and left.topology == right.topology
+        )
 
     def matters(self, difference_s: float) -> bool:
         """Return whether a difference is large enough to be named as a cause."""

@@ -49,10 +49,10 @@ def difference(evidence: Evidence) -> str:
     """Return the total differences in words, or an empty text if nothing differs."""
     total, speed = evidence.split.total, evidence.speed
     result = []
-    if total.certain:
+    if evidence.cost_differs:
         word = "more" if total.difference > 0 else "less"
         result.append(f"takes {amount(total)} {word} CPU {per(evidence)} than {evidence.names[0]}")
-    if speed is not None and speed.certain:
+    if speed is not None and evidence.speed_differs:
         what = protocols.find(evidence.point.protocol).average
         ratio, low, high = (math.exp(one) for one in (speed.difference, speed.low, speed.high))
         result.append(
@@ -72,7 +72,7 @@ def bounds(evidence: Evidence) -> str:
 def share(size: Estimate, evidence: Evidence) -> str:
     """Return the candidate's share of the total difference in words, or an empty text if it has none."""
     total = evidence.split.total
-    if not total.certain or total.difference * size.difference <= 0:
+    if not evidence.cost_differs or total.difference * size.difference <= 0:
         return ""
     return f", {units.percent(min(size.difference / total.difference, 1.0))} of the difference"
 
@@ -118,7 +118,7 @@ def part(evidence: Evidence, of: switch_work.Part) -> str:
 def frames(evidence: Evidence) -> str | None:
     """Return the frames per gigabyte of both sides in words, or None if they do not differ."""
     count = evidence.frames_per_work
-    if count is None or not count.certain or abs(count.difference) < FRAMES_SHARE * count.left:
+    if count is None or count.p >= causes.CLAIM_SHARE or abs(count.difference) < FRAMES_SHARE * count.left:
         return None
     return f"{units.digits(count.left)} → {units.digits(count.right)} frames for each gigabyte that arrived"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from labkit.common.errors import BadInput
 POINT = [name for name in load.GROUP if name not in load.HOST]
 AGAIN = " (again)"
 FORM = "RUN:ARM,length_bytes=400"
+_VALUE = re.compile(r"(^|,)\w+=")  # of a parameter; an option of a topology follows a plus sign
 Values = dict[str, str]  # parameters of a point and their values as `load.value_text` writes them
 
 
@@ -162,9 +164,12 @@ def points(sides: Sides) -> Iterator[ProfiledPoint]:
         )
     left, right, control = ({} if one is None else dict(load.groups(one.profiles, by)) for one in sides)
     common = [(key, key) for key in left if key in right]
-    if not common and len(left) == len(right) == 1:  # one point each: the question is about their difference
-        [common] = [list(zip(left, right, strict=True))]
-        common = [both for both in common if _protocol(by, both[0]) == _protocol(by, both[1])]
+    if not common and left and right:
+        # The question is about the parameters of which each side has one value, such as those that a change sets.
+        kept = [at for at in range(len(by)) if by[at] == "protocol" or not _one_value_each(left, right, at)]
+        elsewhere = {tuple(key[at] for at in kept): key for key in right}
+        both = [(key, elsewhere.get(tuple(key[at] for at in kept))) for key in left]
+        common = [(key, other) for key, other in both if other is not None]
     if not common:
         raise BadInput(f"{sides[0].name} and {sides[1].name} cannot be explained: {_nothing(sides, by)}")
     for key, other in common:
@@ -174,8 +179,8 @@ def points(sides: Sides) -> Iterator[ProfiledPoint]:
         yield ProfiledPoint(words(sides, key), str(key[by.index("protocol")]), sides, rows)
 
 
-def _protocol(by: list[str], key: load.Key) -> str:
-    return str(key[by.index("protocol")])
+def _one_value_each(left: Iterable[load.Key], right: Iterable[load.Key], at: int) -> bool:
+    return len({key[at] for key in left}) == len({key[at] for key in right}) == 1
 
 
 def _same(one: tuple[Path, ...], other: tuple[Path, ...]) -> bool:
@@ -219,10 +224,13 @@ def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | 
         return None, text.removeprefix(":") or None
     if folders := _folders(text):
         return folders, None
-    head, _, arm = text.rpartition(":")
-    folders = _folders(head)
-    # The arm `ovs+mirrors=4` contains `=`, but no parameter: parameters follow a comma.
-    return (folders, arm) if folders and "=" not in arm.rpartition(",")[2].partition("+")[0] else None
+    # The options of a topology have colons and equals signs, too: RUN:ovs+mirrors=1+select=client0:in,pairs=8
+    colons = [at for at, letter in enumerate(text) if letter == ":"]
+    for at in reversed(colons):
+        if folders := _folders(text[:at]):
+            arm = text[at + 1 :]
+            return None if _VALUE.search(arm) else (folders, arm)
+    return None
 
 
 def _folders(text: str) -> tuple[Path, ...]:

@@ -40,6 +40,11 @@ _READING = re.compile(
     r"|____?sys_recvm?m?sg|__sys_recvfrom|__sys_recvmm?sg"
 )
 SYSCALL = re.compile(r"do_syscall_64|el0_svc\w*|invoke_syscall|do_fast_syscall_32")
+# Functions with which an interrupt begins.
+_INTERRUPT = re.compile(
+    r"(asm_)?sysvec_\w+|(asm_)?common_interrupt|__common_interrupt|do_IRQ|smp_\w+_interrupt|\w*_interrupt_handler"
+    r"|_?_?irq_exit(_rcu)?|el[01]t?_(64_|32_)?(irq|fiq)\w*|el[01]_interrupt|(gic_)?handle_(domain_)?irq\w*|call_on_irq_stack"
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,8 @@ class Round:
 def staged(stack: str) -> tuple[str, str] | None:
     """Return the stage of a folded stack, and the stack from the start of that stage.
 
-    Return None for a stack outside the experiment and for an idle CPU.
+    Return None for a stack outside the experiment and for an idle CPU. A program outside the experiment receives in its
+    own system calls what it sent itself; in an interrupt it receives for anybody, and that counts for the experiment.
     """
     frames = stack.split(";")
     if frames[-1] in IDLE:
@@ -81,6 +87,8 @@ def staged(stack: str) -> tuple[str, str] | None:
     for at in range(len(names) - 1, 0, -1):
         if _SOFTIRQ.fullmatch(names[at]) and frames[at].endswith(folded_stacks.KERNEL):
             first = next(place for place in range(1, at + 1) if _SOFTIRQ.fullmatch(names[place]))
+            if frames[0] == OUTSIDE and _in_own_call(names[1:first]):
+                return None
             if any(SYSCALL.fullmatch(name) or _SENDING.fullmatch(name) for name in names[first:at]):
                 first = at
             return RECEIVE, ";".join(frames[first:])
@@ -94,6 +102,16 @@ def staged(stack: str) -> tuple[str, str] | None:
         if SYSCALL.fullmatch(name):
             return REST, ";".join([frames[0], *frames[at:]])
     return REST, stack
+
+
+def _in_own_call(names: Sequence[str]) -> bool:
+    """Return whether the innermost of these frames are of a system call that no interrupt interrupted."""
+    for name in reversed(names):
+        if _INTERRUPT.fullmatch(name):
+            return False
+        if SYSCALL.fullmatch(name) or _SENDING.fullmatch(name):
+            return True
+    return False
 
 
 def rounds(point: ProfiledPoint, side: int, processes: str = WITHIN) -> list[Round]:

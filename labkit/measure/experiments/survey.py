@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import socket
 from collections.abc import Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -19,8 +21,10 @@ from labkit.measure.experiments.rows import Arm, Measured, row_of
 from labkit.measure.experiments.two_hosts.client_side import across
 from labkit.measure.observers import registry
 from labkit.measure.traffic import ping
+from labkit.system import netlink
 
 SMALL_BYTES = 128  # the size of a ping that has to pass even if a change makes the MTU smaller
+LARGE_S = 2  # after small pings have passed, how long one that fills the MTU may take
 REFUSED = "refused"  # ends the name of the points (one for each number of pairs) whose rows say why an arm is missing
 TRIAL_S = 0.1  # about how long the trial of an arm with one pair takes
 BOOT_S = (
@@ -114,6 +118,7 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
                 )
             if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
                 return "failed", words
+            _check_congestion(own, topology)
             changed(arm, topology, parameters)
             registry.check_topology(parameters, topology)
             return "ok", None
@@ -123,6 +128,22 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
         return "isolated", str(error)
     except Failed as error:
         return "failed", str(error)
+
+
+def _check_congestion(parameters: DatapathParameters, topology: topologies.Topology) -> None:
+    """Raise Unsupported if the kernel has no such TCP congestion control and cannot load it."""
+    client = topology.pairs[0].client
+    if parameters.congestion is None or parameters.protocol != "tcp" or client.box is not None:
+        return
+    with netlink.inside(client.namespace.fd), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        try:
+            trial.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, parameters.congestion.encode())
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise Unsupported(
+                    f"this kernel has no TCP congestion control {parameters.congestion}; sysctl"
+                    " net.ipv4.tcp_available_congestion_control lists what it has"
+                ) from None
 
 
 def refused_rows(
@@ -199,9 +220,31 @@ def changed(arm: Arm, topology: topologies.Topology, parameters: DatapathParamet
         return []
     own = arm.parameters(parameters)
     effects = [*_set_parameters(arm.change, parameters, own), *changes.apply(arm.change, topology)]
+    name = arm.change.name
     if words := ping.reachable(topology.pairs, SMALL_BYTES, own.family):
-        raise Failed(f"with the change {arm.change.name} {words}")
+        raise Failed(
+            f"with the change {name} {words}; labkit tries every path with pings, so rules have to accept ICMP"
+        )
+    # TCP sends packets of the ends' MTU. If the path's is smaller, its large packets vanish, and nothing says why.
+    if own.protocol == "tcp" and any(step.kind == "mtu" for step in arm.change.steps):
+        mtu_bytes = _mtu_of_ends(topology)
+        if words := ping.reachable(topology.pairs, mtu_bytes, own.family, LARGE_S):
+            raise Failed(
+                f"with the change {name} {words}, though the ends have this MTU: give the interfaces between them"
+                " (at between) an MTU as large"
+            )
     return effects
+
+
+def _mtu_of_ends(topology: topologies.Topology) -> int:
+    """Return the smallest MTU of the pairs' interfaces on this kernel: what both ends send."""
+    ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
+    return min(
+        link.mtu_bytes
+        for end in ends
+        for link in netlink.links(end.namespace.netlink)
+        if link.name == end.interface
+    )
 
 
 def _set_parameters(

@@ -27,16 +27,18 @@ STEP_S = 1e-6  # ping prints whole microseconds; without interpolation 4 µs aga
 _RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # without duplicates: each request counts once
 
 
-def reachable(pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int) -> str | None:
-    """Ping every pair with packets that fill the MTU and must not be fragmented.
+def reachable(
+    pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int, patience_s: int = PATIENCE_S
+) -> str | None:
+    """Ping every pair with packets that fill the MTU and must not be fragmented, for up to `patience_s`.
 
     Returns None if every pair answers, else one sentence about the first pair that does not.
     """
     size = mtu_bytes - (28 if family == 4 else 48)
     own = [pair for pair in pairs if pair.client.box is None]
     boxed = [pair for pair in pairs if pair.client.box is not None]
-    lost = (echo.unanswered(own, size + 8, PATIENCE_S) if own else None) or _unanswered_by_program(
-        boxed, size
+    lost = (echo.unanswered(own, size + 8, patience_s) if own else None) or _unanswered_by_program(
+        boxed, size, patience_s
     )
     if lost is None:
         return None
@@ -47,13 +49,13 @@ def reachable(pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int) -> s
 
 
 def _unanswered_by_program(
-    pairs: Sequence[Pair | FarPair], length_bytes: int
+    pairs: Sequence[Pair | FarPair], length_bytes: int, patience_s: int
 ) -> tuple[Pair | FarPair, str] | None:
     """Ping from containers and guests, whose sockets this process cannot open; return as `echo.unanswered`."""
-    options = ["-c1", "-i0.2", f"-w{PATIENCE_S}", "-Mdo", f"-s{length_bytes}"]
+    options = ["-c1", "-i0.2", f"-w{patience_s}", "-Mdo", f"-s{length_bytes}"]
     programs = [_ping(pair.client, pair.server.address, options) for pair in pairs]
     with process.all_ended(programs):
-        process.wait(programs, time.monotonic() + PATIENCE_S + 2)
+        process.wait(programs, time.monotonic() + patience_s + 2)
         for pair, program in zip(pairs, programs, strict=True):
             program.kill()
             if program.ended().returncode != 0:

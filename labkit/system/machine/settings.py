@@ -27,6 +27,7 @@ from labkit.system.machine.programs import program
 Settings = dict[str, str]
 
 LONGEST = 300  # characters of a value
+MOST_LINES = 50  # routes, rules or policies of a namespace that are listed, not only counted
 # States, counts and secrets, which differ between any two moments or boots.
 VOLATILE = re.compile(
     r"kernel\.(random\.|ns_last_pid|pty\.nr|tainted|perf_event_max_sample_rate|perf_cpu_time_max|hostname|domainname"
@@ -142,8 +143,9 @@ def _cgroup(top: Path, path: str, controllers: str) -> Settings:
 def of_namespace(netns: int) -> Settings:
     """Return the settings of a network namespace (a file descriptor). Takes about 50 ms.
 
-    These are sysctls, interfaces with offloads, queues and queueing disciplines, filters, netfilter rules and routes.
-    What cannot be read is left out. The calling process must have one thread, because this forks.
+    These are sysctls, interfaces with offloads, queues and queueing disciplines, filters, netfilter rules, packet
+    sockets, routes, and the numbers of static neighbour and forwarding entries. What cannot be read is left out. The
+    calling process must have one thread, because this forks.
     """
     result = _in_namespace(netns)
     prefix = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{netns}", "--"]
@@ -168,9 +170,17 @@ def of_namespace(netns: int) -> Settings:
     result |= {"traffic classes": _short(classes)} if classes else {}
     for what, command in (("rules", ("rule", "show")), ("routes", ("route", "show", "table", "all")),
                         ("XFRM policies", ("xfrm", "policy"))):  # fmt: skip
-        for at, line in enumerate(_plain(prefix, "ip", *command).splitlines()):
+        lines = _plain(prefix, "ip", *command).splitlines()
+        result |= {f"number of {what}": str(len(lines))} if lines else {}
+        for at, line in enumerate(lines[:MOST_LINES]):
             result[f"{what} {at}"] = " ".join(line.split())
-    return result
+    static: Counter[str] = Counter()
+    for one in _json(prefix, "ip", "-j", "neighbour", "show", "nud", "permanent"):
+        static[f"{one.get('dev')} static neighbours"] += 1
+    for one in _json(prefix, "bridge", "-j", "fdb", "show"):
+        if one.get("state") in ("permanent", "static"):
+            static[f"{one.get('ifname')} static forwarding entries"] += 1
+    return result | {name: str(count) for name, count in static.items()}
 
 
 def _filters(prefix: list[str], result: Mapping[str, str], kind: str) -> Settings:
@@ -191,6 +201,7 @@ def _in_namespace(netns: int) -> Settings:
         _call("setns", netns, CLONE_NEWNET)
         result = {f"sysctl {name}": value for name, value in sysctls(Path("/proc/sys"), ("net",))}
         result |= netfilter.rules()
+        result |= _packet_sockets()
         result |= _queues()
         connection.sendall(json.dumps(result).encode())
 
@@ -200,6 +211,18 @@ def _in_namespace(netns: int) -> Settings:
     except (LabkitError, ValueError):
         return {}
     return read
+
+
+def _packet_sockets() -> Settings:
+    """Return the packet sockets, which captures use, by interface and protocol."""
+    sockets: Counter[str] = Counter()
+    for line in (_text(Path("/proc/thread-self/net/packet"), 1 << 16) or "").splitlines()[1:]:
+        _address, _references, _type, protocol, interface, *_ = line.split()
+        with suppress(OSError):
+            where = socket.if_indextoname(int(interface)) if int(interface) else "any interface"
+            sockets[f"on {where} of protocol 0x{protocol}"] += 1
+    words = [f"{count} times {name}" if count > 1 else name for name, count in sorted(sockets.items())]
+    return {"packet sockets": _short("; ".join(words))} if words else {}
 
 
 def _call(function: str, *arguments: Any) -> None:

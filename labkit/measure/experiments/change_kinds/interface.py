@@ -45,7 +45,7 @@ class Offload(Kind):
         if not options:
             raise BadInput("offload needs a feature, and on or off")
         for name, value in options.items():
-            if not re.fullmatch(r"[a-z][a-z0-9-]{1,40}", name) or value not in ("on", "off"):
+            if not re.fullmatch(r"[a-z][a-z0-9_-]{1,40}", name) or value not in ("on", "off"):
                 raise BadInput(f"offload {name} {value}: give a feature of ethtool -k, then on or off")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -106,6 +106,12 @@ class Counts(Kind):
         words = [word for pair in options.items() for word in pair]
         report = f"{self._name} {' '.join(words)} of {place}"
         run_checked(place.program("ethtool", self._put, place.interface, *words), report)
+
+    def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
+        for name, value in options.items():
+            setting = f"{self._name} {name.replace('-', ' ')}"
+            if (now := after.get(setting, value)) != str(int(value)):
+                raise Failed(f"{place}: the driver set {setting} to {now} instead of {value}")
 
 
 class Mtu(Kind):

@@ -13,7 +13,7 @@ from labkit.measure.experiments.change_kinds.route import Neighbour, Route
 from labkit.measure.experiments.change_kinds.sysctl import MachineSysctl, Sysctl
 from labkit.measure.experiments.change_kinds.traffic_control import Filter, Qdisc, TcBpf, Xdp
 
-# The parameters that an arm may set itself; MTU and family belong to the whole path.
+# The parameters that an arm may set itself. An arm is built with its own MTU; the IP version is that of all arms.
 PARAMETERS = (
     "length_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "affinity", "rate_bps", "mtu_bytes",
 )  # fmt: skip

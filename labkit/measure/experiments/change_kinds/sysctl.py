@@ -67,6 +67,17 @@ class Sysctl(Kind):
                     " machine_sysctl changes such settings"
                 )
 
+    def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
+        for name, value in options.items():
+            if _numbers(value) and _numbers(after[name]) and _numbers(value) != _numbers(after[name]):
+                raise Failed(f"{place}: the kernel set sysctl {name} to {after[name]} instead of {value}")
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of a text of numbers, else an empty list: a kernel may write other values in another form."""
+    words = text.split()
+    return [int(word) for word in words] if all(re.fullmatch(r"-?\d+", word) for word in words) else []
+
 
 def _path(name: str) -> Path:
     """Return the file of a sysctl, in the caller's network namespace."""
@@ -92,7 +103,8 @@ def _read(place: Place, name: str) -> str:
     except (OSError, LabkitError) as error:
         words = getattr(error, "strerror", None) or error
         raise Unsupported(
-            f"this kernel has no sysctl {name} in a network namespace of its own ({words})"
+            f"this kernel has no sysctl {name} in a network namespace of its own ({words}); a sysctl of the whole"
+            f" machine is changed by machine_sysctl {name}=VALUE, with LABKIT_ALLOW=machine_sysctl in the environment"
         ) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 import json
 import re
 import tempfile
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Failed
 from labkit.measure.experiments.change_kinds import bpf_object
 from labkit.measure.experiments.change_kinds.base import (
     Files,
@@ -64,6 +65,18 @@ class Qdisc(Kind):
             f"qdisc {options['words']}",
             ("qdisc not found", "no such file"),
         )
+
+    def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
+        words, shown = options["words"].split(), after["qdisc"].splitlines()
+        for name, value in itertools.pairwise(words):
+            # tc shows numbers of packets as they are, and converts the units of sizes, rates and times.
+            now = (
+                re.search(rf" {re.escape(name)} (\d+)p?(?= |$)", shown[0])
+                if shown and value.isdigit()
+                else None
+            )
+            if now is not None and int(now[1]) != int(value):
+                raise Failed(f"{place}: the kernel set {name} of the qdisc to {now[1]} instead of {value}")
 
 
 def _tc_words(kind: str, text: str) -> None:

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import synthetic_rows
 from synthetic_why_run import page, run, words
@@ -100,6 +101,29 @@ def test_names_of_points(folder: Path, monkeypatch: pytest.MonkeyPatch, left: st
         assert set(rows["length_bytes"]) == {size}
 
 
+SWITCHES = {
+    "ovs_netdev+case=net_to_vm": "baseline",
+    "ovs_netdev+case=net_to_vm+rules=l3": "variant",
+    "ovs_netdev+mirrors=1+select=client0:in": "variant",
+}
+
+
+@pytest.mark.parametrize("name", list(SWITCHES)[1:])
+def test_names_of_switches_with_options(name: str, tmp_path: Path) -> None:
+    """Their options have equals signs and colons, as values of a point and folders have."""
+    folder = run(tmp_path / "run", SWITCHES)
+    first = next(iter(SWITCHES))
+    for left, right in (
+        (f"{folder}:{first}", name),
+        (f"{folder}:{first},pairs=1", f"{name},pairs=1"),
+        (f"{folder}:{first}", f"{folder}:{name},pairs=1"),
+    ):
+        sides = selection.select_sides(left, right)
+        assert [side.name for side in sides if side] == [first, name]
+    with pytest.raises(BadInput, match="is neither the folder of a run nor FOLDER:ARM"):
+        selection.select_sides(f"{tmp_path}/none:{first}", name)
+
+
 def test_parameters_named_once_hold_for_both(folder: Path) -> None:
     for left, right in (
         (f"{folder},length_bytes=400", None),
@@ -171,3 +195,31 @@ def test_different_pair_counts(tmp_path: Path) -> None:
     assert notes == [verdict.NO_CONTROL], "bits are fair, and no profile has a control"
     with pytest.raises(BadInput, match=f"{ARM},pairs=1 and {ARM},pairs=8 was not profiled"):
         list(selection.points(parameters))
+
+
+@pytest.mark.parametrize("pairs", [(1,), (1, 8)])
+def test_arms_whose_change_sets_a_parameter_share_their_other_points(pairs: tuple[int, ...]) -> None:
+    sides = []
+    for arm, size in (("usual", 512), ("small", 64)):
+        rows = loading.complete(
+            pd.DataFrame(
+                [synthetic_rows.ROW | {"arm": arm, "pairs": one, "length_bytes": size} for one in pairs]
+            )
+        )
+        sides.append(selection.ProfiledArm(arm, Path(), arm, {}, rows, rows))
+    result = list(selection.points((sides[0], sides[1], None)))
+    assert [[int(rows["pairs"].iloc[0]) for rows in one.rows[:2] if rows is not None] for one in result] == [
+        [one, one] for one in pairs
+    ]
+    assert [one.rows[1]["length_bytes"].iloc[0] for one in result] == [64] * len(pairs)
+
+
+def test_sides_without_a_common_number_of_pairs_are_refused() -> None:
+    sides = []
+    for arm, pairs in (("usual", (1, 2)), ("other", (4, 8))):
+        rows = loading.complete(
+            pd.DataFrame([synthetic_rows.ROW | {"arm": arm, "pairs": one} for one in pairs])
+        )
+        sides.append(selection.ProfiledArm(arm, Path(), arm, {}, rows, rows))
+    with pytest.raises(BadInput, match="no point in common"):
+        list(selection.points((sides[0], sides[1], None)))

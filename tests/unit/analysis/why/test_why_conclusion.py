@@ -203,6 +203,16 @@ def test_functions_that_only_call_are_not_named(usual: Path, tmp_path: Path) -> 
             "elsewhere;main;asm_sysvec_apic_timer_[k];handle_softirqs_[k];net_rx_action_[k];napi_poll_[k]",
             work.RECEIVE,
         ),
+        (
+            "elsewhere;write;do_syscall_64_[k];ksys_write_[k];asm_sysvec_apic_timer_interrupt_[k];irq_exit_rcu_[k];"
+            "handle_softirqs_[k];net_rx_action_[k];process_backlog_[k]",
+            work.RECEIVE,
+        ),
+        (
+            "elsewhere;write;do_syscall_64_[k];ksys_write_[k];tcp_sendmsg_[k];__local_bh_enable_ip_[k];do_softirq_[k];"
+            "net_rx_action_[k];process_backlog_[k];tcp_v4_rcv_[k]",
+            None,
+        ),
         ("elsewhere;main", None),
         ("swapper;do_idle_[k];pv_native_safe_halt_[k]", None),
         ("iperf3;do_syscall_64_[k];__x64_sys_pselect6_[k];do_select_[k]", work.REST),
@@ -219,7 +229,7 @@ def test_stacks_have_one_stage(stack: str, stage: str | None) -> None:
 @pytest.mark.parametrize(
     ("function", "path"),
     [
-        ("perf_trace_net_dev_template", "a BPF program on a tracepoint"),
+        ("perf_trace_net_dev_template", "recording of tracepoints (perf)"),
         ("fib_validate_source", "the reverse path check"),
         ("get_page_from_freelist", "page allocation"),
         ("br_handle_frame", "the bridge"),

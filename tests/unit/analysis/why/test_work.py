@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from labkit.analysis.why import work
+from labkit.analysis import protocols
+from labkit.analysis.why import causes, work
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -26,3 +29,60 @@ def test_paired_rounds_interval() -> None:
     estimate = work.paired(np.array([-0.1, 0.3]))
     assert estimate.difference == pytest.approx(0.1)
     assert estimate.half == pytest.approx(12.706 * 0.2, rel=1e-3)
+
+
+FUNCTIONS = [
+    f"{stage}{at // 8};caller{at // 4}_[k];function{at}_[k]"
+    for stage in ("send", "receive")
+    for at in range(32)
+]
+
+
+def made_rounds(
+    rng: np.random.Generator, count: int, added: float = 0.0
+) -> tuple[list[work.Round], np.ndarray]:
+    """Return rounds of one arm, and their speeds as logarithms. added: the share of time of a function that only it
+    has."""
+    rounds = []
+    for _ in range(count):
+        shared = float(np.exp(rng.normal(0, 0.05)))
+        samples = {stage: Counter[str]() for stage in work.STAGES}
+        for at, stack in enumerate(FUNCTIONS):
+            stage = work.SEND if stack.startswith("send") else work.RECEIVE
+            samples[stage][stack] = int(
+                rng.poisson(20 * (1 + at % 5) * shared * float(np.exp(rng.normal(0, 0.05))))
+            )
+        if added:
+            total = sum(map(sum, (one.values() for one in samples.values())))
+            samples[work.RECEIVE][f"{FUNCTIONS[40]};planted_[k]"] = int(rng.poisson(added * total))
+        rounds.append(work.Round("run", samples, 1e-3, 1e5, dict.fromkeys(work.STAGES, 1.0), 0.0, 0.0, 0.5))
+    return rounds, rng.normal(0, 0.05, count)
+
+
+def smallest_p(
+    left: tuple[list[work.Round], np.ndarray], right: tuple[list[work.Round], np.ndarray]
+) -> float:
+    total = work.split(left[0], right[0], protocols.find("udp").unit, None).total
+    frames = causes.judged(left[0], right[0], None)
+    return min(total.p, work.paired(right[1] - left[1]).p, frames.any_p)
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_question_has_its_error_rate(count: int) -> None:
+    """Of arms of one run without a difference, at most 5 % have one that could be claimed, in whichever test."""
+    rng = np.random.default_rng(3)
+    draws = 600
+    alarms = sum(
+        smallest_p(made_rounds(rng, count), made_rounds(rng, count)) < causes.CLAIM_SHARE
+        for _ in range(draws)
+    )
+    assert alarms / draws <= 0.05
+
+
+def test_new_function_is_found_in_nearly_every_run() -> None:
+    rng = np.random.default_rng(4)
+    found = [
+        causes.judged(made_rounds(rng, 5)[0], made_rounds(rng, 5, 0.05)[0], None).any_p < causes.CLAIM_SHARE
+        for _ in range(40)
+    ]
+    assert sum(found) >= 39

@@ -1,0 +1,110 @@
+"""Kernel functions and settings get the names of their code paths.
+
+The stacks are those of Linux 6.1 to 6.12 with the named cause, outermost first, from the new function on.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from synthetic_arms import BASELINE, MadeArm, run
+
+from labkit.analysis.why import code_paths, environment, selection
+from labkit.analysis.why.environment import Setting
+
+GRO = "merging received segments (GRO)"
+PROBE = "a probe on a function (kprobe or fentry)"
+SCHEDULER = "waking programs and switching between them"
+VETH = "veth's own receive queue (of GRO or XDP)"
+
+
+@pytest.mark.parametrize(
+    ("functions", "path"),
+    [
+        ("nf_hook_slow nft_do_chain_inet nft_do_chain", "packet filter rules (nftables)"),
+        ("nf_hook_slow ipt_do_table", "packet filter rules (iptables)"),
+        ("nf_hook_slow ebt_do_table", "packet filter rules (ebtables and arptables)"),
+        ("nf_hook_slow br_nf_pre_routing setup_pre_routing", "netfilter on bridged packets"),
+        ("nf_hook_slow ip_vs_in ip_vs_conn_in_get_proto", "load balancing (IPVS)"),
+        ("nf_hook_slow nf_conntrack_in", "connection tracking"),
+        ("nf_hook_slow hook_of_some_module", "netfilter hooks"),
+        ("perf_trace_net_dev_template perf_trace_run_bpf_submit perf_tp_event", "recording of tracepoints (perf)"),
+        ("perf_trace_net_dev_template trace_call_bpf bpf_prog_1_a", "a BPF program on a tracepoint"),
+        ("__bpf_trace_net_dev_template bpf_trace_run1 bpf_prog_1_a", "a BPF program on a tracepoint"),
+        ("trace_event_raw_event_net_dev_template trace_event_buffer_reserve ring_buffer_lock_reserve",
+         "recording of trace events (tracefs)"),
+        ("ftrace_call function_trace_call trace_function ring_buffer_lock_reserve", "a function tracer"),
+        ("kprobe_ftrace_handler kprobe_dispatcher kprobe_trace_func trace_event_buffer_reserve", PROBE),
+        ("kprobe_ftrace_handler kprobe_perf_func trace_call_bpf bpf_prog_1_a", PROBE),
+        ("bpf_trampoline_123 bpf_prog_1_a", PROBE),
+        ("veth_poll veth_xdp_rcv veth_xdp_rcv_skb", VETH),
+        ("veth_poll veth_xdp_rcv napi_gro_receive dev_gro_receive udp_gro_receive", GRO),
+        ("veth_poll veth_xdp_rcv veth_xdp_rcv_skb veth_convert_skb_to_xdp_buff", "an XDP program"),
+        ("do_xdp_generic netif_receive_generic_xdp bpf_prog_run_generic_xdp", "an XDP program"),
+        ("get_rps_cpu", "receive packet steering (RPS) to another CPU"),
+        ("sysvec_call_function_single generic_smp_call_function_single_interrupt", "interrupts and idle CPUs"),
+        ("csd_lock_wait", "interrupts and idle CPUs"),
+        ("throttle_cfs_rq", SCHEDULER),
+    ],
+)  # fmt: skip
+def test_path_of_functions(functions: str, path: str) -> None:
+    result = code_paths.of_functions(functions.split())
+    assert result is not None
+    assert result.name == path
+
+
+@pytest.mark.parametrize(
+    ("setting", "paths"),
+    [
+        ("tracer: nop function", {"a function tracer"}),
+        ("trace events: absent net:netif_receive_skb", {"recording of trace events (tracefs)"}),
+        ("cgroup level 2 cpu.max: max 100000 50000 100000", {SCHEDULER}),
+        ("cgroup cpu,cpuacct level 1 cpu.cfs_quota_us: -1 50000", {SCHEDULER}),
+        ("CPUs online: 0-3 0-1", {SCHEDULER}),
+        ("BPF program cgroup_skb count: absent tag 12", {"a socket or cgroup BPF program"}),
+        ("veth offload generic-receive-offload: off on", {GRO, VETH}),
+        ("veth gro_flush_timeout: 0 20000", {GRO, "busy polling"}),
+        ("veth group: default 7", set()),
+        ("nftables inet t chain: absent 3 rules, digest 12", {"packet filter rules (nftables)"}),
+        ("iptables filter: absent loaded", {"packet filter rules (iptables)"}),
+        ("nftables ruleset: none 9 lines of rules", {"packet filter rules (nftables)"}),
+        ("xdp: none program of tag 12", {"an XDP program", VETH}),
+        ("br promiscuity: 1 2", {"a packet capture"}),
+    ],
+)
+def test_paths_of_setting(setting: str, paths: set[str]) -> None:
+    assert {path.name for path in code_paths.of_setting(setting)} == paths
+
+
+@pytest.mark.parametrize(
+    ("name", "relevant"),
+    [
+        ("veth group", False),
+        ("cgroup level 1 cpu.max", True),
+        ("tracer", True),
+        ("veth gro_flush_timeout", True),
+        ("packet sockets", True),
+    ],
+)
+def test_relevant_settings(name: str, relevant: bool) -> None:
+    assert Setting(name, "a", "b", ()).relevant == relevant
+
+
+def test_kernel_is_listed_before_its_settings(tmp_path: Path) -> None:
+    """Another kernel has other defaults, so a sysctl that differs is not the first suspect."""
+    sides = [
+        run(
+            tmp_path / kernel,
+            {BASELINE: MadeArm()},
+            1,
+            settings={"sysctl net.core.busy_poll": kernel},
+            kernel=kernel,
+            peer_kernel=kernel,
+        )
+        for kernel in ("6.1", "6.12")
+    ]
+    [point] = selection.points(selection.select_sides(*map(str, sides)))
+    assert [one.name for one in environment.differences(point)] == [
+        "kernel", "peer_kernel", "sysctl net.core.busy_poll",
+    ]  # fmt: skip

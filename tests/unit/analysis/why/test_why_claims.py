@@ -1,0 +1,291 @@
+"""The first sentence of `labkit why` for TCP, loss, frames, kernels and endpoints, and its rate of false claims."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from synthetic_arms import BASELINE, READ, RECEIVE, SOFTIRQ, USUAL, WRITE, MadeArm, concluded, effect, run
+
+from labkit.analysis.why import arms, next_steps
+from labkit.cli import main
+from labkit.measure.experiments import changes
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+
+FILTER = (effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1"),)
+AGAIN = f"{BASELINE} (again)"
+COPY = f"{READ};tcp_recvmsg_[k];_copy_to_iter_[k]"
+SEGMENT = (
+    f"{WRITE};tcp_sendmsg_[k];tcp_write_xmit_[k];validate_xmit_skb_[k];__skb_gso_segment_[k];skb_segment_[k]"
+)
+
+
+def one(folder: Path, arm: MadeArm, seed: int = 1, protocol: str = "udp", **columns: object) -> str:
+    """Write a run of one arm and return its path."""
+    return str(run(folder, {BASELINE: arm}, seed, protocol, **columns))
+
+
+def test_null_arms_of_one_run_are_seldom_claimed(tmp_path: Path) -> None:
+    """The changes of all arms do nothing. In one of the runs other programs use the CPUs."""
+    claims = kept = control = 0
+    for seed in range(3):
+        null = MadeArm(effects=FILTER, foreign=0.2 * (seed % 2))
+        made = {BASELINE: replace(null, effects=()), AGAIN: replace(null, effects=())}
+        folder = run(tmp_path / str(seed), made | {f"x{at}": null for at in range(8)}, seed)
+        raw = list(arms.conclusions(folder, BASELINE, [f"x{at}" for at in range(8)]))
+        claims += sum(each.conclusion is not None and each.conclusion.claims for each in raw)
+        kept += sum(each.conclusion is not None and each.conclusion.claims for each in arms.judged(raw))
+        control += concluded(f"{folder}:{BASELINE}", AGAIN).claims
+    assert claims <= 2, "5 % of 24 is 1.2"
+    assert kept == 0
+    assert control == 0, "nothing was changed between an arm and its repetition"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_small_effects_are_still_found(tmp_path: Path, seed: int) -> None:
+    rules = f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]"
+    changed = MadeArm({rules: 1.2e-6}, (effect("nftables", "nftables ruleset", "none", "9 rules"),))
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), AGAIN: MadeArm(), "rules": changed}, seed)
+    result = concluded(f"{folder}:{BASELINE}", "rules")
+    assert result.claims
+    assert "packet filter rules (nftables) cost 1." in result.sentence.partition(". ")[0]
+    assert "rules" in [
+        each.arm for each in arms.of_run(folder).arms if each.conclusion and each.conclusion.claims
+    ]
+
+
+def test_claims_of_many_arms_are_corrected(tmp_path: Path) -> None:
+    names = [f"x{at}" for at in range(30)]
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x0": MadeArm(effects=FILTER)}, 1)
+    plain = concluded(f"{folder}:{BASELINE}", "x0")
+    made = [
+        arms.ArmConclusion(name, "", replace(plain, claims=name == "x0", p=0.04 if name == "x0" else 0.5))
+        for name in names
+    ]
+    alone, many = arms.judged(made[:1]), arms.judged(made)
+    assert [each.conclusion.claims for each in (*alone, many[0]) if each.conclusion] == [True, False]
+    assert many[0].sentence.startswith("No difference is claimed, because chance alone")
+
+
+@pytest.mark.parametrize(
+    ("arm", "start", "cause"),
+    [
+        (
+            MadeArm({SEGMENT: 0.6}, (effect("offload", "tcp-segmentation-offload", "on", "off", "client"),)),
+            r"segmentation in software",
+            "tcp-segmentation-offload",
+        ),
+        (
+            MadeArm({COPY: 0.3}, (effect("parameter", "length_bytes", "None", "600", "load"),), frames=90_000),
+            r"copying data",
+            "parameter length_bytes",
+        ),
+        (
+            MadeArm({}, (effect("sysctl", "net.ipv4.tcp_rmem", "4096 131072 6291456", "4096 8192 8192"),), speed=0.5),
+            r"0\.\d+ times",
+            "sysctl net.ipv4.tcp_rmem",
+        ),
+    ],
+)  # fmt: skip
+def test_tcp_changes(tmp_path: Path, arm: MadeArm, start: str, cause: str) -> None:
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": arm}, 3, "tcp")
+    result = concluded(f"{folder}:{BASELINE}", "x")
+    assert result.claims
+    assert result.cause == cause
+    first = result.sentence.partition(". ")[0]
+    assert cause in first
+    assert start in first or "times" in first
+    assert "per gigabyte" in first or "throughput" in first
+
+
+def test_more_loss_in_an_arm_is_named_with_its_share(tmp_path: Path) -> None:
+    small = effect("sysctl", "net.ipv4.udp_rmem_min", "4096", "1")
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(effects=[small], lost=0.6)}, 3)
+    result = concluded(f"{folder}:{BASELINE}", "x")
+    assert result.claims
+    assert "net.ipv4.udp_rmem_min" in result.sentence.partition(". ")[0]
+    loss = next(each for each in result.candidates if each.name == "more packets are lost")
+    found = re.findall(r"[\d.]+", dict(loss.evidence)["loss"])
+    assert [float(each) for each in found] == pytest.approx([1.25, 2.5, 20, 60], rel=0.1)
+
+
+def test_smaller_frames_between_two_runs(tmp_path: Path) -> None:
+    settings = {"client": "1500", "other": "1400"}
+    left, right = (
+        one(tmp_path / name, MadeArm(frames=frames), seed, "tcp", settings={"veth mtu": settings[name]})
+        for name, frames, seed in (("client", 30_000, 1), ("other", 90_000, 2))
+    )
+    result = concluded(left, right)
+    assert result.cause == "smaller frames"
+    assert "veth mtu" in result.sentence.partition(". ")[0]
+
+
+def test_container_against_guest_names_the_code_that_differs(tmp_path: Path) -> None:
+    virtual = f"{RECEIVE['udp']};tun_net_xmit_[k];tun_get_user_[k]"
+    folder = run(
+        tmp_path / "run",
+        {
+            BASELINE: MadeArm(columns={"endpoint": "container"}),
+            "guest": MadeArm({virtual: 5e-6}, columns={"endpoint": "guest", "arm": "veth_bridge@guest"}),
+        },
+        3,
+    )
+    result = concluded(f"{folder}:{BASELINE}", "veth_bridge@guest")
+    assert result.claims
+    assert result.cause == "a TAP device"
+    assert result.sentence.startswith("A TAP device costs")
+
+
+@pytest.mark.parametrize("effective", [True, False])
+def test_two_kernels(tmp_path: Path, effective: bool) -> None:
+    """Another kernel has other defaults and other code, so no sysctl of it is the first suspect."""
+    more = {stack: 1.5 * seconds for stack, seconds in USUAL["udp"].items()} if effective else {}
+    left, right = (
+        one(tmp_path / kernel, MadeArm(own), seed, kernel=kernel, settings={
+            "sysctl net.core.busy_poll": kernel, "sysctl net.core.high_order_alloc_disable": kernel})
+        for kernel, own, seed in (("6.1.0", {}, 1), ("6.12.0", more, 2))
+    )  # fmt: skip
+    result = concluded(left, right)
+    assert result.claims == effective
+    first = result.sentence.partition("; ")[0].partition(": ")[0]
+    assert "kernel" in first
+    assert "sysctl" not in first
+
+
+FOREIGN = f"ksoftirqd/0;kthread_[k];{SOFTIRQ};__netif_receive_skb_one_core_[k];ip_rcv_[k];tcp_v4_rcv_[k]"
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_traffic_of_other_programs_is_no_cause(tmp_path: Path, both: bool) -> None:
+    """Their packets add code that the experiment lacks, in interrupts and in the kernel's threads."""
+    left = one(tmp_path / "left", MadeArm(foreign=0.3 if both else 0.0), 1)
+    right = one(tmp_path / "right", MadeArm({FOREIGN: 2e-6}, foreign=0.3), 2)
+    result = concluded(left, right)
+    assert not result.claims
+    assert "TCP" not in result.sentence
+
+
+IPI = "swapper;sysvec_call_function_single_[k];__flush_smp_call_function_queue_[k]"
+WAKE = f"{RECEIVE['udp']};ip_rcv_[k];udp_rcv_[k];sock_def_readable_[k];try_to_wake_up_[k]"
+
+
+@pytest.mark.parametrize("stack", [IPI, WAKE])
+def test_code_of_a_placement_is_no_cause_between_two_runs(tmp_path: Path, stack: str) -> None:
+    """The scheduler may place the ends on one CPU in one run, and on two in the other."""
+    left, right = one(tmp_path / "left", MadeArm(), 1), one(tmp_path / "right", MadeArm({stack: 1.5e-6}), 2)
+    result = concluded(left, right)
+    assert not result.claims, result.sentence
+
+
+def test_new_code_of_something_else_is_a_cause_between_two_runs(tmp_path: Path) -> None:
+    new = f"{RECEIVE['udp']};packet_rcv_[k];skb_clone_[k]"
+    left, right = one(tmp_path / "left", MadeArm(), 1), one(tmp_path / "right", MadeArm({new: 1.5e-6}), 2)
+    result = concluded(left, right)
+    assert result.claims
+    assert result.sentence.startswith("A packet capture costs")
+
+
+LOADS = [
+    ("udp", {"pairs": 8, "length_bytes": 64, "rate_bps": 1e6, "family": 6, "mtu_bytes": 1400, "endpoint": "container"}),
+    ("tcp", {"streams": 4, "mss_bytes": 536, "congestion": "reno", "zerocopy": True, "affinity": "0,1"}),
+    ("tcp", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("protocol", "load"), LOADS)
+def test_recommended_commands_measure_the_same_point(
+    tmp_path: Path, protocol: str, load: dict[str, object]
+) -> None:
+    changed = {"sysctl net.core.rmem_default": "1", "sysctl net.ipv4.tcp_sack": "0"}
+    left = one(tmp_path / "left", MadeArm(), 1, protocol, **load)
+    right = one(tmp_path / "right", MadeArm(), 2, protocol, settings=changed, **load)
+    steps = concluded(left, right).next
+    assert steps
+    for step in steps:
+        words = shlex.split(step.partition(": labkit run datapaths ")[2])
+        given = dict(word.split("=", 1) for word in words)
+        if given:
+            parameters = DatapathParameters.of(given)
+            parameters.check()
+            for name, value in load.items():
+                there = getattr(parameters, name)
+                assert there == ((value,) if name in ("pairs", "endpoint") else value), step
+            usual = DatapathParameters.of({"protocol": protocol})
+            assert {name for name in next_steps.USUAL if name not in load and getattr(parameters, name) != getattr(
+                usual, name)} == set()  # fmt: skip
+
+
+def test_usual_values_are_the_defaults() -> None:
+    usual = DatapathParameters()
+    for name, text in next_steps.USUAL.items():
+        value = getattr(usual, name)
+        assert text == str(value[0] if isinstance(value, tuple) else value)
+
+
+def test_machine_sysctl_is_recommended_as_a_change(tmp_path: Path) -> None:
+    left = one(tmp_path / "left", MadeArm(), 1)
+    right = one(tmp_path / "right", MadeArm(), 2, settings={"sysctl net.core.high_order_alloc_disable": "1"})
+    [step] = [each for each in concluded(left, right).next if "change=" in each]
+    text = shlex.split(step.partition("labkit run datapaths ")[2])
+    [given] = [word.removeprefix("change=") for word in text if word.startswith("change=")]
+    assert changes.parse(given)[0].machine_sysctls == {"net.core.high_order_alloc_disable": "1"}
+    assert "LABKIT_ALLOW=machine_sysctl" in step
+
+
+def test_why_of_a_run_with_several_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]"
+    made = {
+        BASELINE: MadeArm(),
+        AGAIN: MadeArm(),
+        "rules": MadeArm({rules: 4e-6}, [effect("nftables", "nftables ruleset", "none", "9 rules")]),
+        "filter": MadeArm(effects=FILTER),
+    }
+    folder = run(tmp_path / "run", made, 1)
+    assert main(["why", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("- rules: ")
+    assert "nftables ruleset" in lines[0]
+    assert lines[1].startswith("- filter: ")
+    assert f"labkit why {folder}:{BASELINE} rules" in lines[-1]
+    assert main(["why", str(folder), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["points"][0]["arm"], report["points"][0]["cause"]) == ("rules", "nftables ruleset")
+    assert main(["why", str(folder), "--out", str(tmp_path / "page.html")]) == 2
+
+
+def test_code_that_moved_is_no_new_cost(tmp_path: Path) -> None:
+    """With GRO veth receives in a queue of its own: the same receiving has other callers, and only the rest is new."""
+    usual = {f"{RECEIVE['udp']};ip_rcv_[k];udp_rcv_[k]": 3e-6, f"{RECEIVE['udp']};br_handle_frame_[k]": 1e-6,
+             f"{RECEIVE['udp']};ip_rcv_[k];fib_validate_source_[k]": 4e-7}  # fmt: skip
+    queue = RECEIVE["udp"].replace("process_backlog_[k];__netif_receive_skb_one_core_[k]", "veth_poll_[k]")
+    elsewhere = {stack.replace(RECEIVE["udp"], f"{queue};__netif_receive_skb_one_core_[k]"): seconds
+                 for stack, seconds in usual.items()}  # fmt: skip
+    gone = {stack: -seconds for stack, seconds in usual.items()}
+    added = {f"{queue};veth_xdp_rcv_[k];napi_gro_receive_[k];dev_gro_receive_[k]": 1e-6}
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(
+        elsewhere | gone | added, [effect("offload", "generic-receive-offload", "off", "on")])}, 3)  # fmt: skip
+    result = concluded(f"{folder}:{BASELINE}", "x")
+    code = next(each.cause for each in result.candidates if each.cause is not None)
+    assert code.name == "merging received segments (GRO)"
+    assert code.difference_s == pytest.approx(1.25e-6, rel=0.2)
+    assert not [
+        each.name for each in result.candidates if each.cause is not None and each.cause.change == "gone"
+    ]
+
+
+def test_bridge_without_which_an_arm_is_faster_is_named_whole(tmp_path: Path) -> None:
+    """A bridge passes its packets through netfilter, where the kernel has that built in: it is still the bridge."""
+    passed = (
+        "br_handle_frame_[k];br_nf_pre_routing_[k];nf_hook_slow_[k];br_handle_frame_finish_[k];br_forward_[k]"
+    )
+    bridged = {f"{RECEIVE['udp']};{passed}": 2e-6}
+    other = MadeArm(columns={"arm": "macvlan_bridge", "topology": "macvlan_bridge"})
+    gone = replace(other, more={f"{RECEIVE['udp']};br_handle_frame_[k]": -1e-6})
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(bridged), "macvlan_bridge": gone}, 3)
+    result = concluded(f"{folder}:{BASELINE}", "macvlan_bridge")
+    assert result.cause == "the bridge"
+    assert result.sentence.startswith("The bridge saves")
