@@ -178,7 +178,8 @@ def of_namespace(netns: int) -> Settings:
     for one in _json(prefix, "ip", "-j", "neighbour", "show", "nud", "permanent"):
         static[f"{one.get('dev')} static neighbours"] += 1
     for one in _json(prefix, "bridge", "-j", "fdb", "show"):
-        if one.get("state") in ("permanent", "static"):
+        # Without a master these are the interface's own multicast addresses, which come and go.
+        if one.get("state") in ("permanent", "static") and one.get("master"):
             static[f"{one.get('ifname')} static forwarding entries"] += 1
     return result | {name: str(count) for name, count in static.items()}
 
@@ -201,7 +202,7 @@ def _in_namespace(netns: int) -> Settings:
         _call("setns", netns, CLONE_NEWNET)
         result = {f"sysctl {name}": value for name, value in sysctls(Path("/proc/sys"), ("net",))}
         result |= netfilter.rules()
-        result |= _packet_sockets()
+        result |= packet_sockets(_text(Path("/proc/thread-self/net/packet"), 1 << 16) or "")
         result |= _queues()
         connection.sendall(json.dumps(result).encode())
 
@@ -213,10 +214,10 @@ def _in_namespace(netns: int) -> Settings:
     return read
 
 
-def _packet_sockets() -> Settings:
-    """Return the packet sockets, which captures use, by interface and protocol."""
+def packet_sockets(text: str) -> Settings:
+    """Return the packet sockets, which captures use, by interface and protocol. text: /proc/net/packet."""
     sockets: Counter[str] = Counter()
-    for line in (_text(Path("/proc/thread-self/net/packet"), 1 << 16) or "").splitlines()[1:]:
+    for line in text.splitlines()[1:]:
         _address, _references, _type, protocol, interface, *_ = line.split()
         with suppress(OSError):
             where = socket.if_indextoname(int(interface)) if int(interface) else "any interface"

@@ -40,6 +40,16 @@ def test_flat_objects() -> None:
     assert dict(settings.flat({"a": [1, 2]}, frozenset())) == {"a": "1 2"}
 
 
+def test_packet_sockets() -> None:
+    """Sockets of one interface and protocol count together; one whose interface is gone is left out."""
+    head = "sk               RefCnt Type Proto  Iface R Rmem   User   Inode\n"
+    lines = [f"000000007e6b8b3f 3      3    {protocol}   {at}     1 0      0      12345\n"
+             for protocol, at in (("0003", 0), ("0800", 1), ("0003", 0), ("0003", 99999))]  # fmt: skip
+    words = "2 times on any interface of protocol 0x0003; on lo of protocol 0x0800"
+    assert settings.packet_sockets(head + "".join(lines)) == {"packet sockets": words}
+    assert settings.packet_sockets(head) == {}
+
+
 def test_netfilter_attributes() -> None:
     body = struct.pack("=HH4s", 8, 1, b"tab\0") + struct.pack("=HH2s2x", 6, 3, b"c\0") + b"\0\0"
     assert dict(netfilter._attributes(body)) == {1: b"tab\0", 3: b"c\0"}
