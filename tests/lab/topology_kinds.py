@@ -16,7 +16,7 @@ OF_PAIRS = [name for name in TABLE if name != "overlay"]  # overlay is its own n
 
 def require_kind(name: str, need: Need) -> None:
     if name.startswith("ovs"):
-        need("openvswitch", *{"ovs": ["ovs kernel"], "ovs_dpdk": ["openvswitch dpdk"]}.get(name, []))
+        need("openvswitch", *(["ovs kernel"] if name == "ovs" else []))
     for start, kind in KINDS.items():
         if name.startswith(start):
             need(kind)

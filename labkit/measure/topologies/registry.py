@@ -47,7 +47,6 @@ TABLE: dict[str, TopologyKind] = {
     **dict.fromkeys(tunnels.ARMS, _TUNNEL),
     "overlay": TopologyKind(network_builder.overlay),
     **dict.fromkeys(open_vswitch.NAMES, _OVS),
-    "ovs_dpdk": replace(_OVS, guests={}),
 }
 TABLE |= extensions.load_all("labkit.topologies", TopologyKind, TABLE)
 ACROSS = tuple(name for name, kind in TABLE.items() if kind.side)  # those that can connect two hosts

@@ -6,7 +6,7 @@ All are one transaction. Sources: RFC 7047, ovs-vswitchd.conf.db(5).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.measure.topologies.open_vswitch.rpc import a_map, a_set, named
@@ -65,23 +65,10 @@ class Bridge:
 COLLECTOR = "127.0.0.1:6343"  # in the switch's namespace
 
 
-# Without hugepages and PCI devices; the memory in MiB is what a few ports need.
-DPDK_MIB = 512
-DPDK = {"dpdk-init": "true", "dpdk-extra": f"--no-huge --legacy-mem --no-pci -m {DPDK_MIB}"}
-
-
-def polled(port: Port) -> Port:
-    """Return a port whose interface a thread of DPDK polls through a packet socket (Documentation/topics/dpdk)."""
-    devices = {"dpdk-devargs": f"net_af_packet{port.number},iface={port.name}"}
-    return replace(port, kind="dpdk", options=devices)
-
-
-def operations(
-    bridges: Sequence[Bridge], flow_limit: int | None = None, dpdk: bool = False
-) -> list[Operation]:
+def operations(bridges: Sequence[Bridge], flow_limit: int | None = None) -> list[Operation]:
     """Return the operations that insert these bridges into an empty database.
 
-    flow_limit: the most flows in a datapath's table. dpdk: whether ports are polled.
+    flow_limit: the most flows in a datapath's table.
     """
     result: list[Operation] = []
     for bridge in bridges:
@@ -91,7 +78,7 @@ def operations(
         "next_cfg": 1,
     }
     settings = {} if flow_limit is None else {"flow-limit": str(flow_limit)}
-    root["other_config"] = a_map({**settings, **(DPDK if dpdk else {})})
+    root["other_config"] = a_map(settings)
     return [*result, {"op": "insert", "table": "Open_vSwitch", "row": root}]
 
 

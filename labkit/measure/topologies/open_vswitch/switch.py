@@ -23,7 +23,6 @@ from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
-WITH_DPDK = Path("/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk")
 OLDEST = (2, 17)  # older versions are untested
 START_S = 60.0  # for an emulated CPU; a program that has ended is noticed at once
 CONTROL, LOG = "vswitchd.ctl", "vswitchd.log"
@@ -36,10 +35,7 @@ CPUCLOCK_SCHED = 2  # linux/posix-timers.h: a process's CPU clock is derived fro
 class Switch:
     """A switch: its namespace, its folder, its database, and its two programs."""
 
-    def __init__(
-        self, space: Namespace, folder: Path, programs: list[process.Running], program: str = "ovs-vswitchd"
-    ) -> None:
-        self._program = program
+    def __init__(self, space: Namespace, folder: Path, programs: list[process.Running]) -> None:
         self.space = space
         self.folder = folder
         self._programs = (
@@ -100,10 +96,9 @@ class Switch:
         self.database.transact(*operations)
         if kernel:
             time.sleep(max(0.0, COUNTED_CPUS_S - time.clock_gettime(time.CLOCK_BOOTTIME)))
-        # The last folder is DPDK's.
-        folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY")
+        folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR")
         self._daemon = self._run(
-            "env", *(f"{name}={self.folder}" for name in folders), *pinned, self._program,
+            "env", *(f"{name}={self.folder}" for name in folders), *pinned, "ovs-vswitchd",
             f"unix:{self.folder / 'db.sock'}",
             f"--unixctl={self.folder / CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
             until=self.folder / CONTROL,
@@ -212,19 +207,14 @@ def version() -> str:
 
 
 @contextmanager
-def switch(space: Namespace, dpdk: bool = False) -> Iterator[Switch]:
+def switch(space: Namespace) -> Iterator[Switch]:
     """Start a switch with an empty database in this namespace; its programs end with the block.
 
-    dpdk: whether its program is built with DPDK. Raises as `version`, and Unsupported without such a program.
+    Raises as `version`.
     """
     version()
-    if dpdk and not WITH_DPDK.exists():
-        raise Unsupported(
-            f"there is no Open vSwitch with DPDK here ({WITH_DPDK}): install Debian's openvswitch-switch-dpdk, or use"
-            " ovs_netdev"
-        )
     with short_folder("labkit-ovs-", in_memory()) as folder, process.all_ended([]) as programs:
-        made = Switch(space, folder, programs, str(WITH_DPDK) if dpdk else "ovs-vswitchd")
+        made = Switch(space, folder, programs)
         try:
             made.open()
             yield made

@@ -24,7 +24,7 @@ from labkit.measure.topologies.base import (
 )
 from labkit.measure.topologies.containers_and_guests import nic_of, paired
 from labkit.measure.topologies.open_vswitch import words
-from labkit.measure.topologies.open_vswitch.configuration import Port, operations, polled
+from labkit.measure.topologies.open_vswitch.configuration import Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Mirrors
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
@@ -73,7 +73,7 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
             made,
             switch=one,
             meter=mirrors.meter(one),
-            doubts=(*mirrors.doubts(), *words.doubts(name)),
+            doubts=mirrors.doubts(),
         )
 
 
@@ -123,7 +123,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
             made,
             switch=one,
             meter=mirrors.meter(one),
-            doubts=(*mirrors.doubts(), *words.doubts(name)),
+            doubts=mirrors.doubts(),
         )
 
 
@@ -148,11 +148,8 @@ def _switched(
     mirrors = Mirrors(parameters, spec, _datapath(name), between, next(iter(spaces[1:]), None), indices)
     mirrors.lay_cables()
     ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]
-    dpdk = words.with_dpdk(name)
-    if dpdk:
-        ports = [polled(port) for port in ports]
-    with switch(between, dpdk) as one:
-        configuration = operations(mirrors.bridges(BRIDGE, ports), parameters.flow_limit, dpdk)
+    with switch(between) as one:
+        configuration = operations(mirrors.bridges(BRIDGE, ports), parameters.flow_limit)
         one.start(*configuration, kernel=_datapath(name) == "system", cpu=parameters.cpu)
         mirrors.connect(one)
         with mirrors.counted():

@@ -28,7 +28,7 @@ from labkit.measure.topologies.base import (
 )
 from labkit.measure.topologies.network.encapsulation import PORTS, headers, length_bytes
 from labkit.measure.topologies.open_vswitch import rules, words
-from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations, polled
+from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
@@ -80,7 +80,7 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
     net_names = [] if options.case == "vm_to_vm" else [NETWORK]
     with (
         namespaces([*vm_names, *net_names, BETWEEN], family=spec.family) as made,
-        switch(made[-1], words.with_dpdk(name)) as one,
+        switch(made[-1]) as one,
     ):
         for space in made:
             space.netlink.do(netlink.set_link(1))
@@ -104,10 +104,7 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
             for end in tunnelled:
                 complete_packets(end.space, "under")
         ports = [Port(f"port{end.number}", number=end.openflow) for end in cabled]
-        dpdk = words.with_dpdk(name)
-        if dpdk:
-            ports = [polled(one) for one in ports]
-        configuration = operations(_bridges(datapath, ports, bool(tunnelled)), options.flow_limit, dpdk)
+        configuration = operations(_bridges(datapath, ports, bool(tunnelled)), options.flow_limit)
         one.start(*configuration, kernel=datapath == "system", cpu=options.cpu)
         for end in tunnelled:
             _tunnel_switch(spec, end, one, between, datapath)

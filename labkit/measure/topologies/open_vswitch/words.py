@@ -13,9 +13,7 @@ from typing import Any
 
 from labkit.common.errors import BadInput
 
-# Topologies, each with the type of its datapath.
-NAMES = {"ovs": "system", "ovs_netdev": "netdev", "ovs_dpdk": "netdev"}
-DPDK = "ovs_dpdk"
+NAMES = {"ovs": "system", "ovs_netdev": "netdev"}  # topologies, each with the type of its datapath
 CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")
 KINDS = ("l2", "l3")  # of rules
 MOST_MIRRORS = 32  # MAX_MIRRORS of Open vSwitch (ofproto/ofproto-dpif-mirror.h): a bit of 32 for each
@@ -98,18 +96,6 @@ def options(name: str) -> SwitchOptions:
     result = SwitchOptions(**given)
     _check(name, result)
     return result
-
-
-def with_dpdk(name: str) -> bool:
-    """Return whether threads of DPDK poll the ports of a topology's switch."""
-    return name.partition("+")[0] == DPDK
-
-
-def doubts(name: str) -> tuple[str, ...]:
-    """Return doubts about every row of a topology: a polling thread is always busy."""
-    if not with_dpdk(name):
-        return ()
-    return ("a thread of DPDK polls the ports all the time, so CPU time does not show what a packet costs",)
 
 
 def _one_of(*known: str) -> Callable[[str], str]:

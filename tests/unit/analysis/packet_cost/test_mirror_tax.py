@@ -111,10 +111,6 @@ def test_kernel_datapath_has_no_vswitchd_cost() -> None:
     assert {one.cost for one in result} == {"cpu_per_packet_s"}
 
 
-def test_polling_switch_has_no_cost() -> None:
-    assert mirror_tax.taxes(rounds().replace({"topology": "ovs_netdev"}, "ovs_dpdk", regex=True)) == []
-
-
 def test_round_without_packets_is_left_out() -> None:
     table = rounds()
     empty = table["round"].eq(2) & table["topology"].eq("ovs_netdev+mirrors=8")
