@@ -28,9 +28,9 @@ JSON = {
     "right": "the name of the right side; several arms: null",
     "verdicts": "verdicts from the rounds without observers, in sentences",
     "notes": "notes on the verdicts, in sentences",
-    "points": "a list: `point`, `sentence` (the conclusion), `cause` (null: withheld), `notes`, `next` (what would"
-    " decide), `candidates` (`name`, `evidence`: strong, good, weak or none, `known`, `difference_s` of CPU"
-    " time for each unit that arrived, `half_width_s` of its 95 % interval)",
+    "points": "a list: `point`, `sentence` (the conclusion), `cause` (null: no cause is named), `notes`, `next` (the"
+    " measurements to make next), `candidates` (`name`, `evidence`: strong, good, weak or none, `known`,"
+    " `difference_s` of CPU time for each unit that arrived, `half_width_s` of its 95 % interval)",
     "page": "the path of the HTML page; several arms: null, and each point also has `arm`",
     "exported": "with --export, a sentence that names the files; otherwise null",
 }

@@ -228,12 +228,12 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     weak = phrases.capitalised(phrases.foreign(evidence)) if evidence.is_disturbed else ""
     if evidence.has_effect:
         runs = " between two runs at different times" if evidence.apart is not None else ""
-        nothing = "no setting differs and no code path stands out"
+        nothing = f"no setting differs and no code path stands out{runs}"
         if evidence.is_repetition:
             nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
-        what = f"{phrases.difference(evidence)}, but {nothing}"
+        text = f"No cause is named: {phrases.difference(evidence)}, but {nothing}"
         claims = not evidence.is_disturbed and evidence.apart is None and not evidence.is_repetition
-        return Conclusion(phrases.joined([f"No cause is named: {what}{runs}", weak]), None, claims)
+        return Conclusion(phrases.joined([text, weak]), None, claims)
     if differ:
         first = next((one for one in order if one.settings and one.settings[0] in differ), None)
         setting = first.settings[0] if first is not None else differ[0]
