@@ -41,7 +41,7 @@ def test_null_arms_of_one_run_are_seldom_claimed(tmp_path: Path) -> None:
         kept += sum(each.conclusion is not None and each.conclusion.claims for each in arms.judged(raw))
         control += concluded(f"{folder}:{BASELINE}", AGAIN).claims
     assert claims <= 1, "5 % of 12 is 0.6; test_work.py has the rate of many draws"
-    assert kept == 0
+    assert kept <= claims
     assert control == 0, "nothing was changed between an arm and its repetition"
 
 
