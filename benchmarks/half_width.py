@@ -46,7 +46,7 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 
 def reached(rounds: int, *parameters: str) -> tuple[stats.Effect, stats.Effect, float]:
-    """Measure; return the effect, that of the control, and the seconds that it took."""
+    """Return the effect, that of the control, and the seconds that the measurement took."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
         words = [*PARAMETERS, *parameters, f"rounds={rounds}", "--json", "--folder", str(folder)]

@@ -53,17 +53,17 @@ TABLE = (
 def promises(quick: bool) -> Iterator[Promise]:
     """Yield medians of fresh interpreters without the time of an empty one. The variants take turns."""
     note("imports")
-    ways = {"": "", **{each.what: each.code for each in TABLE}}
-    ways |= {each.reference: each.reference_code for each in TABLE}
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    codes = {"": "", **{each.what: each.code for each in TABLE}}
+    codes |= {each.reference: each.reference_code for each in TABLE}
+    seconds: dict[str, list[float]] = {what: [] for what in codes}
     for number in range(1 + (5 if quick else REPEATS)):
-        for way, code in ways.items():
+        for what, code in codes.items():
             taken = _cpu_s(code)
             if number:  # the first run writes Python's compiled files
-                seconds[way].append(taken)
+                seconds[what].append(taken)
     start = median(seconds[""])
     for each in TABLE:
-        own_s, other_s = (median(seconds[way]) - start for way in (each.what, each.reference))
+        own_s, other_s = (median(seconds[what]) - start for what in (each.what, each.reference))
         yield at_most(each.what, own_s, other_s, each.reference, each.bound, each.more)
 
 

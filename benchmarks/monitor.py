@@ -20,19 +20,17 @@ from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint
 from labkit.measure.experiments.monitor_cost import experiment, readers
-from labkit.measure.experiments.throughput_search.conditions import descendants
 from labkit.measure.observers.capture.capture import CapturePoint
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Trial, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix
+from labkit.system import machine
 
 FLOWS = 1000
 MOST_S, PACED_S, PACED_PPS = 0.25, 1.0, 50_000.0
 ROUNDS, QUICK = 31, 7  # of nobody, the reference and the monitor, as fast as possible
-SLOW_ROUNDS, SLOWEST_ROUNDS = (
-    5,
-    2,
-)  # of readers of everything; of tshark, which takes seconds to start and to finish
+SLOW_ROUNDS = 5  # of readers of everything
+SLOWEST_ROUNDS = 2  # of tshark, which takes seconds to start and to finish
 SETTLE_S = 0.1
 WITHIN, FIFTIETH, START_S = 1.2, 1 / 50, 0.2
 MEMORY_BYTES = 128 << 20  # the ring (16 MiB), the packets in memory (64 MiB at most), and the tables
@@ -135,7 +133,7 @@ def _slow(own: dict[str, list[float]], trials: Trials, server: Endpoint, name: s
     before = server.counters()
     try:
         with _reading(name, server) as running:
-            pids = frozenset({running.pid, *descendants(running.pid)})
+            pids = frozenset({running.pid, *machine.descendants(running.pid)})
             before_bytes = _resident_bytes(running.pid)
             trial, used_s = _trial(trials, pids, PACED_PPS, PACED_S, experiment.SETTLE_S)
             _add(own, paced_s=used_s / trial.offered_count, start_s=running.start_s)
@@ -152,18 +150,18 @@ def _slow(own: dict[str, list[float]], trials: Trials, server: Endpoint, name: s
         _add(own, uncounted=passed - counted.taken - counted.dropped)
 
 
-def _reading(name: str, server: Endpoint) -> AbstractContextManager[readers.Running]:
-    return readers.reading(name, CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
+def _reading(name: str, server: Endpoint) -> AbstractContextManager[readers.RunningReader]:
+    return readers.started(name, CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
 
 
 def _trial(
     trials: Trials, pids: frozenset[int], rate_pps: float | None, duration_s: float, settle_s: float
 ) -> tuple[Trial, float]:
     """Run a trial; return it with the CPU time of these processes until they have handled all."""
-    begun_s = experiment.cpu_s(pids)
+    begun_s = machine.cpu_s(pids)
     trial = trials.trial(rate_pps, duration_s)
     experiment.drained(pids, 30.0, settle_s)
-    return trial, experiment.cpu_s(pids) - begun_s
+    return trial, machine.cpu_s(pids) - begun_s
 
 
 def _add(own: dict[str, list[float]], **values: float) -> None:

@@ -36,7 +36,7 @@ def promises(quick: bool) -> Iterator[Promise]:
     )
     off = median(result["off"])
     words = f"{100 * off:.2f} % off"
-    yield Promise("asked rate, 1 kpps to 80 %", words, "the rate asked for", off, f"<= {MET}", off <= MET)
+    yield Promise("requested rate, 1 kpps to 80 %", words, "the requested rate", off, f"<= {MET}", off <= MET)
     beside_s = median(result["beside_s"])
     yield Promise(
         "a trial beside its time", f"{1e3 * beside_s:.1f} ms", bound="<= 50 ms", kept=beside_s <= 0.05

@@ -57,11 +57,11 @@ def main() -> None:
     subprocess.run(["mount", "-t", "tmpfs", "bench", NETNS], check=True)
     seconds: dict[str, list[float]] = {"labkit": [], "ip": []}
     states: dict[str, Any] = {}
-    ways = {"labkit": _by_labkit, "ip": _by_ip}
+    builders = {"labkit": _by_labkit, "ip": _by_ip}
     for number in range(repeats):
-        for way in list(ways)[:: -1 if number % 2 else 1]:  # A B B A
-            taken, states[way] = ways[way](pairs, compare=number == repeats - 1)
-            seconds[way].append(taken)
+        for name in list(builders)[:: -1 if number % 2 else 1]:  # A B B A
+            taken, states[name] = builders[name](pairs, compare=number == repeats - 1)
+            seconds[name].append(taken)
             all_gone()
     print(json.dumps({**seconds, "differ": difference(states["labkit"], states["ip"])}))
 

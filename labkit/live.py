@@ -183,7 +183,7 @@ class LiveTopology:
         self._ended = ""  # why the process ended, if nobody closed the topology
         with ExitStack() as stack:
             with _block_interrupts():
-                self._talk = stack.enter_context(hosts.conversation(where, request, _say))
+                self._conversation = stack.enter_context(hosts.conversation(where, request, _say))
             # Answers arrive in any order, so one thread receives them and passes each to the waiting caller.
             self._listener = threading.Thread(target=self._listen, daemon=True, name="labkit live")
             self._listener.start()
@@ -314,7 +314,7 @@ class LiveTopology:
 
     def _send(self, request: dict[str, Any]) -> None:
         with self._lock:
-            self._talk.send(msgspec.json.encode(request).decode())
+            self._conversation.send(msgspec.json.encode(request).decode())
 
     def _answer(self, number: int | None, patience_s: float) -> dict[str, Any]:
         """Wait for the answer with this number.
@@ -343,7 +343,7 @@ class LiveTopology:
                     waiting.set_result(event)
                 elif event.get("event") == "error":  # the process ends after this event
                     words = f"the topology's process failed: {event.get('text')}; build the topology again"
-            words = words or f"the topology's process {self._talk.words()}; build the topology again"
+            words = words or f"the topology's process {self._conversation.words()}; build the topology again"
         except (LabkitError, OSError, ValueError) as error:  # closed during the read
             words = str(error)
         with self._lock:
@@ -362,11 +362,11 @@ class LiveTopology:
         self._send({"do": "end"})
         self._listener.join(STOP_S)
         if self._listener.is_alive():
-            self._talk.end()
+            self._conversation.end()
             self._listener.join(STOP_S)
 
     def _events(self) -> Iterator[dict[str, Any]]:
-        for line in self._talk.lines():
+        for line in self._conversation.lines():
             try:
                 yield msgspec.json.decode(line, type=dict)
             except msgspec.MsgspecError:

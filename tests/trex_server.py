@@ -45,15 +45,15 @@ def transcript(name: str) -> list[dict[str, Any]]:
 def calls(name: str) -> Iterator[tuple[float, str, dict[str, Any], Any]]:
     """Return each call of a session with its answer: time of the answer, method, parameters, the result or the
     error."""
-    asked: dict[str, Any] = {}
+    requests: dict[str, Any] = {}
     for record in transcript(name):
         if record["chan"] != "rpc":
             continue
         for one in record["msg"] if isinstance(record["msg"], list) else [record["msg"]]:
             if record["dir"] == "req":
-                asked[one["id"]] = one
-            elif one.get("id") in asked:
-                request = asked[one["id"]]
+                requests[one["id"]] = one
+            elif one.get("id") in requests:
+                request = requests[one["id"]]
                 yield record["t"], request["method"], request.get("params", {}), one.get("result", one)
 
 
@@ -294,7 +294,7 @@ class Server:
         if self.plan.dies_after and self.starts >= self.plan.dies_after:
             os._exit(1)
         port, multiplier = self.ports[number], parameters["mul"]
-        assert multiplier["type"] == "pps", "rates are asked for in packets a second"
+        assert multiplier["type"] == "pps", "rates are in packets a second"
         port.rate_pps = multiplier["value"]
         if (wanted := port.rate_pps * 84 * 8) > self.plan.line_bps * 1.0001:
             raise Rejected(

@@ -199,10 +199,10 @@ def _signed_rank_place(n: int, tail: float) -> int | None:
     if n > EXACT_UP_TO:
         deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
         return max(0, math.floor(n * (n + 1) / 4 - float(ndtri(1 - tail)) * deviation + 0.5) - 1)
-    ways = np.ones(1)  # ways[s]: number of subsets of the ranks 1..n with sum s
+    subsets = np.ones(1)  # subsets[s]: number of subsets of the ranks 1..n with sum s
     for rank in range(1, n + 1):
-        ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
-    place = int(np.searchsorted(np.cumsum(ways) / 2.0**n, tail, side="right")) - 1
+        subsets = np.pad(subsets, (0, rank)) + np.pad(subsets, (rank, 0))
+    place = int(np.searchsorted(np.cumsum(subsets) / 2.0**n, tail, side="right")) - 1
     return place if place >= 0 else None
 
 

@@ -58,12 +58,12 @@ PROGRAMS = {
 def install(*names: str) -> str:
     """Return how these programs are installed: the command of apt where it is here, else those of dnf and pacman."""
     managers = ["apt"] if shutil.which("apt-get") else ["dnf", "pacman"]
-    ways = []
+    commands = []
     for manager in managers:
         packages = [_package(PROGRAMS[name], manager) for name in names]
         if None not in packages:
-            ways.append(f"{MANAGERS[manager]} {' '.join(dict.fromkeys(filter(None, packages)))}")
-    return " or ".join(ways) or "install it from source, because dnf and pacman have no package of it"
+            commands.append(f"{MANAGERS[manager]} {' '.join(dict.fromkeys(filter(None, packages)))}")
+    return " or ".join(commands) or "install it from source, because dnf and pacman have no package of it"
 
 
 def _package(program: Program, manager: str) -> str | None:

@@ -27,9 +27,8 @@ from labkit.common import safe_files
 from labkit.common.errors import BadInput, Failed
 
 Row = dict[str, Any]
-PROJECT = (
-    "LABKIT_PROJECT"  # environment variable: the project's folder, which is trusted because the user names it
-)
+# Environment variable: the project's folder, which is trusted because the user names it.
+PROJECT = "LABKIT_PROJECT"
 
 
 def data_root() -> Path:

@@ -162,8 +162,8 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
         monitor = Monitor()
         threading.Thread(target=_tell_when_started, args=(monitor,), daemon=True).start()
         wire = vm.Wire(monitor.words, (monitor.qemus.fileno(),), outside=True)
-        talk = stack.enter_context(vm.conversation(where, request, _note, wire))
-        for line in talk.lines():
+        conversation = stack.enter_context(vm.conversation(where, request, _note, wire))
+        for line in conversation.lines():
             event = msgspec.json.decode(line)
             if event["event"] == "done":
                 return
@@ -172,7 +172,7 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
             monitor.forward(forwards(connection))
             booted.set()
             _say({"event": "ready"})
-        raise Failed(f"the notebook's kernel {talk.words()}")
+        raise Failed(f"the notebook's kernel {conversation.words()}")
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -18,10 +18,12 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen parameters of an experiment.
 
     A subclass has fields with defaults, and `check` for what types cannot express. `PARSERS` parse special values, by
-    parameter name. `VALUES` are those that completion offers, by parameter name; a subclass adds its own.
+    parameter name. `NOT_RECORDED`: parameters that nothing uses, so a run does not record them. `VALUES` are those that
+    completion offers, by parameter name; a subclass adds its own.
     """
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = ()
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {}
 
     @classmethod
@@ -46,6 +48,11 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
     @classmethod
+    def like(cls, other: Parameters, **changed: Any) -> Self:
+        """Return parameters with the values of `other`, of a subclass, except those in `changed`; not checked."""
+        return cls(**{name: getattr(other, name) for name in cls.__struct_fields__} | changed)
+
+    @classmethod
     def known_values(cls, name: str) -> list[str]:
         """Return the values of a parameter that completion offers; none for numbers and free texts."""
         for each in cls.__mro__:
@@ -68,7 +75,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     def asdict(self) -> dict[str, Any]:
         """Return names and values in the form of JSON."""
         result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return result
+        return {name: value for name, value in result.items() if name not in self.NOT_RECORDED}
 
 
 def _value(name: str, given: Any, kind: Any) -> Any:
@@ -107,11 +114,18 @@ def within(name: str, value: float | None, least: float, most: float, why: str =
         raise BadInput(f"{name}={value:.12g} is outside {least:.12g} to {most:.12g}{because}")
 
 
-def left_out(parameters: Parameters, names: tuple[str, ...], words: Mapping[str, str]) -> None:
+def check_unused(parameters: Parameters, names: tuple[str, ...], words: Mapping[str, str]) -> None:
     """Raise BadInput, with the message of each, if an unused parameter differs from its default."""
     for name in names:
         if (given := getattr(parameters, name)) != getattr(type(parameters)(), name):
             raise BadInput(f"{name}={given}: {words[name]}")
+
+
+def each_once(name: str, values: Sequence[Any], why: str = "") -> None:
+    """Raise BadInput if there is no value, or one twice."""
+    if not values or len(set(values)) < len(values):
+        because = f": {why}" if why else ""
+        raise BadInput(f"{name} needs at least one value, each once{because}")
 
 
 def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:

@@ -39,9 +39,9 @@ def ask(
     with (
         two_hosts.conversation(where, peer, request, say)
         if peer
-        else hosts.conversation(where, request, say) as talk
+        else hosts.conversation(where, request, say) as conversation
     ):
-        for line in talk.lines():
+        for line in conversation.lines():
             try:
                 event: dict[str, Any] = msgspec.json.decode(line)
             except msgspec.DecodeError:
@@ -57,7 +57,7 @@ def ask(
         if "folder" in request and run_folder.finished_points(Path(request["folder"])):
             shown = run_folder.shown(Path(request["folder"]))
             kept = f"finished rows are kept; repeat the command with --folder {shown} to continue"
-        raise Failed(f"the experiment's process {talk.words()}; {kept}")
+        raise Failed(f"the experiment's process {conversation.words()}; {kept}")
 
 
 def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str, Any]:

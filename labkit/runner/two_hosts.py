@@ -136,7 +136,7 @@ class TwoHostConversation:
         self._far.end()
 
 
-def _until_its_end(talk: process.Conversing) -> None:
+def _until_its_end(conversation: process.Conversing) -> None:
     with contextlib.suppress(OSError, ValueError, Failed):  # it ended or broke while we listened
-        for _ in talk.lines():
+        for _ in conversation.lines():
             pass

@@ -11,9 +11,8 @@ import functools
 from labkit.common.errors import BadInput, Unsupported
 
 LIBRARY = "libpcap.so.0.8"
-MOST_CHARACTERS = (
-    4096  # libpcap's parser and optimizer take long, or much of the stack, for what nobody writes by hand
-)
+# The parser and the optimizer of libpcap take long, or much of the stack, for what nobody writes by hand.
+MOST_CHARACTERS = 4096
 MOST_NESTED = 64
 ERROR_BYTES = 256  # PCAP_ERRBUF_SIZE
 INSTRUCTION_BYTES = 8  # struct bpf_insn and struct sock_filter

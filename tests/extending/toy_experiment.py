@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labkit.common.errors import BadInput
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import HELP as USUAL
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
+from labkit.measure.parameters import each_once
 
-HELP = {**USUAL, "mtus": "MTUs in bytes, each measured with all arms", "mtu_bytes": "not used: say mtus"}
+HELP = {**USUAL, "mtus": "MTUs in bytes, each measured with all arms", "mtu_bytes": "not used: see mtus"}
 
 
 class Jumbo(DatapathParameters, frozen=True, kw_only=True):
@@ -20,17 +20,15 @@ class Jumbo(DatapathParameters, frozen=True, kw_only=True):
     mtus: tuple[int, ...] = (1500, 9000)
 
     def check(self) -> None:
-        """Raises BadInput for what `datapaths` cannot measure, and for MTUs that are no list of different ones."""
+        """Raise BadInput for what `datapaths` cannot measure, and for MTUs that are missing or named twice."""
         super().check()
-        if not self.mtus or len(set(self.mtus)) < len(self.mtus):
-            raise BadInput("mtus needs at least one value, each once")
+        each_once("mtus", self.mtus)
         for mtu in self.mtus:
             self.at(mtu).check()
 
     def at(self, mtu: int) -> DatapathParameters:
         """The parameters of `datapaths` with this MTU."""
-        names = DatapathParameters.__struct_fields__
-        return DatapathParameters(**{name: getattr(self, name) for name in names} | {"mtu_bytes": mtu})
+        return DatapathParameters.like(self, mtu_bytes=mtu)
 
 
 def plan(parameters: Jumbo) -> Plan:

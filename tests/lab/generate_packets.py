@@ -185,7 +185,7 @@ def full_table() -> Any:
                 "row": {"flow_tables": tables},
             },
         )
-        towards = rules.ways("net_to_vm", rules.Port(1, ""), [rules.Port(10, "02:00:00:00:00:01")])
+        towards = rules.directions("net_to_vm", rules.Port(1, ""), [rules.Port(10, "02:00:00:00:00:01")])
         lines = rules.rules("l3", 1000, 4, towards, "02:00:00:00:00:02")
         try:
             rules.install(net.switch, "switch", lines)

@@ -91,10 +91,10 @@ def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
     assert [row["phase"] for row in whole] == ["warm-up", "ramp", "ramp", "ramp"]  # no hold: it ended early
     assert [row["requested_pps"] for row in whole] == [4000, 22_000, 42_000, 62_000]
     assert whole[-1]["loss_ratio"] == pytest.approx(1 - 22 / 31, rel=0.02)
-    ways = [row for row in steps if row["direction"] != "all"]
-    assert {row["direction"] for row in ways} == {"0→1", "1→0"}
-    assert ways[0]["latency_buckets"] == {"10": 195, "300": 359, "1000": 232}
-    assert ways[0]["jitter_s"] == pytest.approx(476e-6)
+    directions = [row for row in steps if row["direction"] != "all"]
+    assert {row["direction"] for row in directions} == {"0→1", "1→0"}
+    assert directions[0]["latency_buckets"] == {"10": 195, "300": 359, "1000": 232}
+    assert directions[0]["jitter_s"] == pytest.approx(476e-6)
     assert len({frozenset(row) for row in rows}) == 1
     assert result["line"].endswith("1 Gbit/s / (84 · 8 bit) = 1488095 pps")
     assert "arrived within the loss limit" in out

@@ -31,7 +31,10 @@ LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 # The only packages that the measuring side may import beside the standard library. Only searches need the last two.
 LIGHT = {"pyroute2", "msgspec", "ovs", "MLRsearch", "hdrh"}
 # A separate program that runs beside labkit. Only it imports TRex's client and the packages that come with it.
-APART = {"labkit.measure.traffic.trex.client_process": {"lbr_trex_client", "trex"}}
+APART = {
+    "labkit.measure.traffic.trex.client_process": {"lbr_trex_client", "trex"},
+    "labkit.measure.traffic.trex.streams": {"trex"},
+}
 
 SOURCES = sorted((ROOT / "labkit").rglob("*.py"))
 PYTHON = [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]

@@ -32,7 +32,7 @@ def main() -> None:
             continue
         while b"\n" in lines:
             line, _, lines = lines.partition(b"\n")
-            port.say(answer(json.loads(line)))
+            port.write_event(answer(json.loads(line)))
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from labkit.analysis.drawing.flat_layout import PAD_PX, TITLE_PX, Layout, TextBo
 from labkit.analysis.drawing.folded_layout import Levels, places
 from labkit.analysis.drawing.graph import (
     FEW,
-    WAYS,
+    JOIN_KINDS,
     condition,
     first,
     kind,
@@ -56,14 +56,19 @@ def _corners(box: TextBox) -> dict[str, float]:
 
 
 def _add_lines(figure: go.Figure, places: Layout | Levels) -> None:
-    """Add one trace per way of joining, so that the legend has each way once."""
-    for way, name in WAYS.items():
+    """Add one trace for each kind of join, so that the legend has each kind once."""
+    for join_kind, name in JOIN_KINDS.items():
         points: list[tuple[float | None, float | None]] = []
         for join, line in places.lines:
-            points += [*line, (None, None)] if join.way == way else []
+            points += [*line, (None, None)] if join.kind == join_kind else []
         if points:
             x, y = zip(*points, strict=True)
-            common = {"mode": "lines", "hoverinfo": "skip", "line": theme.JOINS[way], "showlegend": True}
+            common = {
+                "mode": "lines",
+                "hoverinfo": "skip",
+                "line": theme.JOINS[join_kind],
+                "showlegend": True,
+            }
             figure.add_trace(go.Scatter(x=x, y=y, name=name, **common))
 
 

@@ -44,7 +44,7 @@ class Levels:
         self._peers: dict[Place, list[Place]] = {}  # by tunnels
         for join in self._joins:
             for one, other in permutations(join.ends, 2):
-                (self._peers if join.way == "tunnel" else self._others).setdefault(one, []).append(other)
+                (self._peers if join.kind == "tunnel" else self._others).setdefault(one, []).append(other)
         where = {name: (box.x, box.y) for name, box in beside.namespaces.items()}
         self._names = sorted(where, key=lambda name: where[name])
         self._level = self._leveled(state)

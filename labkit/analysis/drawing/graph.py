@@ -11,8 +11,8 @@ import msgspec
 
 from labkit.common.topology_state import InterfaceState, Namespace, Place, Route, State, TunnelState
 
-# The ways in which two interfaces can be joined, in the order of the legend.
-WAYS = {
+# How two interfaces can be joined, in the order of the legend.
+JOIN_KINDS = {
     "veth": "veth pair",
     "port": "port of a bridge",
     "lower": "made on a lower device",
@@ -24,9 +24,9 @@ FEW = 8  # pairs that fit in a drawing
 
 @dataclass(frozen=True)
 class Join:
-    """Two interfaces that are joined; `way` is a key of WAYS."""
+    """Two interfaces that are joined; `kind` is a key of JOIN_KINDS."""
 
-    way: str
+    kind: str
     ends: tuple[Place, ...]
 
 
@@ -37,9 +37,9 @@ def joins(state: State) -> list[Join]:
     for space in state.namespaces:
         for one in space.interfaces:
             here = Place(space.name, one.name)
-            for way, there in _joined(space, one):
+            for join_kind, there in _joined(space, one):
                 if (there.namespace, there.interface) in known:
-                    result.setdefault((way, frozenset((here, there))), Join(way, (here, there)))
+                    result.setdefault((join_kind, frozenset((here, there))), Join(join_kind, (here, there)))
     return list(result.values())
 
 

@@ -20,7 +20,7 @@ def columns(state: State, joins: Sequence[Join]) -> dict[str, int]:
     beside: dict[str, set[str]] = {space.name: set() for space in state.namespaces}
     for join in joins:
         for one, other in permutations({place.namespace for place in join.ends}, 2):
-            if join.way != "tunnel":
+            if join.kind != "tunnel":
                 beside[one].add(other)
     from_clients, from_servers = distances(beside, clients), distances(beside, servers)
     result = {name: 0 if name in clients else from_clients.get(name, 1) for name in beside}

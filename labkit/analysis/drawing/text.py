@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from labkit.analysis.drawing.flat_layout import Layout
 from labkit.analysis.drawing.graph import (
-    WAYS,
+    JOIN_KINDS,
     Join,
     condition,
     first,
@@ -93,8 +93,8 @@ def dot(state: State) -> str:
     for join in _from_left_to_right(state):
         near, far = (_quoted(_at(place)) for place in join.ends)
         # A lower device in the same namespace goes below, not beside; else the two ends would not be level.
-        inside = join.way == "lower" and join.ends[0].namespace == join.ends[1].namespace
-        style = f"style={_DOT_STYLES[join.way]}, tooltip={_quoted(WAYS[join.way])}"
+        inside = join.kind == "lower" and join.ends[0].namespace == join.ends[1].namespace
+        style = f"style={_DOT_STYLES[join.kind]}, tooltip={_quoted(JOIN_KINDS[join.kind])}"
         lines.append(f"  {near} -- {far} [{style}{', constraint=false' if inside else ''}];")
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -104,7 +104,7 @@ def _from_left_to_right(state: State) -> list[Join]:
     right."""
     places = Layout(state)
     return [
-        Join(join.way, tuple(sorted(join.ends, key=lambda place: places.interfaces[place].x)))
+        Join(join.kind, tuple(sorted(join.ends, key=lambda place: places.interfaces[place].x)))
         for join, _ in places.lines
     ]
 
@@ -130,7 +130,7 @@ def mermaid(state: State) -> str:
         lines.append("  end")
     for join in _from_left_to_right(state):
         near, far = (numbers[place] for place in join.ends)
-        lines.append(f"  {near} {_MERMAID_LINES[join.way]} {far}")
+        lines.append(f"  {near} {_MERMAID_LINES[join.kind]} {far}")
     return "\n".join(lines) + "\n"
 
 

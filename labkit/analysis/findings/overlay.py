@@ -119,7 +119,7 @@ def _reached(df: pd.DataFrame) -> Iterator[str]:
 
 def _otherwise(one: dict[Any, Any]) -> str:
     went = " → ".join(one["path"] or []) or "nowhere"
-    promised = " or ".join(" → ".join(way) for way in one["expected_paths"] or []) or "no way"
+    promised = " or ".join(" → ".join(path) for path in one["expected_paths"] or []) or "no path"
     lines = f"{one['received_count']:g} of {one['sent_count']:g} answered, path {went}, expected {promised}"
     ttls = [one["ttl"], one["expected_ttl"]]
     if pd.notna(ttls).all() and ttls[0] != ttls[1]:

@@ -123,12 +123,12 @@ def stateful(rows: pd.DataFrame) -> list[str]:
             f"{what}: {si(row['throughput_bps'], 'bit/s')} in all, {row['connection_rate']:.4g} connections"
             f" per second, {row['connection_errors_count']:.0f} errors."
         )
-        ways = rows[rows["point"].eq(row["point"]) & rows["part"].eq("directions")]
-        result += [_way(way) for _, way in ways[ways["latency_mean_s"].notna()].iterrows()]
+        directions = rows[rows["point"].eq(row["point"]) & rows["part"].eq("directions")]
+        result += [_direction(one) for _, one in directions[directions["latency_mean_s"].notna()].iterrows()]
     return result
 
 
-def _way(row: pd.Series[Any]) -> str:
+def _direction(row: pd.Series[Any]) -> str:
     times = (si(row[name], "s") for name in ("latency_mean_s", "latency_max_s", "jitter_s"))
     mean, most, jitter = times
     return (

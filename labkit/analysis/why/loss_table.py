@@ -55,13 +55,13 @@ def _sent(units: Mapping[str, str]) -> str:
     return "what was sent (" + ", ".join(f"{unit} of {name}" for name, unit in units.items()) + ")"
 
 
-def _merged(ways: list[list[str]]) -> list[str]:
+def _merged(paths: list[list[str]]) -> list[str]:
     """Return the places of both paths, each in its order. A place of one path only follows its predecessor there."""
-    merged = ways[0]
-    for way in ways[1:]:
-        for at, place in enumerate(way):
+    merged = paths[0]
+    for path in paths[1:]:
+        for at, place in enumerate(path):
             if place not in merged:
-                after = next((merged.index(one) + 1 for one in reversed(way[:at]) if one in merged), 0)
+                after = next((merged.index(one) + 1 for one in reversed(path[:at]) if one in merged), 0)
                 merged = [*merged[:after], place, *merged[after:]]
     return merged
 

@@ -1,6 +1,6 @@
 """A frame as the layers that it is made of: each header with its bytes, from the outside in.
 
-What is no header that is known here, or is not all there, ends the list with a layer that says so; no bytes raise.
+An unknown or incomplete header ends the list with a layer that says so. No frame raises an error.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 
-ETHERNET, RAW_IP = (
-    1,
-    101,
-)  # link types of pcap (LINKTYPE_ETHERNET, LINKTYPE_RAW: IPv4 or IPv6 without a link's header)
+# Link types of pcap (LINKTYPE_ETHERNET, LINKTYPE_RAW: IPv4 or IPv6 without a link's header).
+ETHERNET, RAW_IP = 1, 101
 PORTS: Mapping[int, str] = {4789: "vxlan", 6081: "geneve"}  # IANA's (RFC 7348, RFC 8926)
 UNKNOWN, CUT = "unknown", "cut"
 
@@ -34,9 +32,11 @@ ICMP6 = {128: "echo request", 129: "echo reply"}
 
 @dataclass(frozen=True)
 class Layer:
-    """One header: its name, a text for people, its own bytes, and `length_bytes`: these and all that follow, by its
-    own length field where it has one, else by that of the layer around it. `fields` are what tells packets apart, and
-    `ttl`."""
+    """One header: its name, a text for people, and its own bytes.
+
+    `length_bytes`: the header and all that follows, by its own length field if it has one, else by that of the layer
+    around it. `fields`: what distinguishes packets, and `ttl`.
+    """
 
     name: str
     text: str
@@ -55,8 +55,11 @@ def layers(
     ports: Mapping[int, str] = PORTS,
     length_bytes: int | None = None,
 ) -> list[Layer]:
-    """The layers of a frame. `ports`: UDP destination ports that carry `vxlan` or `geneve`; `length_bytes`: of the
-    whole frame, when only its beginning is here."""
+    """Return the layers of a frame.
+
+    `ports`: UDP destination ports that carry `vxlan` or `geneve`. `length_bytes`: length of the whole frame, if `frame`
+    is only its beginning.
+    """
     result: list[Layer] = []
     kind = {ETHERNET: "ethernet", RAW_IP: "raw"}.get(link_type, f"link type {link_type}")
     at, left = 0, len(frame) if length_bytes is None else length_bytes
@@ -78,7 +81,7 @@ def layers(
 
 
 def stack(result: Sequence[Layer]) -> str:
-    """The layers in one line, from the outside in: `Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / …`."""
+    """Return the layers in one line, from the outside in: `Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / …`."""
     return " / ".join(layer.text for layer in result)
 
 

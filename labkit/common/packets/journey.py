@@ -1,7 +1,7 @@
 """One packet followed over the hops that saw it.
 
-A packet is known again by what no hop changes: the addresses, protocol, identifier and ports of its innermost headers,
-and the beginning of its payload; not by TTL, checksums, MAC addresses, outer headers, length or order.
+A packet is recognised by what no hop changes: the addresses, protocol, identifier and ports of its innermost headers,
+and the beginning of its payload. Hops change TTL, checksums, MAC addresses, outer headers, length and order.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from labkit.common.packets.headers import PORTS, UNKNOWN, Layer, layers, stack
 from labkit.common.packets.pcapng import OUT, Counts, Frame
 
 PAYLOAD_BYTES = 32  # of the payload; ping and iperf3 begin theirs with the time
-WITHIN_S = 0.9  # what is alike, but later than that, is another packet: ARP asks again after a second
+WITHIN_S = 0.9  # an equal packet after that time is another one: ARP repeats a request after a second
 _LINKS = ("ethernet", "802.1q")
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """A packet at one hop: `hop` is namespace:interface, `direction` in or out; the kernel's time (since 1970), bytes
-    of the frame as the interface saw it, its layers, and the frame's number among all frames in the order of time."""
+    """A packet at one hop.
+
+    `hop`: namespace:interface. `direction`: in or out. `time_ns`: the kernel's time (since 1970). `length_bytes`: of
+    the frame as the interface saw it. `number`: of the frame among all frames in the order of time.
+    """
 
     hop: str
     direction: str
@@ -39,26 +42,28 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Journey:
-    """A packet and its sightings in the order of time. `inner` are the layers by which it is known: the innermost
-    IP (or ARP) and what follows."""
+    """A packet and its sightings in the order of time.
+
+    `inner`: the layers by which it is recognised, the innermost IP (or ARP) and what follows.
+    """
 
     inner: Sequence[Layer]
     sightings: Sequence[Sighting]
 
     @property
     def source(self) -> str | None:
-        """The innermost sender's address; None of what has none."""
+        """The innermost sender's address; None if there is none."""
         result = self.inner[0].fields.get("source")
         return None if result is None else str(result)
 
     @property
     def target(self) -> str | None:
-        """The innermost receiver's address; None of what has none."""
+        """The innermost receiver's address; None if there is none."""
         result = self.inner[0].fields.get("target")
         return None if result is None else str(result)
 
     def what(self, names: Mapping[str, str] | None = None) -> str:
-        """`cs1 > cs5 echo request`: in one line what it is; `names` are of addresses."""
+        """Describe the packet in one line: `cs1 > cs5 echo request`. `names`: namespaces by address."""
         names = names or {}
         if self.inner[0].name not in ("ip", "ip6"):
             return stack(self.inner)
@@ -69,7 +74,7 @@ class Journey:
 
 
 class _Open:
-    """A journey while it is put together."""
+    """A journey that may get further sightings."""
 
     def __init__(self, inner: Sequence[Layer]) -> None:
         self.inner = inner
@@ -83,11 +88,11 @@ class _Open:
 def journeys(
     frames: Iterable[Frame], ports: Mapping[int, str] = PORTS, within_s: float = WITHIN_S
 ) -> list[Journey]:
-    """Every packet in the order of its first sighting. `ports`: as of `layers`.
+    """Return every packet in the order of its first sighting. `ports`: as for `layers`.
 
-    Of packets that are alike to the byte (ARP, a copy that the network made) each is a journey of its own: a hop sees
-    one packet only once in one direction, unless with another TTL (a loop) or in another number of headers; and
-    sightings of one are at most `within_s` apart.
+    Packets that are equal to the byte (ARP, a copy that the network made) are separate journeys: a hop sees one packet
+    only once in one direction, unless with another TTL (a loop) or in another number of headers. Two sightings of a
+    packet are at most `within_s` apart.
     """
     result: list[_Open] = []
     alike: dict[Hashable, deque[_Open]] = {}
@@ -113,13 +118,16 @@ def journeys(
 
 
 def _when(seen: Sighting) -> tuple[int, int]:
-    """The time; while some program wants timestamps (ping does) the kernel gives a packet only one in a namespace until
-    it is sent on, and then the outer headers were there first of what comes in."""
+    """Return a sort key: the time, and the order of sightings with equal times.
+
+    While a program wants timestamps (as ping does), the kernel gives a packet one timestamp in a namespace until it is
+    forwarded. Of these sightings an arriving packet had its outer headers first.
+    """
     return seen.time_ns, len(seen.layers) if seen.direction == OUT else -len(seen.layers)
 
 
 def _innermost(seen: Sequence[Layer]) -> int:
-    """The position of the innermost network layer: IP, ARP, or what else an Ethernet header announces."""
+    """Return the position of the innermost network layer: IP, ARP, or what else an Ethernet header announces."""
     for at in range(len(seen) - 1, -1, -1):
         one = seen[at]
         if one.name in ("ip", "ip6", "arp") or (at and one.name == UNKNOWN and seen[at - 1].name in _LINKS):
@@ -128,7 +136,7 @@ def _innermost(seen: Sequence[Layer]) -> int:
 
 
 def _key(seen: Sequence[Layer], first: int, data: bytes) -> Hashable:
-    """What stays the same of a packet. Frames may be padded behind the packet (Ethernet's 60 bytes)."""
+    """Return what no hop changes. Frames may have padding behind the packet (Ethernet's 60 bytes)."""
     begin = sum(one.header_bytes for one in seen[:first])
     payload = begin + sum(one.header_bytes for one in seen[first:])
     end = min(begin + seen[first].length_bytes, payload + PAYLOAD_BYTES)
@@ -140,8 +148,10 @@ def _key(seen: Sequence[Layer], first: int, data: bytes) -> Hashable:
 
 
 def comments(result: Sequence[Journey], names: Mapping[str, str] | None = None) -> dict[int, str]:
-    """A comment for every frame, by its number: which packet it is, at which hop of its way, and what happened to it
-    since the hop before. `names` are the namespaces of addresses; they tell whether a packet arrived."""
+    """Return a comment for every frame, by its number: which packet it is, at which hop, and what happened before.
+
+    `names`: namespaces by address, which show whether a packet arrived.
+    """
     return {
         seen.number: _comment(one, at, f"packet {number} of {len(result)}", names or {})
         for number, one in enumerate(result, 1)
@@ -164,7 +174,7 @@ def _comment(one: Journey, at: int, which: str, names: Mapping[str, str]) -> str
 
 
 def _changes(before: Sighting, seen: Sighting) -> list[str]:
-    """What happened to a packet between two hops: headers put around it or taken off, a router's TTL."""
+    """Return what happened to a packet between two hops: added or removed headers, and a router's TTL."""
     result = []
     for word, more, less in (("added", seen, before), ("removed", before, seen)):
         rest = Counter(layer.name for layer in more.layers) - Counter(layer.name for layer in less.layers)
@@ -179,7 +189,7 @@ def _changes(before: Sighting, seen: Sighting) -> list[str]:
 
 
 def _ttl(seen: Sighting) -> int | str | None:
-    """The TTL of the innermost IP header."""
+    """Return the TTL of the innermost IP header."""
     return next((layer.fields["ttl"] for layer in reversed(seen.layers) if "ttl" in layer.fields), None)
 
 
@@ -195,9 +205,11 @@ def _end(one: Journey, seen: Sighting, names: Mapping[str, str]) -> str:
 def rows(
     result: Iterable[Journey], counts: Mapping[str, Counts], names: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """A row for every sighting, in the order of packets and of time; `time_s` is since the packet's first sighting,
-    `time_ns` the kernel's time (since 1970), by which packets can be put in order and answers be timed.
-    `counts` are of the hops; `names` of addresses."""
+    """Return a row for every sighting, in the order of packets and of time.
+
+    `time_s`: time since the packet's first sighting. `time_ns`: the kernel's time (since 1970), which orders packets
+    and times answers. `counts`: by hop. `names`: namespaces by address.
+    """
     return [
         {
             "packet": number,

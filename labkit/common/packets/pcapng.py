@@ -1,5 +1,7 @@
-"""Files of captured packets: pcapng (draft-ietf-opsawg-pcapng), with the name of the hop as the interface's, times in
-nanoseconds, directions, and what each hop lost."""
+"""Read and write captured packets as pcapng (draft-ietf-opsawg-pcapng).
+
+A hop is an interface of the file. Times are in nanoseconds. The file has directions, and what each hop lost.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,16 @@ IN, OUT = "in", "out"
 MOST_COMMENT_BYTES = 1000
 DIRECTIONS = {1: IN, 2: OUT}  # the two lowest of a packet's flags
 
-_packet = struct.Struct(
-    "<IIIIIII"
-)  # kind, block's length, interface, time (high, low), bytes here, bytes in all
+# Kind, block's length, interface, time (high, low), captured bytes, bytes of the whole frame.
+_packet = struct.Struct("<IIIIIII")
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame as one hop saw it. `data` may be its beginning; `length_bytes` is of the whole. `comment`: a text for
-    people, where the file has one."""
+    """A frame as one hop saw it.
+
+    `data` may be only its beginning; `length_bytes` is the length of the whole frame. `comment`: a text for people.
+    """
 
     hop: str
     link_type: int
@@ -39,8 +42,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the frames of one hop: in the file, lost by the kernel (the buffer was full), left out on purpose
-    (a limit), in the file but not whole."""
+    """Counts of the frames of one hop.
+
+    captured: in the file. dropped: lost by the kernel, because the buffer was full. skipped: left out by a limit.
+    truncated: in the file, but incomplete.
+    """
 
     captured_count: int = 0
     dropped_count: int = 0
@@ -50,8 +56,10 @@ class Counts:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a file holds: frames in the order of time, and the counts of every hop. Where the recorder was ended before
-    it could tell what was lost, `is_whole` is false."""
+    """The content of a file: frames in the order of time, and the counts of every hop.
+
+    `is_whole` is false if the recorder ended before it wrote what was lost.
+    """
 
     frames: list[Frame]
     counts: dict[str, Counts]
@@ -59,7 +67,7 @@ class Recorded:
 
 
 def header(hops: Sequence[tuple[str, int]], snap_bytes: int) -> bytes:
-    """The beginning of a file: its hops, each a name and a link type."""
+    """Return the beginning of a file: its hops, each with a name and a link type."""
     options = _option(USER_APPLICATION, b"labkit") + _option(END)
     blocks = [_block(SECTION, struct.pack("<IHHq", MAGIC, 1, 0, -1) + options)]
     for name, link_type in hops:
@@ -71,8 +79,11 @@ def header(hops: Sequence[tuple[str, int]], snap_bytes: int) -> bytes:
 def packet(
     hop: int, time_ns: int, flags: int, length_bytes: int, data: bytes, comment: str | None = None
 ) -> bytes:
-    """A frame at the hop of that number. `flags`: direction (1 in, 2 out) and way of reception (4 unicast, 8 multicast,
-    12 broadcast, 16 for another's address). `comment`: a text for people; Wireshark shows it."""
+    """Return the block of a frame at the hop of this number.
+
+    `flags`: direction (1 in, 2 out) and reception type (4 unicast, 8 multicast, 12 broadcast, 16 another's address).
+    `comment`: a text for people; Wireshark shows it.
+    """
     option = b"" if comment is None else _option(COMMENT, comment.encode())
     padded = -len(data) % 4
     total = 44 + len(data) + padded + len(option)
@@ -81,7 +92,7 @@ def packet(
 
 
 def statistics(hop: int, time_ns: int, counts: Counts) -> bytes:
-    """What became of the frames of a hop, up to a time."""
+    """Return the block with the counts of a hop's frames up to a time."""
     received = counts.captured_count + counts.dropped_count + counts.skipped_count
     report = (
         (RECEIVED, received),
@@ -93,8 +104,10 @@ def statistics(hop: int, time_ns: int, counts: Counts) -> bytes:
 
 
 def read(content: bytes) -> Recorded:
-    """What a file of labkit's holds, as far as it was written: a block that is cut off ends it. Raises BadInput, with
-    the place, for what is no such file."""
+    """Return the content of a file that labkit wrote, as far as it is complete: a truncated block ends it.
+
+    Raises BadInput, with the place, for another file.
+    """
     with errors.reading("the capture", errors.BadInput) as at:
         return _read(content, at)
 
@@ -138,15 +151,17 @@ def _frame(hops: Sequence[tuple[str, int]], body: bytes) -> Frame:
 
 
 def sort(path: Path, comments: Mapping[int, str] | None = None) -> None:
-    """Put the packets of a file that is whole into the order of time; hops were read one after the other. `comments`
-    as in `in_order`. Raises OSError where there is no room for a second file beside it."""
+    """Sort the packets of a complete file by time, because hops were read one after the other.
+
+    `comments`: as for `in_order`. Raises OSError if there is no room for a second file beside it.
+    """
     content = path.read_bytes()
     with safe_files.replacing(path) as file:
         file.write(in_order(content, comments))
 
 
 def in_order(content: bytes, comments: Mapping[int, str] | None = None) -> bytes:
-    """A file with its packets in the order of time. `comments` are for packets by their number in that order."""
+    """Return a file with its packets in the order of time. `comments`: by the packet's number in that order."""
     rest, packets, at = [], [], 0
     for kind, body in _blocks(content):
         block = content[at : at + len(body) + 12]
@@ -168,7 +183,7 @@ def in_order(content: bytes, comments: Mapping[int, str] | None = None) -> bytes
 
 
 def _commented(block: bytes, comment: str | None) -> bytes:
-    """The block of a packet with this comment before its other options."""
+    """Return the block of a packet with this comment before its other options."""
     if comment is None:
         return block
     (here,) = struct.unpack_from("<I", block, 20)
@@ -178,7 +193,7 @@ def _commented(block: bytes, comment: str | None) -> bytes:
 
 
 def _beginning(comment: str) -> bytes:
-    """The first MOST_COMMENT_BYTES of a text, without half a character."""
+    """Return the first MOST_COMMENT_BYTES bytes of a text, without an incomplete character."""
     return comment.encode()[:MOST_COMMENT_BYTES].decode(errors="ignore").encode()
 
 

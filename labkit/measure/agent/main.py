@@ -27,12 +27,11 @@ from labkit.measure import endpoints, experiments, topologies
 from labkit.measure.agent import notebook_kernel
 from labkit.system import machine, netlink, process, temporary_files
 
-BEFORE_S = (
-    0.5  # how long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock
-)
+# How long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock.
+BEFORE_S = 0.5
 
 
-def say(event: dict[str, Any]) -> None:
+def write_event(event: dict[str, Any]) -> None:
     """Write one event as one line and flush it."""
     sys.stdout.buffer.write(msgspec.json.encode(event) + b"\n")
     sys.stdout.buffer.flush()
@@ -64,7 +63,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _ask_peer(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of the other one of two hosts; the process that started both passes requests and answers on."""
-    say({"event": "peer", "say": parameters})
+    write_event({"event": "peer", "say": parameters})
     line = sys.stdin.buffer.readline()
     return msgspec.json.decode(line, type=dict[str, Any]) if line else {"gone": True}
 
@@ -207,18 +206,18 @@ def _remove(folder: Path) -> None:
 def _answer(events: Iterator[dict[str, Any]]) -> None:
     try:
         for event in events:
-            say(event)
-        say({"event": "done"})
+            write_event(event)
+        write_event({"event": "done"})
     except LabkitError as error:
-        say({"event": "error", "kind": type(error).__name__, "text": str(error)})
+        write_event({"event": "error", "kind": type(error).__name__, "text": str(error)})
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
         if sentence := process.exhausted(error):
-            say({"event": "error", "kind": "Failed", "text": sentence})
+            write_event({"event": "error", "kind": "Failed", "text": sentence})
             return
         text = f"labkit itself failed ({type(error).__name__}: {error})"
-        say({"event": "error", "kind": "Failed", "text": text, "traceback": traceback.format_exc()})
+        write_event({"event": "error", "kind": "Failed", "text": text, "traceback": traceback.format_exc()})
 
 
 REQUESTS = {

@@ -26,16 +26,16 @@ BEAT_S = 5
 SILENCE_S = 25  # both ends send an empty line every BEAT_S
 FOLDER = Path("~/.cache/labkit/run")  # stays empty on disk: only the experiment sees what is mounted on it
 
-_speaking = threading.Lock()
+_output_lock = threading.Lock()
 
 
-def say(event: dict[str, Any]) -> None:
+def write_event(event: dict[str, Any]) -> None:
     """Write one event as one line."""
     _pass_on(msgspec.json.encode(event) + b"\n")
 
 
 def _pass_on(line: bytes) -> None:
-    with _speaking:
+    with _output_lock:
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
 
@@ -44,28 +44,28 @@ class Caller:
     """The calling side: its lines go to the experiment, and this process ends with it."""
 
     def __init__(self) -> None:
-        self._talk: process.Conversing | None = None
+        self._conversation: process.Conversing | None = None
         self._early: list[str] = []
-        self._telling = threading.Lock()
+        self._lock = threading.Lock()
         signal.alarm(SILENCE_S)  # SIGALRM ends this process (signal(7)), even if the main thread is stuck
         for work in (self._listen, _beat):
             threading.Thread(target=work, daemon=True).start()
 
-    def attach(self, talk: process.Conversing) -> None:
+    def attach(self, conversation: process.Conversing) -> None:
         """Pass lines on to this conversation from now on, earlier ones first."""
-        with self._telling:
-            self._talk = talk
+        with self._lock:
+            self._conversation = conversation
             for line in self._early:
-                talk.send(line)
+                conversation.send(line)
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
             signal.alarm(SILENCE_S)
             if not (text := line.decode().strip()):
                 continue
-            with self._telling:
-                if self._talk:
-                    self._talk.send(text)
+            with self._lock:
+                if self._conversation:
+                    self._conversation.send(text)
                 else:
                     self._early.append(text)
         os._exit(1)
@@ -81,15 +81,15 @@ def _beat() -> None:
 
 
 def _answer(request: dict[str, Any], caller: Caller) -> None:
-    with local.conversation(request) as talk:
-        caller.attach(talk)
-        for line in talk.lines():
+    with local.conversation(request) as conversation:
+        caller.attach(conversation)
+        for line in conversation.lines():
             _pass_on(line)
-        say({"event": "ended", "words": talk.words()})
+        write_event({"event": "ended", "words": conversation.words()})
 
 
 def _log(text: str) -> None:
-    say({"event": "log", "text": text})
+    write_event({"event": "log", "text": text})
 
 
 def _measuring(request: dict[str, Any], caller: Caller) -> None:
@@ -103,13 +103,13 @@ def _measuring(request: dict[str, Any], caller: Caller) -> None:
     patience_s = request.get("patience_s") or math.inf
     with local.measuring_lock(_log, request.get("command"), patience_s):
         if request["do"] == "serve":
-            say({"event": "locked"})
+            write_event({"event": "locked"})
         _answer(request, caller)
 
 
 def main() -> None:
     """Read one request and answer it."""
-    say({"event": "hello", "labkit": __version__})
+    write_event({"event": "hello", "labkit": __version__})
     line = sys.stdin.buffer.readline()
     code = 1
     try:
@@ -118,7 +118,7 @@ def main() -> None:
             (_measuring if "git_revision" in request else _answer)(request, Caller())
             code = 0
     except LabkitError as error:
-        say({"event": "error", "kind": type(error).__name__, "text": str(error)})
+        write_event({"event": "error", "kind": type(error).__name__, "text": str(error)})
     except OSError:
         pass  # nobody listens any more
     os._exit(code)  # the listening thread holds standard input, for which Python would wait

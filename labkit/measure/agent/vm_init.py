@@ -79,7 +79,7 @@ class Port:
                     raise Disconnected from None
                 select.select([], [self.fd], [], 0.1)
 
-    def say(self, event: dict[str, Any]) -> None:
+    def write_event(self, event: dict[str, Any]) -> None:
         """Write an event."""
         self.write(msgspec.json.encode(event) + b"\n")
 
@@ -179,7 +179,7 @@ def _converse(port: Port, report: dict[str, Any]) -> None:
         _relay(port, child, rest)
     finally:
         words = child.end()
-    port.say({"event": "over", "words": words})
+    port.write_event({"event": "over", "words": words})
 
 
 def _input_of(port: Port) -> bytes:
@@ -211,7 +211,7 @@ def _relay(port: Port, child: Child, rest: bytes) -> None:
             between_lines = data.endswith(b"\n")
         if between_lines and time.monotonic() - beaten > BEAT_S:
             beaten = time.monotonic()
-            port.say({"event": "beat"})
+            port.write_event({"event": "beat"})
 
 
 def _reap() -> None:
@@ -263,7 +263,7 @@ def main() -> None:
             continue
         port.drain()
         with contextlib.suppress(Disconnected):
-            port.say({"event": "hello", "labkit": labkit.__version__, "problem": result["problem"]})
+            port.write_event({"event": "hello", "labkit": labkit.__version__, "problem": result["problem"]})
             _converse(port, result["report"])
             while port.connected():  # let the host read the end first
                 time.sleep(0.01)

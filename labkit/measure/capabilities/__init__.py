@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from labkit.measure.capabilities import lab_vms, links, packet_capture, perf, platforms, tools, tracing
+from labkit.measure.capabilities import links, packet_capture, perf, platforms, tools, tracing
 from labkit.measure.capabilities.base import LOAD, Capability
 from labkit.system import machine
 
@@ -29,7 +29,7 @@ def _groups(alone: bool, versions: Callable[[], dict[str, str | None]]) -> tuple
         ("BPF", perf.bpf),
         (
             "virtual machines",
-            lambda: [lab_vms.lab_vm(), platforms.kvm(), platforms.hugepages(), *platforms.vsock()],
+            lambda: [platforms.lab_vm(), platforms.kvm(), platforms.hugepages(), *platforms.vsock()],
         ),
         ("Open vSwitch", lambda: platforms.open_vswitch(versions()["ovs-vswitchd"])),
         ("tools", lambda: tools.tools(versions())),
@@ -49,10 +49,10 @@ def capabilities(*, alone: bool = False) -> list[Capability]:
             except Exception as error:
                 words = f"labkit's probes of this group failed ({type(error).__name__}: {error})"
                 result.append(Capability(group, "all", None, words, None, "report this to labkit's authors"))
-    return [_discarded(one) for one in result] if alone else result
+    return [_without_modprobe(one) for one in result] if alone else result
 
 
-def _discarded(one: Capability) -> Capability:
+def _without_modprobe(one: Capability) -> Capability:
     """Return the capability without the advice to load a module: nobody can log in to a lab VM before it is used."""
     if one.remedy is None or not one.remedy.startswith(LOAD):
         return one

@@ -1,4 +1,4 @@
-"""Try Open vSwitch, KVM, huge pages, vsock and privileges."""
+"""Try Open vSwitch, lab VMs, KVM, huge pages, vsock and privileges."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import mmap
 import os
 import re
 import resource
+import shutil
 import socket
 import struct
 from pathlib import Path
@@ -16,12 +17,14 @@ from labkit.common import packages
 from labkit.measure.capabilities import genetlink
 from labkit.measure.capabilities.base import AS_ROOT, Capability, Remedy, attempt, kernel_with, refused
 from labkit.system import machine, netlink, process
+from labkit.system.qemu import kernels
 from labkit.system.qemu import kvm as tried
 
 KVM_GET_API_VERSION, KVM_CREATE_VM = 0xAE00, 0xAE01  # linux/kvm.h
 IOCTL_VM_SOCKETS_GET_LOCAL_CID = 0x7B9  # linux/vm_sockets.h
 MAP_HUGETLB = 0x40000  # asm-generic/mman.h
 CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
+SEES = "a guest sees the files that this user may read, read-only; it can write into the run's folder only"
 ENOUGH_FILES = 4096  # for 128 pairs of four topologies: two per namespace, three per program
 
 
@@ -42,6 +45,25 @@ def open_vswitch(version: str | None) -> list[Capability]:
     gone = (None, None) if version else (lost, remedy)
     detail = f"ovs-vswitchd {version}" if version else "ovs-vswitchd is not installed"
     return [*result, Capability("Open vSwitch", "userspace datapath", version is not None, detail, *gone)]
+
+
+def lab_vm() -> Capability:
+    """Return whether the programs and a readable kernel exist; no lab VM is booted for this."""
+    needed = ("qemu-system-x86_64", "virtiofsd", "modprobe")
+    missing = [name for name in needed if shutil.which(machine.program(name)) is None]
+    if not (shutil.which("busybox-static") or shutil.which("busybox")):
+        missing.append("busybox")
+    there = [each.release for each in kernels.installed() if os.access(each.image, os.R_OK)]
+    if there and not missing:
+        booted = f"boots Linux {', '.join(there)}"
+        return Capability("virtual machines", "lab VM", True, f"{booted}; {SEES}")
+    lacks = [*missing, *([] if there else ["a kernel to boot"])]
+    remedies = [packages.install(*missing)] if missing else []
+    remedies += [] if there else ["`labkit kernels get`"]
+    lost = "experiments and notebooks run on this kernel only (no where=vm:KERNEL)"
+    return Capability(
+        "virtual machines", "lab VM", False, f"missing: {', '.join(lacks)}", lost, " and ".join(remedies)
+    )
 
 
 def kvm() -> Capability:

@@ -30,9 +30,8 @@ NAMES = exec_server.PORT
 LOCKS = "port"  # a guest's ports port0, port1 …; the first is reserved for the owner of the guest
 PORTS = 16
 PATIENCE_S = 20.0
-BEGIN_S = (
-    5.0  # without an answer for so long, the port still belonged to an earlier conversation: connect again
-)
+# Without an answer for so long, the port still belonged to an earlier conversation: connect again.
+BEGIN_S = 5.0
 
 
 class Disconnected(Exception):
@@ -151,33 +150,33 @@ def begun(folder: str, words: list[str], held: bool) -> Conversation:
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        talk = Conversation(folder)
-        talk.send(b"T" if held else b"R", b"\0".join(os.fsencode(word) for word in words))
+        conversation = Conversation(folder)
+        conversation.send(b"T" if held else b"R", b"\0".join(os.fsencode(word) for word in words))
         until = time.monotonic() + BEGIN_S
         while (rest := until - time.monotonic()) > 0:
-            received = talk.received(rest)
+            received = conversation.received(rest)
             kinds = [kind for kind, _ in received]
             if b"B" in kinds:  # the program may already have ended
-                talk.received_before = received[kinds.index(b"B") + 1 :]
-                return talk
-        talk.close()
+                conversation.received_before = received[kinds.index(b"B") + 1 :]
+                return conversation
+        conversation.close()
         if time.monotonic() > deadline:
             raise TimeoutError(f"{words[0]} did not begin")
         time.sleep(0.1)
 
 
-def _relay(talk: Conversation, caught: int) -> int:
+def _relay(conversation: Conversation, caught: int) -> int:
     """Pass on output and signals until the program has ended; return its exit code."""
     code: int | None = None
     while code is None:
-        waits = [] if talk.received_before else [talk.fileno(), caught]
-        ready = select.select(waits, [], [])[0] if waits else [talk.fileno()]
+        waits = [] if conversation.received_before else [conversation.fileno(), caught]
+        ready = select.select(waits, [], [])[0] if waits else [conversation.fileno()]
         if caught in ready:
             for number in os.read(caught, 64):
                 passed = signal.SIGSTOP if number == signal.SIGTSTP else number
-                talk.send(b"S", b"%d" % passed)
-        if talk.fileno() in ready:
-            for kind, content in talk.received():
+                conversation.send(b"S", b"%d" % passed)
+        if conversation.fileno() in ready:
+            for kind, content in conversation.received():
                 if kind in (b"O", b"X"):
                     _write(1 if kind == b"O" else 2, content)
                 elif kind == b"D":
@@ -200,10 +199,10 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     held = "held" in sys.argv[2 : sys.argv.index("--")]
     try:
-        talk = begun(folder, words, held)
+        conversation = begun(folder, words, held)
         if held:
             os.kill(os.getpid(), signal.SIGSTOP)  # continuing this process continues the program
-        code = _relay(talk, caught)
+        code = _relay(conversation, caught)
     except (Disconnected, OSError) as error:
         words_of = f": {error}" if str(error) else ""
         _write(2, f"{os.path.basename(folder)} no longer exists, or does not answer{words_of}\n".encode())

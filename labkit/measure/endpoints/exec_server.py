@@ -92,7 +92,7 @@ class Line:
             raise Disconnected
         return data
 
-    def say(self, kind: bytes, content: bytes = b"") -> None:
+    def send(self, kind: bytes, content: bytes = b"") -> None:
         """Write a frame. Raises Disconnected."""
         left = frame(kind, content)
         while left:
@@ -125,7 +125,7 @@ class Program:
         """Send what a pipe holds."""
         data = os.read(fd, BLOCK)
         if data:
-            line.say(self.letters[fd], data)
+            line.send(self.letters[fd], data)
         else:
             os.close(fd)
             del self.letters[fd]
@@ -185,9 +185,9 @@ def _file(line: Line, kind: bytes, content: bytes) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        line.say(b"N", b"%d" % (error.errno or 0))
+        line.send(b"N", b"%d" % (error.errno or 0))
     else:
-        line.say(b"V", result)
+        line.send(b"V", result)
 
 
 def converse(line: Line) -> None:
@@ -195,14 +195,14 @@ def converse(line: Line) -> None:
     frames = Frames()
     program: Program | None = None
     try:
-        line.say(b"H", HELLO)
+        line.send(b"H", HELLO)
         while True:
             watched = [line.fd] if program is None else [line.fd, program.fd, *program.letters]
             ready, _, _ = select.select(watched, [], [], WAKE_S)
             for kind, content in frames.add(line.read()) if line.fd in ready else []:
                 if kind in (b"R", b"T"):
                     program = Program(content.split(b"\0"), held=kind == b"T")
-                    line.say(b"B")
+                    line.send(b"B")
                 elif kind == b"S" and program is not None:
                     program.send(int(content))
                 elif kind in (b"F", b"W"):
@@ -227,7 +227,7 @@ def _watch(line: Line, program: Program, ready: list[int]) -> Program | None:
         while fd in program.letters and select.select([fd], [], [], 0)[0]:
             program.forward(line, fd)
     code, cpu_s = program.end()
-    line.say(b"D", b"%d %.6f" % (code, cpu_s))
+    line.send(b"D", b"%d %.6f" % (code, cpu_s))
     return None
 
 

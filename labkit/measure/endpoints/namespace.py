@@ -119,7 +119,7 @@ class EndpointRuntime(Protocol):
 class Endpoint:
     """One end of a pair: a namespace, the interface that carries the load, and its address.
 
-    With a `box`, programs run in it: a container in the namespace, or a guest. The cable of a guest ends in the
+    With a `runtime`, programs run in it: a container in the namespace, or a guest. The cable of a guest ends in the
     namespace with the interface `tap`; `interface` is then inside the guest.
     """
 
@@ -128,48 +128,49 @@ class Endpoint:
     interface: str
     index: int
     address: str
-    box: EndpointRuntime | None = None
+    runtime: EndpointRuntime | None = None
     tap: str | None = None
 
     @property
     def prefix(self) -> list[str]:
         """The command line prefix that runs a program at this end."""
-        return (self.box or self.namespace).prefix
+        return (self.runtime or self.namespace).prefix
 
     def start(self, argv: Sequence[str], *, held: bool = False) -> process.Running:
         """Start a program at this end. With `held` it is stopped as soon as it exists, until `go`."""
-        if self.box is None and not held:
+        if self.runtime is None and not held:
             # Without nsenter(1), whose start takes 0.1 s on an emulated CPU.
             with netlink.inside(self.namespace.fd):
                 return process.Running(argv)
-        if self.box is None:
+        if self.runtime is None:
             # nsenter gives the time to stop the program before it does anything.
             program = process.Running([*self.prefix, *argv])
             program.hold()
             return program
-        # In a box, the client process must pass the stop signal on to the program instead of stopping itself.
-        words = self.box.prefix
+        # The client process of a runtime must pass the stop signal on to the program instead of stopping itself.
+        words = self.runtime.prefix
         ends = words.index("--")
         report = ["held"] if held else []
         return process.Running([*words[:ends], *report, *words[ends:], *argv], stops=signal.SIGTSTP)
 
     def open(self, path: str) -> Reading:
         """Open a kernel file below /proc/net, as this end sees it."""
-        return (self._kernel or self.namespace).open(path)
+        return (self.kernel or self.namespace).open(path)
 
     def counters(self) -> netlink.LinkCounters:
         """Return the counters of its interface."""
-        if (kernel := self._kernel) is not None:
+        if (kernel := self.kernel) is not None:
             return kernel.counters(self.interface)
         return self.namespace.netlink.counters(self.index)
 
     def sysctl(self, name: str, value: int | str) -> None:
         """Set the sysctl net.`name` at this end."""
-        (self._kernel or self.namespace).sysctl(name, value)
+        (self.kernel or self.namespace).sysctl(name, value)
 
     @property
-    def _kernel(self) -> Kernel | None:
-        return None if self.box is None else self.box.kernel
+    def kernel(self) -> Kernel | None:
+        """The kernel of its guest; None if programs run on this host's kernel."""
+        return None if self.runtime is None else self.runtime.kernel
 
 
 @dataclass(frozen=True)

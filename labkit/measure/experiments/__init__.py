@@ -5,10 +5,9 @@ from labkit.measure.experiments.changes import SOURCES as CHANGE_SOURCES
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.changes import parse as parse_changes
 from labkit.measure.experiments.changes import sources as sources_of_changes
-from labkit.measure.experiments.context import Event, Experiment, RunContext
+from labkit.measure.experiments.context import Event, Experiment, Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.registry import OWN, TABLE, find
-from labkit.measure.experiments.server_link import Peer
 from labkit.measure.experiments.two_hosts.server_side import answers
 from labkit.measure.observers.registry import TRACERS
 from labkit.measure.parameters import Parameters

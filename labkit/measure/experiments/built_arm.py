@@ -175,7 +175,7 @@ def live(
     """Return the arm of a topology on this host; `accelerator` runs the host, `effects` are those of the arm's
     change."""
     client, server = topology.pairs[0].client, topology.pairs[0].server
-    endpoint_columns = {} if client.box is None else client.box.report
+    endpoint_columns = {} if client.runtime is None else client.runtime.report
     return LocalArm(
         endpoint_columns=endpoint_columns,
         emulated=endpoint_columns.get("guest_accelerator", accelerator) == "tcg",
@@ -195,7 +195,7 @@ def offloads(end: Endpoint) -> dict[str, bool]:
 
     Raises Failed if there is no such interface.
     """
-    if not _in_guest(end):  # over netlink, because starting a program takes long on an emulated CPU
+    if end.kernel is None:  # over netlink, because starting a program takes long on an emulated CPU
         with suppress(Unsupported), netlink.inside(end.namespace.fd):
             return ethtool.features(end.interface)
     return machine.offloads(end.prefix, end.interface)
@@ -203,14 +203,9 @@ def offloads(end: Endpoint) -> dict[str, bool]:
 
 def qdisc(end: Endpoint) -> str:
     """Return the root queueing discipline of an end's interface. Raises Failed if there is no such interface."""
-    if not _in_guest(end):
+    if end.kernel is None:
         return netlink.qdisc(end.namespace.netlink, end.index)
     return machine.qdisc(end.prefix, end.interface)
-
-
-def _in_guest(end: Endpoint) -> bool:
-    """Return whether the end's interface is in a guest."""
-    return end.box is not None and end.box.kernel is not None
 
 
 def _short(features: dict[str, bool]) -> str:

@@ -358,4 +358,4 @@ def _all_places(at: str, topology: Topology) -> Iterator[Place]:
 
 
 def _place(role: str, end: Endpoint) -> Place:
-    return Place(role, end.namespace, end.interface, None if end.box is None else end.box.kernel)
+    return Place(role, end.namespace, end.interface, end.kernel)

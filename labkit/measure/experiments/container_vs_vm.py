@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
-from labkit.measure.parameters import left_out
+from labkit.measure.experiments.measuring_loop import Load, Plan
+from labkit.measure.parameters import check_unused, each_once
 
 LOADS = ("udp:800", "tcp", "ping")
 UNUSED = ("generator", "protocol", "length_bytes", "slices", "whole_runs", "half_width")
@@ -33,13 +33,15 @@ HELP = {
     "whole_runs": "not used: every round has whole runs",
     "half_width": "not used: all rounds are measured",
     "nodes": "not used: guests run on one host",
-    "observe": f"{usual.HELP['observe']}; with the first load. What cannot be observed here is told,"
-    " and loads are measured all the same",
+    "observe": f"{usual.HELP['observe']}; with the first load. An observer that does not work here is"
+    " reported, and the loads are still measured",
 }
 
 
 class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the loads; HELP says what each is."""
+
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
 
     endpoint: tuple[str, ...] = ("namespace", "container", "guest", "shared_guest")
     protocol: str = "udp"
@@ -50,24 +52,15 @@ class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        left_out(self, (*UNUSED, "nodes"), HELP)
+        check_unused(self, (*UNUSED, "nodes"), HELP)
         if len(self.topology) > 1:
             raise BadInput(
                 f"topology={','.join(self.topology_names)}: endpoint kinds are compared on one topology; name one"
             )
-        if not self.loads or len(set(self.loads)) < len(self.loads):
-            raise BadInput("loads needs at least one value, each once")
+        each_once("loads", self.loads)
         super().check()
         for load in self.loads:
             self.of_load(load).check()
-
-    def asdict(self) -> dict[str, Any]:
-        """Return names and values in JSON form, without those that nothing uses."""
-        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
-
-    def of_load(self, load: str) -> DatapathParameters:
-        """Return the parameters of `datapaths` for one load. Raises BadInput if it is not a load."""
-        return usual.of_load(self, load)
 
 
 def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan:
@@ -78,12 +71,7 @@ def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan
     """
     parameters = profiled_runs.without(parameters, blind)
     loads = [Load(parameters.of_load(load), load) for load in parameters.loads]
-    points = [
-        MeasurementPoint(
-            f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number)
-        )
-        for pairs, number in datapaths.rounds(parameters, seed)
-    ]
+    points = datapaths.points(parameters, seed, lambda _number: loads)
     observed = [
         dataclasses.replace(one, parameters=loads[0].parameters) for one in profiled_runs.points(parameters)
     ]

@@ -1,4 +1,4 @@
-"""What an experiment is, the context of its run, and the events that it yields while it runs."""
+"""What an experiment is, the context of its run with the other one of two hosts, and the events that it yields."""
 
 from __future__ import annotations
 
@@ -7,11 +7,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.common import run_folder
-from labkit.measure.experiments.server_link import Peer
+from labkit.common import errors, run_folder
+from labkit.common.errors import Failed
 from labkit.measure.parameters import Parameters
 
 Event = dict[str, Any]
+Answer = dict[str, Any]
+
+
+class Peer:
+    """The servers' host; `channel` carries a request to it and returns its answer."""
+
+    def __init__(self, channel: Callable[[dict[str, Any]], Answer]) -> None:
+        self._channel = channel
+        self._gone = False
+        self.views: dict[str, Any] = {}  # the BuiltArm of each topology that was built once
+        hello = self.ask("hello")
+        self.machine: dict[str, Any] = hello["machine"]  # the columns of rows
+        self.environment: dict[str, Any] = hello["environment"]
+
+    def ask(self, do: str, **more: Any) -> Answer:
+        """Send a request and return the answer. Raises the remote error, with the host's name."""
+        answer: Answer = {"gone": True} if self._gone else self._channel({"do": do, **more})
+        if answer.get("gone"):
+            self._gone = True
+            raise Failed("the connection to the servers' host has ended")
+        if "kind" in answer:
+            raise errors.error_by_name(answer["kind"], f"on the servers' host: {answer['text']}")
+        return answer
 
 
 @dataclass(frozen=True)
@@ -49,14 +72,21 @@ class Experiment:
     planned_s: Callable[[Any], float]
 
 
+@dataclass
+class Progress:
+    """How far a run has come: planned seconds in total, and of what is done."""
+
+    total_s: float
+    done_s: float = 0.0
+
+    def event(self, what: str) -> Event:
+        """Make the event that says what is measured now."""
+        return {"event": "progress", "what": what, "done_s": self.done_s, "total_s": self.total_s}
+
+
 def rows(point: str, content: list[dict[str, Any]]) -> Event:
     """Make the event with the rows of a finished point."""
     return {"event": "rows", "point": point, "rows": content}
-
-
-def progress(what: str, done_s: float, total_s: float) -> Event:
-    """Make the event that says what is measured now; `done_s` and `total_s` are planned seconds."""
-    return {"event": "progress", "what": what, "done_s": done_s, "total_s": total_s}
 
 
 def stopped(pairs: int, why: str) -> Event:

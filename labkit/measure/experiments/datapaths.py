@@ -12,7 +12,7 @@ iperf3 (or ping) run.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from labkit.common.units import many
 from labkit.measure.experiments import measuring_loop, profiled_runs
@@ -21,11 +21,19 @@ from labkit.measure.experiments.datapaths_parameters import HELP, DatapathParame
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 
 
-def rounds(parameters: DatapathParameters, seed: int) -> Iterator[tuple[int, int]]:
-    """Yield (pairs, round) of every point in measuring order: round by round, the numbers of pairs shuffled in each."""
+def points(
+    parameters: DatapathParameters, seed: int, loads: Callable[[int], Sequence[Load]]
+) -> list[MeasurementPoint]:
+    """Return every point in measuring order: round by round, the numbers of pairs shuffled in each.
+
+    `loads` returns the loads of a round by its number.
+    """
+    result = []
     for number in range(parameters.rounds):
         for pairs in random.Random(f"{seed} {number}").sample(parameters.pairs, len(parameters.pairs)):
-            yield pairs, number
+            words = f"{many(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
+            result.append(MeasurementPoint(f"{pairs}-r{number}", pairs, number, loads(number), words))
+    return result
 
 
 def ends_whole(parameters: DatapathParameters, number: int) -> bool:
@@ -33,25 +41,21 @@ def ends_whole(parameters: DatapathParameters, number: int) -> bool:
     return number < (parameters.rounds if parameters.whole_runs is None else parameters.whole_runs)
 
 
-def words(parameters: DatapathParameters, pairs: int, number: int) -> str:
-    """Describe a round in words for the progress display."""
-    return f"{many(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
-
-
 def plan(parameters: DatapathParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
-    points = [
-        MeasurementPoint(
-            f"{pairs}-r{number}",
-            pairs,
-            number,
-            [Load(parameters, whole_runs=ends_whole(parameters, number))],
-            words(parameters, pairs, number),
-        )
-        for pairs, number in rounds(parameters, seed)
-    ]
+
+    def loads(number: int) -> list[Load]:
+        return [Load(parameters, whole_runs=ends_whole(parameters, number))]
+
     finished = f"all {many(parameters.rounds, 'round')} were measured"
-    return Plan(parameters, points, profiled_runs.points(parameters), [parameters], finished, early_stop=True)
+    return Plan(
+        parameters,
+        points(parameters, seed, loads),
+        profiled_runs.points(parameters),
+        [parameters],
+        finished,
+        early_stop=True,
+    )
 
 
 def planned_s(parameters: DatapathParameters) -> float:

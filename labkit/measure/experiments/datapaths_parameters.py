@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import msgspec
@@ -14,7 +14,7 @@ from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.changes import Change
 from labkit.measure.observers import registry as observing
-from labkit.measure.parameters import Parameters, one_of, within
+from labkit.measure.parameters import Parameters, each_once, one_of, within
 from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Generator
@@ -68,6 +68,20 @@ HELP = {
 
 PLACEMENTS = ("balanced", "scheduler")
 NODES = ("one", "two")
+# What only the flows of a comparison use, on one host or two. Experiments with trials do not use it.
+OF_FLOWS = (
+    "protocol", "length_bytes", "rate_bps", "streams", "omit_s", "slices", "whole_runs", "half_width", "placement",
+    "observe", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
+)  # fmt: skip
+
+
+def help_without(unused: Collection[str], why: str) -> dict[str, str]:
+    """Return HELP for an experiment that does not use some parameters: they come last, each with the sentence `why`."""
+    return {
+        **{name: words for name, words in HELP.items() if name not in unused},
+        **dict.fromkeys(unused, why),
+    }
+
 
 if TYPE_CHECKING:
     ObservedParameters = Parameters
@@ -168,11 +182,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             ("endpoint", self.endpoint),
             ("pairs", self.pairs),
         ):
-            if not values or len(set(values)) < len(values):
-                raise BadInput(
-                    f"{name} needs at least one value, each once:"
-                    " labkit itself adds the second measurement of the baseline"
-                )
+            each_once(name, values, "labkit itself adds the second measurement of the baseline")
         one_of("protocol", self.protocol, registry.PROTOCOLS)
         one_of("family", self.family, (4, 6))
         for pairs in self.pairs:
@@ -241,6 +251,12 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             return self
         given = {name: getattr(self, name) for name in DatapathParameters.__struct_fields__}
         return DatapathParameters.of({**given, "change": (), **change.parameters})
+
+    def refuse_guests(self, why: str) -> None:
+        """Raise BadInput with the reason if programs would run in guests."""
+        for name in self.endpoint:
+            if name in topologies.IN_GUESTS:
+                raise BadInput(f"endpoint={name}: {why}: use namespace or container")
 
     def _check_guests(self) -> None:
         from labkit.measure.endpoints.guest import spec  # what only guests need
@@ -385,17 +401,16 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         one = (self.nic(side), machine_netns, side, ours, self.link_delay_s)
         return topologies.Spec(pairs, self.mtu_bytes, self.family, *one)
 
+    def of_load(self, load: str) -> DatapathParameters:
+        """Return the parameters of `datapaths` for one of an experiment's loads (`udp:800` or `tcp`).
 
-def of_load(parameters: DatapathParameters, load: str) -> DatapathParameters:
-    """Return the parameters of `datapaths` for one of an experiment's loads (`udp:800` or `tcp`).
-
-    Raises BadInput for an invalid load.
-    """
-    protocol, colon, size = load.partition(":")
-    is_size = size.isascii() and size.isdigit() and len(size) < 7
-    if protocol not in registry.PROTOCOLS or bool(colon) != is_size:
-        raise BadInput(
-            f"loads={load}: a load is {', '.join(registry.PROTOCOLS)}, each with or without :BYTES"
-        )
-    given = {name: getattr(parameters, name) for name in DatapathParameters.__struct_fields__}
-    return DatapathParameters(**given | {"protocol": protocol, "length_bytes": int(size) if colon else None})
+        Raises BadInput for an invalid load.
+        """
+        protocol, colon, size = load.partition(":")
+        is_size = size.isascii() and size.isdigit() and len(size) < 7
+        if protocol not in registry.PROTOCOLS or bool(colon) != is_size:
+            raise BadInput(
+                f"loads={load}: a load is {', '.join(registry.PROTOCOLS)}, each with or without :BYTES"
+            )
+        length = int(size) if colon else None
+        return DatapathParameters.like(self, protocol=protocol, length_bytes=length)

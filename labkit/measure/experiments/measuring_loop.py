@@ -18,7 +18,7 @@ from labkit.measure.experiments import context, profiled_runs, slices, survey
 from labkit.measure.experiments import early_stop as stopping
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments import whole_runs as whole
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Progress, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.experiments.rows import Arm, Measured
@@ -127,25 +127,25 @@ def run(plan: Plan, run_context: RunContext) -> Iterator[Event]:
     done -= survey.lacking(run_context, usable)
     left = [point for point in plan.points if point.name not in done]
     observed = [one for one in plan.profiles if one.name not in done]
-    spent_s = survey.survey_s(parameters)
-    total_s = spent_s + _left_s(left, observed, usable)
+    begun_s = survey.survey_s(parameters)
+    progress = Progress(begun_s + _left_s(left, observed, usable), begun_s)
     kept = [row for row in run_folder.read_rows(run_context.folder) if "arm" in row and row["point"] in done]
     history = stopping.History(parameters, kept if plan.early_stop else [])
     enough: dict[int, str] = {}
     for point in left:
+        end_s = progress.done_s + point_s(point, usable)
         if plan.early_stop and (why := history.enough(point.pairs)):
             enough[point.pairs] = why
         if point.pairs not in enough:
             result: list[run_folder.Row] = []
-            within_s = spent_s
             for stage, stage_s in _measure(plan, run_context, point, usable, result):
-                yield context.progress(f"{point.what}: {stage}", within_s, total_s)
-                within_s += stage_s
+                yield progress.event(f"{point.what}: {stage}")
+                progress.done_s += stage_s
             if plan.early_stop:
                 history.add(result)
             yield context.rows(point.name, result)
-        spent_s += point_s(point, usable)
-    yield from profiled_runs.measure(run_context, observed, usable, (spent_s, total_s))
+        progress.done_s = end_s
+    yield from profiled_runs.measure(run_context, observed, usable, progress)
     for pairs in parameters.pairs:
         yield context.stopped(pairs, enough.get(pairs) or plan.finished)
 

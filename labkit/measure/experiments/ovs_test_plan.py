@@ -15,7 +15,7 @@ from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search import parameters as search
 from labkit.measure.experiments.throughput_search.parameters import Throughput
-from labkit.measure.parameters import left_out, one_of, within
+from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions, options
 from labkit.measure.topologies.open_vswitch.words import CASES, KINDS, LEAST_RULES, MOST_RULES, PLAN_TUNNELS
 from labkit.measure.traffic import packet_sender
@@ -43,6 +43,7 @@ HELP = {
 class OvsTestPlan(Throughput, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `throughput`, and the plan's; HELP says what each is."""
 
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = (*Throughput.NOT_RECORDED, *UNUSED)
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
         "topology": NAMES,
         "case": CASES,
@@ -63,16 +64,14 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        left_out(self, UNUSED, HELP)
+        check_unused(self, UNUSED, HELP)
         for name in self.topology:
             one_of("topology", name, tuple(NAMES))
         for field, known in (("case", CASES), ("rules", KINDS), ("tunnel", PLAN_TUNNELS)):
             for value in getattr(self, field):
                 one_of(field, value, known)
         for field in ("topology", "case", "rules", "rules_count", "tunnel"):
-            values = getattr(self, field)
-            if not values or len(set(values)) < len(values):
-                raise BadInput(f"{field} needs at least one value, each once")
+            each_once(field, getattr(self, field))
         for count in self.rules_count:
             within("rules_count", count, LEAST_RULES, MOST_RULES)
             for vms in self.pairs:
@@ -86,10 +85,6 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
         if not self.arms:
             raise BadInput("case=vm_to_vm has no network behind a tunnel: add tunnel=off")
         self.of_arms().check()
-
-    def asdict(self) -> dict[str, Any]:
-        """Return names and values in JSON form, without those that nothing uses."""
-        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -106,8 +101,7 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
 
     def of_arms(self) -> SearchOfArms:
         """Return the parameters of `throughput` with the switches as topologies."""
-        given = {name: getattr(self, name) for name in Throughput.__struct_fields__}
-        return SearchOfArms(**given | {"topology": self.arms})
+        return SearchOfArms.like(self, topology=self.arms)
 
 
 class SearchOfArms(Throughput, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.common.units import many
@@ -20,7 +20,7 @@ from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.experiments.profiled_runs import Profile
-from labkit.measure.parameters import left_out, within
+from labkit.measure.parameters import check_unused, within
 from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
@@ -43,6 +43,8 @@ HELP = {
 class PacketSize(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the sizes; HELP says what each is."""
 
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
+
     protocol: str = "udp"
     size_bytes: tuple[int, ...] = SIZES
     observe_bytes: tuple[int, ...] = ()
@@ -58,7 +60,7 @@ class PacketSize(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput(
                 f"length_bytes={self.length_bytes}: use size_bytes instead, which takes several values"
             )
-        left_out(self, (*UNUSED, "nodes"), HELP)
+        check_unused(self, (*UNUSED, "nodes"), HELP)
         if not self.size_bytes:
             raise BadInput("size_bytes needs at least one value")
         for name, sizes in (("size_bytes", self.size_bytes), ("observe_bytes", self.observe_bytes)):
@@ -70,14 +72,9 @@ class PacketSize(DatapathParameters, frozen=True, kw_only=True):
                 )
         super().check()
 
-    def asdict(self) -> dict[str, Any]:
-        """Return names and values in JSON form, without those that nothing uses."""
-        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
-
     def of_size(self, size_bytes: int) -> DatapathParameters:
         """Return the parameters of `datapaths` for one size."""
-        given = {name: getattr(self, name) for name in DatapathParameters.__struct_fields__}
-        return DatapathParameters(**given | {"length_bytes": size_bytes})
+        return DatapathParameters.like(self, length_bytes=size_bytes)
 
 
 def plan(parameters: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:

@@ -21,7 +21,7 @@ from labkit.common.units import many
 from labkit.measure.experiments import context, survey, whole_runs
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.built_arm import LocalArm
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Progress, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.observers.registry import DISTURBING, TABLE
@@ -108,19 +108,15 @@ def planned_s(parameters: DatapathParameters, usable: list[Arm]) -> float:
 
 
 def measure(
-    run_context: RunContext, left: Sequence[Profile], usable: list[Arm], spent_of: tuple[float, float]
+    run_context: RunContext, left: Sequence[Profile], usable: list[Arm], progress: Progress
 ) -> Iterator[Event]:
-    """Measure these profiles; yield their rows and progress.
-
-    `spent_of` has the planned seconds spent until now and in total.
-    """
-    spent, total = spent_of
+    """Measure these profiles; yield their rows and progress."""
     for point in left:
         parameters, result = point.parameters, list[Measured]()
         each_s = planned_s(parameters, usable) / (len(usable) * (1 + len(parameters.observe)))
         for stage in _measure(run_context, point, usable, result):
-            yield context.progress(f"{point.what}: {stage}", spent, total)
-            spent += each_s
+            yield progress.event(f"{point.what}: {stage}")
+            progress.done_s += each_s
         named = {"point": point.name, "round": point.round}
         _report_overhead(parameters, result)
         rows = [
@@ -188,8 +184,7 @@ def _observed(
             report = watch.report()
     except LabkitError as error:
         # An observer that has nothing to observe at this arm has not failed: other arms of the run have it.
-        status = "unsupported" if isinstance(error, Unsupported) else "failed"
-        return live.arm, {"status": status, "reason": f"{observer}: {error}", **own}
+        return live.arm, {**row_columns.not_measured(error), "reason": f"{observer}: {error}", **own}
     doubts = "; ".join(filter(None, [metrics.get("doubts"), *report.doubts]))
     seen = {
         "observed": report.observed,

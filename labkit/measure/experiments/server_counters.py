@@ -103,8 +103,11 @@ def guests_cpu(ends: Sequence[Endpoint]) -> Callable[[float], dict[str, Any]]:
     Returns a function. Call it with the length of the measured window in seconds; it returns columns of the row. Each
     guest answers at its own moment, so its CPU time between two answers is scaled to the window.
     """
-    boxes = {end.box.name: end for end in ends if end.box is not None and end.box.kernel is not None}
-    files = [end.open("/proc/stat") for end in boxes.values()]  # once per guest, which several ends may share
+    # Once per guest, which several ends may share.
+    guests = {
+        end.runtime.name: end for end in ends if end.runtime is not None and end.runtime.kernel is not None
+    }
+    files = [end.open("/proc/stat") for end in guests.values()]
     if not files:
         return lambda _window_s: {}
     before = [_moment(file) for file in files]

@@ -76,7 +76,7 @@ class Sender:
             {
                 "method": "slice",
                 "slice": number,
-                "placement": None if placement is None else "{},{}".format(*placement[0]),
+                "placement": None if placement is None else ",".join(map(str, placement[0])),
                 "window_s": window,
                 "throughput_bps": passed.received_bytes * 8 / window,
                 "throughput_pps": passed.received_count / window,
@@ -154,7 +154,7 @@ def placements(
         parameters.placement == "scheduler"
         or len(cpus) == 1
         or any(one.affinity or one.streams > 1 for one in own)
-        or any(end.box is not None for end in ends)
+        or any(end.runtime is not None for end in ends)
     ):
         while True:
             yield None

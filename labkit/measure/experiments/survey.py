@@ -27,9 +27,8 @@ SMALL_BYTES = 128  # the size of a ping that has to pass even if a change makes 
 LARGE_S = 2  # after small pings have passed, how long one that fills the MTU may take
 REFUSED = "refused"  # ends the name of the points (one for each number of pairs) whose rows say why an arm is missing
 TRIAL_S = 0.1  # about how long the trial of an arm with one pair takes
-BOOT_S = (
-    6.0  # about how long an arm's guests boot, all at once, when emulated; with KVM progress soon corrects it
-)
+# About how long an arm's guests boot, all at once, when emulated; with KVM progress soon corrects it.
+BOOT_S = 6.0
 
 
 def planned(parameters: DatapathParameters) -> list[Arm]:
@@ -107,15 +106,11 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
         ) as topology:
             if isolated := topologies.kind_of(own.described(name)).isolated:
                 if ping.silent(topology.pairs[0]):
-                    return (
-                        "isolated",
-                        f"{isolated}; no ping was answered, as expected",
-                    )
-                return (
-                    "failed",
-                    f"{isolated}, but here a ping was answered, so this kernel behaves differently"
-                    " than labkit expects",
+                    return "isolated", f"{isolated}; no ping was answered, as expected"
+                differs = (
+                    "but here a ping was answered, so this kernel behaves differently than labkit expects"
                 )
+                return "failed", f"{isolated}, {differs}"
             if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
                 return "failed", words
             _check_congestion(own, topology)
@@ -133,7 +128,7 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
 def _check_congestion(parameters: DatapathParameters, topology: topologies.Topology) -> None:
     """Raise Unsupported if the kernel has no such TCP congestion control and cannot load it."""
     client = topology.pairs[0].client
-    if parameters.congestion is None or parameters.protocol != "tcp" or client.box is not None:
+    if parameters.congestion is None or parameters.protocol != "tcp" or client.runtime is not None:
         return
     with netlink.inside(client.namespace.fd), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
         try:

@@ -16,8 +16,8 @@ from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
-from labkit.measure.parameters import left_out, one_of, within
+from labkit.measure.experiments.measuring_loop import Load, Plan
+from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
 from labkit.measure.topologies.open_vswitch.words import HELP as SWITCH
 from labkit.measure.topologies.open_vswitch.words import MOST_MIRRORS, OUTPUTS, READERS
@@ -52,6 +52,7 @@ HELP = {
 class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, the mirrors, and the loads; HELP says what each is."""
 
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
         "topology": NAMES,
         "readers": READERS,
@@ -74,13 +75,11 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        left_out(self, (*UNUSED, "nodes"), HELP)
+        check_unused(self, (*UNUSED, "nodes"), HELP)
         for name in self.topology:
             one_of("topology", name, tuple(NAMES))
         for field in ("topology", "mirrors", "loads"):
-            values = getattr(self, field)
-            if not values or len(set(values)) < len(values):
-                raise BadInput(f"{field} needs at least one value, each once")
+            each_once(field, getattr(self, field))
         for count in self.mirrors:
             within("mirrors", count, 0, MOST_MIRRORS, "what Open vSwitch takes")
         for reader in self.readers:
@@ -89,10 +88,6 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
         self.of_arms().check()
         for load in self.loads:
             self.of_load(load).check()
-
-    def asdict(self) -> dict[str, Any]:
-        """Return names and values in JSON form, without those that nothing uses."""
-        return {name: value for name, value in super().asdict().items() if name not in UNUSED}
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -112,8 +107,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
 
     def of_arms(self, **changed: Any) -> DatapathParameters:
         """Return the parameters of `datapaths` with the switches as topologies."""
-        given = {name: getattr(self, name) for name in DatapathParameters.__struct_fields__}
-        return DatapathParameters(**given | {"topology": self.arms} | changed)
+        return DatapathParameters.like(self, topology=self.arms, **changed)
 
     def of_load(self, load: str) -> DatapathParameters:
         """Return the parameters of `datapaths` for one load. Raises BadInput for an invalid load."""
@@ -132,12 +126,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
 def plan(parameters: VirtualTap, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
     loads = [Load(parameters.of_load(load), load, whole_runs="@" in load) for load in parameters.loads]
-    points = [
-        MeasurementPoint(
-            f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number)
-        )
-        for pairs, number in datapaths.rounds(parameters, seed)
-    ]
+    points = datapaths.points(parameters, seed, lambda _number: loads)
     observed = [
         dataclasses.replace(one, parameters=loads[0].parameters) for one in profiled_runs.points(parameters)
     ]

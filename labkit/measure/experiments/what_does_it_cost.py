@@ -15,8 +15,8 @@ from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
-from labkit.measure.parameters import left_out
+from labkit.measure.experiments.measuring_loop import Load, Plan
+from labkit.measure.parameters import check_unused
 
 PRICE_LIST = (
     "conntrack: conntrack on at both",
@@ -62,7 +62,7 @@ class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        left_out(self, UNUSED, HELP)
+        check_unused(self, UNUSED, HELP)
         if len(self.topology) > 1 or len(self.endpoint) > 1:
             raise BadInput(
                 "what_does_it_cost changes one topology with one kind of endpoint: name one of each"
@@ -73,29 +73,22 @@ class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
         for load in self.loads:
             self.of_load(load).check()
 
-    def of_load(self, load: str) -> DatapathParameters:
-        """Return the parameters of `datapaths` for one load. Raises BadInput if it is not a load."""
-        return usual.of_load(self, load)
-
 
 def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
     of_loads = {name: parameters.of_load(name) for name in parameters.loads}
-    points = []
-    for pairs, number in datapaths.rounds(parameters, seed):
+
+    def loads(number: int) -> list[Load]:
         whole_runs = datapaths.ends_whole(parameters, number)
-        loads = [Load(one, name, whole_runs) for name, one in of_loads.items()]
-        points.append(
-            MeasurementPoint(
-                f"{pairs}-r{number}", pairs, number, loads, datapaths.words(parameters, pairs, number)
-            )
-        )
+        return [Load(one, name, whole_runs) for name, one in of_loads.items()]
+
     observed = [
         dataclasses.replace(profile, parameters=one, prefix=name.replace(":", "-"))
         for profile in profiled_runs.points(parameters)
         for name, one in of_loads.items()
     ]
     finished = f"all {parameters.rounds} rounds of {len(of_loads)} loads were measured"
+    points = datapaths.points(parameters, seed, loads)
     return Plan(parameters, points, observed, list(of_loads.values()), finished)
 
 

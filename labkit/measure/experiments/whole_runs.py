@@ -21,12 +21,10 @@ Counting = Callable[[], AbstractContextManager[None]]
 
 START_S = 5.0  # the limit until every flow carries data
 TOGETHER = 0.5  # the share of the duration in which all flows must run at once
-OFFERED = (
-    0.98  # the least share of the requested rate that must be sent; below it the generator was the limit
-)
-AGREE = (
-    0.05  # how much the generator's count and the kernel's may differ; beyond it flows did not run together
-)
+# The least share of the requested rate that must be sent; below it the generator was the limit.
+OFFERED = 0.98
+# How much the generator's count and the kernel's may differ; beyond it flows did not run together.
+AGREE = 0.05
 OVERLOAD = 0.01  # the share of lost datagrams from which the receiver counts as overloaded
 SATURATED = 0.95  # the share of a CPU that each sender uses when the generator is the limit
 

@@ -88,8 +88,8 @@ def conversation(
         from labkit.measure.hosts import vm  # imported here because only lab VMs need it
 
         chosen = vm.conversation(where, request, say, wire)
-    with chosen as talk:
-        yield talk
+    with chosen as opened:
+        yield opened
 
 
 @contextmanager
@@ -123,9 +123,9 @@ def leasing(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str]
     One boot of a lab VM serves all points of a sweep that run on it; their processes write into `folder`. The function
     returns whether it booted a lab VM again because the previous one ended or is suspect.
     """
-    from labkit.measure.hosts import vm_lease
+    from labkit.measure.hosts import vm
 
-    with vm_lease.leasing(folder, say) as lease:
+    with vm.leasing(folder, say) as lease:
         yield lease
 
 

@@ -76,16 +76,16 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
             pass_fds.append(companion.fileno())
             report["companion_fd"] = companion.fileno()
         argv = [*prefix(), *process.python("-m", "labkit.measure.agent.main")]
-        talk = process.Conversation(argv, None, pass_fds)
-        stack.callback(talk.end)
+        opened = process.Conversation(argv, None, pass_fds)
+        stack.callback(opened.end)
         if watcher:
             watcher.release()
         if companion:
             companion.release()
         # While the process starts, collect the versions of programs.
         report |= {"machine": machine.describe(), "details": machine.details()}
-        talk.send(msgspec.json.encode(report | request).decode())
-        yield talk
+        opened.send(msgspec.json.encode(report | request).decode())
+        yield opened
 
 
 @contextmanager

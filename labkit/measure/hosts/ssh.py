@@ -128,7 +128,7 @@ class SshConversation:
         command = f"exec python3 -c {shlex.quote(FIRST)}"
         source = Path(__file__).with_name("ssh_bootstrap.py").read_text()
         argv = ["ssh", "-T", *options, "--", name, command]
-        self._talk = process.Conversation(argv, msgspec.json.encode(source).decode())
+        self._conversation = process.Conversation(argv, msgspec.json.encode(source).decode())
         self._over = threading.Event()
         self._beats = threading.Thread(target=self._beat, daemon=True)
 
@@ -158,7 +158,7 @@ class SshConversation:
 
     def _python(self) -> None:
         """Wait for the remote Python; output of the login shell before it is ignored."""
-        for line in self._talk.lines(START_S):
+        for line in self._conversation.lines(START_S):
             if line.startswith(GREETING):
                 version = tuple(map(int, line.split()[1:3]))
                 if version < (3, 11):
@@ -192,7 +192,7 @@ class SshConversation:
 
     def _receive(self, kind: type[Message]) -> Message:
         """Return the next event. Raises Failed if the remote side failed, ended, or sent an invalid line."""
-        line = next(self._talk.lines(START_S), None)
+        line = next(self._conversation.lines(START_S), None)
         if line is None:
             raise Failed(f"the connection to {self._name} broke at the start: ssh {self._last_words()}")
         try:
@@ -207,24 +207,24 @@ class SshConversation:
             ) from None
 
     def _last_words(self) -> str:
-        return self._talk.words().rstrip(".\r ")
+        return self._conversation.words().rstrip(".\r ")
 
     def _beat(self) -> None:
         """Send an empty line regularly; without it the remote side ends, because the connection may be broken."""
         while not self._over.wait(BEAT_S):
             with contextlib.suppress(ValueError):  # the connection was closed meanwhile
-                self._talk.send("")
+                self._conversation.send("")
 
     def send(self, line: str) -> None:
         """Send a line."""
-        self._talk.send(line)
+        self._conversation.send(line)
 
     def lines(self) -> Iterator[bytes]:
         """Yield the answers until the remote process ends, and write received files.
 
         Raises Failed for a file outside the run folder.
         """
-        for line in self._talk.lines(SILENCE_S):
+        for line in self._conversation.lines(SILENCE_S):
             if not line.strip():
                 continue
             try:
@@ -266,6 +266,6 @@ class SshConversation:
     def end(self) -> None:
         """Close the connection, which ends the remote process."""
         self._over.set()
-        self._talk.end()
+        self._conversation.end()
         if self._beats.is_alive():
             self._beats.join()

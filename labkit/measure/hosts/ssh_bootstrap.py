@@ -40,7 +40,7 @@ def receive() -> Any:
     return json.loads(line)
 
 
-def say(event: dict[str, Any]) -> None:
+def write_event(event: dict[str, Any]) -> None:
     """Write one event as one line and flush it."""
     sys.stdout.buffer.write(json.dumps(event).encode() + b"\n")
     sys.stdout.buffer.flush()
@@ -82,7 +82,7 @@ def prepare() -> str | None:
     """Make labkit importable here and in programs that this process starts; return why that failed, or None."""
     parameters = receive()  # names and digests of the wheels
     (CACHE / "run").mkdir(mode=0o700, parents=True, exist_ok=True)
-    say(
+    write_event(
         {
             "versions": {name: version(name) for name in parameters},
             "there": [name for name, digest in parameters.items() if (CACHE / digest).is_dir()],
@@ -119,7 +119,7 @@ def main() -> None:
     except OSError as error:
         why = f"{error.filename or CACHE} cannot be written: {error.strerror}"
     if why:
-        say({"event": "error", "kind": "Failed", "text": why})
+        write_event({"event": "error", "kind": "Failed", "text": why})
     else:
         runpy.run_module("labkit.measure.agent.ssh_entry", run_name="__main__")
 

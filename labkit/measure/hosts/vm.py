@@ -66,12 +66,46 @@ def conversation(
             # A boot would disturb another measurement. A measuring caller already holds the lock.
             looking = request.get("do") in LOOKING
             with local.measuring_lock(say) if looking else nullcontext():
-                guest, talk = booted(stack, where, Path(folder) if folder else None, say, wire)
+                guest, opened = booted(stack, where, Path(folder) if folder else None, say, wire)
         else:
-            talk = VmConversation(guest, time.monotonic() + vm_channel.SILENCE_S)
-        stack.callback(talk.end)
-        talk.send(msgspec.json.encode(request).decode())
-        yield talk
+            opened = VmConversation(guest, time.monotonic() + vm_channel.SILENCE_S)
+        stack.callback(opened.end)
+        opened.send(msgspec.json.encode(request).decode())
+        yield opened
+
+
+@contextmanager
+def leasing(folder: Path, say: Say) -> Iterator[Callable[[str], bool]]:
+    """Yield a function that prepares the lab VM of a `where` for the processes that are started next.
+
+    They may all write into `folder`. One boot serves all requests for the same `where`. It is booted again if an
+    experiment left it suspect, and not shared if `where` says `fresh`. The function returns whether it booted a
+    replacement.
+    """
+    with ExitStack() as stack:
+        held: list[LabVm] = []
+
+        def lease(where: str) -> bool:
+            replaced = bool(held) and held[0].where == where and held[0].suspect()
+            if held and (held[0].where != where or held[0].suspect()):
+                held.clear()
+                stack.close()
+            os.environ.pop(SHARED_VM, None)
+            if not where.startswith("vm:") or vm_spec.parse(where).fresh:
+                return False
+            if not held:
+                with local.measuring_lock(say):  # a boot would disturb another measurement
+                    guest, opened = booted(stack, where, folder, say, None)
+                opened.end()
+                held.append(guest)
+            report = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
+            os.environ[SHARED_VM] = json.dumps(report)
+            return replaced
+
+        try:
+            yield lease
+        finally:
+            os.environ.pop(SHARED_VM, None)
 
 
 def booted(
@@ -112,9 +146,9 @@ def _attempt(
                 vm_initramfs.FIRST_WORDS,
                 lambda: f"the lab VM did not boot: {guest.ended()}" if guest.gone() else None,
             )
-        talk = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S), say)
+        opened = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S), say)
         stack.push(attempt.pop_all())
-    return guest, talk
+    return guest, opened
 
 
 @contextmanager

@@ -19,12 +19,8 @@ from labkit.common.errors import Failed
 # compares both.
 NEEDS = {"msgspec": ((0, 20), (1,)), "pyroute2": ((0, 9, 4), (0, 10))}
 SUFFIXES = (".py", ".j2", ".css", ".js", ".json")
-OF_THE_INSTALLATION = (
-    "RECORD",
-    "INSTALLER",
-    "REQUESTED",
-    "direct_url.json",
-)  # files of the installation, not of the wheel
+# Files of the installation, not of the wheel.
+OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
 
 @dataclass(frozen=True)
@@ -41,7 +37,7 @@ class Wheel:
 
     @functools.cached_property
     def digest(self) -> str:
-        """16 hexadecimal digits that identify these files."""
+        """Return 16 hexadecimal digits that identify these files."""
         whole = hashlib.sha256()
         for name in sorted(self.files):
             whole.update(f"{name} {hashlib.sha256(self.files[name]).hexdigest()}\n".encode())

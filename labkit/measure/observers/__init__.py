@@ -1,1 +1,1 @@
-"""Observers stand around traffic and tell what the kernel counted meanwhile."""
+"""Observers of traffic: each reports what the kernel counted or traced meanwhile."""

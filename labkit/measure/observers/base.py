@@ -78,7 +78,7 @@ class ObserverParameters(msgspec.Struct, frozen=True, kw_only=True):
     HELP: ClassVar[Mapping[str, str]] = {}
 
     def check(self) -> None:
-        """Raise BadInput, with one sentence, for values that cannot be, whether the observer is asked for or not."""
+        """Raise BadInput, with one sentence, for invalid values, whether the observer is used or not."""
 
 
 Own = TypeVar("Own", bound=ObserverParameters)
@@ -93,7 +93,7 @@ def own_parameters(parameters: ObservedLoad, kind: type[Own]) -> Own:
 class Observer:
     """One observer: its own parameters, the hooks that reject impossible requests, and the function that arms it.
 
-    `check_parameters` sees the parameters of an experiment that asks for the observer, on any machine. `check` sees
+    `check_parameters` sees the parameters of an experiment that uses the observer, on any machine. `check` sees
     them on the machine that measures, `check_topology` also one built arm; `check_built` runs after every arm was built
     once (so the kernel's modules are loaded). `armed` gets the parameters, the built topology and the beginning of the
     path for an artefact. An observer that `traces` changes the code of this kernel and needs a guard. One that

@@ -139,9 +139,9 @@ def datapaths(text: str) -> tuple[dict[str, dict[str, int]], dict[str, int], dic
             port = result[1]
             ports[port] = {}
         elif result := re.match(r"\s+(RX|TX) packets:(.*)", line):
-            way = result[1].lower()
+            direction = result[1].lower()
             for name, count in re.findall(r"(\w+):(\d+)", f"packets:{result[2]}"):
-                ports[port][f"{way}_{name}"] = int(count)
+                ports[port][f"{direction}_{name}"] = int(count)
         elif not port and (result := re.match(r"\s+lookups: (.*)", line)):
             own |= {name: int(count) for name, count in re.findall(r"(\w+):(\d+)", result[1])}
         elif not port and (result := re.match(r"\s+flows: (\d+)", line)):
@@ -152,7 +152,7 @@ def datapaths(text: str) -> tuple[dict[str, dict[str, int]], dict[str, int], dic
 
 
 def masks(text: str) -> set[str]:
-    """The different masks of `dpctl/dump-flows`: what is matched of each field, without the values.
+    """Return the different masks of `dpctl/dump-flows`: what is matched of each field, without the values.
 
     The kernel's datapath counts its masks, the userspace datapath does not.
     """

@@ -138,18 +138,16 @@ def endpoint_addresses(spec: Spec, spaces: list[Namespace]) -> Iterator[tuple[Na
         yield space, end_address(spec, number), number
 
 
-def pairs_of(spec: Spec, spaces: list[Namespace], interface: str = "eth0", index: int = EDGE) -> list[Pair]:
+def pairs_of(spec: Spec, spaces: list[Namespace]) -> list[Pair]:
     """Return the pairs of these namespaces, which are in the order client, server, client, server …"""
-    ends = ends_of(spec, spaces, interface, index)
+    ends = ends_of(spec, spaces)
     return [Pair(client, server) for client, server in zip(ends[::2], ends[1::2], strict=True)]
 
 
-def ends_of(
-    spec: Spec, spaces: list[Namespace], interface: str = "eth0", index: int = EDGE
-) -> list[Endpoint]:
+def ends_of(spec: Spec, spaces: list[Namespace]) -> list[Endpoint]:
     """Return an endpoint for each of these namespaces."""
     return [
-        Endpoint(space.name, space, interface, index, str(at.ip))
+        Endpoint(space.name, space, "eth0", EDGE, str(at.ip))
         for space, at, _ in endpoint_addresses(spec, spaces)
     ]
 

@@ -29,7 +29,12 @@ def with_containers(topology: Topology) -> Iterator[Topology]:
     with containers(list(spaces.values())) as made:
         of = dict(zip(spaces, made, strict=True))
         pairs = [
-            Pair(*(dataclasses.replace(end, box=of[id(end.namespace)]) for end in (pair.client, pair.server)))
+            Pair(
+                *(
+                    dataclasses.replace(end, runtime=of[id(end.namespace)])
+                    for end in (pair.client, pair.server)
+                )
+            )
             for pair in topology.pairs
         ]
         yield dataclasses.replace(topology, pairs=pairs)

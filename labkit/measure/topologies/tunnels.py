@@ -18,10 +18,8 @@ from labkit.measure.topologies.network.encapsulation import LAYER_2, PORTS, arit
 from labkit.system import netlink
 
 UNDER_SIDE = 2  # `part` in the MAC addresses of `under`
-UNDER, WAY = (
-    EDGE + 1,
-    EDGE + 2,
-)  # interface indices of `under`, the veth, and `way`, the outer one of two tunnels
+# Interface indices of `under`, the veth, and `outer`, the outer one of two tunnels.
+UNDER, OUTER = EDGE + 1, EDGE + 2
 LARGEST = 65535  # the largest MTU of a veth, bytes (net/ethernet/eth.c, ETH_MAX_MTU)
 ID = 42  # the network identifier (VNI) of vxlan and geneve
 TTL = 64
@@ -75,15 +73,15 @@ def _pair(name: str, mtu_bytes: int, outside: int, both: tuple[Namespace, Namesp
             netlink.new_address(UNDER, near),
             netlink.new_neighbour(UNDER, str(far.ip), under_mac[1 - side]),
         ]
-        *ways, inner = ARMS[name]
-        for kind in ways:
-            way_bytes = mtu_bytes + length_bytes(headers(inner))
+        *outer_kinds, inner = ARMS[name]
+        for kind in outer_kinds:
+            outer_bytes = mtu_bytes + length_bytes(headers(inner))
             data = _data(kind, near, far, UNDER)
-            messages.append(netlink.new_link(kind, "way", index=WAY, mtu_bytes=way_bytes, data=data))
+            messages.append(netlink.new_link(kind, "outer", index=OUTER, mtu_bytes=outer_bytes, data=data))
             near, far = outer(1, side), outer(1, 1 - side)
-            messages.append(netlink.new_address(WAY, near))
+            messages.append(netlink.new_address(OUTER, near))
         own_mac = mac(number + side) if inner in LAYER_2 else None
-        data = _data(inner, near, far, WAY if ways else UNDER)
+        data = _data(inner, near, far, OUTER if outer_kinds else UNDER)
         messages.append(
             netlink.new_link(inner, "eth0", index=EDGE, mtu_bytes=mtu_bytes, mac=own_mac, data=data)
         )
@@ -102,7 +100,7 @@ def _data(kind: str, near: IPv4Interface, far: IPv4Interface, link: int) -> dict
 
 
 def outer(depth: int, side: int) -> IPv4Interface:
-    """Return the outer address of the client (side 0) or server (side 1): of `under` (depth 0) or `way` (depth 1).
+    """Return the outer address of the client (side 0) or server (side 1): of `under` (depth 0) or `outer` (depth 1).
 
     All pairs use the same addresses, each in its own namespaces. A /31 has two usable addresses (RFC 3021).
     """

@@ -24,10 +24,8 @@ LARGEST_DATAGRAM = 65507  # 65535 - 20 - 8
 OLDEST = (3, 12)  # the first version whose JSON of UDP runs has the sums of both ends
 GRACE_S = 5.0  # how long a run may exceed its planned time before it is killed
 LAST_WORDS_S = 1.0  # how long the other end may take to write its report after one end has ended
-START_S, EMULATED_START_S = (
-    10.0,
-    60.0,
-)  # for a program to start; on an emulated CPU that may be stopped for long
+# For a program to start; on an emulated CPU that may be stopped for long.
+START_S, EMULATED_START_S = 10.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ class Flow:
         self.client = self.pair.client.start(client_argv(load, self.pair.server.address), held=True)
 
     def programs(self) -> list[process.Running]:
-        """The processes of this flow that were started on this host."""
+        """Return the processes of this flow that were started on this host."""
         return [program for program in (self.client, self.server) if program is not None]
 
 

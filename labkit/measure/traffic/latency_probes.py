@@ -183,16 +183,16 @@ def work(pair: Pair, wire: Wire, frame: int, connection: socket.socket) -> None:
     """Run the probing process: one run per request line, until there are no more."""
     prober = Prober(pair, wire, frame)
     prepare_process(None)
-    with connection.makefile("rwb") as talk:
+    with connection.makefile("rwb") as stream:
         for number in itertools.count():
             if number == 0:
-                talk.write(b"{}\n")
+                stream.write(b"{}\n")
             else:
-                line = talk.readline()
+                line = stream.readline()
                 if not line:
                     return
-                talk.write(json.dumps(prober.run(*json.loads(line))).encode() + b"\n")
-            talk.flush()
+                stream.write(json.dumps(prober.run(*json.loads(line))).encode() + b"\n")
+            stream.flush()
 
 
 def latency(result: dict[str, Any]) -> Latency:

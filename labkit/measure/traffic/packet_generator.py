@@ -29,10 +29,8 @@ TABLE, COUNTER = "labkit_load", "arrived"
 ETHERNET_BYTES = 14
 # The start of an ARP reply for IPv4 over Ethernet (RFC 826), which a host accepts unasked without counting a drop
 ARP_REPLY = bytes.fromhex("0806 0001 0800 06 04 0002")
-LEAST_FRAME, LARGEST_FRAME = (
-    64,
-    9018,
-)  # IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS
+# IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS.
+LEAST_FRAME, LARGEST_FRAME = 64, 9018
 LEAST_OF_FAMILY = {4: LEAST_FRAME, 6: ETHERNET_BYTES + 40 + 8 + FCS_BYTES}  # IPv6 has 40 bytes, UDP 8
 FLOWS_COUNT = 1_000_000
 START_S = 30.0  # to build the frames of a million flows
@@ -97,7 +95,7 @@ class PacketTrials:
     def __init__(self, pairs: Sequence[Pair], mix: Mix, stack: ExitStack) -> None:
         self._pairs, self._mix, self._stack = pairs, mix, stack
         for end in (end for pair in pairs for end in (pair.client, pair.server)):
-            if end.box is not None and end.box.kernel is not None:
+            if end.kernel is not None:
                 raise Unsupported(
                     f"the packet generator cannot send in the guest {end.name}: use endpoint=namespace or container"
                 )
@@ -275,16 +273,16 @@ class _Sender:
 
 def _serve(connection: socket.socket, sender: packet_sender.Sender) -> None:
     """Run one trial per request line, until there are no more."""
-    with connection.makefile("rwb") as talk:
-        talk.write(b"{}\n")
-        talk.flush()
-        while line := talk.readline():
+    with connection.makefile("rwb") as stream:
+        stream.write(b"{}\n")
+        stream.flush()
+        while line := stream.readline():
             try:
                 lines = dataclasses.asdict(sender.send(*json.loads(line)))
             except OSError as error:
                 lines = {"error": error.strerror}
-            talk.write(json.dumps(lines).encode() + b"\n")
-            talk.flush()
+            stream.write(json.dumps(lines).encode() + b"\n")
+            stream.flush()
 
 
 def _answer(forked: Forked, timeout_s: float, name: str) -> dict[str, Any]:

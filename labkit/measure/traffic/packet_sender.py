@@ -39,10 +39,8 @@ CAPACITY = {
 LEAST_MESSAGES = 1024  # prepared messages, so that a batch rarely ends early
 BATCH, BATCH_S = 64, 150e-6  # a batch has at most this many frames, and at most what is due within this time
 SLIP_S = 500e-6  # a frame that is later than this moves the schedule instead of causing a burst
-LATE_TIMES, WAKES = (
-    10,
-    9,
-)  # before a frame is due: spin this long, sleep if longer
+# How often this process tries how late it wakes, and what multiple of that moves the schedule.
+WAKES, LATE_TIMES = 9, 10
 SPIN_S, SLEEP_S = 10e-6, 30e-6  # before a frame is due: spin for so long, sleep when it is longer
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20  # linux/if_packet.h
 SO_SNDBUFFORCE = 32
@@ -248,10 +246,7 @@ class Report:
     dropped_count: int
     elapsed_s: float
     slip_s: float
-    longest_late_s: float
-    calls_count: int
     cpu_s: float
-    wait_s: float
     begun_s: float
 
 
@@ -304,18 +299,17 @@ class Sender:
         messages[3::8] = array.array("Q", [2]) * self._count
         self._all = messages
 
-    def send(self, rate_pps: float | None, duration_s: float, count: int | None = None) -> Report:
-        """Send at a rate (None: as fast as possible) for `duration_s`, or `count` frames. Raises OSError."""
+    def send(self, rate_pps: float | None, duration_s: float) -> Report:
+        """Send at a rate (None: as fast as possible) for `duration_s`. Raises OSError."""
         call, fd, base = self._call, self._socket.fileno(), self._all.buffer_info()[0]
-        clock, sleep, total = time.monotonic_ns, time.sleep, 1 << 62 if count is None else count
-        if rate_pps and count is None:
-            total = round(rate_pps * duration_s)
+        clock, sleep = time.monotonic_ns, time.sleep
+        total = round(rate_pps * duration_s) if rate_pps else 1 << 62
         gap_ns = 1e9 / rate_pps if rate_pps else 0.0
         batch = max(1, min(BATCH, round(rate_pps * BATCH_S))) if rate_pps else BATCH
         slip_ns = int(max(SLIP_S, LATE_TIMES * _wakes_late_s()) * 1e9)
         spin_ns, sleep_ns = int(SPIN_S * 1e9), int(SLEEP_S * 1e9)
-        sent = dropped = calls = slipped = longest = 0
-        wait_s, used_s = _waited_s(), time.process_time()
+        sent = dropped = slipped = 0
+        used_s = time.process_time()
         begin = origin = clock()
         end = begin + int(duration_s * 1e9)
         block_start, block_end = self._bounds()
@@ -329,16 +323,14 @@ class Sender:
                     while (now := clock()) < due:
                         pass
                 late = now - due
-                longest = max(longest, late)
                 if late > slip_ns:
                     slipped, origin = slipped + late, origin + late
-            if now >= end and count is None:
+            if now >= end:
                 break
             if self._position >= block_end:
                 block_start, block_end = self._next(block_start, block_end)
             wanted = min(batch, total - sent - dropped, block_end - self._position)
             done = call(fd, base + self._position * 64, wanted, 0)
-            calls += 1
             if done < 0:
                 number = ctypes.get_errno()
                 if number == errno.ENOBUFS:  # dropped at the first hop: offered but lost
@@ -350,15 +342,12 @@ class Sender:
             sent, self._position = sent + done, self._position + done
         elapsed_s = (clock() - begin) / 1e9
         return Report(
-            sent,
-            dropped,
-            elapsed_s,
-            slipped / 1e9,
-            longest / 1e9,
-            calls,
-            time.process_time() - used_s,
-            _waited_s() - wait_s,
-            begin / 1e9,
+            sent_count=sent,
+            dropped_count=dropped,
+            elapsed_s=elapsed_s,
+            slip_s=slipped / 1e9,
+            cpu_s=time.process_time() - used_s,
+            begun_s=begin / 1e9,
         )
 
     def _bounds(self) -> tuple[int, int]:
@@ -391,15 +380,6 @@ def _wakes_late_s() -> float:
         time.sleep(SLEEP_S)
         late.append(time.monotonic() - begun - SLEEP_S)
     return sorted(late)[WAKES // 2]
-
-
-def _waited_s() -> float:
-    """Return how long this thread has waited for a CPU (schedstat; Documentation/scheduler/sched-stats.rst)."""
-    try:
-        with open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
 
 
 def prepare_process(cpu: int | None) -> bool:

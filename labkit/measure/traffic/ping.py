@@ -35,11 +35,10 @@ def reachable(
     Returns None if every pair answers, else one sentence about the first pair that does not.
     """
     size = mtu_bytes - (28 if family == 4 else 48)
-    own = [pair for pair in pairs if pair.client.box is None]
-    boxed = [pair for pair in pairs if pair.client.box is not None]
-    lost = (echo.unanswered(own, size + 8, patience_s) if own else None) or _unanswered_by_program(
-        boxed, size, patience_s
-    )
+    in_namespaces = [pair for pair in pairs if pair.client.runtime is None]
+    in_runtimes = [pair for pair in pairs if pair.client.runtime is not None]
+    lost = echo.unanswered(in_namespaces, size + 8, patience_s) if in_namespaces else None
+    lost = lost or _unanswered_by_program(in_runtimes, size, patience_s)
     if lost is None:
         return None
     pair, words = lost

@@ -205,14 +205,12 @@ def long_probe(client: Namespace, address: str, interval_s: float) -> Iterator[L
         yield LongProbe(programs[0])
 
 
-def echo(
-    parameters: Sequence[tuple[Namespace, str]], count: int, interval_s: float = 0.05, payload_bytes: int = 56
-) -> list[Answers]:
+def echo(parameters: Sequence[tuple[Namespace, str]], count: int, interval_s: float = 0.05) -> list[Answers]:
     """Send `count` echo requests from each namespace to its address, all at once.
 
     Raises Failed with ping's message if one could not send.
     """
-    options = [f"-c{count}", f"-i{interval_s}", f"-s{payload_bytes}", f"-W{PATIENCE_S}"]
+    options = [f"-c{count}", f"-i{interval_s}", f"-W{PATIENCE_S}"]
     programs = [process.Running([*client.prefix, "ping", "-n", *options, to]) for client, to in parameters]
     with process.all_ended(programs):
         late = process.wait(programs, time.monotonic() + count * interval_s * 2 + PATIENCE_S + START_S)

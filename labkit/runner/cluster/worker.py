@@ -42,12 +42,12 @@ def measured(request: bytes, point: str, topic: str) -> dict[str, Any]:
 
 def _answer(request: bytes, top: Path, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Run the point's process and return its final answer; relay its progress, at most every OFTEN_S."""
-    talk = process.Conversation(
+    conversation = process.Conversation(
         process.python("-m", "labkit.runner.cluster.point_process", str(top)), request.decode()
     )
-    with _ended(talk):
+    with _ended(conversation):
         reported_s = 0.0
-        for line in talk.lines():
+        for line in conversation.lines():
             event: dict[str, Any] = msgspec.json.decode(line)
             if event["event"] == "done":
                 return {"kind": "done", "text": ""}
@@ -56,11 +56,11 @@ def _answer(request: bytes, top: Path, report: Callable[[dict[str, Any]], None])
             if time.monotonic() - reported_s > OFTEN_S:
                 reported_s = time.monotonic()
                 report(event)
-        return {"kind": "Failed", "text": f"the point's process {talk.words()}"}
+        return {"kind": "Failed", "text": f"the point's process {conversation.words()}"}
 
 
 @contextmanager
-def _ended(talk: process.Conversation) -> Iterator[None]:
+def _ended(conversation: process.Conversation) -> Iterator[None]:
     """End the process with the block, or earlier if the caller cancels the point or is gone."""
     worker = get_worker()
     task, over = worker.get_current_task(), threading.Event()
@@ -69,7 +69,7 @@ def _ended(talk: process.Conversation) -> Iterator[None]:
         while not over.wait(OFTEN_S):
             state = worker.state.tasks.get(task)
             if state is None or state.state == "cancelled":
-                talk.send("end")
+                conversation.send("end")
                 return
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -79,4 +79,4 @@ def _ended(talk: process.Conversation) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        talk.end()
+        conversation.end()

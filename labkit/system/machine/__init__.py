@@ -4,7 +4,17 @@ All of it is read as the calling process sees it: sysctls, for one, are those of
 """
 
 from labkit.system.machine.background import Background
-from labkit.system.machine.cpu_time import CpuTimes, busy_share, cpu_times, cpu_times_of, load1, stolen
+from labkit.system.machine.cpu_time import (
+    CpuTimes,
+    busy_share,
+    cpu_s,
+    cpu_times,
+    cpu_times_of,
+    descendants,
+    load1,
+    stolen,
+    thread_times,
+)
 from labkit.system.machine.host_load import HostLoad, with_host_load
 from labkit.system.machine.interfaces import offloads, qdisc
 from labkit.system.machine.privilege import is_root
@@ -30,8 +40,10 @@ __all__ = [
     "asking_versions",
     "bpf_settings",
     "busy_share",
+    "cpu_s",
     "cpu_times",
     "cpu_times_of",
+    "descendants",
     "describe",
     "details",
     "digest",
@@ -47,6 +59,7 @@ __all__ = [
     "settings_of_namespace",
     "stolen",
     "sysctls",
+    "thread_times",
     "versions",
     "with_host_load",
 ]

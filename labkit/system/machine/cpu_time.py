@@ -1,10 +1,12 @@
-"""CPU time of the whole machine, from the kernel's own accounting (/proc/stat)."""
+"""CPU time of the whole machine (/proc/stat) and of processes (schedstat), from the kernel's own accounting."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from labkit.common import errors, units
 
@@ -69,6 +71,45 @@ def busy_share(window_s: float) -> float:
     passed = cpu_times() - before
     total_s = passed.busy_s + passed.idle_s
     return passed.busy_s / total_s if total_s > 0 else 0.0
+
+
+def thread_times(pids: Iterable[int]) -> dict[str, tuple[int, int]]:
+    """Return the nanoseconds on a CPU and waiting for one of each thread of these processes, by an own key.
+
+    Source: Documentation/scheduler/sched-stats.rst. Threads that have ended are left out.
+    """
+    result = {}
+    for pid in pids:
+        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            try:
+                ran, waited, _ = path.read_text().split()
+            except (OSError, ValueError):
+                continue
+            result[str(path)] = int(ran), int(waited)
+    return result
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    """Return the CPU time of all living threads of these processes in seconds."""
+    return sum(ran for ran, _waited in thread_times(pids).values()) / 1e9
+
+
+def descendants(pid: int) -> frozenset[int]:
+    """Return the descendants of a process."""
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                parent = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    result, left = set(), [pid]
+    while left:
+        for child in children.get(left.pop(), []):
+            result.add(child)
+            left.append(child)
+    return frozenset(result)
 
 
 def load1() -> float:

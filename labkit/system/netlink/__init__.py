@@ -6,7 +6,6 @@ against 0.01 and 0.03 ms here (0.9.7; medians of 100).
 """
 
 from labkit.system.netlink.dumps import (
-    DumpedNextHop,
     Link,
     Route,
     addresses,
@@ -33,16 +32,16 @@ from labkit.system.netlink.messages import (
     set_link,
     set_master,
     shut_link,
+    tunnel_data,
 )
 from labkit.system.netlink.netns import index_of, inside, new_namespaces
 from labkit.system.netlink.nft_counters import NftCounter
 from labkit.system.netlink.packet_sockets import PacketSockets
 from labkit.system.netlink.sockets import LinkCounters, LinkError, Netlink
 from labkit.system.netlink.taps import Tap, check_taps, new_tap
-from labkit.system.netlink.tunnels import tunnel_data
 
 __all__ = [
-    "FIRST_INDEX", "DumpedNextHop", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "NftCounter",
+    "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "NftCounter",
     "PacketSockets", "Route", "Tap", "addresses",
     "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
     "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "new_tap",

@@ -1,4 +1,4 @@
-"""Asks on a link whether somebody has an IPv4 address, before it is given to an interface: an ARP probe (RFC 5227)."""
+"""Find out whether an IPv4 address is in use on a link, before an interface gets it: an ARP probe (RFC 5227)."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 25
 
 # labkit's indexes start high, because tunnel modules add fall-back devices (tunl0, sit0) at 2, 3 … in every namespace.
 FIRST_INDEX = 100
+GRE_KEY = 0x2000  # linux/if_tunnel.h, in network order
 
 
 # Each round of an experiment sends the same requests again, and encoding one takes 5 ms on an emulated CPU.
@@ -228,13 +229,13 @@ def new_route(
     message["scope"] = RT_SCOPE_UNIVERSE if behind or family == 6 else RT_SCOPE_LINK
     if metric is not None:
         message["attrs"].append(("RTA_PRIORITY", metric))
-    ways = [(index, [("RTA_GATEWAY", gateway)] if gateway else []) for index, gateway in hops]
-    if len(ways) == 1:
-        [(index, gateway)] = ways
+    nexthops = [(index, [("RTA_GATEWAY", gateway)] if gateway else []) for index, gateway in hops]
+    if len(nexthops) == 1:
+        [(index, gateway)] = nexthops
         message["attrs"] += [*gateway, ("RTA_OIF", index)]
     else:
         # struct rtnexthop counts a hop's weight from 0
-        several = [{"oif": index, "hops": 0, "flags": 0, "attrs": gateway} for index, gateway in ways]
+        several = [{"oif": index, "hops": 0, "flags": 0, "attrs": gateway} for index, gateway in nexthops]
         message["attrs"].append(("RTA_MULTIPATH", several))
     by = ", ".join(gateway or f"interface {index}" for index, gateway in hops)
     return _encode(message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, f"add route to {to} via {by}")
@@ -276,3 +277,45 @@ def new_ingress(index: int, kind: str) -> Message:
     )
     message["attrs"] = [("TCA_KIND", kind)]
     return _encode(message, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, f"add qdisc {kind}")
+
+
+def tunnel_data(
+    kind: str,
+    *,
+    local: str | None = None,
+    remote: str | None = None,
+    number: int | None = None,
+    port: int | None = None,
+    link: int | None = None,
+    learning: bool = True,
+    ttl: int | None = None,
+) -> dict[str, Any]:
+    """Return the attributes (IFLA_INFO_DATA) of a vxlan, geneve, gre, gretap or ipip interface.
+
+    `number` is the VNI, or the GRE key. `link` is the index of the interface that it is bound to. The `remote` of a
+    vxlan may be a multicast group. `ttl` None: the namespace's default for vxlan and geneve, the inner packet's for
+    the others. Only vxlan and geneve accept IPv6 outer addresses; the kernel has other kinds for IPv6 GRE and IPIP.
+    """
+    own: dict[str, Any]
+    if kind == "vxlan":
+        own = {
+            "ID": number, **_addresses(LOCAL=local, GROUP=remote), "LINK": link, "PORT": port, "LEARNING": int(learning)
+        }  # fmt: skip
+    elif kind == "geneve":
+        own = {"ID": number, **_addresses(REMOTE=remote), "PORT": port}
+    else:
+        own = {"LOCAL": local, "REMOTE": remote, "LINK": link}
+        if number is not None:
+            own |= {"IFLAGS": GRE_KEY, "OFLAGS": GRE_KEY, "IKEY": number, "OKEY": number}
+    own["TTL"] = ttl
+    prefix = "GRE" if kind in ("gre", "gretap") else kind.upper()
+    return {f"IFLA_{prefix}_{name}": value for name, value in own.items() if value is not None}
+
+
+def _addresses(**given: str | None) -> dict[str, str]:
+    """Return the addresses by attribute name; IPv6 names end in 6."""
+    return {
+        name if ip_address(address).version == 4 else f"{name}6": address
+        for name, address in given.items()
+        if address is not None
+    }

@@ -37,7 +37,7 @@ class Conversing(Protocol):
     """A conversation with a labkit process on some host, in JSON lines."""
 
     def send(self, line: str) -> None:
-        """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""
+        """Send one more line. A process that has ended ignores it, and `lines` ends."""
 
     def lines(self) -> Iterator[bytes]:
         """Yield its answers as they come, until it ends. A later call continues with the next answer."""
@@ -77,7 +77,7 @@ class Conversation:
         return self._popen.stdout.fileno()
 
     def send(self, line: str) -> None:
-        """Tell it one more line; one that has ended hears nothing, and `lines` shows that it has."""
+        """Send one more line. A process that has ended ignores it, and `lines` ends."""
         assert self._popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._popen.stdin.write(line.encode() + b"\n")

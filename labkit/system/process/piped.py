@@ -1,4 +1,4 @@
-"""A program that is fed and heard through pipes that never block us."""
+"""A program that is fed and read through pipes, which never block this process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Piped:
             return 0
 
     def received(self) -> bytes | None:
-        """What it has written since the last call; None when it has closed its output."""
+        """Return what it has written since the last call; None if it has closed its output."""
         try:
             return os.read(self.stdout, 1 << 16) or None
         except BlockingIOError:

@@ -19,9 +19,8 @@ from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
 from labkit.system.process.limits import exhausted
 
-MOST_BYTES = (
-    64 << 20
-)  # how much of a program's output is read, so that a broken program cannot fill the memory
+# How much of a program's output is read, so that a broken program cannot fill the memory.
+MOST_BYTES = 64 << 20
 # labkit parses numbers and messages, so programs must not write them in the user's language.
 LOCALE = "C.UTF-8"
 

@@ -21,10 +21,10 @@ from labkit.measure.topologies import State
 
 
 def test_joins_are_listed_once() -> None:
-    assert [join.way for join in drawing.joins(tunnelled())].count("veth") == 1
-    ways = sorted(join.way for join in drawing.joins(tunnelled()))
-    assert ways == ["lower", "lower", "tunnel", "veth"]
-    assert sorted(join.way for join in drawing.joins(bridged(2))) == ["port"] * 4 + ["veth"] * 4
+    assert [join.kind for join in drawing.joins(tunnelled())].count("veth") == 1
+    kinds = sorted(join.kind for join in drawing.joins(tunnelled()))
+    assert kinds == ["lower", "lower", "tunnel", "veth"]
+    assert sorted(join.kind for join in drawing.joins(bridged(2))) == ["port"] * 4 + ["veth"] * 4
 
 
 def test_dot() -> None:
@@ -132,7 +132,7 @@ def test_spines_between_containers() -> None:
     assert list(columns.values()) == [
         ["cs1", "cs2"], ["con_ns1"], ["lc1"], ["sc1", "sc2"], ["lc2"], ["con_ns3", "con_ns2"], ["cs5", "cs3", "cs4"],
     ]  # fmt: skip
-    below = [max(y for _, y in line) for join, line in places.lines if join.way == "tunnel"]
+    below = [max(y for _, y in line) for join, line in places.lines if join.kind == "tunnel"]
     boxes = [box.bottom for box in places.namespaces.values()]
     assert len(set(below)) == 2
     assert max(boxes) < min(below) < max(below) < places.height
@@ -148,7 +148,7 @@ def test_deep_network_is_folded() -> None:
     assert list(levels.values()) == [
         ["sc1", "sc2"], ["lc1", "lc2"], ["con_ns1", "con_ns3", "con_ns2"], ["cs1", "cs2", "cs5", "cs3", "cs4"],
     ]  # fmt: skip
-    tunnels = [line for join, line in folded.lines if join.way == "tunnel"]
+    tunnels = [line for join, line in folded.lines if join.kind == "tunnel"]
     assert [len(line) for line in tunnels] == [2, 2], "straight from end to end"
     assert all(one[1] == other[1] for one, other in tunnels)
     titles = [

@@ -233,15 +233,15 @@ def test_no_more_namespaces() -> None:
 def test_conversations_are_in_one_language(monkeypatch: pytest.MonkeyPatch) -> None:
     """labkit compares the last messages with unshare's English ones."""
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    talk = process.Conversation(["sh", "-c", "echo $LC_ALL"], None)
-    assert list(talk.lines()) == [b"C.UTF-8\n"]
-    talk.end()
+    conversation = process.Conversation(["sh", "-c", "echo $LC_ALL"], None)
+    assert list(conversation.lines()) == [b"C.UTF-8\n"]
+    conversation.end()
 
 
 def test_namespaces_that_are_forbidden() -> None:
     line = "echo unshare: unshare failed: Operation not permitted >&2; exit 1"
-    talk = process.Conversation(["sh", "-c", line], None)
-    assert talk.words().startswith(
+    conversation = process.Conversation(["sh", "-c", line], None)
+    assert conversation.words().startswith(
         "is not permitted to create a namespace: run labkit as root, or allow user namespaces"
     )
-    talk.end()
+    conversation.end()

@@ -86,7 +86,7 @@ def test_a_program_that_is_not_here() -> None:
 )
 def test_the_process_that_measures(error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     events = []
-    monkeypatch.setattr(agent, "say", events.append)
+    monkeypatch.setattr(agent, "write_event", events.append)
 
     def broken():  # type: ignore[no-untyped-def]
         raise error

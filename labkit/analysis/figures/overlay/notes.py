@@ -72,12 +72,12 @@ def micro(seconds: float) -> str:
     return f"{value:.1f}" if abs(value) < 99.95 else f"{value:,.0f}".replace(",", "\u202f")
 
 
-def ways(paths: Any) -> list[list[str]]:
+def path_lists(paths: Any) -> list[list[str]]:
     """Return the paths of a cell as lists of names; null gives an empty list."""
     return [list(path) for path in paths] if isinstance(paths, list | tuple) else []
 
 
-def way(path: Any) -> str:
+def path_text(path: Any) -> str:
     """Format a path: `cs1 → lc1 → cs5`."""
     return " → ".join(str(node) for node in path) if isinstance(path, list | tuple) and path else "no path"
 

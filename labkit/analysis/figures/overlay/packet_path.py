@@ -48,7 +48,7 @@ def hops(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> go.Figur
         y += BETWEEN
         _heading(figure, rows, y - 1)
         for one in rows:
-            ticks[y] = theme.plain(_way(one))
+            ticks[y] = theme.plain(_hop_label(one))
             drawn += [(y, one, layer) for layer in layers(one)]
             y += 1
     _bars(figure, drawn)
@@ -113,7 +113,7 @@ def layers(one: dict[Any, Any]) -> Iterator[Layer]:
         yield Layer(PAYLOAD, f"payload, {rest} bytes", rest, 0)
 
 
-def _way(one: dict[Any, Any]) -> str:
+def _hop_label(one: dict[Any, Any]) -> str:
     return f"{one['interface']} {one['direction']}"
 
 

@@ -8,7 +8,15 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
-from labkit.analysis.figures.overlay.notes import WRONG, finish, micro, ok, routes_order, way, ways
+from labkit.analysis.figures.overlay.notes import (
+    WRONG,
+    finish,
+    micro,
+    ok,
+    path_lists,
+    path_text,
+    routes_order,
+)
 from labkit.analysis.load import hosts
 
 CELL_PX, TOP_PX, BOTTOM_PX, LEFT_PX = 56, 60, 8, 122
@@ -58,8 +66,8 @@ def matrix_table(df: pd.DataFrame, all_of_it: bool = False) -> pd.DataFrame:
                 "answered": _answered(one),
                 "TTL": _ttl(one["ttl"]),
             }
-            expected = {"expected TTL": _ttl(one["expected_ttl"]), "path": way(one["path"])}
-            expected |= {"expected path": " or ".join(map(way, ways(one["expected_paths"])))}
+            expected = {"expected TTL": _ttl(one["expected_ttl"]), "path": path_text(one["path"])}
+            expected |= {"expected path": " or ".join(map(path_text, path_lists(one["expected_paths"])))}
             rtt = None if pd.isna(one["rtt_p50_s"]) else one["rtt_p50_s"] * 1e6
             lines.append(at | expected | {"p50, µs": rtt, "not as expected": ", ".join(wrong)})
     columns = [
@@ -92,7 +100,7 @@ def faults(one: dict[Any, Any]) -> list[str]:
 
 
 def _same_way(one: dict[Any, Any]) -> bool:
-    return list(one["path"] or []) in ways(one["expected_paths"])
+    return list(one["path"] or []) in path_lists(one["expected_paths"])
 
 
 def _ttl(value: Any) -> int | None:
@@ -154,13 +162,13 @@ def _cell(figure: go.Figure, one: dict[Any, Any], x: int, y: float) -> None:
 
 
 def _hover(one: dict[Any, Any], wrong: list[str]) -> str:
-    expected = [way(path) for path in ways(one["expected_paths"])] or ["no path"]
+    expected = [path_text(path) for path in path_lists(one["expected_paths"])] or ["no path"]
     head = [f"{one['source']} to {one['target']}: {_answered(one)} answered", *wrong]
     ttls = [
         f"TTL {one[name]:.0f}" if _ttl(one[name]) is not None else "no TTL"
         for name in ("ttl", "expected_ttl")
     ]
-    lines = ["; ".join(head), f"seen: {way(one['path'])}, {ttls[0]}"]
+    lines = ["; ".join(head), f"seen: {path_text(one['path'])}, {ttls[0]}"]
     lines += [f"expected: {' or '.join(expected)}, {ttls[1]}"]
     times = [one[name] for name in ("rtt_min_s", "rtt_p50_s", "rtt_max_s")]
     if not any(pd.isna(time) for time in times):

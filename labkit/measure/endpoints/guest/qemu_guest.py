@@ -59,7 +59,7 @@ class QemuGuest:
         self.folder = folder
         self.report = report
         self._qemu = qemu
-        self._talk: exec_client.Conversation | None = None
+        self._conversation: exec_client.Conversation | None = None
 
     @property
     def prefix(self) -> list[str]:
@@ -75,7 +75,9 @@ class QemuGuest:
         """Wait until the guest answers. Raises Failed with the last words of its console if it does not answer in
         time."""
         try:
-            self._talk = exec_client.Conversation(str(self.folder), 0, check=lambda: self._still(deadline))
+            self._conversation = exec_client.Conversation(
+                str(self.folder), 0, check=lambda: self._still(deadline)
+            )
         except (exec_client.Disconnected, OSError):
             self._still(time.monotonic() + GRACE_S)
             process.wait([self._qemu], time.monotonic() + GRACE_S)
@@ -102,9 +104,9 @@ class QemuGuest:
             raise Failed(f"the guest {self.name} did not boot in time{console.last_words(path)}")
 
     def _ask(self, kind: bytes, content: bytes) -> bytes:
-        assert self._talk is not None
+        assert self._conversation is not None
         try:
-            return self._talk.ask(kind, content)
+            return self._conversation.ask(kind, content)
         except (exec_client.Disconnected, TimeoutError):
             last = console.last_words(self.folder / "console")
             how = f"has gone ({self._qemu.ended().words()})" if self._qemu.poll() else "does not answer"

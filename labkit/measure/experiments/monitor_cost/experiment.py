@@ -16,25 +16,23 @@ import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from labkit.common import schema, units
-from labkit.common.errors import BadInput, LabkitError, Unsupported
+from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.experiments import context, survey
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.changes import Change
-from labkit.measure.experiments.context import Event, Experiment, RunContext
+from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.monitor_cost import readers as reading
+from labkit.measure.experiments.monitor_cost import readers
 from labkit.measure.experiments.monitor_cost.readers import READERS, WORDS
 from labkit.measure.experiments.rows import Arm, Measured
-from labkit.measure.experiments.throughput_search.conditions import descendants
 from labkit.measure.observers.capture.capture import CapturePoint
 from labkit.measure.observers.monitor import sampler
-from labkit.measure.parameters import left_out, one_of, within
+from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.traffic import packet_generator, rates, registry
 from labkit.measure.traffic.base import Trial, TrialGenerator, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix
@@ -42,20 +40,15 @@ from labkit.system import machine
 
 METHOD = "whole"
 MOST = "most"  # the load that is as much as the machine can do
-SETTLE_S = (
-    1.2  # after the traffic, for every reader: tcpdump's kernel hands over a block that is not full after 1 s
-)
+# After the traffic, for every reader: tcpdump's kernel hands over a block that is not full after 1 s.
+SETTLE_S = 1.2
 QUIET_S, QUIET_SHARE = 0.1, 0.05  # a reader that used less of a CPU for so long has handled all
 START_S = 1.0  # about how long a reader takes to start and to end
 COLUMNS = schema.names(writer=("throughput", "monitor_cost"))
-UNUSED = (
-    "change", "generator", "protocol", "pairs", "length_bytes", "rate_bps", "streams", "omit_s", "slices", "whole_runs",
-    "half_width", "observe", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
-)  # fmt: skip
+UNUSED = (*usual.OF_FLOWS, "change", "generator", "pairs")
 
 HELP = {
-    **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
-    **dict.fromkeys(UNUSED, "not used: arms are readers, and the load is of frames at a rate"),
+    **usual.help_without(UNUSED, "not used: arms are readers, and the load is of frames at a rate"),
     "topology": "the one topology whose server's interface is watched",
     "endpoint": "where programs run: namespace or container",
     "readers": f"who watches: {', '.join(READERS)}; none is always measured, as the baseline",
@@ -71,6 +64,7 @@ HELP = {
 class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment; HELP says what each is."""
 
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = (*UNUSED, "profile_rounds")
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"readers": READERS, "loads": (MOST,)}
 
     topology: tuple[Any, ...] = ("veth",)
@@ -86,13 +80,11 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        left_out(self, UNUSED, HELP)
+        check_unused(self, UNUSED, HELP)
         if len(self.topology) != 1 or len(self.endpoint) != 1:
             raise BadInput("topology and endpoint need one value each: the arms are the readers")
         for name in ("readers", "loads"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                raise BadInput(f"{name} needs at least one value, each once")
+            each_once(name, getattr(self, name))
         for name in self.readers:
             one_of("readers", name, tuple(READERS))
         for load in self.loads:
@@ -101,10 +93,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
         within("flows", self.flows, 2, packet_generator.FLOWS_COUNT)
         within("patience_s", self.patience_s, 1, 600)
         super().check()
-        if self.endpoint[0] in ("guest", "shared_guest"):
-            raise BadInput(
-                f"endpoint={self.endpoint[0]}: the packet generator sends from this kernel: take namespace or container"
-            )
+        self.refuse_guests("the packet generator sends from this kernel")
         packet_generator.check_mix(self.mix, self.mtu_bytes, self.family)
 
     def _check_load(self) -> None:
@@ -124,21 +113,15 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
         """The generator of the load."""
         return registry.find_trial(packet_generator.PacketGenerator.name)
 
-    def asdict(self) -> dict[str, Any]:
-        """Return names and values in JSON form, without those that nothing uses."""
-        return {
-            name: value for name, value in super().asdict().items() if name not in (*UNUSED, "profile_rounds")
-        }
 
-
-@dataclass(frozen=True)
+@dataclass
 class Session:
-    """What the measurements of one round share: the built topology, the generator, and the frames sent so far."""
+    """What the measurements of one round share: the built topology, the generator, and the frames offered so far."""
 
     parameters: MonitorCost
     live: LocalArm
     trials: Trials
-    sent: list[int]
+    offered_count: int = 0
 
     @property
     def hop(self) -> CapturePoint:
@@ -182,21 +165,21 @@ def run(parameters: MonitorCost, run_context: RunContext) -> Iterator[Event]:
     left = [number for number in range(parameters.rounds) if f"1-r{number}" not in done]
     if not usable or not left:
         return
-    spent_s, total_s = survey.survey_s(parameters), planned_s(parameters)
+    progress = Progress(planned_s(parameters), survey.survey_s(parameters))
     for number in left:
-        yield from _measured(parameters, run_context, number, usable[0], (spent_s, total_s))
-        spent_s += _round_s(parameters)
+        end_s = progress.done_s + _round_s(parameters)
+        yield from _measured(parameters, run_context, number, usable[0], progress)
+        progress.done_s = end_s
     yield context.stopped(1, f"all {units.many(parameters.rounds, 'round')} were measured")
 
 
 def _measured(
-    parameters: MonitorCost, run_context: RunContext, number: int, built: Arm, spent_of: tuple[float, float]
+    parameters: MonitorCost, run_context: RunContext, number: int, built: Arm, progress: Progress
 ) -> Iterator[Event]:
-    spent_s, total_s = spent_of
     point, what = f"1-r{number}", f"round {number + 1} of {parameters.rounds}"
     rng = random.Random(f"{run_context.seed} {point}")
     result: list[tuple[str, Measured]] = []
-    yield context.progress(f"{what}: set-up", spent_s, total_s)
+    yield progress.event(f"{what}: set-up")
     every = arms(parameters, built)
     with survey.built(parameters, run_context, 1, [built], rng) as (live, failed):
         if failed:
@@ -204,14 +187,15 @@ def _measured(
         for one in live:
             mix = parameters.mix
             with parameters.load_generator.trials(one.topology.pairs, mix) as trials:
-                session = Session(parameters, one, trials, [0])
+                session = Session(parameters, one, trials)
                 for load in rng.sample(parameters.loads, len(parameters.loads)):
                     of = {arm.label: arm for arm in every}
                     for label in row_columns.order(run_context, 1, number, list(of)):
-                        name = of[label].change.name if of[label].change else "none"  # type: ignore[union-attr]
-                        yield context.progress(f"{what}, {load}: {WORDS[name]}", spent_s, total_s)
+                        change = of[label].change
+                        name = "none" if change is None else change.name
+                        yield progress.event(f"{what}, {load}: {WORDS[name]}")
                         result.append((load, measure(session, of[label], name, load)))
-                        spent_s += _each_s(parameters)
+                        progress.done_s += _each_s(parameters)
     yield context.rows(point, [_row(parameters, run_context, number, load, one) for load, one in result])
 
 
@@ -238,22 +222,23 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
     live = dataclasses.replace(session.live, arm=arm)
     parameters = session.parameters
     try:
-        with reading.reading(reader, session.hop, FIRST_PORT, parameters.sample) as running:
+        with readers.started(reader, session.hop, FIRST_PORT, parameters.sample) as running:
             # Without a reader this process stands in, so that looking costs the same.
-            pids = frozenset({running.pid, *descendants(running.pid)} if running.pid else {os.getpid()})
-            before, begun_cpu_s = machine.cpu_times(), cpu_s(pids)
+            pids = frozenset(
+                {running.pid, *machine.descendants(running.pid)} if running.pid else {os.getpid()}
+            )
+            before, begun_cpu_s = machine.cpu_times(), machine.cpu_s(pids)
             trial = session.trials.trial(parameters.pps(load), float(parameters.duration_s))
-            begun = session.sent[0]
-            session.sent[0] += trial.offered_count
+            before_count = session.offered_count
+            session.offered_count += trial.offered_count
             late_s = drained(pids, parameters.patience_s)
-            reader_cpu_s = cpu_s(pids) - begun_cpu_s
+            reader_cpu_s = machine.cpu_s(pids) - begun_cpu_s
             used = machine.cpu_times() - before
             counted = running.stop()
             start_s = running.start_s
     except LabkitError as error:
-        status = "unsupported" if isinstance(error, Unsupported) else "failed"
-        return arm, {"status": status, "reason": str(error)}
-    wanted = wanted_count(begun, trial.offered_count, parameters.flows)
+        return arm, row_columns.not_measured(error)
+    wanted = wanted_count(before_count, trial.offered_count, parameters.flows)
     doubts = []
     if late_s is None:
         doubts.append(f"the reader was still busy {parameters.patience_s:g} s after the traffic")
@@ -300,28 +285,16 @@ def wanted_count(before: int, count: int, flows: int) -> int:
     return math.ceil((before + count) / flows) - math.ceil(before / flows)
 
 
-def cpu_s(pids: frozenset[int]) -> float:
-    """Return the CPU time of all threads of these processes in seconds (schedstat counts nanoseconds)."""
-    total = 0
-    for pid in pids:
-        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            try:
-                total += int(path.read_text().split()[0])
-            except (OSError, ValueError, IndexError):
-                continue
-    return total / 1e9
-
-
 def drained(pids: frozenset[int], patience_s: float, settle_s: float = SETTLE_S) -> float | None:
     """Wait `settle_s`, and longer until the reader has handled all.
 
     Returns how long after `settle_s` it was busy; None if it still is.
     """
     time.sleep(settle_s)
-    begun, before = time.monotonic(), cpu_s(pids)
+    begun, before = time.monotonic(), machine.cpu_s(pids)
     while (now := time.monotonic()) - begun < patience_s:
         time.sleep(QUIET_S)
-        used = cpu_s(pids)
+        used = machine.cpu_s(pids)
         if used - before < QUIET_SHARE * QUIET_S:
             return now - begun
         before = used

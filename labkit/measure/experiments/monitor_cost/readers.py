@@ -45,7 +45,7 @@ COUNTED = {
 
 
 @dataclass(frozen=True)
-class Counted:
+class ReaderCounts:
     """What a reader counted: packets that it took, packets that it lost and knows of, and packets of the wanted flow.
 
     None: the reader does not say.
@@ -57,19 +57,19 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningReader:
     """A reader at work. `pid` is its process, 0 if it has none. `stop` ends it and returns what it counted."""
 
     pid: int
-    stop: Callable[[], Counted]
+    stop: Callable[[], ReaderCounts]
     start_s: float = 0.0
 
 
-Start = Callable[[CapturePoint, int, str], Iterator[Running]]
+Start = Callable[[CapturePoint, int, str], Iterator[RunningReader]]
 
 
 @contextmanager
-def reading(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[Running]:
+def started(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[RunningReader]:
     """Start the reader `name` at an interface; it is ready when the block begins, and gone when the block ends.
 
     port: the source port of the wanted UDP flow. sample: what `monitor_sampled` samples. Raises Unsupported for a
@@ -79,12 +79,12 @@ def reading(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[Ru
         yield running
 
 
-def _nothing(_hop: CapturePoint, _port: int, _sample: str) -> Iterator[Running]:
+def _nothing(_hop: CapturePoint, _port: int, _sample: str) -> Iterator[RunningReader]:
     """Nobody watches: the baseline."""
-    yield Running(0, Counted)
+    yield RunningReader(0, ReaderCounts)
 
 
-def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[Running]:
+def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReader]:
     """A packet socket with a filter in the kernel."""
     begun = time.monotonic()
     program = libpcap.compiled(Selection(port=port, protocol="udp").filter(), ETHERNET, SNAP_BYTES)
@@ -101,7 +101,7 @@ def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[Running]:
         forked = process.Forked(work)
     try:
         forked.receive(START_S)
-        yield Running(forked.pid, lambda: _of_socket(forked.stop(STOP_S)), time.monotonic() - begun)
+        yield RunningReader(forked.pid, lambda: _of_socket(forked.stop(STOP_S)), time.monotonic() - begun)
     finally:
         forked.kill()
 
@@ -123,26 +123,26 @@ def _received(receiver: socket.socket, connection: socket.socket) -> tuple[int, 
             return count, struct.unpack("II", statistics)[1]
 
 
-def _of_socket(line: bytes) -> Counted:
+def _of_socket(line: bytes) -> ReaderCounts:
     count, dropped = msgspec.json.decode(line, type=tuple[int, int])
-    return Counted(count, dropped, count)
+    return ReaderCounts(count, dropped, count)
 
 
 def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
     """labkit's own monitor. `finds`: it tells the wanted flow from others."""
 
-    def start(hop: CapturePoint, port: int, sample: str) -> Iterator[Running]:
+    def start(hop: CapturePoint, port: int, sample: str) -> Iterator[RunningReader]:
         begun = time.monotonic()
         one = Monitor(hop, request(port, sample))
         start_s = time.monotonic() - begun
 
-        def stop() -> Counted:
+        def stop() -> ReaderCounts:
             report = one.close()
             taken = report.selected_count - report.dropped_count - report.waiting_count
-            return Counted(taken, report.dropped_count, taken if finds else None)
+            return ReaderCounts(taken, report.dropped_count, taken if finds else None)
 
         try:
-            yield Running(one.pid, stop, start_s)
+            yield RunningReader(one.pid, stop, start_s)
         finally:
             one.kill()
 
@@ -152,7 +152,7 @@ def _monitor(request: Callable[[int, str], Request], finds: bool) -> Start:
 def _program(name: str, words: Callable[[str, str, int], list[str]], finds: bool = False) -> Start:
     """A program that captures; `words` returns its arguments for an interface, a file and the wanted port."""
 
-    def start(hop: CapturePoint, port: int, _sample: str) -> Iterator[Running]:
+    def start(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReader]:
         path = machine.needed(name)
         with TemporaryDirectory(prefix="labkit-") as folder:
             begun = time.monotonic()
@@ -160,19 +160,19 @@ def _program(name: str, words: Callable[[str, str, int], list[str]], finds: bool
             with process.all_ended([process.Running(argv)]) as [program]:
                 _wait_ready(name, hop, program)
 
-                def stop() -> Counted:
+                def stop() -> ReaderCounts:
                     program.signal(signal.SIGINT)
                     ended = program.ended_within(STOP_S)
                     if ended.timed_out or ended.returncode not in (0, -signal.SIGINT):
                         raise Failed(f"the reader {ended.words()}")
                     return counted(name, ended.stderr, len(ended.stdout.splitlines()) if finds else None)
 
-                yield Running(program.pid, stop, time.monotonic() - begun)
+                yield RunningReader(program.pid, stop, time.monotonic() - begun)
 
     return start
 
 
-def counted(name: str, text: str, found: int | None = None) -> Counted:
+def counted(name: str, text: str, found: int | None = None) -> ReaderCounts:
     """Return what a program counted, from its last words on standard error."""
     values: list[int | None] = []
     for pattern in COUNTED[name]:
@@ -180,7 +180,7 @@ def counted(name: str, text: str, found: int | None = None) -> Counted:
         values.append(int(numbers[-1]) if numbers else None)
     taken, dropped = values
     # tshark is silent about drops if there were none.
-    return Counted(taken, dropped if dropped is not None or name != "tshark" else 0, found)
+    return ReaderCounts(taken, dropped if dropped is not None or name != "tshark" else 0, found)
 
 
 def _wait_ready(name: str, hop: CapturePoint, program: process.Running) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
+from labkit.common import packets, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.run_folder import Row
 from labkit.measure import topologies
@@ -18,13 +20,15 @@ from labkit.measure.experiments import context, datapaths, rows
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.overlay import header_overhead, packet_path
+from labkit.measure.experiments.overlay import header_overhead
 from labkit.measure.experiments.overlay import spine_failure as failing
 from labkit.measure.experiments.overlay.reachability import reachability
+from labkit.measure.observers.capture.capture import capture, everywhere
 from labkit.measure.parameters import one_of, within
-from labkit.measure.topologies import tunnels
+from labkit.measure.topologies import Topology, tunnels
 from labkit.measure.topologies.network import build, encapsulation, leaf_spine_overlay
 from labkit.measure.topologies.network.parts import Network
+from labkit.measure.traffic import ping
 
 # Whether leaves ignore routes over links without carrier; irrelevant if no carrier is lost.
 LINKDOWN = {"carrier": (False, True), "silent": (False,)}
@@ -182,17 +186,17 @@ def _cost_s(parameters: Overlay) -> float:
 def run(parameters: Overlay, run_context: RunContext) -> Iterator[Event]:
     """Yield the rows of every part that has none yet, and progress events."""
     done = run_context.done()
-    total_s, spent_s = planned_s(parameters), 0.0
+    progress = context.Progress(planned_s(parameters))
     for stage in stages(parameters):
         if stage.name not in done:
-            yield context.progress(stage.what, spent_s, total_s)
+            yield progress.event(stage.what)
             yield context.rows(stage.name, _stage_rows(parameters, run_context, stage))
-        spent_s += stage.planned_s
+        progress.done_s += stage.planned_s
     for event in datapaths.run(parameters, run_context) if "cost" in parameters.part else ():
         if event["event"] == "rows":
             event["rows"] = [row | {"part": "cost"} for row in event["rows"]]
         elif event["event"] == "progress":
-            event |= {"done_s": spent_s + event["done_s"], "total_s": total_s}
+            event |= {"done_s": progress.done_s + event["done_s"], "total_s": progress.total_s}
         yield event
 
 
@@ -201,7 +205,7 @@ def _stage_rows(parameters: Overlay, run_context: RunContext, stage: Stage) -> l
     try:
         result = MEASURE[stage.part](parameters, run_context, stage)
     except (Unsupported, Failed) as error:
-        result = [_refused(error)]
+        result = [rows.not_measured(error)]
     return [_row(parameters, run_context, stage, one) for one in result]
 
 
@@ -228,9 +232,28 @@ def _row(parameters: Overlay, run_context: RunContext, stage: Stage, result: Row
 def _path(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
     described = parameters.network(stage.routes)
     with build.build(described) as topology:
-        return packet_path.followed(
-            topology, parameters.payload_bytes, run_context.folder / "artefacts" / stage.name
-        )
+        return _followed(topology, parameters.payload_bytes, run_context.folder / "artefacts" / stage.name)
+
+
+def _followed(topology: Topology, payload_bytes: int, folder: Path) -> list[Row]:
+    """Ping between the ends of every pair, and return a row for each interface that saw an echo request or reply.
+
+    A row has hop, direction, time since the first sighting, length, and headers of the frame. Each target is pinged
+    once before, so that neighbours and bridge ports are known. `folder` receives the capture and the network's state.
+    Raises Failed for a ping without a reply.
+    """
+    for pair in topology.pairs:
+        ping.answered(pair.client, pair.server.address, 1, payload_bytes)
+    state = topologies.state(topology)
+    run_folder.write_json(folder / "state.json", state)
+    with capture(everywhere(topology.namespaces), folder) as seen:
+        for pair in topology.pairs:
+            ping.answered(pair.client, pair.server.address, 1, payload_bytes)
+    journeys = seen.journeys(state.ports())
+    seen.comment(journeys, state.owners())
+    known = [one for one in journeys if one.inner[-1].name == "icmp"]
+    report = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
+    return [row | report for row in packets.rows(known, seen.counts, state.owners())]
 
 
 def _reachability(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
@@ -264,12 +287,8 @@ def _headers(parameters: Overlay, run_context: RunContext, _stage: Stage) -> lis
             with topologies.build(name, parameters.spec(1, run_context.machine_netns)) as topology:
                 result.append({"topology": name, **header_overhead.measured(topology)})
         except (Unsupported, Failed) as error:
-            result.append({"topology": name, **_refused(error)})
+            result.append({"topology": name, **rows.not_measured(error)})
     return result
-
-
-def _refused(error: Unsupported | Failed) -> Row:
-    return {"status": "unsupported" if isinstance(error, Unsupported) else "failed", "reason": str(error)}
 
 
 MEASURE = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}

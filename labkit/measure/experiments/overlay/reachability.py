@@ -23,7 +23,7 @@ from labkit.measure.traffic.ping_probes import Answers
 ATTEMPTS = 3  # until neighbours are known and bridges forward
 INTERVAL_S = 0.05
 
-Way = tuple[str, ...]
+NodePath = tuple[str, ...]
 
 
 class PingPair(NamedTuple):
@@ -51,9 +51,7 @@ def rounds(network: Network) -> list[list[PingPair]]:
     ]
 
 
-def reachability(
-    network: Network, topology: Topology, count: int, folder: Path, interval_s: float = INTERVAL_S
-) -> list[dict[str, Any]]:
+def reachability(network: Network, topology: Topology, count: int, folder: Path) -> list[dict[str, Any]]:
     """Return the columns of a row for every ordered pair of containers, after `count` echo requests each.
 
     `topology` was built from `network`. `path`: the nodes that most requests passed. `expected_paths`: those that the
@@ -68,39 +66,37 @@ def reachability(
         spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)]
     )
     with capture(everywhere(topology.namespaces), folder) as seen:
-        answered = [_pinged(spaces, ends, count, interval_s) for ends in order]
+        answered = [_pinged(spaces, ends, count) for ends in order]
     now = state(topology)
     journeys = seen.journeys(now.ports())
     seen.comment(journeys, now.owners())
-    ways = _paths_taken(journeys)
+    paths_taken = _paths_taken(journeys)
     about = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
     result = {}
     for ends, all_answers in zip(order, answered, strict=True):
         for one, answers in zip(ends, all_answers, strict=True):
-            went = ways.get((one.source_address, one.target_address), [])
+            went = paths_taken.get((one.source_address, one.target_address), [])
             result[one.source, one.target] = _row(network, one, answers, went) | about
     names = list(spaces)
     return [result[ends] for ends in sorted(result, key=lambda ends: [names.index(name) for name in ends])]
 
 
-def _pinged(
-    spaces: dict[str, Namespace], ends: Sequence[PingPair], count: int, interval_s: float
-) -> list[Answers]:
-    return ping_probes.echo([(spaces[one.source], one.target_address) for one in ends], count, interval_s)
+def _pinged(spaces: dict[str, Namespace], ends: Sequence[PingPair], count: int) -> list[Answers]:
+    return ping_probes.echo([(spaces[one.source], one.target_address) for one in ends], count, INTERVAL_S)
 
 
 def _resolve_neighbours(spaces: dict[str, Namespace], ends: Sequence[PingPair]) -> None:
     """Ping each pair once, so that neighbours and bridges on the path are known and nothing is flooded."""
     for _ in range(ATTEMPTS if ends else 0):
-        answered = _pinged(spaces, ends, 1, INTERVAL_S)
+        answered = _pinged(spaces, ends, 1)
         ends = [one for one, answers in zip(ends, answered, strict=True) if not answers.received_count]
         if not ends:
             return
 
 
-def _paths_taken(journeys: Iterable[Journey]) -> dict[tuple[str, str], list[Way]]:
+def _paths_taken(journeys: Iterable[Journey]) -> dict[tuple[str, str], list[NodePath]]:
     """Return, by source and target address, the nodes that each echo request entered, in order."""
-    result: dict[tuple[str, str], list[Way]] = {}
+    result: dict[tuple[str, str], list[NodePath]] = {}
     for one in journeys:
         if one.inner[-1].text.endswith("echo request") and one.source and one.target:
             nodes = (seen.hop.rpartition(":")[0] for seen in one.sightings)
@@ -108,13 +104,13 @@ def _paths_taken(journeys: Iterable[Journey]) -> dict[tuple[str, str], list[Way]
     return result
 
 
-def _row(network: Network, ends: PingPair, answers: Answers, went: Sequence[Way]) -> dict[str, Any]:
+def _row(network: Network, ends: PingPair, answers: Answers, went: Sequence[NodePath]) -> dict[str, Any]:
     there = paths(network, ends.source, ends.target_address)
     back = paths(network, ends.target, ends.source_address)
     expected = {path.nodes for path in there}
     ttls = {path.ttl for path in back}
     most = Counter(went).most_common(1)
-    way = most[0][0] if most else ()
+    path = most[0][0] if most else ()
     if there and back:
         fine = answers.received_count == answers.sent_count == len(went) and set(went) <= expected
         fine = fine and set(answers.ttls) <= ttls and not answers.duplicates_count
@@ -125,9 +121,9 @@ def _row(network: Network, ends: PingPair, answers: Answers, went: Sequence[Way]
         **answers.row(),
         "duplicates_count": answers.duplicates_count,
         "expected_ttl": min(ttls) if len(ttls) == 1 else None,
-        "path": list(way),
+        "path": list(path),
         "expected_paths": sorted(map(list, expected)),
-        "spine": " then ".join(dict.fromkeys(node for node in way if node in spines(network))) or None,
+        "spine": " then ".join(dict.fromkeys(node for node in path if node in spines(network))) or None,
         "as_expected": fine,
         "reason": no_path(network, ends.source, ends.target_address)
         or no_path(network, ends.target, ends.source_address),

@@ -1,4 +1,4 @@
-"""What the machine did during a trial: whether loss came from scheduling, and where the kernel counted it.
+"""What the machine and the switch did during a trial: whether loss came from scheduling, and where it was counted.
 
 Loss belongs to the datapath only if its processes had a CPU when they wanted one and the sender kept its schedule. On
 shared cores that is often not so: without this check, the same switch gave rates between 28 and 253 kpps (METHOD,
@@ -8,20 +8,22 @@ shared cores that is often not so: without this check, the same switch gave rate
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from labkit.measure.endpoints import Namespace
+from labkit.measure.observers import switch as counters
+from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic.base import Trial
 from labkit.system import machine, netlink
 
-WAITED = (
-    0.01  # share of a trial: a busy thread that waited longer, or a sender that slipped more, was disturbed
-)
+# Share of a trial: a busy thread that waited longer, or a sender that slipped more, was disturbed.
+WAITED = 0.01
 STOLEN = 0.05  # of all CPUs
 BUSY = 0.05  # share of a trial: threads that ran less do not carry packets
+MOST_FLOWS = 5000  # listing more flows takes seconds, during which the switch does little else
 _DROPS = (4, 12)  # columns of /proc/net/dev after the name: rx_dropped and tx_dropped
 
 
@@ -79,7 +81,7 @@ class ConditionsMonitor:
     """The counters of a topology's namespaces and of this experiment's processes except the generator's."""
 
     def __init__(self, namespaces: Sequence[Namespace], generator: frozenset[int]) -> None:
-        self.pids = descendants(os.getpid()) - generator
+        self.pids = machine.descendants(os.getpid()) - generator
         self._sockets = [netlink.PacketSockets(space.fd) for space in namespaces]
         self._files = [(space.name, space.open("/proc/net/dev")) for space in namespaces]
         self._before = self._now()
@@ -128,20 +130,42 @@ class ConditionsMonitor:
             for interface, count in interface_drops(file.read()).items()
         }
         sockets = sum(sum(one.drops().values()) for one in self._sockets)
-        return drops, softnet_drops(), sockets, dict(self._threads()), machine.cpu_times()
+        return drops, softnet_drops(), sockets, machine.thread_times(self.pids), machine.cpu_times()
 
-    def _threads(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield nanoseconds on a CPU and waiting for one, of every thread of this process's descendants.
 
-        Source: Documentation/scheduler/sched-stats.rst.
-        """
-        for pid in self.pids:
-            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-                try:
-                    run, wait, _ = path.read_text().split()
-                except (OSError, ValueError):
-                    continue
-                yield str(path), (int(run), int(wait))
+class SwitchState:
+    """What an Open vSwitch counted during a trial: packets that its datapath did not know, its flows and their masks.
+
+    Empty without a switch.
+    """
+
+    def __init__(self, switch: Switch | None) -> None:
+        self._switch = switch
+        self._missed_count = self._missed()
+
+    def begin(self) -> None:
+        """Start a trial."""
+        self._missed_count = self._missed()
+
+    def row(self) -> dict[str, Any]:
+        """Return columns of a row: counts since the start, and the current state."""
+        if self._switch is None:
+            return {}
+        _ports, own, state = counters.datapaths(self._switch.command("dpctl/show"))
+        masks = state.get("masks")
+        if masks is None and state["flows"] <= MOST_FLOWS:
+            masks = len(counters.masks(self._switch.command("dpctl/dump-flows")))
+        return {
+            "upcalls_count": own["missed"] - self._missed_count,
+            "megaflows_count": state["flows"],
+            "masks_count": masks,
+        }
+
+    def _missed(self) -> int:
+        if self._switch is None:
+            return 0
+        _ports, own, _state = counters.datapaths(self._switch.command("dpctl/show"))
+        return own["missed"]
 
 
 def give_cpus(pids: frozenset[int], apart_from: int) -> bool:
@@ -179,21 +203,3 @@ def softnet_drops() -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1], 16) for line in text.splitlines())
-
-
-def descendants(pid: int) -> frozenset[int]:
-    """Return the descendants of a process."""
-    children: dict[int, list[int]] = {}
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                parent = int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError):
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    result, left = set(), [pid]
-    while left:
-        for child in children.get(left.pop(), []):
-            result.add(child)
-            left.append(child)
-    return frozenset(result)

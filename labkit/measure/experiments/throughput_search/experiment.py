@@ -20,13 +20,17 @@ from labkit.common.units import many
 from labkit.measure.experiments import context, survey
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.built_arm import LocalArm
-from labkit.measure.experiments.context import Event, Experiment, RunContext
+from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.throughput_search import mlrsearch
-from labkit.measure.experiments.throughput_search.conditions import Conditions, ConditionsMonitor, give_cpus
+from labkit.measure.experiments.throughput_search.conditions import (
+    Conditions,
+    ConditionsMonitor,
+    SwitchState,
+    give_cpus,
+)
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.parameters import HELP, Throughput
-from labkit.measure.experiments.throughput_search.switch_state import SwitchState
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Trial, Trials
@@ -106,11 +110,12 @@ def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
     if not usable:
         return
     left = [point for point in points(parameters, run_context.seed) if point.name not in done]
-    spent_s = survey.survey_s(parameters)
-    total_s = spent_s + sum(_point_s(parameters, point, usable) for point in left)
+    begun_s = survey.survey_s(parameters)
+    progress = Progress(begun_s + sum(_point_s(parameters, point, usable) for point in left), begun_s)
     for point in left:
-        yield from _measured(parameters, run_context, point, usable, (spent_s, total_s))
-        spent_s += _point_s(parameters, point, usable)
+        end_s = progress.done_s + _point_s(parameters, point, usable)
+        yield from _measured(parameters, run_context, point, usable, progress)
+        progress.done_s = end_s
     for pairs in parameters.pairs:
         yield context.stopped(pairs, f"all {many(parameters.rounds, 'round')} were searched")
 
@@ -120,22 +125,21 @@ def _measured(
     run_context: RunContext,
     point: SearchPoint,
     usable: list[Arm],
-    spent_of: tuple[float, float],
+    progress: Progress,
 ) -> Iterator[Event]:
-    spent_s, total_s = spent_of
     frames = f"frames of {point.frame} bytes" if point.frame.isdigit() else f"frames of the mix {point.frame}"
     what = f"{frames}, {many(point.flows, 'flow')}, round {point.round + 1} of {parameters.rounds}"
     rng = random.Random(f"{run_context.seed} {point.name}")
     search: list[Measured] = []
-    yield context.progress(f"{what}: set-up", spent_s, total_s)
+    yield progress.event(f"{what}: set-up")
     with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
         search += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
-        spent_s += _set_up_s(usable)
+        progress.done_s += _set_up_s(usable)
         of = {one.arm.label: one for one in live}
         for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
-            yield context.progress(f"{what}: {label}", spent_s, total_s)
+            yield progress.event(f"{what}: {label}")
             search += searched(parameters, of[label], point)
-            spent_s += _search_s(parameters)
+            progress.done_s += _search_s(parameters)
     mean = rates.mean_bytes(rates.sizes(point.frame))
     shared = dict.fromkeys(COLUMNS) | {
         "part": "cost",
@@ -165,8 +169,7 @@ def searched(parameters: Throughput, live: LocalArm, point: SearchPoint) -> list
     try:
         _search(parameters, live, point, search)
     except LabkitError as error:
-        status = "unsupported" if type(error).__name__ == "Unsupported" else "failed"
-        search.append((live.arm, {"status": status, "reason": str(error), "method": METHOD}))
+        search.append((live.arm, {**row_columns.not_measured(error), "method": METHOD}))
     return search
 
 

@@ -10,7 +10,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.mlrsearch import PRESETS, Settings
-from labkit.measure.parameters import left_out, one_of, within
+from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.traffic import packet_generator, packet_sender, rates, registry
 from labkit.measure.traffic.base import TrialGenerator
 from labkit.measure.traffic.packet_sender import Mix
@@ -19,16 +19,12 @@ from labkit.measure.traffic.rates import TAGS_BYTES, Line
 # The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
 # repeatedly.
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
+UNUSED = (*usual.OF_FLOWS, "duration_s")
 # A search on a device without noise decides about 2 to 10 loads. Repeats and retreats on a noisy machine multiply that.
 LEAST_LIMIT_S, LIMIT_SUMS = 60.0, 30
-UNUSED = (
-    "protocol", "length_bytes", "rate_bps", "streams", "duration_s", "omit_s", "slices", "whole_runs", "half_width",
-    "observe", "placement", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
-)  # fmt: skip
 
 HELP = {
-    **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
-    **dict.fromkeys(UNUSED, "not used: trials are of frames at a rate, on one host"),
+    **usual.help_without(UNUSED, "not used: trials are of frames at a rate, on one host"),
     "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
     "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
     "frame_bytes": f"sizes of frames with FCS, 64 to 9018, or {', '.join(rates.MIXES)}",
@@ -54,6 +50,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's; HELP
     describes each."""
 
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = (*UNUSED, "profile_rounds")
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
         "frame_bytes": rates.MIXES,
         "vary": packet_sender.CAPACITY,
@@ -83,11 +80,9 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be searched."""
-        left_out(self, UNUSED, HELP)
+        check_unused(self, UNUSED, HELP)
         for name in ("frame_bytes", "flows", "loss"):
-            values = getattr(self, name)
-            if not values or len(set(values)) < len(values):
-                raise BadInput(f"{name} needs at least one value, each once")
+            each_once(name, getattr(self, name))
         for ratio in self.loss:
             within("loss", ratio, 0, 0.5, "a ratio, not per cent")
         one_of("preset", self.preset, tuple(PRESETS))
@@ -109,11 +104,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
                 f" {self.settings.sum_s:g} s, and a search needs several loads; leave limit_s out"
             )
         super().check()
-        for name in self.endpoint:
-            if name in ("guest", "shared_guest"):
-                raise BadInput(
-                    f"endpoint={name}: the packet generator sends from this kernel: use namespace or container"
-                )
+        self.refuse_guests("the packet generator sends from this kernel")
         for frame in self.frame_bytes:
             for flows in self.flows:
                 self.mix(frame, flows)
@@ -180,9 +171,3 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         if self.most_rate is None:
             return least, line_most
         return least, rates.pps("most_rate", self.most_rate, sizes, self.line())
-
-    def asdict(self) -> dict[str, Any]:
-        """Return names and values in JSON form, without those that nothing uses."""
-        return {
-            name: value for name, value in super().asdict().items() if name not in (*UNUSED, "profile_rounds")
-        }

@@ -8,18 +8,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.common import schema
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.experiments import context, survey
 from labkit.measure.experiments import rows as row_columns
-from labkit.measure.experiments.context import Event, RunContext
+from labkit.measure.experiments.context import Event, Progress, RunContext
 from labkit.measure.experiments.rows import Arm, Measured
-from labkit.measure.experiments.trex.parameters import OnServer
+from labkit.measure.experiments.trex.parameters import TrexParameters
 from labkit.measure.traffic.trex import server
 from labkit.measure.traffic.trex.client import Client
 
 OUTSIDE = Arm("outside", "baseline")  # a device that labkit did not build
 START_S = 3.0  # about: of TRex
 OWN = "labkit's own server"
+COLUMNS = schema.names(writer=("throughput", "trex"))
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,6 @@ class Test:
     mult: float | None = None
 
 
-Group = tuple[Arm, list[Test]]
-
-
 @dataclass(frozen=True)
 class Device:
     """A device with a TRex server at both of its sides, and a connection to it.
@@ -42,6 +41,7 @@ class Device:
     `measured`: adds what a row says about the device to its metrics.
     """
 
+    arm: Arm
     client: Client
     server: str
     version: str
@@ -49,39 +49,100 @@ class Device:
     ends: list[tuple[str, str]] | None
     measured: Callable[[dict[str, Any]], Measured]
 
+    def rows(
+        self,
+        parameters: TrexParameters,
+        run_context: RunContext,
+        test: Test,
+        content: Sequence[dict[str, Any]],
+    ) -> Event:
+        """Return the event with the rows of a test; `content` has the columns of each."""
+        shared = {"trex_server": self.server, "trex": self.version}
+        pairs = len(self.client.ports) // 2
+        own = [self.measured({**shared, **one})[1] for one in content]
+        return _rows(parameters, run_context, self.arm, test, own, pairs)
 
-def planned(parameters: OnServer) -> list[Arm]:
-    """Return the arms, as if all of them were usable."""
-    return [OUTSIDE] if parameters.server is not None else survey.planned(parameters)
+
+# Yields the events of the tests of a device, and moves the progress.
+Measure = Callable[[Device, list[Test], Progress], Iterator[Event]]
 
 
-def connecting(parameters: OnServer, arm: Arm) -> str:
+def run(
+    parameters: TrexParameters,
+    run_context: RunContext,
+    mode: str,
+    total_s: float,
+    measure: Measure,
+    mults: Sequence[float | None] = (None,),
+) -> Iterator[Event]:
+    """Connect to one device after the other, and measure its tests that have no rows yet; yield rows and progress.
+
+    `mode`: STL or ASTF. `total_s`: the planned seconds. `mults`: each test of a round has one.
+    """
+    arms = [OUTSIDE]
+    if parameters.server is None:
+        arms, refused = survey.survey(parameters, run_context)
+        yield from survey.refused_rows([parameters], run_context, refused, run_context.done())
+    progress = Progress(total_s)
+    for arm, tests in _groups(parameters, run_context, arms, mults):
+        yield progress.event(_connecting(parameters, arm))
+        try:
+            with _connected(parameters, run_context, arm, mode) as device:
+                yield from measure(device, tests, progress)
+        except (Failed, Unsupported) as error:
+            if arm == OUTSIDE:
+                raise
+            result = {"part": "cost", "direction": "all", **row_columns.not_measured(error)}
+            yield _rows(parameters, run_context, arm, tests[0], [result])
+            yield context.stopped(1, str(error))
+
+
+def _rows(
+    parameters: TrexParameters,
+    run_context: RunContext,
+    arm: Arm,
+    test: Test,
+    content: Sequence[dict[str, Any]],
+    pairs: int = 1,
+) -> Event:
+    shared = dict.fromkeys(COLUMNS) | {
+        "generator": "trex",
+        "frame": parameters.profile,
+        "point": test.point,
+        "round": test.round,
+        "mult": test.mult,
+    }
+    rows = [row_columns.row_of(parameters, run_context, arm, pairs, {**shared, **one}) for one in content]
+    return context.rows(test.point, rows)
+
+
+def _connecting(parameters: TrexParameters, arm: Arm) -> str:
     """Return what is done before a test, for a progress line."""
     if parameters.server is not None:
         return f"connecting to the TRex server {parameters.address}"
     return f"starting TRex on {arm.label}"
 
 
-def planned_s(parameters: OnServer, test_s: float) -> float:
+def planned_s(parameters: TrexParameters, test_s: float) -> float:
     """Estimate the duration of all tests in seconds, each with a server of its own or all with one outside."""
     if parameters.server is not None:
         return START_S + parameters.rounds * test_s
-    count = parameters.rounds * len(planned(parameters))
+    count = parameters.rounds * len(survey.planned(parameters))
     return survey.survey_s(parameters) + count * (START_S + test_s)
 
 
-def groups(
-    parameters: OnServer,
+def _groups(
+    parameters: TrexParameters,
     run_context: RunContext,
     arms: Sequence[Arm],
-    mults: Sequence[float | None] = (None,),
-) -> list[Group]:
+    mults: Sequence[float | None],
+) -> list[tuple[Arm, list[Test]]]:
     """Return the tests that have no rows yet: those that share a connection, in the order of measurement.
 
     On labkit's own topologies each round has a fresh set-up of each arm, in alternating order.
     """
     done = run_context.done()
-    result: list[Group] = []
+    result: list[tuple[Arm, list[Test]]] = []
     for number in range(parameters.rounds):
         for arm in _ordered(run_context, arms, number):
             tests = [Test(point_name(parameters, arm, number, mult), number, mult) for mult in mults]
@@ -97,18 +158,8 @@ def _ordered(run_context: RunContext, arms: Sequence[Arm], number: int) -> list[
     return [of[label] for label in row_columns.order(run_context, 1, number, list(of))]
 
 
-def usable(parameters: OnServer, run_context: RunContext) -> Iterator[Event | list[Arm]]:
-    """Yield the rows of arms that this kernel cannot build, and last the list of the others."""
-    if parameters.server is not None:
-        yield [OUTSIDE]
-        return
-    good, refused = survey.survey(parameters, run_context)
-    yield from survey.refused_rows([parameters], run_context, refused, run_context.done())
-    yield good
-
-
 @contextmanager
-def connected(parameters: OnServer, run_context: RunContext, arm: Arm, mode: str) -> Iterator[Device]:
+def _connected(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode: str) -> Iterator[Device]:
     """Connect to the server; for a topology of labkit, build it and start a server on its first pair.
 
     `mode`: STL or ASTF. Raises the errors of `Client.connect`; for a topology also Unsupported and Failed if it cannot
@@ -123,7 +174,13 @@ def connected(parameters: OnServer, run_context: RunContext, arm: Arm, mode: str
         try:
             report = client.connect(mode, force=parameters.force)
             yield Device(
-                client, str(parameters.address), report.version, report.line_bps, None, lambda one: (arm, one)
+                arm,
+                client,
+                str(parameters.address),
+                report.version,
+                report.line_bps,
+                ends=None,
+                measured=lambda one: (arm, one),
             )
         finally:
             client.close()
@@ -140,35 +197,10 @@ def connected(parameters: OnServer, run_context: RunContext, arm: Arm, mode: str
             report = own.client.connect(mode, force=False)
             own.announce()
             ends = None if own.adjacent else own.ends
-            yield Device(own.client, OWN, report.version, report.line_bps, ends, one.measured)
+            yield Device(arm, own.client, OWN, report.version, report.line_bps, ends, one.measured)
 
 
-def failed(
-    parameters: OnServer,
-    run_context: RunContext,
-    arm: Arm,
-    test: Test,
-    error: Exception,
-    columns: dict[str, Any],
-) -> Event:
-    """Return the rows of a test whose device or server could not be started."""
-    status = "unsupported" if isinstance(error, Unsupported) else "failed"
-    metrics = {
-        **columns,
-        "generator": "trex",
-        "frame": parameters.profile,
-        "point": test.point,
-        "round": test.round,
-        "mult": test.mult,
-        "part": "cost",
-        "direction": "all",
-        "status": status,
-        "reason": str(error),
-    }
-    return context.rows(test.point, [row_columns.row_of(parameters, run_context, arm, 1, metrics)])
-
-
-def point_name(parameters: OnServer, arm: Arm, number: int, mult: float | None = None) -> str:
+def point_name(parameters: TrexParameters, arm: Arm, number: int, mult: float | None = None) -> str:
     """Return the name of a load test's file of rows: `imix-r0`, of labkit's own topologies `imix-veth_bridge-r0`."""
     profile = parameters.profile.rpartition("/")[2].removesuffix(".py")
     words = [profile] if arm == OUTSIDE else [profile, arm.stem]

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.parameters import left_out, one_of, within
+from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
 from labkit.measure.traffic.trex import client, server
-from labkit.measure.traffic.trex.client_process import PROFILES, STATEFUL
 from labkit.measure.traffic.trex.generator import Trex
+from labkit.measure.traffic.trex.streams import PROFILES, STATEFUL
 
 UNUSED = (
-    "guest", "generator", "protocol", "pairs", "length_bytes", "rate_bps", "streams",
-    "duration_s", "omit_s", "slices", "whole_runs", "half_width", "placement", "observe", "profile_rounds", "events",
-    "functions", "sample_hz", "graph_functions", "keep_perf_data", "mss_bytes", "congestion", "zerocopy", "affinity",
-    "nodes", "peer", "link_rate_bps", "link_delay_s", "family",
+    *usual.OF_FLOWS, "guest", "generator", "pairs", "duration_s", "profile_rounds", "events", "functions", "sample_hz",
+    "graph_functions", "keep_perf_data", "peer", "link_rate_bps", "link_delay_s", "family",
 )  # fmt: skip
 # What labkit builds between the ports of its own server
 DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")
 OWN_TARGET = "50kpps"
 DIRECTIONS = ("both", "one")
-UNUSED_WORDS = "not used: TRex makes the load"
-OF_A_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
-OF_OWN_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
+ONLY_OWN_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
+ONLY_WITH_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
 
 _WORDS = {
-    **{name: words for name, words in usual.HELP.items() if name not in UNUSED},
-    **dict.fromkeys(UNUSED, UNUSED_WORDS),
+    **usual.help_without(UNUSED, "not used: TRex makes the load"),
     "rounds": "load tests, one after the other",
     "server": "HOST or HOST:PORT (4501) of a TRex server that runs; none: labkit starts one on the topology",
     "trex": "the folder of an unpacked TRex release, to start the server from; none: that of LABKIT_TREX",
@@ -54,10 +50,11 @@ _WORDS = {
 }
 
 
-class OnServer(DatapathParameters, frozen=True, kw_only=True):
+class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
     """What the experiments with a TRex server share."""
 
     NAMED: ClassVar[tuple[str, ...]] = ()
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = tuple(name for name in UNUSED if name != "protocol")
 
     protocol: str = "udp"
     server: str | None = None
@@ -69,12 +66,12 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput in one sentence for what cannot be measured."""
-        left_out(self, UNUSED, _WORDS)
+        check_unused(self, UNUSED, _WORDS)
         super().check()
         if self.server is None:
             self._check_own()
         else:
-            left_out(self, (*DEVICE, "trex"), dict.fromkeys((*DEVICE, "trex"), OF_A_SERVER))
+            check_unused(self, (*DEVICE, "trex"), dict.fromkeys((*DEVICE, "trex"), ONLY_OWN_SERVER))
             client.address(self.server)
             client.ports(self.ports)
         if self.where != "here":
@@ -87,11 +84,8 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput(f"profile={self.profile}: the text of the file is missing")
 
     def _check_own(self) -> None:
-        left_out(self, ("ports", "force"), dict.fromkeys(("ports", "force"), OF_OWN_SERVER))
-        if self.in_guests:
-            raise BadInput(
-                f"endpoint={','.join(self.endpoint)}: TRex takes interfaces of this kernel: say namespace or container"
-            )
+        check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), ONLY_WITH_SERVER))
+        self.refuse_guests("TRex takes interfaces of this kernel")
 
     def _check_load(self) -> None:
         """TRex makes the load."""
@@ -117,13 +111,8 @@ class OnServer(DatapathParameters, frozen=True, kw_only=True):
         """None: frames have sizes of their own."""
         return None
 
-    def asdict(self) -> dict[str, Any]:
-        """Return names and values in JSON form, without those that nothing uses."""
-        unused = {*UNUSED} - {"protocol"}
-        return {name: value for name, value in super().asdict().items() if name not in unused}
 
-
-class Stateless(OnServer, frozen=True, kw_only=True):
+class Stateless(TrexParameters, frozen=True, kw_only=True):
     """Parameters of `trex_stateless`; HELP says what each is."""
 
     NAMED: ClassVar[tuple[str, ...]] = tuple(PROFILES)
@@ -167,7 +156,7 @@ class Stateless(OnServer, frozen=True, kw_only=True):
         return Line(self.line_rate_bps or server_bps, self.line_tag)
 
 
-class Stateful(OnServer, frozen=True, kw_only=True):
+class Stateful(TrexParameters, frozen=True, kw_only=True):
     """Parameters of `trex_stateful`; STATEFUL_HELP says what each is."""
 
     NAMED: ClassVar[tuple[str, ...]] = STATEFUL
@@ -182,8 +171,7 @@ class Stateful(OnServer, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise BadInput in one sentence for what cannot be measured."""
         super().check()
-        if not self.mult or len(set(self.mult)) < len(self.mult):
-            raise BadInput("mult needs at least one value, each once")
+        each_once("mult", self.mult)
         for mult in self.mult:
             within("mult", mult, 0.001, 1e6)
         within("test_s", self.test_s, 1, 36000)

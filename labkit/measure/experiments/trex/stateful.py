@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.common.errors import Failed, LabkitError, Unsupported
+from labkit.common.errors import LabkitError
 from labkit.measure.experiments import context
-from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.changes import SOURCES
-from labkit.measure.experiments.context import Event, Experiment, RunContext
-from labkit.measure.experiments.rows import Arm
+from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.trex import devices, stateless
 from labkit.measure.experiments.trex.devices import Device, Test
 from labkit.measure.experiments.trex.parameters import STATEFUL_HELP, Stateful
@@ -26,69 +24,27 @@ def planned_s(parameters: Stateful) -> float:
 
 
 def run(parameters: Stateful, run_context: RunContext) -> Iterator[Event]:
-    """Measure every round that has no rows yet; yield rows and progress."""
-    arms: list[Arm] = []
-    for found in devices.usable(parameters, run_context):
-        if isinstance(found, list):
-            arms = found
-        else:
-            yield found
-    total_s, spent_s = planned_s(parameters), 0.0
-    for arm, tests in devices.groups(parameters, run_context, arms, parameters.mult):
-        yield context.progress(devices.connecting(parameters, arm), spent_s, total_s)
-        try:
-            with devices.connected(parameters, run_context, arm, "ASTF") as device:
-                digest, ends = parameters.profile_digest, device.ends
-                source = SOURCES[digest] if digest else None
-                device.client.load_stateful(parameters.profile, source, ends[0] if ends else None)
-                for event in _tests(parameters, run_context, arm, device, tests, (spent_s, total_s)):
-                    yield event
-                    spent_s = event.get("done_s", spent_s)
-        except (Failed, Unsupported) as error:
-            if arm == devices.OUTSIDE:
-                raise
-            columns = dict.fromkeys(stateless.COLUMNS)
-            yield devices.failed(parameters, run_context, arm, tests[0], error, columns)
-            yield context.stopped(1, str(error))
+    """Measure every test that has no rows yet; yield rows and progress."""
 
+    def measure(device: Device, tests: list[Test], progress: Progress) -> Iterator[Event]:
+        """Measure until the server fails."""
+        digest, ends = parameters.profile_digest, device.ends
+        source = SOURCES[digest] if digest else None
+        device.client.load_stateful(parameters.profile, source, ends[0] if ends else None)
+        for test in tests:
+            assert test.mult is not None
+            yield progress.event(f"{parameters.profile}, mult {test.mult:g}")
+            measured = _measured(parameters, device.client, test.mult)
+            shared = {"method": METHOD, "duration_s": parameters.test_s}
+            rows = [{**shared, **one} for one in measured]
+            yield device.rows(parameters, run_context, test, rows)
+            progress.done_s += parameters.test_s + stateless.REST_S
+            if measured[0]["status"] == "failed":
+                yield context.stopped(1, measured[0]["reason"])
+                return
+        yield context.stopped(1, "all tests were run")
 
-def _tests(
-    parameters: Stateful,
-    run_context: RunContext,
-    arm: Arm,
-    device: Device,
-    tests: list[Test],
-    spent_of: tuple[float, float],
-) -> Iterator[Event]:
-    """Measure tests over one connection, until the server fails."""
-    spent_s, total_s = spent_of
-    pairs = len(device.client.ports) // 2
-    for test in tests:
-        assert test.mult is not None
-        yield context.progress(f"{parameters.profile}, mult {test.mult:g}", spent_s, total_s)
-        measured = _measured(parameters, device.client, test.mult)
-        shared = {
-            **dict.fromkeys(stateless.COLUMNS),
-            "point": test.point,
-            "round": test.round,
-            "mult": test.mult,
-            "method": METHOD,
-            "generator": "trex",
-            "frame": parameters.profile,
-            "trex_server": device.server,
-            "trex": device.version,
-            "duration_s": parameters.test_s,
-        }
-        rows = [
-            row_columns.row_of(parameters, run_context, arm, pairs, device.measured({**shared, **one})[1])
-            for one in measured
-        ]
-        yield context.rows(test.point, rows)
-        spent_s += parameters.test_s + stateless.REST_S
-        if measured[0]["status"] == "failed":
-            yield context.stopped(1, measured[0]["reason"])
-            return
-    yield context.stopped(1, "all tests were run")
+    return devices.run(parameters, run_context, "ASTF", planned_s(parameters), measure, parameters.mult)
 
 
 def _measured(parameters: Stateful, client: Client, mult: float) -> list[dict[str, Any]]:
@@ -119,7 +75,7 @@ def _measured(parameters: Stateful, client: Client, mult: float) -> list[dict[st
         "connection_errors_count": connections.errors_count,
         "trex_cpu_share": None if busy is None else busy / 100,
     }
-    ways = [
+    by_direction = [
         {
             "part": "directions",
             "direction": one.name,
@@ -129,7 +85,7 @@ def _measured(parameters: Stateful, client: Client, mult: float) -> list[dict[st
         }
         for one, bps in zip(directions, bits, strict=True)
     ]
-    return [whole | result | state, *ways]
+    return [whole | result | state, *by_direction]
 
 
 EXPERIMENT = Experiment(Stateful, STATEFUL_HELP, run, planned_s)

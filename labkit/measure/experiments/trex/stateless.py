@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.common import schema, units
-from labkit.common.errors import Failed, LabkitError, Unsupported
+from labkit.common import units
+from labkit.common.errors import LabkitError
 from labkit.measure.experiments import context
-from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.changes import SOURCES
-from labkit.measure.experiments.context import Event, Experiment, RunContext
-from labkit.measure.experiments.rows import Arm
+from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.trex import devices
 from labkit.measure.experiments.trex.devices import Device, Test
 from labkit.measure.experiments.trex.parameters import HELP, Stateless
@@ -30,8 +28,6 @@ METHOD, STEP = "ramp", "trial"
 PROBES_PPS = 1000.0
 REST_S = 0.6  # between two steps, about
 REACHED = 0.99  # of the requested frames: less, and TRex is the limit
-
-COLUMNS = schema.names(writer=("throughput", "trex"))
 
 
 @dataclass(frozen=True)
@@ -77,58 +73,32 @@ def steps(parameters: Stateless, frame_bytes: float, line_bps: float) -> list[St
 
 def run(parameters: Stateless, run_context: RunContext) -> Iterator[Event]:
     """Measure every load test that has no rows yet; yield rows and progress."""
-    arms: list[Arm] = []
-    for found in devices.usable(parameters, run_context):
-        if isinstance(found, list):
-            arms = found
-        else:
-            yield found
-    groups = devices.groups(parameters, run_context, arms)
-    total_s, spent_s = planned_s(parameters), 0.0
-    for arm, tests in groups:
-        yield context.progress(devices.connecting(parameters, arm), spent_s, total_s)
-        try:
-            with devices.connected(parameters, run_context, arm, "STL") as device:
-                for event in _tests(parameters, run_context, arm, device, tests, (spent_s, total_s)):
-                    yield event
-                    spent_s = event.get("done_s", spent_s)
-        except (Failed, Unsupported) as error:
-            if arm == devices.OUTSIDE:
-                raise
-            yield devices.failed(parameters, run_context, arm, tests[0], error, dict.fromkeys(COLUMNS))
-            yield context.stopped(1, str(error))
 
+    def measure(device: Device, tests: list[Test], progress: Progress) -> Iterator[Event]:
+        """Measure until a test says that the device cannot be measured."""
+        frame_bytes = device.client.load(
+            parameters.profile,
+            source=SOURCES[parameters.profile_digest] if parameters.profile_digest else None,
+            ends=device.ends,
+            latency_pps=PROBES_PPS if parameters.latency else 0.0,
+            both=parameters.directions == "both",
+        )
+        planned = steps(parameters, frame_bytes, min(device.line_bps))
+        for test in tests:
+            outcome = Outcome()
+            for step in planned:
+                rate = units.si(step.rate_pps, "pps")
+                yield progress.event(f"{step.phase}: {rate} from each port")
+                progress.done_s += step.duration_s + REST_S
+                if not _measured(parameters, device.client, step, outcome):
+                    break
+            rows = _columns(parameters, device, frame_bytes, outcome)
+            yield device.rows(parameters, run_context, test, rows)
+            yield context.stopped(1, outcome.ended)
+            if outcome.problem is not None:
+                return
 
-def _tests(
-    parameters: Stateless,
-    run_context: RunContext,
-    arm: Arm,
-    device: Device,
-    tests: list[Test],
-    spent_of: tuple[float, float],
-) -> Iterator[Event]:
-    """Measure load tests over one connection, until one says that the device cannot be measured."""
-    spent_s, total_s = spent_of
-    frame_bytes = device.client.load(
-        parameters.profile,
-        source=SOURCES[parameters.profile_digest] if parameters.profile_digest else None,
-        ends=device.ends,
-        latency_pps=PROBES_PPS if parameters.latency else 0.0,
-        both=parameters.directions == "both",
-    )
-    planned = steps(parameters, frame_bytes, min(device.line_bps))
-    for test in tests:
-        outcome = Outcome()
-        for step in planned:
-            rate = units.si(step.rate_pps, "pps")
-            yield context.progress(f"{step.phase}: {rate} from each port", spent_s, total_s)
-            spent_s += step.duration_s + REST_S
-            if not _measured(parameters, device.client, step, outcome):
-                break
-        yield _rows(parameters, run_context, arm, test, device, frame_bytes, outcome)
-        yield context.stopped(1, outcome.ended)
-        if outcome.problem is not None:
-            return
+    return devices.run(parameters, run_context, "STL", planned_s(parameters), measure)
 
 
 def _measured(parameters: Stateless, client: Client, step: Step, outcome: Outcome) -> bool:
@@ -255,16 +225,10 @@ def of_latency(latency: ProbeLatency) -> dict[str, Any]:
     }
 
 
-def _rows(
-    parameters: Stateless,
-    run_context: RunContext,
-    arm: Arm,
-    test: Test,
-    device: Device,
-    frame_bytes: float,
-    outcome: Outcome,
-) -> Event:
-    """Return the event with all rows of a load test: the result first."""
+def _columns(
+    parameters: Stateless, device: Device, frame_bytes: float, outcome: Outcome
+) -> list[dict[str, Any]]:
+    """Return the columns of all rows of a load test: the result first."""
     line = parameters.line(min(device.line_bps))
     found = outcome.best_pps is not None and outcome.problem is None
     result = {
@@ -277,25 +241,14 @@ def _rows(
         "throughput_bps": outcome.best_pps and outcome.best_pps * frame_bytes * 8,
         "ended": outcome.ended,
     }
-    shared = dict.fromkeys(COLUMNS) | {
-        "point": test.point,
-        "round": test.round,
-        "generator": "trex",
-        "frame": parameters.profile,
+    shared = {
         "frame_bytes": frame_bytes,
         "line": line.arithmetic(frame_bytes),
         "line_pps": line.most_pps(frame_bytes),
-        "trex_server": device.server,
         "senders_count": len(device.client.senders),
-        "trex": device.version,
         "loss_goal_ratio": parameters.loss_limit,
     }
-    pairs = len(device.client.ports) // 2
-    rows = [
-        row_columns.row_of(parameters, run_context, arm, pairs, device.measured({**shared, **one})[1])
-        for one in (result, *outcome.rows)
-    ]
-    return context.rows(test.point, rows)
+    return [{**shared, **one} for one in (result, *outcome.rows)]
 
 
 EXPERIMENT = Experiment(Stateless, HELP, run, planned_s)

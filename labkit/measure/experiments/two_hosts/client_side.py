@@ -18,11 +18,10 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.measure import topologies
 from labkit.measure.endpoints import FarPair
 from labkit.measure.experiments.built_arm import BuiltArm, offloads, qdisc
-from labkit.measure.experiments.context import RunContext
+from labkit.measure.experiments.context import Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.experiments.server_counters import ServerSide, Window
-from labkit.measure.experiments.server_link import Peer
 from labkit.measure.traffic import ping
 from labkit.measure.traffic.base import FlowGenerator, Flows, Page
 from labkit.system import machine

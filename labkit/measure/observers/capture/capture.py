@@ -167,7 +167,7 @@ def check_limits(snap_bytes: float, rate_pps: float, total_bytes: float, settle_
 def open_ring(
     hop: CapturePoint, snap_bytes: int, buffer_bytes: int, program: Callable[[int], bytes] | None = None
 ) -> Iterator[Ring]:
-    """A ring at a hop for the block; `program` selects packets as in `Ring`.
+    """Open a ring at a hop for the block; `program` selects packets as in `Ring`.
 
     Raises BadInput for a hop that is not there, Unsupported where packets cannot be captured, Failed for what else the
     kernel refuses."""

@@ -42,7 +42,7 @@ _head = struct.Struct("=6IH6xIH20xB")
 
 _short = struct.Struct("=I8xIIIH")  # of the same: next, captured bytes, original bytes, status, frame offset
 
-Seen = tuple[int, int, int, bytes]  # time in ns, sll_pkttype, original length in bytes, captured bytes
+RingPacket = tuple[int, int, int, bytes]  # time in ns, sll_pkttype, original length in bytes, captured bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Block:
     first: int
     link_type: int
 
-    def packets(self) -> Iterator[Seen]:
+    def packets(self) -> Iterator[RingPacket]:
         """Yield its packets, with the VLAN tags that the kernel keeps beside them."""
         data, at = self.data, self.first
         for _ in range(self.count):
@@ -167,7 +167,7 @@ class Ring:
             self._at = (self._at + 1) % self._blocks
             yield copied
 
-    def packets(self) -> Iterator[Seen]:
+    def packets(self) -> Iterator[RingPacket]:
         """Yield the packets handed over since the last call."""
         for block in self.blocks():
             yield from block.packets()

@@ -22,7 +22,7 @@ POLL_S = 1.0
 QUIET_S = 0.05  # after such a pause no more packets are expected
 STEP_S = 0.01
 DRAIN_S = 5.0
-WAYS = {0: 4, 1: 12, 2: 8, 3: 16}  # sll_pkttype to pcapng's reception type
+RECEPTION = {0: 4, 1: 12, 2: 8, 3: 16}  # sll_pkttype to pcapng's reception type
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _Hop:
             if self._in_second > rate or written >= room_bytes:
                 self.skipped += 1
                 continue
-            flags = 2 if kind == OUTGOING else 1 | WAYS.get(kind, 0)
+            flags = 2 if kind == OUTGOING else 1 | RECEPTION.get(kind, 0)
             blocks.append(pcapng.packet(self.number, time_ns, flags, whole, data))
             written += len(blocks[-1])
             self.captured += 1

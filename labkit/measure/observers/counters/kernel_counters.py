@@ -76,7 +76,8 @@ def read(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Coun
     """
     result = {space.name: _of_namespace(space) for space in namespaces}
     result |= {end.name: _of_kernel(end.open) for end in ends}
-    guests = {end.box.name: end for end in ends if end.box is not None}  # several endpoints may share a guest
+    # Several endpoints may share a guest.
+    guests = {end.runtime.name: end for end in ends if end.runtime is not None}
     return {
         "namespaces": result,
         "cpus": _cpus(open),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.measure import topologies
-from labkit.measure.endpoints import Endpoint, Pair
+from labkit.measure.endpoints import Pair
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import Counters, counters
 from labkit.measure.observers.counters.receive_counters import IN_UDP
@@ -70,10 +70,10 @@ def losses(
     decapsulate UDP.
     """
     seen = _CounterChanges(changed)
-    shared = _shared([way for _client, _server, way in pairs])
+    shared = _shared([path for _client, _server, path in pairs])
     result = []
-    for client, server, way in pairs:
-        own = [step for step in way if step not in shared]
+    for client, server, path in pairs:
+        own = [step for step in path if step not in shared]
         if not own:
             report: dict[str, Any] = {
                 "unit": None,
@@ -91,41 +91,41 @@ def losses(
                 report = _datagrams(seen, own, family)
             else:
                 report = _whole(seen, own, family, simple, outside)
-            report["through"] = [f"{step[0]}:{step[1]}" for step in way if step in shared]
+            report["through"] = [f"{step[0]}:{step[1]}" for step in path if step in shared]
         result.append({"pair": f"{client} > {server}", **report})
     return result
 
 
-def _shared(ways: Sequence[Sequence[Step]]) -> set[Step]:
+def _shared(paths: Sequence[Sequence[Step]]) -> set[Step]:
     """Return the steps that several pairs take, or both directions of one pair: their counters mix both."""
     turned = {"out": "in", "in": "out"}
-    taken = Counter(step for way in ways for step in way)
+    taken = Counter(step for path in paths for step in path)
     taken += Counter(
         (space, interface, turned[direction])
-        for way in ways
-        for space, interface, direction in way
-        if (way[0][:2] != way[-1][:2])
+        for path in paths
+        for space, interface, direction in path
+        if (path[0][:2] != path[-1][:2])
     )
     return {step for step, count in taken.items() if count > 1}
 
 
-def _frames(seen: _CounterChanges, way: Sequence[Step]) -> dict[str, Any]:
+def _frames(seen: _CounterChanges, path: Sequence[Step]) -> dict[str, Any]:
     """Follow frames from the first interface to the last.
 
     If the first step is `in`, the frames come from a guest's tap: its received frames were sent. If the last step is
     `out`, the frames go to a guest's tap: its transmitted frames are received.
     """
-    first, last = way[0], way[-1]
+    first, last = path[0], path[-1]
     sent = seen.interface(first, *(("tx_packets", "tx_dropped") if first[2] == "out" else ("rx_packets",)))
     received = seen.interface(last, "rx_packets" if last[2] == "in" else "tx_packets")
     received_bytes = seen.interface(last, "rx_bytes" if last[2] == "in" else "tx_bytes")
-    return _loss_summary("frames", sent, received, _between(seen, way)) | {"received_bytes": received_bytes}
+    return _loss_summary("frames", sent, received, _between(seen, path)) | {"received_bytes": received_bytes}
 
 
-def _between(seen: _CounterChanges, way: Sequence[Step]) -> list[dict[str, Any]]:
+def _between(seen: _CounterChanges, path: Sequence[Step]) -> list[dict[str, Any]]:
     """Return the hops from the first interface to the last: what each dropped, and what did not reach the next."""
-    hops = [_sent(seen, way[0])] if way[0][2] == "out" else []
-    for here, there in pairwise(way):
+    hops = [_sent(seen, path[0])] if path[0][2] == "out" else []
+    for here, there in pairwise(path):
         left = seen.interface(here, "tx_packets" if here[2] == "out" else "rx_packets")
         if there[2] == "out":
             came, dropped = seen.interface(there, "tx_packets", "tx_dropped"), seen.queues(there)
@@ -156,28 +156,28 @@ def _groups(family: int) -> tuple[str, str, str]:
     return ("Ip", "Icmp", "Udp") if family == 4 else ("Ip6", "Icmp6", "Udp6")
 
 
-def _datagrams(seen: _CounterChanges, way: Sequence[Step], family: int) -> dict[str, Any]:
+def _datagrams(seen: _CounterChanges, path: Sequence[Step], family: int) -> dict[str, Any]:
     """Follow datagrams from the client's sockets to the server's, where one frame is one datagram."""
-    (client, *_), (server, *_) = way[0], way[-1]
+    (client, *_), (server, *_) = path[0], path[-1]
     ip, icmp, udp = _groups(family)
     sent, received = seen.mib(client, udp, "OutDatagrams"), seen.mib(server, udp, "InDatagrams")
-    offered = seen.interface(way[0], "tx_packets", "tx_dropped")
-    arrived, ip_received = seen.interface(way[-1], "rx_packets"), seen.mib(server, ip, "InReceives")
+    offered = seen.interface(path[0], "tx_packets", "tx_dropped")
+    arrived, ip_received = seen.interface(path[-1], "rx_packets"), seen.mib(server, ip, "InReceives")
     delivered = seen.mib(server, ip, "InDelivers")
     refused = seen.mib(server, udp, "InErrors", "NoPorts")
     others = seen.mib(server, "Tcp", "InSegs") + seen.mib(server, icmp, "InMsgs")
-    why_out = seen.report(client, ip, ["OutDiscards", "OutNoRoutes"]) | seen.queues(way[0])
+    why_out = seen.report(client, ip, ["OutDiscards", "OutNoRoutes"]) | seen.queues(path[0])
     why_in = seen.report(
         server, ip, ["InHdrErrors", "InAddrErrors", "InDiscards", "InTruncatedPkts", "InNoRoutes"]
     )
     hops = [
         {
-            "at": f"{client}: IP to {way[0][1]}",
+            "at": f"{client}: IP to {path[0][1]}",
             "lost_count": seen.mib(client, ip, "OutRequests") - offered,
             "why": why_out,
         },
-        *_between(seen, way),
-        {"at": f"{server}: {way[-1][1]} to IP", "lost_count": arrived - ip_received, "why": {}},
+        *_between(seen, path),
+        {"at": f"{server}: {path[-1][1]} to IP", "lost_count": arrived - ip_received, "why": {}},
         {"at": f"{server}: IP", "lost_count": ip_received - delivered, "why": why_in},
         {"at": f"{server}: UDP socket", "lost_count": refused, "why": seen.report(server, udp, SOCKET)},
         {
@@ -191,7 +191,7 @@ def _datagrams(seen: _CounterChanges, way: Sequence[Step], family: int) -> dict[
 
 def _whole(
     seen: _CounterChanges,
-    way: Sequence[Step],
+    path: Sequence[Step],
     family: int,
     simple: bool,
     outside: Collection[tuple[str, str]],
@@ -201,7 +201,7 @@ def _whole(
     What did not arrive complete is one loss. IP delivers a tunnel's payload twice, so with a tunnel unread datagrams
     cannot be separated from it.
     """
-    (client, *_), (server, *_) = way[0], way[-1]
+    (client, *_), (server, *_) = path[0], path[-1]
     ip, icmp, udp = _groups(family)
     # An IPv4 tunnel's datagrams also count as read (udp_queue_rcv_one_skb).
     tunnels = [(space, name, "in") for space, name in outside if space == server and family == 4]
@@ -222,7 +222,7 @@ def _whole(
     if simple:
         unread = came - received - refused
         hops.append({"at": f"{server}: left unread in the socket", "lost_count": unread, "why": {}})
-    return _loss_summary("datagrams", sent, received, hops) | {"frames": _frames(seen, way)}
+    return _loss_summary("datagrams", sent, received, hops) | {"frames": _frames(seen, path)}
 
 
 def _loss_summary(unit: str, sent: int, received: int, hops: list[dict[str, Any]]) -> dict[str, Any]:
@@ -263,21 +263,17 @@ class _Losses:
 
 def _pair_path(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, str, str]]:
     """Return the path of a pair, with the interfaces inside guests, which this kernel does not see."""
-    way = [(step.namespace, step.interface, step.direction) for step in steps]
-    if _in_guest(pair.client):
-        way.insert(0, (pair.client.name, pair.client.interface, OUT))
-    if _in_guest(pair.server):
-        way.append((pair.server.name, pair.server.interface, IN))
-    return way
-
-
-def _in_guest(end: Endpoint) -> bool:
-    return end.box is not None and end.box.kernel is not None
+    path = [(step.namespace, step.interface, step.direction) for step in steps]
+    if pair.client.kernel is not None:
+        path.insert(0, (pair.client.name, pair.client.interface, OUT))
+    if pair.server.kernel is not None:
+        path.append((pair.server.name, pair.server.interface, IN))
+    return path
 
 
 @contextmanager
 def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path) -> Iterator[ArmedObserver]:
-    ends = [end for pair in topology.pairs for end in (pair.client, pair.server) if _in_guest(end)]
+    ends = [end for pair in topology.pairs for end in (pair.client, pair.server) if end.kernel]
     with counters(topology.namespaces, ends) as counted:
         yield _Losses(parameters, topology, counted)
 

@@ -219,16 +219,21 @@ def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[Mac
     from labkit.measure.endpoints.guest import spec  # what only guests need
 
     ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
-    boxes = {end.box.name: end.box for end in ends if end.box is not None and end.box.kernel is not None}
+    runtimes = {
+        end.runtime.name: end.runtime
+        for end in ends
+        if end.runtime is not None and end.runtime.kernel is not None
+    }
     word = parameters.guest_word
-    for box in boxes.values():
-        several = box.report["guest_accelerator"] == "tcg" and box.report["guest_cpus_count"] > 1
+    for runtime in runtimes.values():
+        columns = runtime.report
+        several = columns["guest_accelerator"] == "tcg" and columns["guest_cpus_count"] > 1
         if several and spec.parse(word).machine.profile != "tracing":
             raise Unsupported(
                 "an emulated guest with several CPUs may panic when its functions are traced:"
                 f" use guest={word},profile=tracing, which runs all of them in one thread"
             )
-    result: list[Machine] = [getattr(box, "guest", box) for box in boxes.values()]  # type: ignore[arg-type]
+    result: list[Machine] = [getattr(one, "guest", one) for one in runtimes.values()]  # type: ignore[arg-type]
     return result
 
 

@@ -58,7 +58,7 @@ class Kprobe:
         (self._top / "tracing_on").write_text("0")
 
     def report(self) -> Observation:
-        """Calls (or returns) in all, and by process; returned values, the most frequent first."""
+        """Return the number of calls (or returns), also by process, and the returned values, most frequent first."""
         self.end()
         ended = self._program.ended()
         if ended.returncode != 0:

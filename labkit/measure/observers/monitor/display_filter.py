@@ -94,7 +94,7 @@ class DisplayFilter:
         return sum(row is not None for _number, row in self._awaiting)
 
     def descriptors(self) -> list[tuple[int, bool]]:
-        """What to wait for: descriptors, and whether each is to be written to."""
+        """Return the descriptors to wait for, and whether each is to be written to."""
         if self.problem:
             return []
         return [(self._tshark.stdout, False), *([(self._tshark.stdin, True)] if self._pending else [])]
@@ -119,7 +119,7 @@ class DisplayFilter:
         self._pending += block
 
     def judged(self) -> Iterator[Row]:
-        """Feed tshark and hear it; the packets that matched, in their order."""
+        """Feed tshark and read its answers; yield the packets that matched, in their order."""
         if self.problem:
             return
         if self._pending:

@@ -1,4 +1,7 @@
-"""Packets by class and by conversation, told apart by a few bytes of each: decoding every packet would cost more."""
+"""Count packets by class and by conversation, which a few bytes of each packet distinguish.
+
+Decoding every packet would cost more.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,8 @@ OTHERS = "others"  # the row of what came when the table was full
 _VLAN = (b"\x81\x00", b"\x88\xa8")
 _IP, _IP6 = b"\x08\x00", b"\x86\xdd"
 _PLAIN_IP = _IP + b"\x45"  # IPv4 without options
-_plain_ip = struct.Struct(
-    "3s8xc2x8s"
-)  # from the ethertype on: it and IPv4's first byte, the protocol, the addresses
+# From the ethertype on: it and IPv4's first byte, the protocol, the addresses.
+_plain_ip = struct.Struct("3s8xc2x8s")
 Key = tuple[bytes, bytes, bytes]
 _KEY_END = 54  # of an Ethernet frame: behind the addresses of IPv6, and behind those of IPv4
 _ADDRESS_BYTES = (4, 16)  # IPv4, IPv6
@@ -23,8 +25,10 @@ _PORTS = (b"\x06", b"\x11", b"\x84")  # TCP, UDP, SCTP
 
 
 def identify(data: bytes, link_type: int) -> tuple[bytes, bytes, bytes]:
-    """The class of a packet (ethertype and IP protocol), its addresses, and its ports; all as bytes of the packet. What
-    is cut off is shorter. Of a packet inside a tunnel these are the outer ones."""
+    """Return the class of a packet (ethertype and IP protocol), its addresses and its ports, as bytes of the packet.
+
+    Of a truncated packet they may be shorter. In a tunnel they are those of the outer headers.
+    """
     if link_type == ETHERNET:
         kind, at = data[12:14], 14
         while kind in _VLAN:
@@ -116,12 +120,12 @@ class Totals:
             self._names[kind] = _class_of(data, link_type)
 
     def classes(self) -> dict[str, list[int]]:
-        """Packets and bytes by the name of the class."""
+        """Return packets and bytes by the name of the class."""
         self._settle()
         return self._classes
 
     def conversations(self, most: int) -> list[tuple[str, str, str, int, int]]:
-        """The conversations with the most bytes: class, source, destination, packets, bytes."""
+        """Return the `most` conversations with the most bytes: class, source, destination, packets, bytes."""
         self._settle()
         rows = sorted(self._conversations.items(), key=lambda one: one[1][1], reverse=True)[:most]
         result = []

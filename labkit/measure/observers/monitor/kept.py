@@ -33,7 +33,7 @@ class _Part:
         return [row(number, *seen) for number, seen in numbered if number >= self.first + self.gone]
 
 
-class Kept:
+class KeptPackets:
     """At most `most_count` packets in at most `most_bytes` bytes, the newest. What is pushed out is counted."""
 
     def __init__(self, most_count: int, most_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""A monitor of an interface, as its user holds it: counts, classes, conversations, and the last packets decoded."""
+"""A monitor of an interface for users: counts, classes, conversations, and the last packets decoded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from labkit.common.packets import pcapng
 from labkit.measure.observers import monitor
 
 Ask = Callable[..., dict[str, Any]]
-SAVED_COUNT = 100_000  # packets that one question may return
+SAVED_COUNT = 100_000  # packets that one request may return
 FLAGS = {"in": 1, "out": 2}
 
 
 @dataclass(frozen=True)
 class MonitorCounts:
-    """What became of the packets of an interface since the monitor began, exactly.
+    """Exact counts of the packets of an interface since the monitor began.
 
     seen_count: received and sent by the interface, by its own counters; selected_count: passed the filter in the
     kernel; dropped_count: of these, lost because the ring was full; waiting_count: not read yet, 0 at the end;
@@ -51,8 +51,11 @@ class MonitorCounts:
 
 @dataclass(frozen=True)
 class MonitoredPacket:
-    """A sampled packet: its number since the monitor began, the kernel's time (ns since 1970), in or out, bytes in all,
-    the first bytes, and the link type."""
+    """A sampled packet.
+
+    `number`: since the monitor began. `time_ns`: the kernel's time (since 1970). `direction`: in or out.
+    `length_bytes`: length of the whole packet. `data`: its first bytes.
+    """
 
     number: int
     time_ns: int
@@ -74,10 +77,13 @@ class MonitoredPacket:
 
 @dataclass(frozen=True)
 class MonitorReport:
-    """What a monitor knows at one moment: counts; packets and bytes by class; the conversations with the most bytes
-    (class, source, destination, packets, bytes); packets that are new since the last question; whether the interface
-    has gone; the link type of its packets; what is wrong with the display filter's tshark; the talkers, which are the
-    hosts with the most bytes (address, packets and bytes sent, packets and bytes received)."""
+    """The state of a monitor at one moment.
+
+    `classes`: packets and bytes by class. `conversations`: those with the most bytes (class, source, destination,
+    packets, bytes). `packets`: new since the last request. `is_gone`: the interface no longer exists. `problem`: the
+    error of the display filter's tshark. `talkers`: the hosts with the most bytes (address, packets and bytes sent,
+    packets and bytes received).
+    """
 
     counts: MonitorCounts
     classes: dict[str, tuple[int, int]]
@@ -103,7 +109,7 @@ class LiveMonitor:
         self._last: MonitorReport | None = None
 
     def read(self, since: int = -1, most: int = 100) -> MonitorReport:
-        """The counts, and the newest `most` kept packets after number `since`. After `close` the last counts."""
+        """Return the counts, and the newest `most` kept packets after number `since`; after `close` the last counts."""
         with self._lock:
             if self._last is not None:
                 return self._last
@@ -120,7 +126,7 @@ class LiveMonitor:
         return self.read(most=SAVED_COUNT).packets
 
     def stop(self) -> MonitorReport:
-        """See no more, and handle all that was seen. The packets in memory can still be read and saved."""
+        """Stop capturing, and handle all captured packets. Packets in memory can still be read and saved."""
         with self._lock:
             return self._last or self._report("monitor stop")
 
@@ -135,13 +141,13 @@ class LiveMonitor:
         run_folder.write(Path(path), self.pcapng())
 
     def pcapng(self) -> bytes:
-        """The packets in memory as the content of a pcapng file."""
+        """Return the packets in memory as the content of a pcapng file."""
         report = self.read(most=SAVED_COUNT)
         head = pcapng.header([(self.hop, report.link_type)], self.request.snap_bytes)
         return head + b"".join(blocks(report.packets))
 
     def close(self) -> MonitorReport:
-        """End the monitor: handle all that was seen, and return the last counts."""
+        """End the monitor: handle all captured packets, and return the last counts."""
         with self._lock:
             if self._last is None:
                 self._last = self._report("monitor end")
@@ -170,7 +176,7 @@ class LiveMonitor:
 
 
 def report(answer: monitor.Report) -> MonitorReport:
-    """A monitor's answer with its packets decoded from base64 and its counts completed."""
+    """Return a monitor's answer with its packets decoded from base64 and its counts completed."""
     read = answer.selected_count - answer.dropped_count - answer.waiting_count
     judged = answer.hidden_count + answer.unexamined_count + answer.awaiting_count
     left_out = answer.forgotten_count + judged
@@ -203,6 +209,6 @@ def report(answer: monitor.Report) -> MonitorReport:
 
 
 def blocks(there: list[MonitoredPacket]) -> Iterator[bytes]:
-    """Each packet as a block of a pcapng file, with its headers as a comment."""
+    """Yield each packet as a block of a pcapng file, with its headers as a comment."""
     for one in there:
         yield pcapng.packet(0, one.time_ns, FLAGS[one.direction], one.length_bytes, one.data, one.stack)

@@ -30,7 +30,7 @@ from labkit.measure.observers.capture.packet_ring import Block, Ring
 from labkit.measure.observers.monitor import display_filter
 from labkit.measure.observers.monitor.display_filter import DisplayFilter
 from labkit.measure.observers.monitor.flows import Totals, identify
-from labkit.measure.observers.monitor.kept import Kept, Row, row
+from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
 from labkit.measure.observers.monitor.sampling import sampler
 from labkit.measure.observers.monitor.selection import Selection
 from labkit.system import libpcap, netlink, process
@@ -39,15 +39,18 @@ BUFFER_BYTES = 16 << 20
 KEEP_COUNT, MOST_KEEP_COUNT = 10_000, 1_000_000
 MOST_KEPT_BYTES = 64 << 20
 POLL_MS = 200
-BLOCKS_AT_ONCE = 8  # between two looks at the requests, of about 500 packets each
+BLOCKS_AT_ONCE = 8  # of about 500 packets each, before requests are answered
 ANSWER_S = 10.0
 DRAIN_S, STEP_S = 5.0, 0.01
 MOST_CONVERSATIONS = MOST_TALKERS = 20
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a monitor is asked for: the selection, the sampler's text, how many sampled packets it keeps, how many
-    bytes of each, and a display filter in Wireshark's syntax, which only decides what is kept."""
+    """What a monitor does.
+
+    `sample`: the sampler's text. `keep_count`: how many sampled packets it keeps. `snap_bytes`: how many bytes of each.
+    `display`: a display filter in Wireshark's syntax, which only decides what is kept.
+    """
 
     selection: Selection = Selection()
     sample: str = "all"
@@ -57,7 +60,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def check_request(request: Request) -> None:
-    """Raise BadInput for the first value of a request that cannot be. Needs no privilege and no interface."""
+    """Raise BadInput for the first invalid value of a request. Needs no privilege and no interface."""
     request.selection.filter()
     sampler(request.sample)
     if request.display is not None:
@@ -67,11 +70,11 @@ def check_request(request: Request) -> None:
         ("snap_bytes", request.snap_bytes, LEAST_SNAP_BYTES, MOST_SNAP_BYTES),
     ):
         if not least <= value <= most:
-            raise BadInput(f"{name}={value} cannot be: it is {least} to {most}")
+            raise BadInput(f"{name}={value} is outside {least} to {most}")
 
 
 class Report(msgspec.Struct):
-    """What a monitor answers: counts since its beginning, and what is new since the last question.
+    """The answer of a monitor: counts since its beginning, and what is new since the last request.
 
     selected_count: passed the kernel's filter; dropped_count: of these, found the ring full; waiting_count: not read
     yet; sampled_count: chosen by the sampler; forgotten_count: of these, no longer in memory; hidden_count: the
@@ -98,7 +101,7 @@ class Report(msgspec.Struct):
     talkers: list[tuple[str, int, int, int, int]] = []
 
 
-class _Watching:
+class _MonitorProcess:
     """The work of the forked process."""
 
     def __init__(self, ring: Ring, request: Request) -> None:
@@ -106,7 +109,7 @@ class _Watching:
         self._sample = sampler(request.sample)
         self._samples_all = request.sample == "all"
         self._samples_flows = request.sample.startswith("first")
-        self._kept = Kept(request.keep_count, MOST_KEPT_BYTES)
+        self._kept = KeptPackets(request.keep_count, MOST_KEPT_BYTES)
         self._totals = Totals()
         self._read = self._sampled = 0
         self._display_expression = request.display
@@ -114,13 +117,13 @@ class _Watching:
         self._new: list[Row] = []
 
     def work(self, control: socket.socket) -> None:
-        """Take packets and answer requests until the other end of `control` is closed; then tell the last counts."""
+        """Take packets and answer requests until the other end of `control` is closed; then send the last counts."""
         if self._display_expression is not None:
             self._display = DisplayFilter(self._display_expression, self._ring.link_type)
         poll = select.poll()
         poll.register(control, select.POLLIN)
         poll.register(self._ring, select.POLLIN)
-        heard = bytearray()
+        buffer = bytearray()
         is_busy = False
         while True:
             ready = dict(self._ready(poll, 0 if is_busy else POLL_MS))
@@ -131,10 +134,10 @@ class _Watching:
             if control.fileno() in ready:
                 if not (part := control.recv(1 << 16)):
                     break
-                heard += part
-                while b"\n" in heard:
-                    line, _, rest = bytes(heard).partition(b"\n")
-                    heard = bytearray(rest)
+                buffer += part
+                while b"\n" in buffer:
+                    line, _, rest = bytes(buffer).partition(b"\n")
+                    buffer = bytearray(rest)
                     control.sendall(self._answer(msgspec.json.decode(line)) + b"\n")
         self._drain()
         control.sendall(self._answer({"do": "read", "since": -1, "most": 0}))
@@ -142,7 +145,7 @@ class _Watching:
             self._display.close()
 
     def _ready(self, poll: select.poll, timeout_ms: int) -> list[tuple[int, int]]:
-        """What has happened, after waiting for something to happen; of tshark's pipes as long as it runs."""
+        """Wait for an event and return the events; those of tshark's pipes as long as it runs."""
         pipes = self._display.descriptors() if self._display is not None else []
         for descriptor, is_written in pipes:
             poll.register(descriptor, select.POLLOUT if is_written else select.POLLIN)
@@ -153,7 +156,7 @@ class _Watching:
                 poll.unregister(descriptor)
 
     def _judge(self) -> None:
-        """Keep the new packets, or, with a display filter, those that it lets through."""
+        """Keep the new packets, or, with a display filter, those that match."""
         rows, self._new = self._new, []
         if self._display is None:
             self._kept.add(rows)
@@ -213,11 +216,11 @@ class _Watching:
         return msgspec.json.encode(report)
 
     def _newest(self, since: int, most: int) -> list[tuple[int, int, str, int, str]]:
-        """The kept packets after number `since`, the newest `most` of them, in the order of their arrival."""
+        """Return the newest `most` kept packets after number `since`, in the order of their arrival."""
         return [(*one[:4], b64encode(one[4]).decode()) for one in self._kept.newest(since, most)]
 
     def _drain(self) -> None:
-        """Read all that the socket has seen: a block that is not full is handed over only after a while."""
+        """Read all that the socket has received: the kernel hands over an unfilled block only after a while."""
         self._ring.stop_receiving()
         end = time.monotonic() + DRAIN_S
         while time.monotonic() < end:
@@ -234,8 +237,8 @@ class _Watching:
 class Monitor:
     """A monitor at an interface, from now on until `close`.
 
-    Raises BadInput for an interface that is not there or a request that cannot be, Unsupported where packets cannot be
-    captured or filtered. To be made by a process of one thread.
+    Raises BadInput for a missing interface or an invalid request, Unsupported if packets cannot be captured or
+    filtered. The process that makes it must have one thread.
     """
 
     def __init__(self, hop: CapturePoint, request: Request) -> None:
@@ -259,8 +262,7 @@ class Monitor:
             self._before = self._passed()
             self._seen = 0
             self._is_gone = self._is_stopped = False
-            watching = _Watching(ring, request)
-            self._forked = process.Forked(watching.work, [ring.fileno()])
+            self._forked = process.Forked(_MonitorProcess(ring, request).work, [ring.fileno()])
 
     @property
     def pid(self) -> int:
@@ -283,20 +285,21 @@ class Monitor:
         return report
 
     def read(self, since: int = -1, most: int = 0) -> Report:
-        """The counts, and the newest `most` kept packets after number `since`. Raises Failed when the process ended."""
-        return self._asked({"do": "read", "since": since, "most": most})
+        """Return the counts, and the newest `most` kept packets after number `since`. Raises Failed if the process
+        ended."""
+        return self._request({"do": "read", "since": since, "most": most})
 
     def stop(self) -> Report:
-        """See nothing that comes after this, and handle all that was seen; memory can still be read."""
-        report = self._asked({"do": "stop"})
+        """Stop capturing, and handle all captured packets; packets in memory can still be read."""
+        report = self._request({"do": "stop"})
         self._is_stopped = True
         return report
 
     def clear(self) -> Report:
         """Forget the kept packets and the totals of classes and conversations; the counts stay."""
-        return self._asked({"do": "clear"})
+        return self._request({"do": "clear"})
 
-    def _asked(self, request: dict[str, Any]) -> Report:
+    def _request(self, request: dict[str, Any]) -> Report:
         try:
             self._forked.send(msgspec.json.encode(request))
             return self._with_seen(self._forked.receive(ANSWER_S))
@@ -304,7 +307,8 @@ class Monitor:
             raise Failed(f"the monitor of {self._hop.name} {error}: start it again") from None
 
     def close(self) -> Report:
-        """Stop seeing, handle all that was seen, and return the last counts. Raises Failed when the process ended."""
+        """Stop capturing, handle all captured packets, and return the last counts. Raises Failed if the process
+        ended."""
         try:
             return self._with_seen(self._forked.stop(DRAIN_S + ANSWER_S))
         except (Failed, msgspec.DecodeError) as error:

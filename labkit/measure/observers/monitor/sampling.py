@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from labkit.common.errors import BadInput
 
-Sampler = Callable[[int, int, bytes], bool]  # time in ns, bytes of the whole packet, what tells its flow
-MOST_FLOWS = 65_536  # of which the bytes so far are remembered; then all are forgotten, and each begins anew
+Sampler = Callable[[int, int, bytes], bool]  # time in ns, bytes of the whole packet, key of its flow
+MOST_FLOWS = 65_536  # whose bytes so far are remembered; beyond that all are forgotten, and each begins again
 
 
 def _all() -> Sampler:

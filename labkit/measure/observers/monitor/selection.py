@@ -38,7 +38,7 @@ class Selection(msgspec.Struct, frozen=True):
     expression: str | None = None
 
     def filter(self) -> str:
-        """The expression for libpcap; empty for every packet. Raises BadInput for a value that cannot be."""
+        """Return the expression for libpcap; empty for every packet. Raises BadInput for an invalid value."""
         parts = [*self._addresses()]
         if self.protocol is not None:
             if self.protocol not in PROTOCOLS:

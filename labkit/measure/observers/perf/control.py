@@ -18,7 +18,7 @@ from pathlib import Path
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.system import machine, process
 
-ANSWER_S = 60.0  # until perf ack_end: it opens an event on every CPU, and may read all symbols
+ANSWER_S = 60.0  # until perf answers: it opens an event on every CPU, and may read all symbols
 END_S = 60.0  # until perf has written its data
 # The kernel shows addresses only to users who may profile it (kernel.kptr_restrict, Documentation/admin-guide/sysctl/
 # kernel.rst).
@@ -99,7 +99,7 @@ class Controlled:
     def __init__(self, running: process.Running, control: int, ack: int) -> None:
         self._running, self._control, self._ack = running, control, ack
 
-    def say(self, word: str) -> None:
+    def request(self, word: str) -> None:
         """Send a command and wait until perf has done it. Raises Failed or Unsupported with its message if it
         ended."""
         with contextlib.suppress(BrokenPipeError):
@@ -121,11 +121,11 @@ class Controlled:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Count until the block ends."""
-        self.say("enable")
+        self.request("enable")
         try:
             yield
         finally:
-            self.say("disable")
+            self.request("disable")
 
     def end(self) -> process.Ended:
         """End it like Ctrl-C, so that it writes its data. Raises Failed with its message."""
@@ -155,5 +155,5 @@ def controlled(words: Sequence[str]) -> Iterator[Controlled]:
         stack.enter_context(process.all_ended([running]))
         process.ahead_of_load(running.pid)  # otherwise it may react only after the load
         made = Controlled(running, control, ack)
-        made.say("ping")
+        made.request("ping")
         yield made

@@ -62,7 +62,7 @@ def usual(network: Network) -> dict[str, int]:
 def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> None:
     """Raise BadInput unless the first `pairs` pairs of the network can be loaded with this MTU and IP version.
 
-    A network says its own MTU and addresses, and arms are compared with equal ones.
+    A network has its own MTU and addresses, and only arms with equal ones are compared.
     """
     described, mtus = validate.check(network)
     if pairs > len(network.pairs):
@@ -85,7 +85,7 @@ def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> Non
 
 @contextmanager
 def arm(network: Network, spec: Spec) -> Iterator[Topology]:
-    """A network as a topology to be measured, with as many of its pairs as `spec` asks for."""
+    """Build a network as a topology to be measured, with the number of its pairs that `spec` has."""
     check_load(network, spec.pairs, spec.mtu_bytes, spec.family)
     with build(msgspec.structs.replace(network, pairs=network.pairs[: spec.pairs])) as topology:
         yield dataclasses.replace(topology, spec=spec)
@@ -226,7 +226,7 @@ class _Building:
     def routes(self) -> None:
         """Add static routes."""
         for route in self.described.routes:
-            hops = [self._hop(way) for way in self.described.hops(route)]
+            hops = [self._hop(hop) for hop in self.described.hops(route)]
             message = netlink.new_route(route.to, hops, metric=route.metric, family=target(route).version)
             self.spaces[route.at].netlink.do(message)
 
@@ -253,8 +253,8 @@ class _Building:
     def _without_carrier(self, at: str) -> set[int | None]:
         return {link.index for link in netlink.links(self.spaces[at].netlink) if not link.carrier}
 
-    def _hop(self, way: RouteChoice) -> tuple[int, str | None]:
-        return self._at(way.out), None if way.via is None else str(way.via)
+    def _hop(self, hop: RouteChoice) -> tuple[int, str | None]:
+        return self._at(hop.out), None if hop.via is None else str(hop.via)
 
     def endpoint(self, name: str) -> Endpoint:
         """Return a container as an end of a pair."""

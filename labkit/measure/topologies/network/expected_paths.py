@@ -1,6 +1,6 @@
 """Every path that a packet may take in a Network, computed from its description alone.
 
-The kernel is not asked, so measured paths can be compared with these.
+The kernel is not read, so measured paths can be compared with these.
 
   paths(overlay.seed(), "cs1", "cs5")[0].nodes    ('cs1', 'con_ns1', 'lc1', 'sc2', 'lc2', 'con_ns3', 'cs5')
 """
@@ -30,9 +30,8 @@ from labkit.measure.topologies.network.lookup import Lookup, address_of
 from labkit.measure.topologies.network.model import remotes
 from labkit.measure.topologies.network.parts import CableEnd, Network, Tunnel
 
-DEEPEST = (
-    8  # nested packets; the kernel's limit is the same (XMIT_RECURSION_LIMIT, include/linux/netdevice.h)
-)
+# Nested packets; the kernel's limit is the same (XMIT_RECURSION_LIMIT, include/linux/netdevice.h).
+DEEPEST = 8
 PING_BYTES = 84  # the size of ping's default echo request with its headers
 
 
@@ -82,7 +81,7 @@ def paths(
     Raises BadInput for a node that does not exist or has no address.
     """
     walk = _Walk(Lookup(network, without, noticed))
-    return [_path(source, trail, packet, length_bytes) for trail, packet in walk.ways(source, target)]
+    return [_path(source, trail, packet, length_bytes) for trail, packet in walk.arrivals(source, target)]
 
 
 def no_path(
@@ -90,7 +89,7 @@ def no_path(
 ) -> str | None:
     """Return, in one sentence, why there is no path: what ended the longest attempt. None if there is a path."""
     walk = _Walk(Lookup(network, without, noticed))
-    if any(True for _ in walk.ways(source, target)):
+    if any(True for _ in walk.arrivals(source, target)):
         return None
     return max(walk.ends, key=lambda end: end[0])[1]
 
@@ -115,7 +114,7 @@ class _Walk:
         self.ends: list[tuple[int, str]] = []
         self.taken = 0  # frames that a node has accepted
 
-    def ways(self, source: str, target: str) -> Arrivals:
+    def arrivals(self, source: str, target: str) -> Arrivals:
         """Yield each path as its trail, with the packet as it arrives."""
         nodes, network = self.lookup.nodes, self.lookup.network
         if source not in nodes:

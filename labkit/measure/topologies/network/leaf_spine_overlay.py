@@ -126,7 +126,7 @@ def _between(routes: str, provider: str) -> list[Part]:
     for leaf, other, outside in (("lc1", "lc2", "28.0.0.0/24"), ("lc2", "lc1", "26.0.0.0/24")):
         parts += _leaf_routes(leaf, outside, routes)
         if provider == "routed":
-            parts += [way for to in BEHIND[other] for way in _leaf_routes(leaf, to, routes)]
+            parts += [route for to in BEHIND[other] for route in _leaf_routes(leaf, to, routes)]
         else:
             local, remote = ends[leaf]
             parts.append(Tunnel(provider, leaf, "gretun-cont", remote, local=local))

@@ -1,4 +1,4 @@
-"""A Network's description, indexed: interfaces by node and name, links, and possible hops. The kernel is not asked."""
+"""A Network's description, indexed: interfaces by node and name, links, and possible hops. The kernel is not read."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Described:
         result = [one for one in self.addressed(at) if one.address is not None and to in one.address.network]
         return max(result, key=lambda one: one.address.network.prefixlen if one.address else 0, default=None)
 
-    def ways(self, at: str, to: Address) -> list[RouteChoice]:
+    def next_hops(self, at: str, to: Address) -> list[RouteChoice]:
         """Return all hops of a node to an address: those of the longest prefix, with any metric."""
         near = self.connected(at, to)
         length = near.address.network.prefixlen if near is not None and near.address is not None else -1
@@ -182,16 +182,16 @@ class Described:
             result += [RouteChoice(out, gateway)] if out is not None else []
         return result
 
-    def behind(self, way: RouteChoice, to: Address) -> Address | None:
-        """Return the address of the next node on the way to an address; None if nobody there has it.
+    def behind(self, hop: RouteChoice, to: Address) -> Address | None:
+        """Return the address of the next node on the way to an address; None if no node there has it.
 
         It is the gateway, the remote of a layer 3 tunnel, or the target itself.
         """
-        if isinstance(way.out.part, Tunnel) and way.out.kind not in LAYER_2:
-            return ip_address(remotes(way.out.part)[0])
-        near = way.via or to
+        if isinstance(hop.out.part, Tunnel) and hop.out.kind not in LAYER_2:
+            return ip_address(remotes(hop.out.part)[0])
+        near = hop.via or to
         owner = self.owner.get(near)
-        return near if owner is not None and self.link[owner.key] == self.link[way.out.key] else None
+        return near if owner is not None and self.link[owner.key] == self.link[hop.out.key] else None
 
 
 def port(tunnel: Tunnel) -> int | None:

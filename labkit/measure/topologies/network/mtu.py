@@ -85,14 +85,14 @@ class Mtus:
         """Return the room for the tunnel's outer packets."""
         if remote.is_multicast:
             return self.room(self._described.interfaces[one.at, tunnel.link or ""])
-        result = self._on_the_way(one.at, remote, tunnel.link)
+        result = self._on_paths(one.at, remote, tunnel.link)
         if result is None:
             raise BadInput(
                 f"{one} cannot reach its remote {remote}: give {one.at} and the nodes between a route to it"
             )
         return result
 
-    def _on_the_way(self, at: str, to: Address, link: str | None) -> Room | None:
+    def _on_paths(self, at: str, to: Address, link: str | None) -> Room | None:
         """Return the smallest room on any path from a node to an address; None if no path arrives.
 
         `link`: the interface by which the path must leave.
@@ -102,13 +102,13 @@ class Mtus:
         waiting, seen = [(at, to)], {(at, to)}
         while waiting:
             here, target = waiting.pop()
-            for way in described.ways(here, target):
-                if here == at and target == to and link not in (None, way.out.name):
+            for hop in described.next_hops(here, target):
+                if here == at and target == to and link not in (None, hop.out.name):
                     continue
-                near = described.behind(way, target)
+                near = described.behind(hop, target)
                 if near is None or near not in described.owner:
                     continue
-                rooms.append(self.room(way.out))
+                rooms.append(self.room(hop.out))
                 there = described.owner[near].at
                 arrived |= there == described.owner[to].at if to in described.owner else False
                 if there != here and there != self._node(target) and (there, target) not in seen:
@@ -148,8 +148,8 @@ def _check_size(described: Described, mtus: Mtus, one: DescribedInterface) -> No
     """Raise BadInput for an MTU outside the range of its IP version or of a veth."""
     room = mtus.room(one)
     versions = {one.address.version} if one.address is not None else {4}
-    routed = [way for route in described.routes if route.at == one.at for way in described.hops(route)]
-    if any(way.via is not None and way.via.version == 6 for way in routed if way.out is one):
+    routed = [hop for route in described.routes if route.at == one.at for hop in described.hops(route)]
+    if any(hop.via is not None and hop.via.version == 6 for hop in routed if hop.out is one):
         versions.add(6)
     least = max(LEAST_BYTES[version] for version in versions)
     if room.mtu_bytes < least:

@@ -14,9 +14,8 @@ from labkit.measure.topologies.network.mtu import Mtus
 from labkit.measure.topologies.network.parts import Bridge, Cable, Network, Node, Route, Tunnel
 from labkit.measure.topologies.network.validate_addresses import once
 
-NAME = (
-    r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"  # of an interface: IFNAMSIZ; iproute2 and paths interpret no character
-)
+# Of an interface: IFNAMSIZ; iproute2 and paths interpret no character.
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 # A network's name is printed unchanged in drawings and on terminals.
 NETWORK_NAME = r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,59}"
 # Interfaces that the kernel creates in new namespaces, and names that drawings use for other things.

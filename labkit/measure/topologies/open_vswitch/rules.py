@@ -32,21 +32,21 @@ class Port:
 
 
 @dataclass(frozen=True)
-class Way:
+class Direction:
     """What comes in at a port, and where each value of the destination's low bits goes."""
 
     arriving: Port
     target: Callable[[int], Port]
 
 
-def ways(case: str, net: Port, vms: Sequence[Port]) -> list[Way]:
-    """Return the ways of a case: from the network to the VMs in turn, from each VM to the network, or from each VM to
-    the others (full mesh). The value `k` goes to VM number `k`, so a VM with such an address is reached."""
+def directions(case: str, net: Port, vms: Sequence[Port]) -> list[Direction]:
+    """Return the directions of a case: from the network to the VMs in turn, from each VM to the network, or from each
+    VM to the others (full mesh). The value `k` goes to VM number `k`, so a VM with such an address is reached."""
     if case == "net_to_vm":
-        return [Way(net, lambda value: vms[value % len(vms)])]
+        return [Direction(net, lambda value: vms[value % len(vms)])]
     if case == "vm_to_net":
-        return [Way(vm, lambda _value: net) for vm in vms]
-    return [Way(vm, _others(number, vms)) for number, vm in enumerate(vms)]
+        return [Direction(vm, lambda _value: net) for vm in vms]
+    return [Direction(vm, _others(number, vms)) for number, vm in enumerate(vms)]
 
 
 def _others(own: int, vms: Sequence[Port]) -> Callable[[int], Port]:
@@ -66,19 +66,19 @@ def bits(number: int, rules_count: int, ports_count: int) -> int:
     return max(first, (number // ports_count).bit_length())
 
 
-def rules(kind: str, count: int, family: int, towards: Sequence[Way], router_mac: str) -> list[str]:
+def rules(kind: str, count: int, family: int, towards: Sequence[Direction], router_mac: str) -> list[str]:
     """Return `count` rules in the syntax of ovs-ofctl(8). An L3 rule also sets both MAC addresses, the source to
     `router_mac`, and decrements the TTL."""
     result = []
     for number in range(count):
-        way, value = towards[number % len(towards)], number // len(towards)
-        compared, target = bits(number, count, len(towards)), way.target(value)
+        direction, value = towards[number % len(towards)], number // len(towards)
+        compared, target = bits(number, count, len(towards)), direction.target(value)
         match = _l2(value, compared) if kind == "l2" else _l3(value, compared, family)
         actions = f"output:{target.number}"
         if kind == "l3":
             actions = f"mod_dl_src:{router_mac},mod_dl_dst:{target.mac},dec_ttl,{actions}"
         result.append(
-            f"priority={PRIORITY + compared},in_port={way.arriving.number},{match},actions={actions}"
+            f"priority={PRIORITY + compared},in_port={direction.arriving.number},{match},actions={actions}"
         )
     return result
 

@@ -100,10 +100,10 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
             nics.append(nic_of(spec, number, tap.fds))
             indices[number] = tap.index
         one, mirrors = stack.enter_context(_switched(name, spec, made, indices))
-        boxes = stack.enter_context(guests(spec.guest, nics))
+        booted = stack.enter_context(guests(spec.guest, nics))
         ends = [
-            Endpoint(box.name, between, "eth0", EDGE, nic.address.partition("/")[0], box, f"port{number}")
-            for number, box, nic in zip(numbers(spec), boxes, nics, strict=True)
+            Endpoint(guest.name, between, "eth0", EDGE, nic.address.partition("/")[0], guest, f"port{number}")
+            for number, guest, nic in zip(numbers(spec), booted, nics, strict=True)
         ]
         pairs = paired(ends)
         mirrors.prove(one, pairs)

@@ -181,7 +181,7 @@ def _install(
     """Add the rules. What no rule takes, as the answers to a ping, is switched by learning."""
     assert options.case is not None, "the name of the topology has a case"
     ports = [RulePort(end.openflow, mac(end.number, 0, spec.ours)) for end in (*vms, *net)]
-    towards = rules.ways(options.case, ports[-1], ports[: len(vms)])
+    towards = rules.directions(options.case, ports[-1], ports[: len(vms)])
     lines = rules.rules(
         options.rules, options.rules_count, spec.family, towards, mac(0, ROUTER_SIDE, spec.ours)
     )

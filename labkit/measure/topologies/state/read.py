@@ -173,7 +173,7 @@ def _mode(link: netlink.Link) -> str | None:
 
 def _tunnel(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
     def report(*names: str) -> Any:
-        """The first of these attributes that says something; a key or an address of zero is none."""
+        """Return the first of these attributes with a value; a key or an address of zero is none."""
         values = (link.data.get(f"IFLA_{name}") for name in names)
         return next((value for value in values if value not in (None, 0, "0.0.0.0", "::")), None)
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput
@@ -15,7 +14,7 @@ from labkit.measure.traffic.trex import readings
 from labkit.measure.traffic.trex.readings import Direction
 from labkit.system import process
 
-PROGRAM = Path(__file__).with_name("client_process.py")
+PROGRAM = "labkit.measure.traffic.trex.client_process"
 RPC_PORT = 4501  # TRex's own; its publisher has the port below
 USER = "labkit"
 ENDING_S = 15.0  # longer than the client process allows itself to leave the server in order
@@ -59,7 +58,7 @@ def ports(numbers: Sequence[int]) -> None:
 
 def argv(prefix: Sequence[str] = ()) -> list[str]:
     """Return the command line of the client process. `prefix` starts it in a network namespace."""
-    return [*prefix, *process.python("-W", "ignore", str(PROGRAM))]
+    return [*prefix, *process.python("-W", "ignore", "-m", PROGRAM)]
 
 
 @contextmanager
@@ -75,7 +74,7 @@ def companion(prefix: Sequence[str] = ()) -> Iterator[process.Companion]:
 
 @dataclass(frozen=True)
 class Server:
-    """What a server says of itself. `line_bps`: the rate of each port's line."""
+    """What a server reports about itself. `line_bps`: the line rate of each port."""
 
     version: str
     line_bps: tuple[float, ...]
@@ -150,12 +149,10 @@ class Client:
         """
         self._ask("load_stateful", profile=profile, source=source, ends=ends)
 
-    def stateful(
-        self, mult: float, duration_s: float, latency_pps: int, poll_s: float = 1.0
-    ) -> dict[str, Any]:
+    def stateful(self, mult: float, duration_s: float, latency_pps: int) -> dict[str, Any]:
         """Run `mult` times the profile's connections beside `latency_pps` probes; return the readings."""
         report: dict[str, Any] = self._ask(
-            "stateful", mult=mult, duration_s=duration_s, latency_pps=latency_pps, poll_s=poll_s
+            "stateful", mult=mult, duration_s=duration_s, latency_pps=latency_pps
         )
         return report
 
@@ -163,5 +160,5 @@ class Client:
         return self._line.ask({"do": do, **given}, PATIENCE_S + given.get("duration_s", 0.0))
 
     def close(self) -> None:
-        """Let go of the connection; the client process stops and releases when nobody holds it."""
+        """Close the connection; when its last holder closes it, the client process stops and releases the ports."""
         self._line.close()

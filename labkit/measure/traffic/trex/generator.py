@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager
 
 from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.endpoints import Pair
@@ -17,15 +16,13 @@ from labkit.measure.traffic.trex import server
 from labkit.measure.traffic.trex.client import FIELDS, companion
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
 from labkit.measure.traffic.trex.server import OwnServer
-from labkit.system import process
+from labkit.system import machine, process
 
 PROBES_PPS = 1000.0  # from each sending port beside the load
 MOST_PPS = 2e6  # from each port, for "as many as possible": TRex on kernel interfaces reaches about 300 kpps
 LINE_SHARE = 0.999  # of the nominal rate of a port, above which TRex refuses a load
-GRACE_S, GRACE_SHARE = (
-    0.01,
-    0.01,
-)  # how much longer than its duration a trial may send; later frames are not sent
+# How much longer than its duration a trial may send; later frames are not sent.
+GRACE_S, GRACE_SHARE = 0.01, 0.01
 
 
 class Trex(TrialGenerator):
@@ -100,7 +97,7 @@ class TrexTrials:
         each_pps = self._most_pps if rate_pps is None else rate_pps / len(self._senders)
         load_pps = min(max(each_pps - probes_pps, each_pps / 2), self._most_pps)
         grace_s = GRACE_S + GRACE_SHARE * duration_s
-        before_s = self._cpu_s()
+        before_s = machine.cpu_s(self.pids)
         directions, _raw = self._own.client.trial(load_pps, duration_s, grace_s)
         refused = sum(one.refused_count for one in directions)
         sent = sum(one.sent_count for one in directions)
@@ -115,18 +112,9 @@ class TrexTrials:
             hops=dict(_hops(directions)),
             elapsed_s=sent / reached_pps if sent and reached_pps else duration_s,
             slip_s=0.0,
-            generator_cpu_s=self._cpu_s() - before_s,
+            generator_cpu_s=machine.cpu_s(self.pids) - before_s,
             latency=_latency(directions) if latency else None,
         )
-
-    def _cpu_s(self) -> float:
-        """Return the CPU time that the server and its client have used (sched-stats of the kernel)."""
-        spent = 0
-        for pid in self.pids:
-            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-                with suppress(OSError, ValueError):
-                    spent += int(path.read_text().split()[0])
-        return spent / 1e9
 
 
 def _delivered(one: Direction) -> int:

@@ -30,11 +30,11 @@ from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.client import Address, Client
 from labkit.system import machine, netlink, process, temporary_files
 
-PLACE = "LABKIT_TREX"  # environment variable: the folder of an unpacked TRex release
+FOLDER_VARIABLE = "LABKIT_TREX"  # environment variable: the folder of an unpacked TRex release
 BINARY = "_t-rex-64"
 MISSING = (
     "unpack a TRex release, for example v3.08 (there is no package), and name its folder:"
-    f" {PLACE}=/path/of/v3.08 in the environment"
+    f" {FOLDER_VARIABLE}=/path/of/v3.08 in the environment"
 )
 ARGUMENTS = ("--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0")
 LIBRARIES = "so/x86_64:so"  # inside the folder of TRex
@@ -55,7 +55,7 @@ def find(given: str | None = None) -> Path:
 
     Raises Unsupported, with what to do, if there is none.
     """
-    named = given or os.environ.get(PLACE)
+    named = given or os.environ.get(FOLDER_VARIABLE)
     if named:
         places = [Path(named), Path(named) / "scripts"]
     else:
@@ -144,7 +144,7 @@ def argv(folder: Path, configuration: Path, *, stateful: bool) -> list[str]:
 def check(pairs: Sequence[Pair]) -> None:
     """Raise Unsupported, with one sentence, for ends whose interface TRex cannot have."""
     for end in (end for pair in pairs for end in (pair.client, pair.server)):
-        if end.box is not None and end.box.kernel is not None:
+        if end.kernel is not None:
             raise Unsupported(
                 f"TRex cannot have the interface of the guest {end.name}: use endpoint=namespace or container"
             )
@@ -172,7 +172,7 @@ def started(
         [space] = stack.enter_context(namespaces(["trex"], family=4))
         space.netlink.do(netlink.set_link(1))
         wires = _wires(pairs)
-        ends = _taken(pairs, wires, space)
+        ends = _moved(pairs, wires, space)
         ports = [
             Port(end.interface, wire.source_mac, wire.target_mac, wire.source_ip, wire.target_ip)
             for end, wire in zip(ends, wires, strict=True)
@@ -210,7 +210,7 @@ def _adjacent(wires: Sequence[Wire]) -> bool:
     return len(set(own)) == len(own) and all(wire.target_mac in own for wire in wires)
 
 
-def _taken(pairs: Sequence[Pair], wires: Sequence[Wire], space: Namespace) -> list[Endpoint]:
+def _moved(pairs: Sequence[Pair], wires: Sequence[Wire], space: Namespace) -> list[Endpoint]:
     """Move the interfaces of all ends into TRex's namespace, with their addresses; return the ends there."""
     space.sysctl("ipv4/conf/all/arp_ignore", 1)  # an interface answers only for its own addresses
     result = []

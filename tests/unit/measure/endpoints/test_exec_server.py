@@ -78,15 +78,15 @@ def test_interrupt_is_forwarded(folder: str) -> None:
 
 
 def test_file_transfer(folder: str, tmp_path: Path) -> None:
-    talk = exec_client.Conversation(folder)
+    conversation = exec_client.Conversation(folder)
     content = os.urandom(3_000_000)
     path = os.fsencode(tmp_path / "file")
-    assert talk.ask(b"W", path + b"\0" + content) == b""
-    assert talk.ask(b"F", path) == content
-    assert b"cpu" in talk.ask(b"F", b"/proc/stat")
+    assert conversation.ask(b"W", path + b"\0" + content) == b""
+    assert conversation.ask(b"F", path) == content
+    assert b"cpu" in conversation.ask(b"F", b"/proc/stat")
     with pytest.raises(FileNotFoundError):
-        talk.ask(b"F", b"/no/such/file")
-    talk.close()
+        conversation.ask(b"F", b"/no/such/file")
+    conversation.close()
 
 
 def test_lost_endpoint_is_reported(folder: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.monitor_cost import experiment, readers
 from labkit.measure.experiments.monitor_cost.experiment import MonitorCost, wanted_count
-from labkit.measure.experiments.monitor_cost.readers import Counted
+from labkit.measure.experiments.monitor_cost.readers import ReaderCounts
 from labkit.measure.experiments.rows import Arm
 
 TCPDUMP = """tcpdump: listening on eth0, link-type EN10MB (Ethernet), snapshot length 262144 bytes
@@ -64,19 +64,19 @@ def test_nobody_is_the_baseline_and_its_own_control() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "counted"),
     [
-        ("tcpdump", TCPDUMP, Counted(200_000, 321)),
+        ("tcpdump", TCPDUMP, ReaderCounts(200_000, 321)),
         (
             "tcpdump",
             "1 packet captured\n1 packet received by filter\n0 packets dropped by kernel\n",
-            Counted(1, 0),
+            ReaderCounts(1, 0),
         ),
-        ("dumpcap", DUMPCAP, Counted(199_000, 1000)),
-        ("tshark", "Capturing on 'eth0'\n100 packets captured\n", Counted(None, 0)),
-        ("tshark", "100 packets captured\n17 packets dropped from eth0\n", Counted(None, 17)),
-        ("dumpcap", "something else\n", Counted(None, None)),
+        ("dumpcap", DUMPCAP, ReaderCounts(199_000, 1000)),
+        ("tshark", "Capturing on 'eth0'\n100 packets captured\n", ReaderCounts(None, 0)),
+        ("tshark", "100 packets captured\n17 packets dropped from eth0\n", ReaderCounts(None, 17)),
+        ("dumpcap", "something else\n", ReaderCounts(None, None)),
     ],
 )
-def test_last_words_of_readers(name: str, text: str, counted: Counted) -> None:
+def test_last_words_of_readers(name: str, text: str, counted: ReaderCounts) -> None:
     assert readers.counted(name, text) == counted
 
 
@@ -101,14 +101,14 @@ def test_missing_reader_is_an_unsupported_row(monkeypatch: pytest.MonkeyPatch) -
         raise Unsupported("there is no tshark here")
         yield
 
-    monkeypatch.setattr(readers, "reading", missing)
+    monkeypatch.setattr(readers, "started", missing)
     topology: Any = SimpleNamespace(
         pairs=[SimpleNamespace(server=SimpleNamespace(namespace=None, interface="eth0"))]
     )
     arm = Arm("veth", "variant")
     live = LocalArm(arm=arm, offloads={}, server_offloads={}, qdisc="", topology=topology)
     trials: Any = None
-    session = experiment.Session(MonitorCost(), live, trials, [0])
+    session = experiment.Session(MonitorCost(), live, trials)
     assert experiment.measure(session, arm, "tshark", "10kpps") == (
         arm,
         {"status": "unsupported", "reason": "there is no tshark here"},

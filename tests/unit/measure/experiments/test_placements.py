@@ -12,8 +12,8 @@ from labkit.measure.experiments import slices
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
 
-def arms(pairs: int, box: object = None, **own: Any) -> Any:
-    end = SimpleNamespace(box=box)
+def arms(pairs: int, runtime: object = None, **own: Any) -> Any:
+    end = SimpleNamespace(runtime=runtime)
     topology = SimpleNamespace(pairs=[SimpleNamespace(client=end, server=end)] * pairs)
     parameters = DatapathParameters.of({"topology": "veth", **own})
     arm = SimpleNamespace(parameters=lambda _given: parameters)
@@ -53,7 +53,7 @@ def test_pairs_are_spread_over_the_cpus() -> None:
         (arms(1), {"placement": "scheduler"}),
         (arms(1, affinity="0,0"), {}),
         (arms(1, streams=2), {}),
-        (arms(1, box=object()), {}),
+        (arms(1, runtime=object()), {}),
     ],
 )
 def test_the_scheduler_places_what_cannot_be_placed_alike(live: Any, given: dict[str, Any]) -> None:

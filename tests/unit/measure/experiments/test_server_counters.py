@@ -29,8 +29,8 @@ class Stat:
 
 
 def end(name: str) -> Any:
-    box = SimpleNamespace(name=name, kernel=object())
-    return SimpleNamespace(box=box, open=lambda _path: Stat())
+    runtime = SimpleNamespace(name=name, kernel=object())
+    return SimpleNamespace(runtime=runtime, open=lambda _path: Stat())
 
 
 def with_guests() -> server_counters.LocalServer:

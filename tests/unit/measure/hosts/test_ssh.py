@@ -115,9 +115,9 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> list
     """Return labkit's result for a machine that answers this."""
     play(tmp_path, monkeypatch, lines)
     request = {"do": "experiment", "folder": str(tmp_path / "data" / "run")}
-    with hosts.conversation("ssh:lab", request, print) as talk:
+    with hosts.conversation("ssh:lab", request, print) as conversation:
         result = []
-        for line in talk.lines():
+        for line in conversation.lines():
             result.append(json.loads(line))
             if result[-1]["event"] in ("done", "error"):
                 break
@@ -167,9 +167,9 @@ def test_silent_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     """ssh's own connection may work while the machine behind it is silent."""
     monkeypatch.setattr(ssh, "SILENCE_S", 0.5)
     play(tmp_path, monkeypatch, '{"event":"log","text":"I begin"}')
-    with hosts.conversation("ssh:lab", {"do": "doctor"}, print) as talk:
-        assert len(list(talk.lines())) == 1
-        assert talk.words() == "lost its connection to lab: ssh was silent for 0.5 s"
+    with hosts.conversation("ssh:lab", {"do": "doctor"}, print) as conversation:
+        assert len(list(conversation.lines())) == 1
+        assert conversation.words() == "lost its connection to lab: ssh was silent for 0.5 s"
 
 
 def test_messages_name_their_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from labkit.common.packets import ETHERNET, RAW_IP
 from labkit.measure.observers.capture import packet_ring
 from labkit.measure.observers.capture.packet_ring import OUTGOING, STATUS_VLAN, Block
 from labkit.measure.observers.monitor.flows import MOST_CONVERSATIONS, Totals, identify
-from labkit.measure.observers.monitor.kept import Kept, Row, row
+from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
 
 MAC_AT = 82  # where the kernel puts a frame behind its header
 
@@ -89,7 +89,7 @@ def test_more_conversations_than_the_table_holds() -> None:
 def test_kept_packets_and_forgotten_ones_are_exact(most_bytes: int) -> None:
     """Whatever comes as rows or as blocks: the newest are there, in order, and the others are counted."""
     draw = random.Random(7)
-    kept, number = Kept(100, most_bytes), 0
+    kept, number = KeptPackets(100, most_bytes), 0
     came: deque[Row] = deque()
     for _ in range(300):
         frames = [MACS + b"\x08\x00" + draw.randbytes(20) for _ in range(draw.randrange(60))]

@@ -77,7 +77,7 @@ def test_untraceable_functions_are_refused_before_measuring(
 ) -> None:
     guest: Any = Folder(top, "client0")
     guest.kernel, guest.report = guest, {"guest_accelerator": "tcg", "guest_cpus_count": 1}
-    ends = SimpleNamespace(client=SimpleNamespace(box=guest), server=SimpleNamespace(box=None))
+    ends = SimpleNamespace(client=SimpleNamespace(runtime=guest), server=SimpleNamespace(runtime=None))
     monkeypatch.setattr(
         survey.topologies, "build", lambda *_, **__: nullcontext(SimpleNamespace(pairs=[ends]))
     )

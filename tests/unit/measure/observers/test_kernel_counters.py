@@ -187,8 +187,8 @@ class Inside:
 
 def test_guest_kernel_counters() -> None:
     kernel, place = Inside(), SimpleNamespace(name="between")
-    box = SimpleNamespace(name="shared", kernel=kernel)
-    ends = [Endpoint(name, place, "eth0", 100, "10.1.0.1", box) for name in ("client0", "server0")]  # type: ignore[arg-type]
+    runtime = SimpleNamespace(name="shared", kernel=kernel)
+    ends = [Endpoint(name, place, "eth0", 100, "10.1.0.1", runtime) for name in ("client0", "server0")]  # type: ignore[arg-type]
     watch = kernel_counters.Counters([], ends)
     kernel.times = 2
     report = watch.report().observed
@@ -200,4 +200,4 @@ def test_guest_kernel_counters() -> None:
     assert packet_loss._pair_path(pair, []) == [("client0", "eth0", "out"), ("server0", "eth0", "in")]
     cable = [Step("between", "port0", "in"), Step("between", "port1", "out")]
     assert packet_loss._pair_path(pair, cable) == WAY
-    assert packet_loss._pair_path(Pair(*(replace(end, box=None) for end in ends)), []) == []
+    assert packet_loss._pair_path(Pair(*(replace(end, runtime=None) for end in ends)), []) == []

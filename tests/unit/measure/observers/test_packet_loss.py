@@ -134,12 +134,12 @@ def test_losses_between_guests() -> None:
 def test_shared_hops() -> None:
     shared = (("parent", "out"), ("far", "in"), ("far", "out"), ("parent", "in"))
     parent = [("between", *one) for one in shared]
-    ways = [
+    paths = [
         (f"client{number}", f"server{number}",
          [(f"client{number}", "eth0", "out"), *parent, (f"server{number}", "eth0", "in")])
         for number in range(2)
     ]  # fmt: skip
-    first, second = packet_loss.losses(lossy(), ways, "udp", 4)
+    first, second = packet_loss.losses(lossy(), paths, "udp", 4)
     assert first["through"] == ["between:parent", "between:far", "between:far", "between:parent"]
     assert "client0:eth0 to server0:eth0" in [hop["at"] for hop in first["hops"]]
     assert (first["unexplained_count"], second["sent_count"]) == (0, 0)

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure import topologies
-from labkit.measure.topologies.open_vswitch.rules import Port, bits, rules, ways
+from labkit.measure.topologies.open_vswitch.rules import Port, bits, directions, rules
 from labkit.measure.topologies.open_vswitch.words import CASES
 
 NET = Port(1, "02:00:00:00:00:04")
@@ -44,7 +44,7 @@ def matched(of: list[tuple[int, int, int, str]], value: int) -> list[tuple[int, 
 
 
 def test_first_512_rules_compare_nine_bits_and_the_others_overlap() -> None:
-    lines = rules("l2", 1000, 4, ways("net_to_vm", NET, VMS), ROUTER)
+    lines = rules("l2", 1000, 4, directions("net_to_vm", NET, VMS), ROUTER)
     assert len(set(lines)) == 1000
     [of] = classifier(lines).values()
     assert [mask.bit_count() for _, _, mask, _ in of] == [9] * 512 + [10] * 488
@@ -57,7 +57,7 @@ def test_first_512_rules_compare_nine_bits_and_the_others_overlap() -> None:
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("case", CASES)
 def test_every_value_of_every_port_is_matched_and_every_rule_used(case: str, family: int, kind: str) -> None:
-    by_port = classifier(rules(kind, 1000, family, ways(case, NET, VMS), ROUTER))
+    by_port = classifier(rules(kind, 1000, family, directions(case, NET, VMS), ROUTER))
     assert set(by_port) == ({1} if case == "net_to_vm" else {10, 11, 12, 13})
     for of in by_port.values():
         used = [matched(of, value)[0] for value in range(1024)]
@@ -69,7 +69,7 @@ def test_every_value_of_every_port_is_matched_and_every_rule_used(case: str, fam
     [("net_to_vm", {10: 256, 11: 256, 12: 256, 13: 256}), ("vm_to_net", {1: 256}), ("vm_to_vm", {})],
 )
 def test_load_is_spread_evenly(case: str, expected: dict[int, int]) -> None:
-    for port, of in classifier(rules("l2", 1000, 4, ways(case, NET, VMS), ROUTER)).items():
+    for port, of in classifier(rules("l2", 1000, 4, directions(case, NET, VMS), ROUTER)).items():
         values = range(1024) if case == "net_to_vm" else range(256)
         outputs = collections.Counter(
             int(matched(of, value)[0][3].removeprefix("output:")) for value in values
@@ -84,7 +84,7 @@ def test_load_is_spread_evenly(case: str, expected: dict[int, int]) -> None:
 @pytest.mark.parametrize("case", ["net_to_vm", "vm_to_vm"])
 @pytest.mark.parametrize("count", [16, 17, 1000, 4000])
 def test_number_of_a_vm_leads_to_it(case: str, count: int) -> None:
-    for port, of in classifier(rules("l3", count, 4, ways(case, NET, VMS), ROUTER)).items():
+    for port, of in classifier(rules("l3", count, 4, directions(case, NET, VMS), ROUTER)).items():
         for number, vm in enumerate(VMS):
             if vm.number != port:
                 [*_, actions] = matched(of, number)[0]

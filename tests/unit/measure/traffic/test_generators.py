@@ -71,8 +71,8 @@ def test_generator_of_each_load() -> None:
 
 def test_generators_implement_one_kind_of_load() -> None:
     for one in registry.GENERATORS.values():
-        ways = (FlowGenerator, LatencyGenerator, TrialGenerator)
-        assert sum(isinstance(one, way) for way in ways) == 1, one.name
+        kinds = (FlowGenerator, LatencyGenerator, TrialGenerator)
+        assert sum(isinstance(one, kind) for kind in kinds) == 1, one.name
         if one.capabilities.sliced:
             assert isinstance(one, FlowGenerator)
     assert registry.PROTOCOLS == ("tcp", "udp", "ping")

@@ -24,7 +24,7 @@ PORTS = [
 
 @pytest.fixture
 def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv(server.PLACE, raising=False)
+    monkeypatch.delenv(server.FOLDER_VARIABLE, raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     folder = tmp_path / "v3.08"
     folder.mkdir()
@@ -34,13 +34,13 @@ def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_parameter_comes_before_the_environment(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(server.PLACE, "/nowhere/at/all")
+    monkeypatch.setenv(server.FOLDER_VARIABLE, "/nowhere/at/all")
     assert server.find(str(release)) == release
     with pytest.raises(
         Unsupported, match="TRex is not in /nowhere/at/all, there is no program _t-rex-64: unpack"
     ):
         server.find()
-    monkeypatch.setenv(server.PLACE, str(release))
+    monkeypatch.setenv(server.FOLDER_VARIABLE, str(release))
     assert server.find() == release
 
 
@@ -111,7 +111,7 @@ def test_doctor(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.available is False
     assert found.remedy is not None
     assert found.remedy.startswith("unpack a TRex release")
-    monkeypatch.setenv(server.PLACE, str(release))
+    monkeypatch.setenv(server.FOLDER_VARIABLE, str(release))
     [found] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
     assert found.detail == str(release)
 
