@@ -24,7 +24,7 @@ exit $$code
 endef
 PARALLEL := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup debian report test test-long test-alone test-all bench docs-reference docs lab lock
+.PHONY: help setup debian report test test-long test-alone test-all bench docs-reference docs-figures docs lab lock
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 22
@@ -52,8 +52,12 @@ test-all: test test-long test-alone  ## all tests, with a minute of mutants for 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks
 
-docs-reference: setup  ## write docs/COMMANDS.md anew from the command line
+docs-reference: setup  ## write docs/COMMANDS.md anew from the command line, and docs/FINDINGS.md from data/results
 	@$(BIN)/python -P -m labkit.commands.reference docs/COMMANDS.md
+	$(BIN)/python -P -m labkit.analysis.claims.document docs/FINDINGS.md
+
+docs-figures: setup  ## draw the figures of the README's findings anew from data/results (needs a browser)
+	@$(BIN)/python -P -m labkit.analysis.claims.pictures docs
 
 docs: setup  ## the documentation as pages and labkit's manual page, in build/docs; nothing is fetched
 	@rm -rf build/docs

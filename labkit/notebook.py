@@ -17,7 +17,7 @@ from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
 from labkit import live
-from labkit.analysis import displays, figures, load, profile_doubts, run_figures, stats, theme
+from labkit.analysis import displays, figures, load, profile_doubts, published_runs, run_figures, stats, theme
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis import why as why_page
 from labkit.analysis.drawing import figure as drawings
@@ -401,7 +401,7 @@ def measure(experiment: str, names: Mapping[str, Any]) -> Run:
     value, so papermill can set each by its name.
     """
     folder = Path(names["folder"]) if names.get("folder") else None
-    if folder is None or not (folder / "sweep.json").exists():
+    if folder is None or not ((folder / "sweep.json").exists() or published_runs.is_published(folder)):
         fields = experiments.find(experiment).parameters.__struct_fields__
         parameters = {**names.get("details", {}), **{name: names[name] for name in fields if name in names}}
         return run_experiment(experiment, parameters, folder)

@@ -190,7 +190,7 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         return None
     levels = [_by_setup(arm, "log") for arm in arms]
     plain = stats.difference(levels[0], levels[1])
-    effect = _with_drift(plain) if relative is None else relative
+    effect = with_drift(plain) if relative is None else relative
     verdict = _verdict(one, baseline, method, effect, margin)
     absolute = {
         "left_median": arms[0]["value"].median(), "right_median": arms[1]["value"].median(),
@@ -236,7 +236,7 @@ def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:
                 yield rows[rows["topology"].eq(one.topology) & rows["method"].eq(method)]
 
 
-def _with_drift(plain: stats.Effect) -> stats.Effect:
+def with_drift(plain: stats.Effect) -> stats.Effect:
     """Return the effect with its interval widened by the drift between runs."""
     if plain.low is None or plain.high is None:
         return plain

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import protocols
+from labkit.analysis import protocols, published_runs
 from labkit.analysis.protocols import PROTOCOLS
 from labkit.common import run_folder, schema
 from labkit.common.errors import BadInput
@@ -51,7 +51,7 @@ def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
     Raises BadInput if this is no run or sweep folder, or if a file is incomplete, with its name.
     """
     return _table(
-        Path(path), lambda row: row.get("method") != PROFILE and part in (None, row.get("part", "cost"))
+        Path(path), lambda row: row.get("method") != PROFILE and part in (None, row.get("part") or "cost")
     )
 
 
@@ -79,14 +79,19 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         run = run_folder.read_begun(folder)
         if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
-        rows += [{**row, "folder": str(folder)} for row in _rows(folder) if wanted(row)]
+        rows += [{**row, "folder": _of_run(folder, row)} for row in _rows(folder) if wanted(row)]
     table = complete(pd.DataFrame(rows))
     table.attrs["unfinished"] = unfinished
     return table
 
 
+def _of_run(folder: Path, row: dict[str, Any]) -> str:
+    """Return the folder of the row's run. Those of a published sweep are in one file and stay apart."""
+    return str(folder / str(row["run"]) if published_runs.is_published(folder) else folder)
+
+
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    rows = run_folder.read_rows(folder)
+    rows = published_runs.read_rows(folder)
     for row in rows:
         wrong = [name for name in ("topology", "protocol", "status") if not isinstance(row.get(name), str)]
         wrong += [name for name in NUMBERS if not isinstance(row.get(name), int | float | None)]

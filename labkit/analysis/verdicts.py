@@ -315,6 +315,8 @@ def _together(places: list[str]) -> str:
     words = [place.split(", ") for place in places]
     common = [word for word in words[0] if all(word in other for other in words)]
     own = [", ".join(word for word in place if word not in common) or "defaults" for place in words]
+    if not common:
+        return "; ".join(places)
     return ", ".join(common) + (f" ({'; '.join(own)})" if len(places) > 1 else "")
 
 

@@ -1,4 +1,4 @@
-"""Create a project folder (`labkit new`): the notebooks, the sweep files, published figures and an example network.
+"""Create a project folder (`labkit new`): notebooks, sweep files, published figures and runs, an example network.
 
 In a clone they are beside the package. A wheel contains them as data files below share/labkit.
 """
@@ -16,6 +16,8 @@ from labkit.common.errors import BadInput, Failed
 # What a project contains. pyproject.toml lists the same files for the wheel; a test compares both.
 PATTERNS = (
     "notebooks/*.ipynb", "params/*.yaml", "docs/network.yaml", "docs/METHOD.md", "docs/ROWS.md", "data/reference/*",
+    "data/results/container_vs_vm/*", "data/results/datapaths/*", "data/results/ipvlan/*", "data/results/overlay/*",
+    "data/results/packet_size/*", "data/results/virtual_tap/*",
 )  # fmt: skip
 SHARE = "share/labkit/"
 

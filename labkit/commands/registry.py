@@ -15,6 +15,7 @@ COMMANDS = {
     "sweep": "run a notebook for every point of a grid, and write one report about all of them",
     "report": "write the executed notebook of a run or a sweep as one HTML file that works offline",
     "rows": "write the rows of a run or a sweep as Parquet, CSV or JSON for other programs",
+    "publish": "write a run or a sweep as two files for others, in data/results for example",
     "compare": "compare two runs or sweeps point by point",
     "why": "explain why two profiled arms, runs or points differ, as one HTML page: functions, counters, losses",
     "kernels": "list the kernels that a lab VM can boot, and what each of them can do",

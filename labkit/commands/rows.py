@@ -17,9 +17,10 @@ from typing import Any
 import msgspec
 
 from labkit import __version__
+from labkit.analysis import parquet_rows, published_runs
 from labkit.commands import arguments
 from labkit.commands.messages import note
-from labkit.common import run_folder, schema, units
+from labkit.common import run_folder, units
 from labkit.common.errors import BadInput
 from labkit.common.printable import printable, printable_json
 from labkit.runner import sweep
@@ -35,16 +36,7 @@ def read(folder: Path) -> list[Row]:
     if (folder / "sweep.json").exists():
         return sweep.rows(folder)
     run_folder.read_begun(folder)
-    return run_folder.read_rows(folder)
-
-
-def columns(rows: Sequence[Row]) -> list[str]:
-    """Return the columns of these rows: those of the schema in its order, then others in order of appearance."""
-    there = dict.fromkeys(name for row in rows for name in row)
-    return [
-        *(name for name in schema.BY_NAME if name in there),
-        *(name for name in there if name not in schema.BY_NAME),
-    ]
+    return published_runs.read_rows(folder)
 
 
 def json_lines(rows: Sequence[Row]) -> bytes:
@@ -54,7 +46,7 @@ def json_lines(rows: Sequence[Row]) -> bytes:
 
 def csv_text(rows: Sequence[Row]) -> bytes:
     """Return the rows as CSV (RFC 4180) with a header line. Null is empty; lists and objects are JSON."""
-    names, file = columns(rows), io.StringIO()
+    names, file = parquet_rows.columns(rows), io.StringIO()
     writer = csv.writer(file)
     writer.writerow(names)
     writer.writerows([_text(row.get(name)) for name in names] for row in rows)
@@ -64,55 +56,12 @@ def csv_text(rows: Sequence[Row]) -> bytes:
 def _text(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return _json(value) if isinstance(value, (list, dict)) else value
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return parquet_rows.as_json(value) if isinstance(value, (list, dict)) else value
 
 
 def parquet(rows: Sequence[Row]) -> bytes:
-    """Return the rows as Parquet, compressed with zstd.
-
-    Types are those of the schema. Lists, objects, and columns outside the schema are JSON texts. Raises BadInput for a
-    value of another type than its column.
-    """
-    import pyarrow
-    from pyarrow import parquet as files
-
-    kinds = {
-        "text": pyarrow.string(), "number": pyarrow.float64(), "integer": pyarrow.int64(), "flag": pyarrow.bool_(),
-    }  # fmt: skip
-    fields, arrays = [], []
-    for name in columns(rows):
-        column = schema.BY_NAME.get(name)
-        kind = kinds.get(column.type if column else "object")
-        values = [row.get(name) for row in rows]
-        if kind is None:
-            values = [None if value is None else _json(value) for value in values]
-        try:
-            arrays.append(pyarrow.array(values, kind or pyarrow.string()))
-        except (pyarrow.ArrowException, TypeError, ValueError, OverflowError) as error:
-            expected = column.type if column else "JSON"
-            raise BadInput(
-                f"the column {name} has a value that is no {expected}: {str(error)[:200]}"
-            ) from None
-        fields.append(pyarrow.field(name, arrays[-1].type, metadata=_metadata(column)))
-    about = {
-        "labkit": __version__,
-        "columns": "the metadata of each field has its unit, meaning, role and use",
-    }
-    table = pyarrow.table(arrays, schema=pyarrow.schema(fields, metadata=about))
-    sink = pyarrow.BufferOutputStream()
-    files.write_table(table, sink, compression="zstd")
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def _metadata(column: schema.Column | None) -> dict[str, str]:
-    if column is None:
-        return {"meaning": "not in the schema of this version of labkit; JSON text"}
-    text = "; JSON text" if column.type in ("list", "object") else ""
-    return {"unit": column.unit, "meaning": f"{column.meaning}{text}", "role": column.role, "use": column.use}
+    """Return the rows as Parquet (`parquet_rows.encode`)."""
+    return parquet_rows.encode(rows, __version__)
 
 
 FORMS = {"parquet": parquet, "csv": csv_text, "json": json_lines}

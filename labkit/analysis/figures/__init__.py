@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import theme
 from labkit.analysis.figures.change_prices import price_list, price_sentences, prices
+from labkit.analysis.figures.claims import claims
 from labkit.analysis.figures.cost_by_size import cost, rates
 from labkit.analysis.figures.cost_fit import fitted
 from labkit.analysis.figures.endpoint_kinds import ends, sides
@@ -35,7 +36,8 @@ from labkit.analysis.load import metric_values
 from labkit.analysis.protocols import PROTOCOLS, TIMED
 
 __all__ = [
-    "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels", "line_shares",
+    "claims", "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels",
+    "line_shares",
     "load_loss", "mirror_tax", "monitor_cost", "overhead", "price_list", "price_sentences", "prices", "probe_latency",
     "ramp", "ranked_factors", "rates", "selected", "sides", "slices", "throughput", "timed", "uplink", "use_cases",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.analysis import published_runs
 from labkit.analysis.load import emulated
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput
@@ -87,7 +88,7 @@ def _environment(run: Path) -> dict[str, Any]:
     facts |= {"peer_accelerator": other.get("accelerator")} if isinstance(other, dict) else {}
     if not (facts.get("kernel") and facts.get("accelerator")):
         with contextlib.suppress(BadInput):
-            facts = next(iter(run_folder.read_rows(run)), {})
+            facts = next(iter(published_runs.read_rows(run)), {})
     return {
         name: facts[name] for name in ("kernel", "accelerator", "peer_accelerator") if facts.get(name)
     } | content

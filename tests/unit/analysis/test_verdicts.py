@@ -409,3 +409,9 @@ def test_wandering_ratio_without_an_explanation() -> None:
 def test_steady_ratio_does_not_wander() -> None:
     assert verdicts.wandering(pd.DataFrame(rows(noise=0.1, cpu_s=0.1))) == []
     assert verdicts.wandering(pd.DataFrame(recorded_regimes(range(15, 20)))) == []
+
+
+def test_places_without_a_common_part_are_listed() -> None:
+    assert verdicts._together(["tcp, 1 pair", "udp, 4 pairs"]) == "tcp, 1 pair; udp, 4 pairs"
+    assert verdicts._together(["tcp, 1 pair", "tcp, 4 pairs"]) == "tcp (1 pair; 4 pairs)"
+    assert verdicts._together(["tcp, 1 pair"]) == "tcp, 1 pair"

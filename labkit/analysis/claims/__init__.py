@@ -1,0 +1,1 @@
+"""What five documents claim in numbers, and what published runs say about it (docs/FINDINGS.md)."""

@@ -1,0 +1,234 @@
+"""docs/FINDINGS.md, and the same texts for the notebook: `python -m labkit.analysis.claims.document docs/FINDINGS.md`.
+
+Every number in it comes from the published runs, from printed numbers of the documents, or from the claims themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from labkit.analysis import profile_doubts, stats, verdicts
+from labkit.analysis.claims.claim import WORDS, Judgement, Range, judge
+from labkit.analysis.claims.evidence import PUBLISHED, Evidence
+from labkit.analysis.claims.registry import CLAIMS, DOCUMENTS
+from labkit.analysis.claims.results import Results
+from labkit.common.units import duration, many
+
+FULL_LENGTH = {
+    "datapaths": "datapaths", "ipvlan": "kernels", "switched": "nodes", "container_vs_vm": "container_vs_vm",
+    "packet_size": "packet_size", "overlay": "overlay", "virtual_tap": "virtual_tap",
+    "ovs_test_plan": "ovs_test_plan",
+}  # fmt: skip
+MOST_DOUBTS = 12  # of a run; the others are counted
+TITLE = "# Findings: the claims of five documents\n"
+
+
+def judgements(results: Results) -> list[Judgement]:
+    """Return the verdicts about all claims."""
+    return [judge(claim, results) for claim in CLAIMS]
+
+
+def page(results: Results, found: Sequence[Judgement]) -> str:
+    """Return the whole document as Markdown."""
+    parts = [
+        TITLE, introduction(results, found), "## The claims\n", table(found), PICTURE, RULE, "## The runs\n",
+        runs(results),
+        "## Each claim\n", *(section(one) for one in found), "## Doubts about the runs\n", doubts(results),
+    ]  # fmt: skip
+    return "\n".join(parts).rstrip() + "\n"
+
+
+PICTURE = (
+    "![For each claim, the range of ratios that it means, and the measured ratios](findings-claims.svg)\n"
+)
+RULE = """\
+A ratio **agrees** if its 95 % interval lies in the range that the claim means, and **contradicts** it if the interval
+lies outside. It is **undecided** otherwise, and wherever the baseline, measured twice, differs from itself (A/A). A
+printed ratio counts with a factor of 1.25 on each side. Where the A/A control is as far from 1 as the ratio, the
+interval reaches to 1. Chance alone lets one of twenty intervals miss the true ratio. A claim is *confirmed* if more of
+its ratios agree than chance explains (binomial, 5 %), *contradicted* if more contradict it than chance explains, and it
+*depends* if both is so. Otherwise it *cannot be told here*. [METHOD.md](METHOD.md) explains how ratios and intervals
+are made.
+"""
+
+
+def introduction(results: Results, found: Sequence[Judgement]) -> str:
+    """Return the first paragraphs: how short the runs were, on what, and how to run them at full length."""
+    words = {word: sum(one.word == word for one in found) for word in WORDS}
+    counts = ", ".join(f"{count} {word}" for word, count in words.items() if count)
+    descriptions = [results.description(name) for name in results.names()]
+    if not descriptions:
+        return f"No run is published in `data/results/`. {many(len(found), 'claim')}: {counts}.\n"
+    total_s = sum(one.get("measuring_s", 0.0) for one in descriptions)
+    days = sorted({str(one["finished"])[:10] for one in descriptions})
+    cpus = sorted({int(host["cpus_count"]) for one in descriptions for host in one["hosts"]})
+    memory = sorted({int(one["memory_bytes"]) for one in descriptions if one.get("memory_bytes")})
+    of_memory = f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else ""
+    return (
+        f"**These are shortened runs on a shared virtual machine with {' or '.join(map(str, cpus))} CPUs{of_memory}**,"
+        f" measured on {' and '.join(days)} within {duration(total_s)}. Other programs used its CPUs at the same time,"
+        " so speeds mean nothing here: only ratios count, interleaved in time, each with its interval and with the"
+        " baseline measured twice. Each run below has its command, and the sweep that asks the same at full length,"
+        " which takes hours to days: `labkit sweep params/datapaths.yaml`. The rows are published:"
+        " `labkit compare RUN data/results/datapaths` compares a run of your own with them, and the notebook"
+        " `10_findings` draws everything here anew without measuring. `make docs-reference` writes this page.\n\n"
+        f"{many(len(found), 'claim')}: {counts}.\n"
+    )
+
+
+def table(found: Sequence[Judgement]) -> str:
+    """Return all claims as a table: sentence, document, verdict, and what the evidence is."""
+    lines = [
+        (
+            str(number), f"[{one.claim.sentence}](#{anchor(one)})", DOCUMENTS[one.claim.document].author.split(",")[0],
+            f"**{one.word}**", _brief(one),
+        )
+        for number, one in enumerate(found, 1)
+    ]  # fmt: skip
+    return _table(("", "claim", "from", "verdict", "evidence"), lines)
+
+
+def anchor(one: Judgement) -> str:
+    """Return the anchor of a claim's section."""
+    return re.sub(r"[^a-z0-9 -]", "", heading(one).lower().replace("_", "")).replace(" ", "-")
+
+
+def heading(one: Judgement) -> str:
+    """Return the heading of a claim's section."""
+    return f"{one.claim.name}: {one.word}"
+
+
+def _brief(one: Judgement) -> str:
+    """Return the range of all ratios, and how many of them decide."""
+    known = [found for found, _ in one.evidence if not math.isnan(found.ratio)]
+    if not known:
+        return "–"
+    ratios = sorted(found.ratio for found in known)
+    span = " to ".join(dict.fromkeys(map(number, (ratios[0], ratios[-1]))))
+    return f"ratio {span}: {one.why}"
+
+
+def section(one: Judgement) -> str:
+    """Return the section of one claim."""
+    claim = one.claim
+    lines = [
+        f"### {heading(one)}\n", f"{claim.sentence}\n", f"*{DOCUMENTS[claim.document].words.replace('*', '')}*,"
+        f" {claim.place}.\n",
+    ]  # fmt: skip
+    if claim.meant is not None:
+        lines.append(f"The ratio is of {claim.ratio}. The claim means {range_text(claim.meant)}.\n")
+        lines.append(evidence_table(one))
+    if claim.remark:
+        lines.append(f"{claim.remark}\n")
+    lines.append(f"*What would settle it:* {claim.settle}.\n")
+    return "\n".join(lines)
+
+
+def evidence_table(one: Judgement) -> str:
+    """Return the evidence of a claim as a table."""
+    lines = [
+        (
+            found.run, f"`{found.what}`" if found.run != PUBLISHED and found.what else found.what, found.host or "–",
+            ratio_text(found), _control_text(found), f"{read}: {found.doubt}" if found.doubt else read,
+        )
+        for found, read in one.evidence
+    ]  # fmt: skip
+    return _table(("run", "point", "kernel", "ratio [95 %]", "A/A", "reading"), lines)
+
+
+def ratio_text(found: Evidence) -> str:
+    """Return `1.23 [1.1, 1.35]`, or the ratio alone where it was computed."""
+    if math.isnan(found.ratio):
+        return "–"
+    if math.isnan(found.low) or found.low == found.high:
+        return number(found.ratio)
+    return f"{number(found.ratio)} [{stats.interval_text(found.low, found.high, '.3g')}]"
+
+
+def _control_text(found: Evidence) -> str:
+    return found.control.removeprefix("ratio ") or "–"
+
+
+def number(value: float) -> str:
+    """Return a ratio with three or four digits."""
+    return f"{value:.4g}" if 0.95 < value < 1.05 else f"{value:.3g}"
+
+
+def range_text(meant: Range) -> str:
+    """Return a range of ratios in words: `more than 1`, `0.8 to 1.25`."""
+    low, high = meant
+    if math.isinf(low):
+        return f"less than {number(high)}"
+    if math.isinf(high):
+        return f"more than {number(low)}"
+    return f"{number(low)} to {number(high)}"
+
+
+def runs(results: Results) -> str:
+    """Return the published runs as a table: command, kernels, rows, digest, and the sweep of full length."""
+    lines = []
+    for name in results.names():
+        one = results.description(name)
+        kernels = dict.fromkeys(
+            f"Linux {host['kernel']}{', emulated' * host['emulated']}" for host in one["hosts"]
+        )
+        kernels |= dict.fromkeys(
+            f"guests with Linux {host['guest_kernel']}{', emulated' * host['guest_emulated']}"
+            for host in one["hosts"] if "guest_kernel" in host
+        )  # fmt: skip
+        lines.append(
+            (
+                name, f"`{one['command']}`", "; ".join(kernels), f"labkit {one['hosts'][0]['labkit']}",
+                str(one["finished"])[:10], str(one["rows_count"]), f"`{one['sha256'][:16]}`",
+                f"`params/{FULL_LENGTH[name]}.yaml`" if name in FULL_LENGTH else "–",
+            )
+        )  # fmt: skip
+    return _table(("run", "command", "kernels", "by", "date", "rows", "SHA-256", "full length"), lines)
+
+
+def doubts(results: Results) -> str:
+    """Return what labkit itself doubts about each run."""
+    return "\n".join(line for name in results.names() for line in _doubts(results, name))
+
+
+def _doubts(results: Results, name: str) -> Iterator[str]:
+    rows = results.rows(name)
+    found = verdicts.doubts(rows) if len(rows) else []
+    found += profile_doubts.profile_doubts(results.profiles(name), rows)
+    yield f"**{name}**\n"
+    yield from (f"- {doubt}" for doubt in found[:MOST_DOUBTS])
+    if not found:
+        yield "- no reason to doubt these numbers was found"
+    if len(found) > MOST_DOUBTS:
+        yield f"- and {len(found) - MOST_DOUBTS} more: `labkit.open('data/results/{name}').doubts()`"
+    yield ""
+
+
+def frame(found: Sequence[Judgement]) -> pd.DataFrame:
+    """Return all evidence with a ratio as a table, one row each: claim, name, verdict, low_meant, high_meant, reading,
+    and the fields of Evidence."""
+    lines = [
+        {"claim": one.claim.sentence, "name": one.claim.name, "verdict": one.word, "low_meant": one.claim.meant[0],
+         "high_meant": one.claim.meant[1], "reading": read, **vars(piece)}
+        for one in found if one.claim.meant is not None
+        for piece, read in one.evidence if not math.isnan(piece.ratio)
+    ]  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = [head, ["---"] * len(head), *lines]
+    return (
+        "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    opened = Results()
+    Path(sys.argv[1]).write_text(page(opened, judgements(opened)))

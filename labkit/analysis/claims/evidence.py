@@ -1,0 +1,373 @@
+"""Ratios in published runs that answer a claim. Each function returns a source: it takes the results and returns
+evidence.
+
+A ratio, its interval and the control of the machine (A/A) are those of `verdicts` and `stats`. Where the control
+differs from itself, or an interval is missing, the evidence has a doubt, and it decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import compare_runs, load, stats, verdicts
+from labkit.analysis.claims.results import Results
+from labkit.analysis.flame.load_profiles import observed
+from labkit.analysis.load import GROUP, HOST, Key
+from labkit.analysis.packet_cost import function_time_claim
+from labkit.analysis.stats import Effect
+from labkit.common.units import si
+
+UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
+PUBLISHED = "published numbers"  # the run of evidence that was computed from the document's own numbers
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A ratio that answers a claim, with its 95 % interval.
+
+    run: the name of a published run. what: the point of the run. host: the kernel, and whether it is emulated. doubt:
+    why the ratio decides nothing, or "". control: the baseline against itself, in words.
+    """
+
+    run: str
+    what: str
+    host: str
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    how: str = ""
+    control: str = ""
+    doubt: str = ""
+
+
+Source = Callable[[Results], list[Evidence]]
+Filter = Mapping[str, Any]  # columns with a value each, or a tuple of allowed values
+
+
+def against(run: str, arm: str, other: str = "", **only: Any) -> Source:
+    """Return the ratio of an arm to the baseline of the run, or to another arm, at each point that has `only`."""
+
+    def find(results: Results) -> list[Evidence]:
+        rows = having(results.rows(run), only)
+        if other and not rows.loc[rows["role"].eq("baseline"), "topology"].eq(other).any():
+            return list(_to_other(run, rows, arm, other))
+        return list(_to_baseline(run, having(results.verdicts(run), only), arm))
+
+    return _measured(run, find)
+
+
+def across(run: str, column: str, left: Any, right: Any, arm: str, of: str = "speed", **only: Any) -> Source:
+    """Return the ratio of two values of a parameter (right to left) for one arm.
+
+    of: `speed` (the metric), `speed_per_pair`, or `cpu_per_packet` (of the whole machine). If each round measured both
+    values, the ratio is of each round. Otherwise the interval is widened by the drift between runs.
+    """
+
+    def find(results: Results) -> list[Evidence]:
+        return list(_across(run, having(results.rows(run), only), column, (left, right), arm, of))
+
+    return _measured(run, find)
+
+
+def function_time_ratio(run: str) -> Source:
+    """Return the ratio of a function's durations at the two sizes of the claim about it, for each arm."""
+
+    def find(results: Results) -> list[Evidence]:
+        profiles = results.profiles(run)
+        host = _host(profiles)
+        judged = function_time_claim.judge_claim(function_time_claim.times(profiles))
+        return [_of_effect(Evidence(run, str(one.arm), host), one.effect, _veto(one.why)) for one in judged]
+
+    return _measured(run, find)
+
+
+def function_ratio(function: str, left: tuple[str, str], right: tuple[str, str]) -> Source:
+    """Return the ratio of a function's durations (right to left), each the kind of endpoint in a run: (run, kind).
+
+    A duration is the median of a round of profiles in the kernel that the endpoints use: the guests' for guests.
+    """
+
+    def find(results: Results) -> list[Evidence]:
+        found = []
+        for run, kind in (left, right):
+            profiles = results.profiles(run)
+            values = _durations(profiles, kind, function)
+            if not len(values):
+                why = "; ".join(function_time_claim.why_not(profiles)) or "it was not observed"
+                return [Evidence(run, f"{function}, {kind}", _host(profiles), doubt=f"no duration: {why}")]
+            found.append((values, kind, _host(profiles)))
+        effect = stats.difference(found[0][0], found[1][0])
+        times = " and ".join(f"{math.exp(values.mean()) * 1e6:.3g} µs ({kind})" for values, kind, _ in found)
+        host = "; ".join(dict.fromkeys(host for _, _, host in found))
+        return [_of_effect(Evidence(right[0], f"{function}: {times}", host), effect, "")]
+
+    return _measured(left[0], _measured(right[0], find))
+
+
+def on_the_cpu(source: Source) -> Source:
+    """Return the evidence of a source with a doubt where guests were emulated, which makes them slower."""
+    doubt = "the guests were emulated, and guests on the CPU itself are faster"
+
+    def find(results: Results) -> list[Evidence]:
+        found = source(results)
+        return [
+            replace(one, doubt=one.doubt or doubt) if "guests emulated" in one.host else one for one in found
+        ]
+
+    return find
+
+
+def computed(what: str, number: Callable[[], float | None]) -> Source:
+    """Return a quotient of numbers that the document itself prints, or that follow from definitions."""
+
+    def find(_results: Results) -> list[Evidence]:
+        value = number()
+        if value is None:
+            return [Evidence(PUBLISHED, what, "", doubt="the file of published numbers is missing")]
+        return [Evidence(PUBLISHED, what, "", value, value, value, "computed")]
+
+    return find
+
+
+def counted(run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[str, float]]]) -> Source:
+    """Return quotients of counts in rows of one part of a run, which have no noise."""
+
+    def found(results: Results) -> list[Evidence]:
+        rows = results.rows(run, part)
+        ok = rows[rows["status"].eq("ok")]
+        if not len(ok):
+            why = "; ".join(dict.fromkeys(rows["reason"].dropna().astype("str"))) or f"it has no part {part}"
+            return [Evidence(run, part, _host(rows), doubt=why)]
+        return [Evidence(run, what, _host(ok), ratio, ratio, ratio, "counted") for what, ratio in find(ok)]
+
+    return _measured(run, found)
+
+
+def uplink_share(run: str, link_bps: float) -> Source:
+    """Return the bit rate of the copies that arrived over a link (with Ethernet header, without the tunnel's),
+    divided by the link's rate, for each load that is greater than the link's rate."""
+
+    def find(results: Results) -> list[Evidence]:
+        rows = results.rows(run)
+        ok = rows[rows["status"].eq("ok") & rows["rate_bps"].gt(link_bps) & rows["copies_count"].gt(0)]
+        found = []
+        for (topology, rate), some in ok.groupby(["topology", "rate_bps"], sort=True):
+            frame_bits = 8 * (some["length_bytes"] + UDP_FRAME_BYTES)
+            share = some["copies_count"] / some["window_s"] * frame_bits / link_bps
+            effect = stats.effect(np.log(share.to_numpy(float)), list(some["round"]))
+            found.append(
+                _of_effect(
+                    Evidence(run, f"{topology}: {si(float(str(rate)), 'bit/s')} offered", _host(some)),
+                    effect,
+                    "",
+                )
+            )
+        return found
+
+    return _measured(run, find)
+
+
+def _measured(run: str, find: Source) -> Source:
+    def found(results: Results) -> list[Evidence]:
+        if not results.has(run):
+            return [
+                Evidence(
+                    run, "", "", doubt=f"not measured yet: `labkit sweep params/findings-{run}.yaml` does it"
+                )
+            ]
+        return find(results) or [Evidence(run, "", "", doubt="the run did not measure it")]
+
+    return found
+
+
+def having(rows: pd.DataFrame, only: Filter) -> pd.DataFrame:
+    """Return the rows with these values. A tuple allows several values, None means null."""
+    for name, value in only.items():
+        allowed = value if isinstance(value, tuple) else (value,)
+        which = rows[name].isin([one for one in allowed if one is not None])
+        rows = rows[which | (rows[name].isna() if None in allowed else False)]
+    return rows
+
+
+def _host(rows: pd.DataFrame) -> str:
+    ok = rows[rows["kernel"].notna()]
+    return ", ".join(dict.fromkeys(_host_words(row) for row in ok.drop_duplicates(HOST).to_dict("records")))
+
+
+def _host_words(row: Mapping[Any, Any]) -> str:
+    guest = (
+        ", guests emulated"
+        if row.get("guest_accelerator") == "tcg" and row.get("accelerator") != "tcg"
+        else ""
+    )
+    emulated = ", emulated" if "tcg" in (row.get("accelerator"), row.get("peer_accelerator")) else ""
+    return f"Linux {row['kernel']}{emulated}{guest}"
+
+
+def _point(key: Key) -> str:
+    """Return what a point is, without its host."""
+    of = dict(zip(GROUP, key, strict=True))
+    return load.group_text(tuple(None if name in HOST else of[name] for name in GROUP))
+
+
+def _key(line: Mapping[Any, Any]) -> Key:
+    return tuple(None if pd.isna(line[name]) else line[name] for name in GROUP)
+
+
+def _to_baseline(run: str, lines: pd.DataFrame, arm: str) -> Iterator[Evidence]:
+    """Yield the verdicts about an arm."""
+    for line in lines[lines["topology"].eq(arm)].to_dict("records"):
+        effect = None
+        if not pd.isna(line["ratio"]):
+            low, high = (None if pd.isna(line[end]) else float(line[end]) for end in ("low", "high"))
+            effect = Effect(float(line["ratio"]), low, high, int(line["n_count"]), str(line["how"]))
+        one = Evidence(run, f"{arm} to {line['baseline']}: {_point(_key(line))}", _host_words(line))
+        yield _judged(one, effect, _control(line), _doubt(line))
+
+
+def _doubt(line: Mapping[Any, Any]) -> str:
+    """Return why a verdict's ratio decides nothing, or ""."""
+    if pd.isna(line["ratio"]):
+        return str(line["sentence"])
+    if line["vetoed"]:
+        return "the baseline differs from itself"
+    if pd.isna(line["control_low"]):
+        return "the baseline was not measured twice in several rounds"
+    if line["low"] > line["whole_high"] or line["whole_low"] > line["high"]:
+        return "slices and whole runs contradict each other"
+    return ""
+
+
+def _control(line: Mapping[Any, Any]) -> Effect | None:
+    if pd.isna(line["control_low"]):
+        return None
+    ratio, low, high = (float(line[f"control_{name}"]) for name in ("ratio", "low", "high"))
+    return Effect(ratio, low, high, 0, "")
+
+
+def _to_other(run: str, rows: pd.DataFrame, arm: str, other: str) -> Iterator[Evidence]:
+    """Yield the ratio of two arms: the difference of their log-ratios to the baseline in each measurement."""
+    for key, group in load.groups(verdicts.ratios(rows)):
+        one, two = (group[group["topology"].eq(name)] for name in (arm, other))
+        both = one.merge(two, on=verdicts.MEASUREMENT, suffixes=("", "_other"))
+        if both.empty:
+            continue
+        both = both.assign(
+            log_ratio=both["log_ratio"] - both["log_ratio_other"],
+            starved=both["starved"] | both["starved_other"],
+        )
+        slices = bool(both["method"].eq("slice").any())
+        control = verdicts.column_effect(group, "log_control", slices)
+        doubt = verdicts.starved(both[both["method"].eq("slice" if slices else "whole")], slices) or ""
+        if control is None or control.low is None:
+            doubt = doubt or "the baseline was not measured twice in several rounds"
+        elif stats.vetoes(control):
+            doubt = doubt or "the baseline differs from itself"
+        host = next(
+            _host_words(row) for row in rows[rows["status"].eq("ok")].to_dict("records") if _key(row) == key
+        )
+        found = Evidence(run, f"{arm} to {other}: {_point(key)}", host)
+        yield _judged(found, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
+
+
+def _judged(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
+    """Return the evidence with its ratio. Where the control differs from 1 by as much, the interval reaches to 1."""
+    if control is not None:
+        one = replace(one, control=stats.ratio_text(control.ratio, control.low, control.high))
+    one = _of_effect(one, effect, doubt)
+    if control is None or control.low is None or control.high is None:
+        return one
+    if min(control.low, 1) <= one.ratio <= max(control.high, 1):
+        return replace(one, low=min(one.low, 1.0), high=max(one.high, 1.0))
+    return one
+
+
+def _of_effect(one: Evidence, effect: Effect | None, doubt: str) -> Evidence:
+    if effect is None:
+        return replace(one, doubt=doubt or "nothing was measured")
+    if effect.low is None or effect.high is None:
+        return replace(
+            one, ratio=effect.ratio, how=effect.how, doubt=doubt or "a single set-up has no interval"
+        )
+    return replace(one, ratio=effect.ratio, low=effect.low, high=effect.high, how=effect.how, doubt=doubt)
+
+
+def _veto(why: str) -> str:
+    """Return the reason of an undecided judgement if it is the machine's, and not the width of the interval."""
+    return why if "differs from itself" in why else ""
+
+
+def _across(
+    run: str, rows: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
+) -> Iterator[Evidence]:
+    controls = {
+        key: verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
+        for key, some in load.groups(verdicts.ratios(rows))
+    }
+    ok = load.measured(rows)
+    ok = ok[ok["topology"].eq(arm) & ok["role"].ne("control")]
+    if ok["method"].eq("slice").any():
+        ok = ok[ok["method"].eq("slice")]
+    context = [
+        name
+        for name in GROUP
+        if name not in (column, "length_bytes" if column in ("mtu_bytes", "protocol") else column)
+    ]
+    for _, group in load.groups(ok, context):
+        sides = [group[group[column].eq(end)] for end in ends]
+        if not all(map(len, sides)):
+            continue
+        logs = [_by_setup(side, of) for side in sides]
+        effect = _between(*logs)
+        keys = [_key(side.iloc[0].to_dict()) for side in sides]
+        vetoed = any((control := controls.get(key)) is not None and stats.vetoes(control) for key in keys)
+        words = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
+        found = Evidence(run, words, _host_words(sides[0].iloc[0].to_dict()))
+        yield _of_effect(found, effect, "the baseline differs from itself" if vetoed else "")
+
+
+def _value(column: str, value: Any) -> str:
+    words = {"mtu_bytes": "MTU {}", "pairs": "{} pairs", "length_bytes": "{} bytes each"}
+    return words.get(column, "{}").format(load.value_text(value))
+
+
+def _by_setup(rows: pd.DataFrame, of: str) -> pd.Series[float]:
+    """Return one logarithm for each set-up."""
+    if of == "cpu_per_packet":
+        sums = rows.groupby("setup", sort=False)[["cpu_s", "received_count"]].sum()
+        sums = sums[sums["received_count"].gt(0) & sums["cpu_s"].gt(0)]
+        return pd.Series(np.log(sums["cpu_s"] / sums["received_count"]), dtype=float)
+    known = rows[rows["log"].notna()]
+    logs = known.groupby("setup", sort=False)["log"].agg(lambda some: stats.centre(some.to_numpy(float)))
+    shift = math.log(float(rows["pairs"].iloc[0])) if of == "speed_per_pair" else 0.0
+    return logs.astype(float) - shift
+
+
+def _between(left: pd.Series[float], right: pd.Series[float]) -> Effect | None:
+    """Return the ratio of right to left: paired by set-up if both share them, else with the drift between runs."""
+    paired = (right - left).dropna()
+    if len(paired) > 1:
+        return stats.effect(np.asarray(paired, np.float64), list(paired.index))
+    if not len(left) or not len(right):
+        return None
+    return compare_runs.with_drift(
+        stats.difference(np.asarray(left, np.float64), np.asarray(right, np.float64))
+    )
+
+
+def _durations(profiles: pd.DataFrame, kind: str, function: str) -> stats.Floats:
+    """Return the logarithms of a function's median durations in the kernel that the endpoints of this kind use."""
+    values = []
+    own = profiles[profiles["endpoint"].eq(kind) & profiles["status"].eq("ok") & profiles["observer"].notna()]
+    for report in map(observed, own["observed"]):
+        place = report.get("guest") if "guest" in kind else report
+        timed = (place or {}).get("functions", {}).get(function, {})
+        if timed.get("p50_s"):
+            values.append(math.log(timed["p50_s"]))
+    return np.array(values)

@@ -1,0 +1,73 @@
+"""The figures of the findings: drawn in the notebook, and as SVG in docs/ for the README and docs/FINDINGS.md.
+
+`python -m labkit.analysis.claims.pictures docs` writes docs/findings-NAME.svg. It needs a browser (extra `images`).
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import figures, verdicts
+from labkit.analysis.claims import document
+from labkit.analysis.claims.claim import Judgement
+from labkit.analysis.claims.evidence import PUBLISHED, having
+from labkit.analysis.claims.results import Results
+from labkit.analysis.report import images
+from labkit.common.errors import Failed
+
+
+def of(results: Results, found: Sequence[Judgement]) -> dict[str, go.Figure]:
+    """Return the figures by name, each if its run is published."""
+    evidence = document.frame(found)
+    measured = evidence[evidence["run"].ne(PUBLISHED)] if len(evidence) else evidence
+    drawn = {"claims": figures.claims(measured)}
+    if results.has("datapaths"):
+        rows = results.rows("datapaths")
+        drawn["datapaths"] = figures.forest(
+            _without_absent(verdicts.verdicts(having(rows, {"mtu_bytes": 1500}))),
+            "macvlan against a veth bridge",
+        )
+    if results.has("ipvlan"):
+        drawn["ipvlan"] = figures.forest(
+            verdicts.verdicts(results.rows("ipvlan")), "macvlan and ipvlan against a veth bridge, in a lab VM"
+        )
+    if results.has("virtual_tap"):
+        rows = having(results.rows("virtual_tap"), {"rate_bps": None})
+        drawn["mirrors"] = figures.forest(verdicts.verdicts(rows), "What mirrors cost, by size of packets")
+    if results.has("packet_size"):
+        rows = having(results.rows("packet_size"), {"where": "here"})
+        drawn["sizes"] = figures.cost(rows)
+    if results.has("switched"):
+        rows = results.rows("switched")
+        drawn["switched"] = figures.forest(verdicts.verdicts(rows), "Two nodes: ratios to a veth bridge")
+    return drawn
+
+
+def _without_absent(lines: pd.DataFrame) -> pd.DataFrame:
+    return lines[lines["ratio"].notna()]
+
+
+def write(drawn: Mapping[str, go.Figure], folder: Path) -> list[Path]:
+    """Write each figure as findings-NAME.svg into the folder. Raises Failed without a browser."""
+    written = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, figure in drawn.items():
+            made = images(figure, Path(scratch) / name)
+            svg = next((path for path in made if path.suffix == ".svg"), None)
+            if svg is None:
+                raise Failed(f"the figure {name} was not drawn: a browser is needed (labkit doctor)")
+            written.append(folder / f"findings-{name}.svg")
+            written[-1].write_bytes(svg.read_bytes())
+    return written
+
+
+if __name__ == "__main__":
+    opened = Results()
+    for path in write(of(opened, document.judgements(opened)), Path(sys.argv[1])):
+        print(path)

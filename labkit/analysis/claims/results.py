@@ -1,0 +1,45 @@
+"""The published runs in data/results, each loaded once."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import load, published_runs, verdicts
+from labkit.common import run_folder
+
+
+class Results:
+    """The published runs in a folder, by name. `folder`: data/results of the project, or else labkit's own."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        roots = (run_folder.project_root(), Path(__file__).resolve().parents[3])
+        places = [folder] if folder else [root / "data" / "results" for root in roots]
+        self.folder = next((place for place in places if place.is_dir()), places[0])
+        self.rows = functools.cache(self._rows)
+        self.profiles = functools.cache(self._profiles)
+        self.verdicts = functools.cache(self._verdicts)
+
+    def names(self) -> list[str]:
+        """Return the names of the published runs."""
+        return sorted(path.parent.name for path in self.folder.glob(f"*/{published_runs.ROWS}"))
+
+    def has(self, name: str) -> bool:
+        """Return whether a run was published."""
+        return published_runs.is_published(self.folder / name)
+
+    def description(self, name: str) -> dict[str, Any]:
+        """Return run.json of a published run."""
+        return run_folder.read_run(self.folder / name)
+
+    def _rows(self, name: str, part: str | None = "cost") -> pd.DataFrame:
+        return load.load(self.folder / name, part)
+
+    def _verdicts(self, name: str) -> pd.DataFrame:
+        return verdicts.verdicts(self.rows(name))
+
+    def _profiles(self, name: str) -> pd.DataFrame:
+        return load.profiles(self.folder / name)

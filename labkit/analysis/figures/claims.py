@@ -1,0 +1,99 @@
+"""The claims of documents and what measured ratios say about them: one line for each claim."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import theme
+from labkit.analysis.figures.forest_plot import ratio_ticks
+from labkit.common.units import many
+
+LINE_PX, EDGES_PX = 52, 190
+LEFT_PX, RIGHT_PX, LABEL_LETTERS = 275, 125, 40
+LEAST, MOST = 0.02, 50.0  # ratios beyond are drawn at the edge
+READINGS = {
+    "agrees": (theme.PALETTE[2], "circle"),
+    "contradicts": (theme.PALETTE[1], "x"),
+    "undecided": (theme.GREY, "circle-open"),
+}
+
+
+def claims(evidence: pd.DataFrame, title: str = "Claims, and the ratios that answer them") -> go.Figure:
+    """Draw each ratio with its interval on a log axis, and the range of ratios that its claim means as a band.
+
+    evidence: a row for each ratio: claim (sentence), name, verdict, low_meant, high_meant, ratio, low, high, reading,
+    what, host.
+    """
+    figure = go.Figure()
+    names = list(dict.fromkeys(evidence["name"])) if len(evidence) else []
+    columns = ["ratio", "low", "high", "low_meant", "high_meant"]
+    known = evidence[columns].to_numpy(float).flat if names else ()
+    inside = [value for value in known if LEAST <= value <= MOST]
+    low, high = min([0.8, *inside]) / 1.1, max([1.25, *inside]) * 1.1
+    for place, name in enumerate(names):
+        own = evidence[evidence["name"].eq(name)]
+        left, right = max(own["low_meant"].iloc[0], low), min(own["high_meant"].iloc[0], high)
+        figure.add_shape(type="rect", x0=min(left, high), x1=max(right, low), y0=place - 0.4, y1=place + 0.4)
+        _points(figure, own, place, (low, high))
+        text = f"<b>{theme.plain(own['verdict'].iloc[0])}</b>"
+        at = {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 8, "showarrow": False}
+        figure.add_annotation(text=text.replace(" be ", "<br>be "), y=place, align="left", **at)
+    rule = {"type": "line", "x0": 1, "x1": 1, "y0": -0.5, "y1": max(len(names), 1) - 0.5}
+    figure.add_shape(**rule, opacity=0.8, line_width=1)
+    sentences = [_label(evidence, name) for name in names]
+    figure.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=sentences, range=[len(names) - 0.5, -0.5], ticks="",
+        showgrid=False, automargin=False,
+    )  # fmt: skip
+    figure.update_xaxes(
+        type="log", tickvals=ratio_ticks(low, high), range=[math.log10(low), math.log10(high)],
+        title_text="ratio (log scale)",
+    )  # fmt: skip
+    for reading, (color, symbol) in READINGS.items():
+        marker = {"color": color, "symbol": symbol, "size": 9}
+        figure.add_trace(go.Scatter(x=[None], y=[None], mode="markers", marker=marker, name=reading))
+    figure.update_layout(
+        height=EDGES_PX + LINE_PX * max(len(names), 1),
+        margin={"l": LEFT_PX, "r": RIGHT_PX, "t": 100, "b": 90},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 0,
+            "yref": "container",
+            "yanchor": "bottom",
+        },
+    )
+    subtitle = "shaded: what the claim means; points: measured ratios with 95 % intervals"
+    theme.titled(figure, title, f"{subtitle}; {many(len(evidence), 'ratio')}")
+    return figure
+
+
+def _label(evidence: pd.DataFrame, name: str) -> str:
+    sentence = str(evidence.loc[evidence["name"].eq(name), "claim"].iloc[0])
+    lines = textwrap.wrap(sentence, LABEL_LETTERS)
+    lines = [*lines[:2], f"{lines[2]} …" if len(lines) > 3 else lines[2]] if len(lines) > 2 else lines
+    return f'<span style="font-size:11.5px">{"<br>".join(map(theme.plain, lines))}</span>'
+
+
+def _points(figure: go.Figure, own: pd.DataFrame, place: int, ends: tuple[float, float]) -> None:
+    """Draw the ratios of one claim, one above the other."""
+    for number, one in enumerate(own.to_dict("records")):
+        color, symbol = READINGS[one["reading"]]
+        ratio = min(max(one["ratio"], ends[0]), ends[1])
+        low, high = (
+            ratio if pd.isna(one[end]) else min(max(one[end], ends[0]), ends[1]) for end in ("low", "high")
+        )
+        words = f"{one['what']} ({one['host'] or one['run']}): {one['ratio']:.3g}, {one['reading']}"
+        figure.add_trace(
+            go.Scatter(
+                x=[ratio], y=[place - 0.32 + 0.64 * (number + 0.5) / len(own)],
+                error_x={"array": [high - ratio], "arrayminus": [ratio - low], "thickness": 1.2, "width": 2},
+                mode="markers", marker={"color": color, "symbol": symbol, "size": 6}, showlegend=False,
+                hoverinfo="text", hovertext=theme.folded(words, 60),
+            )
+        )  # fmt: skip

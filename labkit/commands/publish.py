@@ -1,0 +1,159 @@
+"""`labkit publish`: write a run or a sweep as two files that others can read, draw and compare with."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit import __version__
+from labkit.analysis import parquet_rows, published_runs
+from labkit.commands import rows as exported
+from labkit.commands.messages import note
+from labkit.common import run_folder, units
+from labkit.common.errors import BadInput
+
+Row = run_folder.Row
+HOST = ("where", "kernel", "accelerator", "cpu", "cpus_count", "labkit", "git_revision")
+# What a row may quote from the machine: a path in the reason of a failure, an address of the machine's own network
+PRIVATE = re.compile(r"(?<![\w.])/(?:home|root|srv|tmp|work|mnt|media|var/folders)/")
+
+NOTES = """\
+FOLDER gets rows.parquet, with the unit and meaning of each column, and run.json: the command, the
+versions of labkit and the kernels, which of them were emulated, CPUs and memory, when it was
+measured, and the SHA-256 digest of the rows. Artefacts (stacks, captures) stay where they are.
+labkit refuses rows that quote a path of this machine. labkit rows, compare and
+`labkit.open` read FOLDER as any run.
+
+    labkit publish data/datapaths/RUN data/results/NAME
+    labkit compare data/datapaths/RUN data/results/datapaths
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run or a sweep")
+    parser.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="the folder to write, replaced if it exists"
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the command, and return the exit code."""
+    count = publish(given.run, given.folder)
+    note(f"{units.many(count, 'row')} in {run_folder.shown(given.folder)}")
+    return 0
+
+
+def publish(folder: Path, out: Path) -> int:
+    """Write the rows of a finished run or sweep and their description to the folder `out`; return their number.
+
+    Raises BadInput if the run is not finished, or if a row quotes a path of this machine.
+    """
+    rows = exported.read(folder)
+    runs = _runs(folder)
+    if not rows or not all("finished" in one for one in runs):
+        raise BadInput(f"{folder} is not finished: repeat its command to continue it, then publish it")
+    if (out / "rows").exists() or (out / "sweep.json").exists():
+        raise BadInput(f"{out} holds a run that was measured there: name another folder")
+    _check_private(rows)
+    content = parquet_rows.encode(rows, __version__)
+    description = {
+        "experiment": runs[0]["experiment"],
+        "run": out.name,
+        "command": _command(folder, runs),
+        "parameters": _common([one["parameters"] for one in runs]),
+        "seed": runs[0]["seed"],
+        "why_stopped": {},
+        "created": min(one["created"] for one in runs),
+        "finished": max(one["finished"] for one in runs),
+        "measuring_s": round(sum(one.get("measuring_s", 0.0) for one in runs), 1),
+        "points": [],
+        "hosts": _hosts(rows),
+        "memory_bytes": _memory(folder),
+        "rows_count": len(rows),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    run_folder.write(out / published_runs.ROWS, content)
+    run_folder.write_json(out / "run.json", description)
+    return len(rows)
+
+
+def _folders(folder: Path) -> list[Path]:
+    if not (folder / "sweep.json").exists():
+        return [folder]
+    return [folder / name for name in run_folder.sweep_points(folder)]
+
+
+def _runs(folder: Path) -> list[dict[str, Any]]:
+    missing = next((one for one in _folders(folder) if not (one / "run.json").exists()), None)
+    if missing is not None:
+        raise BadInput(
+            f"{missing.name} of the sweep {folder} is not measured yet: repeat the sweep's command"
+        )
+    return [run_folder.read_run(one) for one in _folders(folder)]
+
+
+def _check_private(rows: Sequence[Row]) -> None:
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, str) and PRIVATE.search(value):
+                raise BadInput(
+                    f"the column {name} quotes a path of this machine and is not published: {value[:150]}"
+                )
+
+
+def _command(folder: Path, runs: Sequence[dict[str, Any]]) -> str:
+    """Return the command that measures the same again."""
+    if (folder / "sweep.json").exists():
+        return f"labkit sweep params/{run_folder.read_object(folder / 'sweep.json')['sweep']}.yaml"
+    from labkit.commands import arguments
+    from labkit.measure import experiments
+
+    own = runs[0]
+    usual = experiments.find(own["experiment"]).parameters().asdict()
+    words = [
+        f"{name}={arguments.typed(value)}"
+        for name, value in own["parameters"].items()
+        if name in usual and value != usual[name]
+    ]
+    return shlex.join(["labkit", "run", own["experiment"], *words])
+
+
+def _common(parameters: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the parameters that all runs share."""
+    first = parameters[0]
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in other and other[name] == value for other in parameters)
+    }
+
+
+def _hosts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return what ran the experiment, each once, and whether its CPUs were emulated."""
+    result: list[dict[str, Any]] = []
+    for row in rows:
+        one = {name: row.get(name) for name in HOST}
+        one["emulated"] = "tcg" in (row.get("accelerator"), row.get("peer_accelerator"))
+        if row.get("guest_kernel"):
+            one |= {
+                "guest_kernel": row["guest_kernel"],
+                "guest_emulated": row.get("guest_accelerator") == "tcg",
+            }
+        if one not in result and one["kernel"]:
+            result.append(one)
+    return result
+
+
+def _memory(folder: Path) -> int | None:
+    """Return the memory of the machine that ran the first run, or None if it is not recorded."""
+    for path in _folders(folder):
+        if (path / "environment.json").exists():
+            found = run_folder.read_object(path / "environment.json").get("memory_bytes")
+            return int(found) if isinstance(found, int) else None
+    return None

@@ -1,0 +1,38 @@
+"""The notebook of the findings draws every published run, and measures nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from conftest import ROOT
+
+from labkit.analysis.claims.registry import CLAIMS
+from labkit.analysis.claims.results import Results
+
+
+@pytest.mark.long
+def test_findings(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    out = tmp_path / "out.ipynb"
+    published = str(ROOT / "data" / "results")
+    words = ["-p", "results_folder", published, "--no-progress-bar"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "papermill", "10_findings.ipynb", str(out), *words],
+        cwd=tmp_path / "notebooks", capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    outputs: list[dict[str, Any]] = [
+        output for cell in nbformat.read(out, as_version=4).cells for output in cell.get("outputs", [])
+    ]
+    shown = json.dumps([output.get("data", {}) for output in outputs])
+    assert all(f"### {claim.name}" in shown for claim in CLAIMS)
+    assert all(name in shown for name in Results(Path(published)).names())
+    assert shown.count("application/vnd.plotly.v1+json") >= 4
+    assert not list(tmp_path.rglob("run.json"))

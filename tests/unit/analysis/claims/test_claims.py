@@ -1,0 +1,222 @@
+"""Claims are judged by published ratios: agree, contradict, undecided; and docs/FINDINGS.md is what they say."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import synthetic_rows
+from conftest import ROOT
+
+from labkit.analysis import published_runs
+from labkit.analysis.claims import document, pictures, printed
+from labkit.analysis.claims.claim import (
+    AGAINST,
+    AGREES,
+    CONFIRMED,
+    CONTRADICTED,
+    DEPENDS,
+    LESS,
+    MORE,
+    SAME,
+    UNDECIDED,
+    UNKNOWN,
+    WORDS,
+    Claim,
+    Judgement,
+    about,
+    judge,
+    reading,
+)
+from labkit.analysis.claims.evidence import Evidence, Source, across, against, computed, on_the_cpu
+from labkit.analysis.claims.registry import CLAIMS, DOCUMENTS
+from labkit.analysis.claims.results import Results
+from labkit.commands.publish import PRIVATE, publish
+
+RUN = {
+    "experiment": "datapaths", "parameters": {}, "seed": 3, "why_stopped": {}, "created": "now", "finished": "now",
+}  # fmt: skip
+PUBLISHED = Results(ROOT / "data" / "results")
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Judgement]:
+    return document.judgements(PUBLISHED)
+
+
+def published(folder: Path, *tables: list[synthetic_rows.Row], name: str = "mine") -> Results:
+    """Publish rows as the run `name`, and return the results."""
+    rows = [row | {"run": name, "seed": 7} for table in tables for row in table]
+    for place, row in enumerate(rows):
+        row["point"] = f"{row['protocol']}-{row['mtu_bytes']}-{row['pairs']}-r{row['round']}-{place}"
+    publish(synthetic_rows.save(folder / "measured", rows, **RUN), folder / "results" / name)
+    return Results(folder / "results")
+
+
+def claimed(meant: tuple[float, float], *sources: Source) -> Claim:
+    return Claim("name", "A claim.", "paper", "somewhere", "nothing", "a ratio", meant, sources)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "meant", "word"),
+    [
+        (1.1, 1.3, MORE, AGREES),
+        (0.9, 1.3, MORE, UNDECIDED),
+        (0.7, 0.9, MORE, AGAINST),
+        (1.0, 1.3, MORE, UNDECIDED),
+        (0.7, 0.9, LESS, AGREES),
+        (2.1, 3.0, about(2.5, 3), AGREES),
+        (1.1, 1.9, about(2.5, 3), AGAINST),
+        (1.9, 2.1, about(2.5, 3), UNDECIDED),
+        (1.0, 1.0, SAME, AGREES),
+    ],
+)
+def test_reading_of_an_interval(low: float, high: float, meant: tuple[float, float], word: str) -> None:
+    one = Evidence("run", "point", "host", math.sqrt(low * high), low, high)
+    assert reading(one, meant) == word
+
+
+def test_doubt_decides_nothing() -> None:
+    assert reading(Evidence("run", "point", "host", 1.2, 1.1, 1.3, doubt="too noisy"), MORE) == UNDECIDED
+    assert reading(Evidence("run", "point", "host", 1.2), MORE) == UNDECIDED
+
+
+def test_word_of_a_claim() -> None:
+    found = Results(ROOT)
+    yes, no = (computed("number", lambda value=value: value) for value in (2.0, 0.5))
+    assert judge(claimed(MORE, yes), found).word == CONFIRMED
+    assert judge(claimed(MORE, no), found).word == CONTRADICTED
+    assert judge(claimed(MORE, yes, yes, no, no), found).word == DEPENDS
+    some = computed("within noise", lambda: 1.0)
+    assert judge(claimed(MORE, yes, yes, some), found).word == CONFIRMED
+    assert judge(claimed(MORE, yes, some, some), found).word == UNKNOWN  # chance explains one of three
+    assert judge(claimed(MORE, *[yes] * 9, no), found).word == CONFIRMED  # and one of ten
+    assert judge(claimed(MORE, computed("number", lambda: None)), found).word == UNKNOWN
+
+
+def test_ratio_to_the_baseline(tmp_path: Path) -> None:
+    results = published(tmp_path, synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan": 1.2}))
+    [one] = against("mine", "macvlan", protocol="tcp")(results)
+    assert one.low < 1.2 < one.high
+    assert one.control.startswith("ratio")
+    assert not one.doubt
+    assert "1 pair" in one.what
+    assert judge(claimed(MORE, against("mine", "macvlan")), results).word == CONFIRMED
+    assert judge(claimed(about(3), against("mine", "macvlan")), results).word == CONTRADICTED
+
+
+def test_emulated_guests_decide_nothing_about_guests(tmp_path: Path) -> None:
+    rows = synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan": 0.5}, guest_accelerator="tcg")
+    results = published(tmp_path, rows)
+    assert judge(claimed(LESS, against("mine", "macvlan")), results).word == CONFIRMED
+    [one] = on_the_cpu(against("mine", "macvlan"))(results)
+    assert one.doubt.startswith("the guests were emulated")
+    assert reading(one, LESS) == UNDECIDED
+
+
+def test_ratio_of_two_variants(tmp_path: Path) -> None:
+    arms = {"veth": 1.0, "veth (again)": 1.0, "macvlan": 1.2, "ipvlan": 1.5}
+    [one] = against("mine", "ipvlan", "macvlan")(published(tmp_path, synthetic_rows.rows(arms)))
+    assert one.low < 1.25 < one.high
+    assert one.high < 1.3
+
+
+def test_baseline_that_differs_from_itself_is_a_doubt(tmp_path: Path) -> None:
+    results = published(
+        tmp_path, synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.4, "macvlan": 2.0, "ipvlan": 3.0})
+    )
+    for source in (against("mine", "macvlan"), against("mine", "ipvlan", "macvlan")):
+        [one] = source(results)
+        assert one.doubt == "the baseline differs from itself"
+        assert judge(claimed(MORE, source), results).word == UNKNOWN
+
+
+def test_noise_as_large_as_the_ratio_shows_no_direction(tmp_path: Path) -> None:
+    """A control between 0.9 and 1.1 explains a ratio of 1.03 whose own interval is narrow."""
+    rows = synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan": 1.03}, noise=1e-4)
+    for row in rows:
+        if row["role"] == "control":
+            row["throughput_bps"] *= (0.85, 1.15, 0.9, 1.12, 1.0)[row["round"]]
+    [one] = against("mine", "macvlan")(published(tmp_path, rows))
+    assert one.low == pytest.approx(1.0, abs=0.1)
+    assert reading(one, MORE) == UNDECIDED
+
+
+def test_ratio_of_two_values_of_a_parameter(tmp_path: Path) -> None:
+    fast = synthetic_rows.rows({"veth": 3.0, "veth (again)": 3.0, "macvlan": 3.0}, mtu_bytes=9000)
+    slow = synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan": 1.0}, seed=4)
+    results = published(tmp_path, fast, slow)
+    [one] = across("mine", "mtu_bytes", 1500, 9000, "veth")(results)
+    assert one.low < 3 < one.high
+    assert "MTU 1500 → MTU 9000" in one.what
+
+
+def test_speed_of_each_pair(tmp_path: Path) -> None:
+    both = [synthetic_rows.rows(pairs=pairs, seed=pairs) for pairs in (1, 4)]
+    [one] = across("mine", "pairs", 1, 4, "macvlan_bridge", "speed_per_pair")(published(tmp_path, *both))
+    assert one.low < 0.25 < one.high
+
+
+def test_missing_run_cannot_be_told(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    found = judge(claimed(MORE, against("mine", "macvlan")), Results(tmp_path / "results"))
+    assert found.word == UNKNOWN
+    assert [one.doubt for one, _ in found.evidence] == [
+        "not measured yet: `labkit sweep params/findings-mine.yaml` does it"
+    ]
+
+
+def test_printed_numbers() -> None:
+    """The arithmetic of the documents' own numbers."""
+    assert printed.line_rate("baseline") == pytest.approx(1, rel=1e-6)
+    assert printed.line_rate("64b", printed.TAG_BYTES, 2) == pytest.approx(1, rel=1e-6)
+    assert printed.line_rate("64b") != pytest.approx(1, rel=0.1)
+    assert printed.loss("baseline") == pytest.approx(16 / 710219320 / 1e-4)
+    assert printed.cpus_of_ip_rcv() == pytest.approx(5.17, rel=0.01)
+    assert printed.sum_of_vms("pps", "total_Mpps", 1e6) == pytest.approx(1, abs=1e-3)
+    assert printed.order_of_cases() == pytest.approx(27.690 / 28.319)
+
+
+def test_registry_is_complete() -> None:
+    names = [claim.name for claim in CLAIMS]
+    assert len(set(names)) == len(names)
+    assert {claim.document for claim in CLAIMS} == DOCUMENTS.keys()
+    for claim in CLAIMS:
+        assert claim.settle
+        assert claim.place
+        assert bool(claim.sources) == (claim.meant is not None) == bool(claim.ratio)
+        assert claim.sources or claim.remark, f"{claim.name} does not say why it cannot be told"
+        assert claim.meant is None or claim.meant[0] < claim.meant[1]
+
+
+def test_page_is_current(found: list[Judgement]) -> None:
+    """The page is made of data/results again, and is the same."""
+    assert (ROOT / "docs/FINDINGS.md").read_text() == document.page(PUBLISHED, found), "make docs-reference"
+
+
+def test_page_has_every_claim_with_a_verdict(found: list[Judgement]) -> None:
+    text = (ROOT / "docs/FINDINGS.md").read_text()
+    for one in found:
+        assert one.word in WORDS
+        assert f"### {document.heading(one)}" in text
+        assert f"(#{document.anchor(one)})" in text
+
+
+def test_published_runs_are_small_and_without_paths() -> None:
+    names = PUBLISHED.names()
+    assert names
+    assert sum(path.stat().st_size for path in (ROOT / "data/results").rglob("*")) < 15e6
+    for name in names:
+        described = PUBLISHED.description(name)
+        assert len(published_runs.read_rows(PUBLISHED.folder / name)) == described["rows_count"]
+        assert not PRIVATE.search((PUBLISHED.folder / name / "run.json").read_text())
+        file = re.fullmatch(r"labkit sweep (params/[\w-]+\.yaml)", described["command"])
+        assert file is None or (ROOT / file[1]).exists()
+
+
+def test_figures_of_the_findings(found: list[Judgement]) -> None:
+    drawn = pictures.of(PUBLISHED, found)
+    assert set(drawn) >= {"claims", "datapaths"}
+    assert all(figure.data for figure in drawn.values())

@@ -1,0 +1,105 @@
+"""`labkit publish` writes a run or a sweep as two files, which labkit reads as any run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic_rows
+
+import labkit
+from labkit import cli
+from labkit.analysis import compare_runs, load, published_runs, verdicts
+from labkit.commands.publish import publish
+from labkit.common import run_folder
+from labkit.common.errors import BadInput
+from labkit.notebook import Run
+
+DESCRIBED: dict[str, Any] = {
+    "experiment": "datapaths", "parameters": {"rounds": 5, "protocol": "tcp"}, "seed": 3, "why_stopped": {},
+    "created": "2026-11-21T09:00:00Z", "finished": "2026-11-21T09:05:00Z", "measuring_s": 12.5,
+}  # fmt: skip
+
+
+def made(**changes: Any) -> list[synthetic_rows.Row]:
+    """Return rows whose recorded seed is one that labkit accepts."""
+    return [row | {"seed": 7} for row in synthetic_rows.rows(**changes)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return synthetic_rows.save(tmp_path / "run", made(run="run"), **DESCRIBED)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Return a sweep of two runs of the same point: their rounds have the same numbers."""
+    folder = tmp_path / "sweep"
+    for seed, name in enumerate(("one", "two")):
+        synthetic_rows.save(folder / name, made(run=name, seed=seed), **DESCRIBED)
+    run_folder.write_json(folder / "sweep.json", {"sweep": "mine", "points": ["one", "two"]})
+    return folder
+
+
+def test_published_run_has_the_same_verdicts(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results" / "mine"
+    assert cli.main(["publish", str(run), str(out)]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["rows.parquet", "run.json"]
+    described = run_folder.read_run(out)
+    assert described["command"] == "labkit run datapaths rounds=5"
+    assert described["rows_count"] == len(run_folder.read_rows(run))
+    assert [host["kernel"] for host in described["hosts"]] == ["6.1.0"]
+    [here], [there] = (verdicts.verdicts(load.load(path)).to_dict("records") for path in (run, out))
+    assert (there["ratio"], there["low"], there["sentence"]) == (here["ratio"], here["low"], here["sentence"])
+    opened = labkit.open(out)
+    assert isinstance(opened, Run)
+    assert opened.figures.forest.data
+
+
+def test_run_is_compared_with_a_published_one(run: Path, tmp_path: Path) -> None:
+    publish(run, tmp_path / "mine")
+    other = synthetic_rows.save(tmp_path / "other", made(run="other", seed=8), **DESCRIBED)
+    table, _doubts = compare_runs.compare(other, tmp_path / "mine")
+    macvlan = table[table["topology"].eq("macvlan_bridge")]
+    assert macvlan["relative_ratio"].tolist() == pytest.approx([1.0], abs=0.03)
+
+
+def test_runs_of_a_sweep_stay_apart(sweep: Path, tmp_path: Path) -> None:
+    """Rounds of the same number in two runs are different set-ups."""
+    publish(sweep, tmp_path / "mine")
+    [line] = verdicts.verdicts(load.load(tmp_path / "mine")).to_dict("records")
+    assert line["rounds_count"] == 10
+    assert run_folder.read_run(tmp_path / "mine")["command"] == "labkit sweep params/mine.yaml"
+
+
+def test_changed_file_is_refused(run: Path, tmp_path: Path) -> None:
+    publish(run, tmp_path / "mine")
+    path = tmp_path / "mine" / published_runs.ROWS
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(BadInput, match="its SHA-256 digest is not that"):
+        load.load(tmp_path / "mine")
+
+
+def test_unfinished_run_is_not_published(run: Path, sweep: Path, tmp_path: Path) -> None:
+    described = json.loads((run / "run.json").read_text())
+    del described["finished"]
+    (run / "run.json").write_text(json.dumps(described))
+    with pytest.raises(BadInput, match="is not finished"):
+        publish(run, tmp_path / "mine")
+    (sweep / "two" / "run.json").unlink()
+    with pytest.raises(BadInput, match=r"two of the sweep .* is not measured yet"):
+        publish(sweep, tmp_path / "mine")
+
+
+def test_path_of_the_machine_is_not_published(tmp_path: Path) -> None:
+    rows = made(run="run", reason="cannot read " + "/".join(["", "home", "somebody"]))
+    run = synthetic_rows.save(tmp_path / "run", rows, **DESCRIBED)
+    with pytest.raises(BadInput, match="the column reason quotes a path of this machine"):
+        publish(run, tmp_path / "mine")
+
+
+def test_measured_run_is_not_overwritten(run: Path) -> None:
+    with pytest.raises(BadInput, match="holds a run that was measured there"):
+        publish(run, run)
