@@ -151,7 +151,7 @@ def _slow(own: dict[str, list[float]], trials: Trials, server: Endpoint, name: s
 
 
 def _reading(name: str, server: Endpoint) -> AbstractContextManager[readers.RunningReader]:
-    return readers.started(name, CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
+    return readers.start_reader(name, CapturePoint(server.namespace, server.interface), FIRST_PORT, "all")
 
 
 def _trial(

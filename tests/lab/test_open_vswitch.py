@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -189,6 +190,37 @@ def test_switch_observer(tmp_path: Path) -> None:
     assert result["coverage"]["netdev_received"] > 0
 
 
+def test_why_explains_two_use_cases(tmp_path: Path) -> None:
+    """The switches of the OVS test plan are topologies with options, so `datapaths` compares and profiles them."""
+    l2, l3 = "ovs_netdev+case=net_to_vm", "ovs_netdev+case=net_to_vm+rules=l3"
+    words = (
+        "pairs=2",
+        "protocol=udp",
+        "rate_bps=2e7",
+        "rounds=1",
+        "slices=0",
+        "duration_s=1",
+        "omit_s=0",
+    )
+    with sandbox(tmp_path) as machine:
+        folder = machine.folder / "run"
+        observed = ("observe=switch,counters", "profile_rounds=2", "--folder", str(folder))
+        rows = machine.rows(f"topology={l2},{l3}", *words, *observed)
+        page = machine.labkit("why", f"{folder}:{l2}", l3)
+    assert {row["status"] for row in rows} == {"ok"}, {row["reason"] for row in rows}
+    assert page.returncode == 0, page.stderr
+    assert l3 in page.stdout
+    actions = {
+        row["arm"]: " ".join(flow["actions"] for flow in row["observed"]["flows"])
+        for row in rows
+        if row["observer"] == "switch"
+    }
+    assert "set(eth" in actions[l3], "a rule of l3 sets the MAC addresses"
+    assert "set(eth" not in actions[l2]
+    for text in ("set(eth", "switch"):
+        assert text in page.stdout, f"the page does not say {text}"
+
+
 def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
@@ -292,3 +324,125 @@ def test_oversized_copies_are_a_doubt(tmp_path: Path) -> None:
         "copies of packets of more than 1458 bytes do not fit the mirror's tunnel and are lost: 1500 (uplink)"
     )
     assert all(doubt in row["doubts"] for row in (fits, large))
+
+
+@pytest.mark.long
+@pytest.mark.needs("perf", "iperf3", "root")
+def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
+    """The load is far below what the switch can carry, so no packet is lost. Each copy is a packet more to send."""
+    words = (
+        "mirrors=0,4", "readers=", "loads=udp:512@4e7", "rounds=1", "duration_s=2", "omit_s=0",
+        "observe=perf_record,switch", "profile_rounds=3",
+    )  # fmt: skip
+    with sandbox(tmp_path, user=False) as machine:
+        done = machine.labkit("run", "virtual_tap", *words, timeout=300)
+        assert done.returncode == 0, done.stderr
+        [folder] = (machine.data / "virtual_tap").iterdir()
+        done = machine.labkit("why", f"{folder}:ovs_netdev", "ovs_netdev+mirrors=4", "--json")
+        assert done.returncode == 0, done.stderr
+        [point] = json.loads(done.stdout)["points"]
+    assert point["cause"] == "mirrors"
+    assert point["sentence"].startswith("mirrors: 0 → 4 is the cause: ovs_netdev+mirrors=4 takes ")
+    assert "sending packets through packet sockets costs" in point["sentence"]
+    assert "for each copy" in point["sentence"]
+    page = (folder / "why.html").read_text().replace("\\", "")
+    actions = re.findall(r"the busiest flow has the actions ([\w,]+)", page)
+    mirrors = {f"mirror{number}" for number in range(4)}
+    assert [set(one.split(",")) for one in actions] == [{"port1"}, {"port1", *mirrors}]
+
+
+@pytest.mark.needs("iperf3")
+def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
+    """Mirrors slow the switch down, so its packet socket drops datagrams; a link that is too slow drops copies."""
+    words = (
+        "protocol=udp", "length_bytes=512", "rounds=1", "slices=0", "duration_s=1", "omit_s=0", "observe=counters",
+        "profile_rounds=1",
+    )  # fmt: skip
+    name = "ovs_netdev+mirrors=8+output=gre+uplink_bps=10000000"
+    with sandbox(tmp_path) as machine:
+        rows = machine.rows(f"topology={name}", *words)
+    [report] = [row["observed"] for row in rows if row["observer"] == "counters"]
+    [pair] = report["loss"]
+    assert abs(pair["unexplained_count"]) < 10  # frames of other protocols
+    hops = {hop["at"]: hop for hop in pair["hops"]}
+    through = hops["between:port0 to port1"]
+    assert through["lost_count"] > 1000
+    assert through["why"]["port0: packet socket dropped"] == pytest.approx(through["lost_count"], rel=0.05)
+    copies = report["copies"]
+    assert copies["sent_count"] > 1000
+    assert copies["hops"][0]["lost_count"] > 0.5 * copies["sent_count"]
+    assert any("uplink" in name for name in copies["hops"][0]["why"])
+
+
+def test_full_flow_table_is_a_doubt(tmp_path: Path) -> None:
+    words = ("pairs=4", "protocol=udp", "rate_bps=1e6", "rounds=1", "slices=0", "duration_s=1", "omit_s=0")
+    with sandbox(tmp_path) as machine:
+        rows = machine.rows("topology=ovs_netdev+flow_limit=2", *words, "observe=switch", "profile_rounds=1")
+    [row] = [row for row in rows if row["observer"] == "switch"]
+    assert row["status"] == "ok"
+    assert "the switch's flow table is full" in row["doubts"]
+    assert "(limit 2)" in row["doubts"]
+
+
+def program(folder: Path, name: str, text: str) -> str:
+    """Write a program and return a PATH that finds it first."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+# A program of the machine that is replaced, its replacement, and the sentence that the row has.
+FAULTS = {
+    "too old": (
+        "ovs-vswitchd", 'echo "ovs-vswitchd (Open vSwitch) 2.9.8"',
+        "Open vSwitch 2.9.8 is too old: install 2.17 or newer",
+    ),
+    "database corrupted": (
+        "ovsdb-tool", 'echo "no database" >"$2"',
+        "conf.db",
+    ),
+    "disk full": (
+        "mount", '[ "$4" = mode=1777 ] && exec /usr/bin/mount -t tmpfs -o size=8k "$5" "$6"\nexec /usr/bin/mount "$@"',
+        "No space left on device",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_one_sentence_and_leaves_nothing(fault: str, tmp_path: Path) -> None:
+    name, text, sentence = FAULTS[fault]
+    path = program(tmp_path / "bin", name, text)
+    with sandbox(tmp_path) as machine:
+        before = machine.interfaces()
+        done = machine.labkit(
+            "run", "datapaths", "topology=ovs_netdev", "rounds=1", "slices=1", "whole_runs=0", PATH=path
+        )
+        assert done.returncode != 0
+        assert "Traceback" not in done.stderr
+        assert sentence in done.stderr
+        assert until(lambda: not machine.processes(), 5), machine.processes()
+        assert until(machine.only_namespace, 5)
+        assert machine.interfaces() == before
+        assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
+
+
+def test_switch_on_one_cpu(tmp_path: Path) -> None:
+    """A machine with few CPUs says what cannot be separated."""
+    words = ("mirrors=0,1", "readers=count", "cores=thesis", "loads=udp:512", "rounds=1", "slices=1")
+    with sandbox(tmp_path) as machine:
+        done = machine.labkit("run", "virtual_tap", *words, "--json")
+        assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["affinity"] for row in rows} == {"0,1"}
+    assert all("+cpu=0" in row["topology"] for row in rows)
+    shared = "the switch is bound to CPU 0, but this machine has"
+    assert all((shared in (row["doubts"] or "")) == (len(os.sched_getaffinity(0)) < 4) for row in rows)
+
+
+def test_switch_on_a_cpu_that_is_not_there(tmp_path: Path) -> None:
+    with sandbox(tmp_path) as machine:
+        done = machine.labkit("run", "datapaths", "topology=ovs_netdev+cpu=4000", "rounds=1")
+    assert done.returncode == 2
+    assert "cpu=4000: there is no CPU 4000 for the switch" in done.stderr

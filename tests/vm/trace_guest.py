@@ -25,7 +25,7 @@ STATE = ("current_tracer", "set_ftrace_filter", "tracing_on")
 
 def received_count(end: Any) -> int:
     """Return how many packets IP has received at an end (InReceives counts each packet that reaches ip_rcv)."""
-    names, values = [line.split() for line in end.box.open("/proc/net/snmp").read().splitlines()[:2]]
+    names, values = [line.split() for line in end.runtime.open("/proc/net/snmp").read().splitlines()[:2]]
     return int(values[names.index("InReceives")])
 
 
@@ -50,7 +50,7 @@ def seen(word: str, folder: Path) -> dict[str, Any]:
         assert not failed, failed
         topology = live[0].topology
         ends = [topology.pairs[0].client, topology.pairs[0].server]
-        guest = ends[0].box.guest
+        guest = ends[0].runtime.guest
         accepts = refused(parameters, topology)
         for _ in range(ATTEMPTS):
             before = sum(map(received_count, ends))

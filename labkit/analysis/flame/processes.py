@@ -7,9 +7,13 @@ from collections.abc import Sequence
 
 # Load generators and the processes that run them. If one is present, the profile is of a load.
 LOAD = re.compile(r"(iperf3|ping|trafgen|_?t-rex.*|qemu.*|CPU \d+/(KVM|TCG).*|vhost.*)")
+READER = (
+    r"mirror_reader|tcpdump"  # who reads the copies of a mirror (measure.topologies.open_vswitch.readers)
+)
 # Other processes that belong to the load: kernel threads that carry packets, switches in user space, idle CPUs, labkit
 WORKS = re.compile(
     r"(swapper.*|ksoftirqd.*|kworker.*|napi.*|irq/.*|rcu.*|migration.*|ovs.*|handler\d+|revalidator\d+|pmd.*"
+    rf"|{READER}"
     r"|urcu\d*|virtiofsd|python.*|labkit.*|perf|ip|tc|nsenter|conmon|crun|runc)"
 )
 

@@ -25,7 +25,16 @@ COSTS = {
     "switch_per_packet_s": "CPU time of ovs-vswitchd for a packet that the switch forwards",
     "cpu_per_packet_s": "CPU time of the whole machine for a packet that the switch forwards",
 }
-IN_KERNEL = "ovs"  # the switch that forwards in the kernel, so that ovs-vswitchd has no cost per packet
+OF_MIRRORS = (
+    "readers",
+    "select",
+    "output",
+    "snaplen",
+    "uplink_bps",
+    "uplink_mtu",
+)  # options that need mirrors
+# Switches whose CPU time is no cost of packets: ovs-vswitchd beside the kernel's datapath
+WITHOUT_COST = {"switch_per_packet_s": ("ovs",)}
 
 
 @dataclass(frozen=True)
@@ -97,16 +106,17 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
     result = ok.groupby([*GROUP, "topology", "setup"], dropna=False, sort=False)[sums].sum().reset_index()
     named = result["topology"].map(arm)
     packets = result["switched_count"].where(result["switched_count"] > 0)
-    return result.assign(
+    result = result.assign(
         switch=[one.switch for one in named],
         curve=[one.curve for one in named],
         mirrors=[one.mirrors for one in named],
         packets_count=result["switched_count"],
         copies_ratio=result["copies_count"] / packets,
-        switch_per_packet_s=(result["switch_cpu_s"] / packets).mask(
-            result["topology"].str.fullmatch(rf"{IN_KERNEL}(\+.*)?")
-        ),
+        switch_per_packet_s=result["switch_cpu_s"] / packets,
         cpu_per_packet_s=result["cpu_s"] / packets,
+    )
+    return result.assign(
+        **{cost: result[cost].mask(result["switch"].isin(without)) for cost, without in WITHOUT_COST.items()}
     )
 
 
@@ -119,8 +129,12 @@ def _taxes(rounds: pd.DataFrame) -> Iterator[Tax]:
     for key, group in load.groups(rounds, GROUP):
         plain = group[group["mirrors"].eq(0)]
         for curve, some in group[group["mirrors"].gt(0)].groupby("curve", sort=False):
-            base = plain[plain["switch"].eq(some["switch"].iloc[0])]
-            base = base[base["curve"].eq(base["switch"])]
+            switch = some["switch"].iloc[0]
+            alike = "+".join(
+                word for word in str(curve).split("+") if word.partition("=")[0] not in OF_MIRRORS
+            )
+            base = plain[plain["curve"].eq(alike)]
+            base = plain[plain["curve"].eq(switch)] if base.empty else base
             for cost in COSTS:
                 table = pd.concat([base, some])
                 if table[cost].notna().any() and some["mirrors"].nunique() > 1:

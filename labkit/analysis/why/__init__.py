@@ -175,7 +175,8 @@ def _conclusion_lines(point: ProfiledPoint, one: Conclusion, headed: bool) -> It
 def _of_conclusion(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[Cell]:
     """Yield the cells of a conclusion: the conclusion first, then the tables that support it."""
     yield _prose(*_conclusion_lines(point, one, headed))
-    for make in (conclusion_tables.candidates, conclusion_tables.settings, conclusion_tables.work):
+    makes = [conclusion_tables.candidates, conclusion_tables.settings, conclusion_tables.work]
+    for make in [*makes, conclusion_tables.switch] if one.parts else makes:
         title, words, table = make(one)
         yield _prose(f"### {title}", _plain(words))
         if table is not None:

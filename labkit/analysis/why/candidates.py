@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from labkit.analysis.why import causes, phrases
+from labkit.analysis.why import causes, phrases, switch_work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.evidence import STOLEN_SHARE, Evidence
 from labkit.analysis.why.work import Estimate
@@ -20,7 +20,8 @@ class Candidate:
     """A possible cause.
 
     sure: the strength of the evidence, 0 (none) to 3 (strong), by which candidates are ordered. evidence: pairs of a
-    source and a finding. size: seconds per unit that arrived with its interval, or None if unknown.
+    source and a finding. size: seconds per unit that arrived with its interval, or None if unknown. part: the kind of a
+    switch's work that a change of its options affects most.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Candidate:
     size: Estimate | None = None
     settings: tuple[Setting, ...] = ()
     cause: causes.Cause | None = None
+    part: switch_work.Part | None = None
 
 
 def find(evidence: Evidence) -> Iterator[Candidate]:
@@ -86,14 +88,17 @@ def _of_change(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None:
         return None
     settings = (*parameters, *(one for one in free if not one.parameters))
     known = [("environment", one.words) for one in settings[:4]]
-    code = _code_of_change(evidence, settings)
+    part = switch_work.named(evidence.parts, evidence.split.total)
+    if part is not None:
+        known.insert(0, ("profile", phrases.part(evidence, part)))
+    code = _code_of_change(evidence, settings) if part is None else None
     if code is not None:
         known.insert(0, ("profile", phrases.code_path(evidence, code)))
     if (frames := phrases.frames(evidence)) is not None:
         known.append(("counters", frames))
     explained = code is not None and any(_explains(one, code) for one in settings)
     sure = 3 if evidence.has_effect or explained else 0
-    return Candidate(parameters[0].name, sure, tuple(known), None, settings, code)
+    return Candidate(parameters[0].name, sure, tuple(known), None, settings, code, part)
 
 
 def _of_machine(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None:

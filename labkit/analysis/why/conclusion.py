@@ -16,7 +16,7 @@ import numpy as np
 
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.flame.load_profiles import WITHIN
-from labkit.analysis.why import candidates, environment, next_steps, phrases, work
+from labkit.analysis.why import candidates, environment, next_steps, phrases, switch_work, work
 from labkit.analysis.why.candidates import FOREIGN_LOAD, Candidate
 from labkit.analysis.why.environment import ABSENT, Setting
 from labkit.analysis.why.evidence import BETWEEN_SHARE, Evidence, gather
@@ -32,7 +32,8 @@ class Conclusion:
 
     sentence: the conclusion itself. cause: the name of the cause, or None if none is named. claims: whether the
     sentence claims a cause of the difference. candidates: strongest first. notes: caveats. next: the steps that would
-    decide, with their commands. p: the p value of the hypothesis that nothing differs.
+    decide, with their commands. p: the p value of the hypothesis that nothing differs. parts: the kinds of work of an
+    Open vSwitch, if a side has one.
     """
 
     sentence: str
@@ -44,6 +45,7 @@ class Conclusion:
     next: Sequence[str] = ()
     split: Split | None = None
     p: float = 1.0
+    parts: Sequence[switch_work.Part] = ()
 
 
 def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
@@ -100,6 +102,7 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
         next=tuple(next_steps.steps(evidence, result.claims, order)),
         split=evidence.split,
         p=min([evidence.p, *(3 * one.cause.p for one in order[:1] if one.cause and one.cause.expected)]),
+        parts=evidence.parts,
     )
 
 
@@ -192,14 +195,17 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
     """Yield the sentences about two arms of one run whose parameters differ: the code through which the change acts,
     and the total effect."""
     parameters = [one for one in best.settings if one.parameters]
-    start = f"The cause is the change of {phrases.change(parameters[0])}{phrases.more(parameters)}: "
-    whole = phrases.difference(evidence)
-    if best.cause is not None:
-        yield start + phrases.cost(evidence, best.cause)
-        yield phrases.place(best.cause)
+    start = f"The cause is the change of {phrases.change(parameters[0])}{phrases.more(parameters)}"
+    whole, code = phrases.difference(evidence), best.cause
+    effects = [phrases.part(evidence, best.part)] if best.part is not None else []
+    effects += [phrases.cost(evidence, code)] if code is not None else []
+    if effects:
+        yield f"{start}: {effects[0]}"
+        yield from map(phrases.capitalised, effects[1:])
+        yield phrases.place(code) if code is not None else ""
         yield phrases.in_all(whole)
     else:
-        yield start + whole
+        yield f"{start}: {whole}" if whole else start
     yield phrases.frames_sentence(evidence)
 
 

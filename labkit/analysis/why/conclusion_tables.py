@@ -8,7 +8,7 @@ import pandas as pd
 
 from labkit.analysis.why.candidates import Candidate
 from labkit.analysis.why.conclusion import Conclusion
-from labkit.analysis.why.counter_tables import Table
+from labkit.analysis.why.counter_tables import NS, Table
 from labkit.analysis.why.work import Estimate, Split
 from labkit.common import units
 
@@ -74,6 +74,21 @@ def work(of: Conclusion) -> Table:
     table = pd.DataFrame(lines).T
     table.columns.name = "stage"
     return title, words, table
+
+
+def switch(of: Conclusion) -> Table:
+    """Return the CPU time of each kind of a switch's work, largest difference first."""
+    assert of.split is not None, "there are profiles of both sides"
+    unit = of.split.unit
+    lines = {
+        part.name: _line(of.split, part.size, *_costs(of.split, part.size.left, part.size.right))
+        | {"for each copy": "–" if part.each_copy_s is None else f"{part.each_copy_s * NS:+,.0f} ns"}
+        for part in of.parts
+    }
+    words = f"CPU time per {unit.words}, by what it is spent on. Every sample counts once."
+    table = pd.DataFrame(lines).T
+    table.columns.name = "kind of work"
+    return "Where the switch's work goes", words, table
 
 
 def _costs(split: Split, *values: float) -> list[str]:

@@ -23,6 +23,10 @@ from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 ABSENT = "absent"
+UNSET = {
+    "mirrors": "0",
+    "readers": "none",
+}  # options of a topology that mean nothing is there; others have a default
 # Columns that describe the machine of a row; the peer's columns have the prefix peer_.
 COLUMNS = (
     "kernel", "kernel_build", "kernel_config_digest", "cpu", "microcode", "cpus_count", "accelerator", "machine",
@@ -93,7 +97,7 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     """
     left, right = point.sides[0], point.sides[1]
     parameters = _requested_settings(point, left, right)
-    alike = not any(one.name in ("topology", "endpoint") for one in parameters)
+    alike = built(point, 0) == built(point, 1) and not any(one.name == "endpoint" for one in parameters)
     both = [_settings(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
     # Topologies differ in their interfaces, and older runs recorded less, so only settings of both sides are compared.
     common = both[0].keys() & both[1].keys()
@@ -130,7 +134,7 @@ def _requested_settings(point: ProfiledPoint, left: ProfiledArm, right: Profiled
     result = []
     names = [built(point, at) for at in (0, 1)]
     if names[0] != names[1]:
-        result.append(Setting("topology", names[0], names[1], (), parameters=True))
+        result += _topology(*names)
     for name in ("endpoint", *(one for one in load.GROUP if one not in load.HOST)):
         one, other = (_value(rows, name) for rows in point.rows[:2])
         if one != other:
@@ -143,6 +147,20 @@ def _requested_settings(point: ProfiledPoint, left: ProfiledArm, right: Profiled
             after = [before if one is None else one[1] for one in sides]
             result.append(Setting(name, after[0], after[1], (at,) if at else (), parameters=True))
     return result
+
+
+def _topology(left: str, right: str) -> list[Setting]:
+    """Return the difference of two topologies: the options behind `+` if only these differ, else the names."""
+    (one, *given), (other, *more) = left.split("+"), right.split("+")
+    if one != other or not all("=" in word for word in (*given, *more)):
+        return [Setting("topology", left, right, (), parameters=True)]
+    before, after = (dict(word.split("=", 1) for word in words) for words in (given, more))
+    return [
+        Setting(name, before.get(name, unset), after.get(name, unset), (), parameters=True)
+        for name in dict.fromkeys([*after, *before])
+        for unset in [UNSET.get(name, "default")]
+        if before.get(name) != after.get(name)
+    ]
 
 
 def built(point: ProfiledPoint, at: int) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from labkit.analysis import protocols
 from labkit.analysis.flame.load_profiles import observed
-from labkit.analysis.why import causes, sections, work
+from labkit.analysis.why import causes, sections, switch_work, work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import Between, Estimate, Round, Split
@@ -31,7 +31,10 @@ LEAST_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
 
 @dataclass(frozen=True)
 class Evidence:
-    """All evidence about a point. speed: throughput, or the rate of pings."""
+    """All evidence about a point.
+
+    speed: throughput, or the rate of pings. parts: the kinds of work of an Open vSwitch, if a side has one.
+    """
 
     point: ProfiledPoint
     names: tuple[str, str]
@@ -48,6 +51,7 @@ class Evidence:
     others: tuple[Sequence[str], Sequence[str]] = ((), ())
     frames_per_work: Estimate | None = None
     lost_at: tuple[dict[str, float], dict[str, float]] = field(default_factory=lambda: ({}, {}))
+    parts: Sequence[switch_work.Part] = ()
 
     @property
     def foreign_differs(self) -> bool:
@@ -118,7 +122,7 @@ def gather(
         point, names, rounds, apart, work.split(*rounds, unit, apart), frames, causes.explained(frames), settings,
         _speed(point, apart), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
         (_others(point, 0), _others(point, 1)), _frames(point, apart),
-        (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])),
+        (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])), switch_work.parts(point, rounds, apart),
     )  # fmt: skip
 
 

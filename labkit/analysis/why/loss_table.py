@@ -15,7 +15,8 @@ from labkit.analysis.why.counter_tables import NOT, Table, in_guests, observed_b
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common.units import plus_minus
 
-ALL, FRAMES = "in all", "frames: "
+ALL, FRAMES, COPIES = "in all", "frames: ", "copies: "
+UNEXPLAINED = "unexplained"
 
 
 def table(point: ProfiledPoint) -> Table:
@@ -42,6 +43,8 @@ def table(point: ProfiledPoint) -> Table:
     words = f"Of {_sent(units)}; mean of the rounds with its 95 % interval; hops in the order of the path."
     if any(place.startswith(FRAMES) for place in places):
         words += " Fragments and encapsulating frames are listed separately, as shares of the frames that were sent."
+    if any(place.startswith(COPIES) for place in places):
+        words += " Copies of mirrors are shares of the copies that the mirrors should have made."
     if protocols.find(point.protocol).work == "packet" and "frames" in units.values():
         words += " Losses at sockets are not included."
     return title, words + in_guests(seen), shown
@@ -70,7 +73,7 @@ def _hops(report: dict[str, Any]) -> dict[str, float]:
     """Return the share of the sent packets that each hop lost, over all pairs, and the share that all hops lost
     together.
 
-    Frames that are reported beside datagrams have shares of the sent frames.
+    Frames that are reported beside datagrams have shares of the sent frames, copies of mirrors shares of the copies.
     """
     pairs = [one for one in report.get("loss", []) if one.get("sent_count")]
     if not pairs:
@@ -79,7 +82,13 @@ def _hops(report: dict[str, Any]) -> dict[str, float]:
     all_of_it = {
         ALL: sum(one.get("lost_count") or 0 for one in pairs) / sum(one["sent_count"] for one in pairs)
     }
-    return {f"{FRAMES}{place}": share for place, share in beside.items()} | _shares(pairs) | all_of_it
+    copies = _shares([report["copies"]]) if "copies" in report else {}
+    return (
+        {f"{FRAMES}{place}": share for place, share in beside.items()}
+        | _shares(pairs)
+        | {f"{COPIES}{place}": share for place, share in copies.items() if place != UNEXPLAINED}
+        | all_of_it
+    )
 
 
 def _shares(pairs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -88,5 +97,5 @@ def _shares(pairs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for one in pairs:
         for hop in one["hops"]:
             result[without_pair_number(hop["at"])] += hop["lost_count"] or 0
-        result["unexplained"] += one.get("unexplained_count") or 0
+        result[UNEXPLAINED] += one.get("unexplained_count") or 0
     return {place: count / sent for place, count in result.items()} if sent else {}

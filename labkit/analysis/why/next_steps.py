@@ -35,6 +35,9 @@ def steps(evidence: Evidence, claims: bool, order: Sequence[Candidate]) -> Itera
         yield _as_arms(evidence)
     if evidence.is_disturbed:
         yield "Repeat both runs while nothing else uses the CPUs: labkit doctor names the programs that do"
+    if evidence.parts and "switch" not in observers:
+        text = "To see the actions of the switch's flows, observe the switch"
+        yield f"{text}: {_again(evidence, 'observe=perf_record,switch')}"
     if "counters" not in observers:
         text = "To see where packets are lost and how large they are, record the kernel's counters"
         yield f"{text}: {_again(evidence, OBSERVED)}"

@@ -11,7 +11,7 @@ import numpy as np
 from labkit.analysis import protocols
 from labkit.analysis.flame import function_table
 from labkit.analysis.flame.function_table import seconds
-from labkit.analysis.why import causes
+from labkit.analysis.why import causes, switch_work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.evidence import DISTURBED_SHARE, FRAMES_SHARE, Evidence
 from labkit.analysis.why.work import Estimate
@@ -156,6 +156,14 @@ def _values(one: Setting) -> tuple[str, str]:
     """Return both values for a sentence, without digests unless only these differ."""
     left, right = (_DIGEST.sub("", value) for value in (one.left, one.right))
     return (left, right) if left != right else (one.left, one.right)
+
+
+def part(evidence: Evidence, of: switch_work.Part) -> str:
+    """Return `sending packets through packet sockets costs 2 µs [1, 3] more per packet that arrived, 40 % of the
+    difference, 1 µs for each copy`."""
+    verb, added = ("costs", " more") if of.size.difference > 0 else ("saves", "")
+    result = f"{of.name} {verb} {amount(of.size)}{added} {per(evidence)}{share(of.size, evidence)}"
+    return result if of.each_copy_s is None else f"{result}, {seconds(of.each_copy_s)} for each copy"
 
 
 def frames(evidence: Evidence) -> str | None:

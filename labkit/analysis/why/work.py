@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,8 @@ SEND, RECEIVE, READ, REST = "sending", "receiving in the kernel", "reading by th
 STAGES = (SEND, RECEIVE, READ, REST)
 OUTSIDE = "elsewhere"  # processes outside the experiment (labkit.measure.observers.perf.fold_stacks)
 # Functions where the kernel starts to receive from a queue, whichever process the interrupt hit.
-_SOFTIRQ = re.compile(r"net_rx_action|process_backlog|napi_threaded_poll\w*|net_tx_action")
+SOFTIRQ = r"net_rx_action|process_backlog|napi_threaded_poll\w*|net_tx_action"
+_SOFTIRQ = re.compile(SOFTIRQ)
 _SENDING = re.compile(
     r"(sock|udp|udpv6|tcp|inet|inet6|raw|ping|packet|unix_\w+)_(sendmsg\w*|write_iter|sendpage)|sock_write_iter"
     r"|____?sys_sendm?m?sg|__sys_sendto|__sys_sendmm?sg|do_sendfile|do_splice\w*"
@@ -55,7 +56,7 @@ class Round:
     stage per unit that arrived.
 
     Shares of the time of all CPUs: foreign_share for programs outside the experiment, steal_share for the hypervisor,
-    busy_share for all busy time.
+    busy_share for all busy time. stacks: all samples as they were recorded, with their processes.
     """
 
     run: str
@@ -66,6 +67,7 @@ class Round:
     foreign_share: float
     steal_share: float
     busy_share: float
+    stacks: folded_stacks.Stacks = field(default_factory=dict)
 
     def each(self, stage: str) -> float:
         """Return the value of a stage's sample, in seconds per unit that passed the stage."""
@@ -154,7 +156,7 @@ def _round(
         str(row["folder"]), samples, period_s, arrived / unit.one, _passed(row, before),
         foreign * period_s / capacity_s if capacity_s > 0 else math.nan,
         float(row["steal_s"]) / capacity_s if capacity_s > 0 and pd.notna(row["steal_s"]) else 0.0,
-        min(busy * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan,
+        min(busy * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan, stacks,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
@@ -26,6 +27,16 @@ LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the t
 LOAD = r"(tcp|udp)(:\d{1,6})?(@\d+(\.\d+)?(e\d{1,2})?)?"
 UNUSED = ("generator", "protocol", "length_bytes", "rate_bps", "whole_runs", "half_width")
 
+
+@dataclass(frozen=True)
+class Cores:
+    """A preset of CPUs: that of the switch, and those of client and server as `affinity` has them."""
+
+    switch: int | None = None
+    ends: str | None = None
+
+
+CORES = {"any": Cores(), "thesis": Cores(0, "0,1")}
 HELP = {
     **usual.HELP,
     "topology": f"the switches, {' or '.join(NAMES)}; each is compared with every number of mirrors",
@@ -35,6 +46,7 @@ HELP = {
     "output": SWITCH["output"],
     "uplink_bps": SWITCH["uplink_bps"],
     "uplink_mtu": SWITCH["uplink_mtu"],
+    "cores": "any, or thesis: the switch and the clients on CPU 0, the servers on CPU 1, as taskset bound them there",
     "also": "further arms: topologies with options, such as ovs_netdev+mirrors=1+snaplen=96, or without",
     "loads": "loads through the switch, one after the other: udp or tcp, each with or without :BYTES; with @RATE"
     " (bit/s) in a whole run at that rate instead of slices",
@@ -57,6 +69,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
         "topology": NAMES,
         "readers": READERS,
         "output": OUTPUTS,
+        "cores": CORES,
         "loads": LOADS,
     }
 
@@ -67,6 +80,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
     output: str = "veth"
     uplink_bps: float | None = None
     uplink_mtu: int | None = None
+    cores: str = "any"
     also: tuple[str, ...] = ()
     loads: tuple[str, ...] = LOADS
     rounds: int = 5
@@ -85,6 +99,11 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
         for reader in self.readers:
             one_of("readers", reader, READERS)
         one_of("output", self.output, OUTPUTS)
+        one_of("cores", self.cores, tuple(CORES))
+        if self.cores != "any" and self.affinity is not None:
+            raise BadInput(
+                f"affinity={self.affinity}: cores={self.cores} already binds the ends: leave one of them out"
+            )
         self.of_arms().check()
         for load in self.loads:
             self.of_load(load).check()
@@ -100,14 +119,16 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
         return (*result, *(name for name in self.also if name not in result))
 
     def _options(self, count: int, reader: str) -> SwitchOptions:
+        cpu = CORES[self.cores].switch
         if not count:
-            return SwitchOptions()
+            return SwitchOptions(cpu=cpu)
         given = {name: getattr(self, name) for name in ("select", "output", "uplink_bps", "uplink_mtu")}
-        return SwitchOptions(mirrors=count, readers=reader, **given)
+        return SwitchOptions(mirrors=count, readers=reader, cpu=cpu, **given)
 
     def of_arms(self, **changed: Any) -> DatapathParameters:
         """Return the parameters of `datapaths` with the switches as topologies."""
-        return DatapathParameters.like(self, topology=self.arms, **changed)
+        affinity = {} if self.cores == "any" else {"affinity": CORES[self.cores].ends}
+        return DatapathParameters.like(self, **affinity | {"topology": self.arms} | changed)
 
     def of_load(self, load: str) -> DatapathParameters:
         """Return the parameters of `datapaths` for one load. Raises BadInput for an invalid load."""

@@ -8,7 +8,7 @@ ovs-dpctl(8)). It adds the drops at the packet sockets of the userspace datapath
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +22,7 @@ from labkit.measure.topologies import open_vswitch
 from labkit.system import netlink
 
 MOST_FLOWS = 10
+FULL = "upcall_flow_limit_hit"  # the coverage counter of flows that were not installed
 OLD = "statistics of mirrors are as old as 5 s"  # other_config:stats-update-interval, minimum 5 s
 
 Counts = dict[str, Any]
@@ -75,13 +76,43 @@ class Switched:
             for name, flow in after["flows"].items()
         ]  # fmt: skip
         used = sorted((one for one in took if one["packets"] > 0), key=lambda one: -int(one["packets"]))
-        return Observation({**counted, "flows": used[:MOST_FLOWS], "state": after["state"], "not_read": OLD})
+        observed = {**counted, "flows": used[:MOST_FLOWS], "state": after["state"], "not_read": OLD}
+        return Observation(observed, doubts=overflow(counted, after["state"]))
 
 
 @contextmanager
 def switched(switch: Switch | None) -> Iterator[Switched]:
     """Read the counters of a switch now; `report` reads them again. Without a switch (None) there are no counters."""
     yield Switched(switch)
+
+
+def overflow(counted: Mapping[str, Any], state: Mapping[str, Any]) -> list[str]:
+    """Return a doubt if flows did not fit into the table of the datapath, so that packets took the slow path."""
+    times = counted.get("coverage", {}).get(FULL, 0)
+    if not times:
+        return []
+    return [
+        f"the switch's flow table is full: {times} flows did not fit beside the {state.get('flows', 0)} that are there"
+        f" (limit {state.get('flow_limit')}), so ovs-vswitchd handles each of their packets"
+    ]
+
+
+def drops(counted: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return what a switch and its packet sockets dropped, by port, from the changes that `Switched` reports.
+
+    Under "" are the drops that belong to no port: lost upcalls, and the coverage counters of drops.
+    """
+    result: dict[str, dict[str, int]] = {}
+    for port, counts in counted.get("ports", {}).items():
+        for name, count in counts.items():
+            if name.endswith(("_dropped", "_errors")):
+                result.setdefault(port, {})[f"Open vSwitch {name}"] = count
+    for port, count in counted.get("sockets_dropped", {}).items():
+        result.setdefault(port, {})["packet socket dropped"] = count
+    whole = {name: count for name, count in counted.get("coverage", {}).items() if "drop_" in name}
+    if lost := counted.get("datapath", {}).get("lost"):
+        whole["upcalls lost"] = lost
+    return {**result, "": whole} if whole else result
 
 
 def read(switch: Switch | None) -> Counts:

@@ -222,7 +222,7 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
     live = dataclasses.replace(session.live, arm=arm)
     parameters = session.parameters
     try:
-        with readers.started(reader, session.hop, FIRST_PORT, parameters.sample) as running:
+        with readers.start_reader(reader, session.hop, FIRST_PORT, parameters.sample) as running:
             # Without a reader this process stands in, so that looking costs the same.
             pids = frozenset(
                 {running.pid, *machine.descendants(running.pid)} if running.pid else {os.getpid()}

@@ -69,7 +69,7 @@ Start = Callable[[CapturePoint, int, str], Iterator[RunningReader]]
 
 
 @contextmanager
-def started(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[RunningReader]:
+def start_reader(name: str, hop: CapturePoint, port: int, sample: str) -> Iterator[RunningReader]:
     """Start the reader `name` at an interface; it is ready when the block begins, and gone when the block ends.
 
     port: the source port of the wanted UDP flow. sample: what `monitor_sampled` samples. Raises Unsupported for a

@@ -20,7 +20,7 @@ from labkit.measure.traffic.trex.client import Client
 
 OUTSIDE = Arm("outside", "baseline")  # a device that labkit did not build
 START_S = 3.0  # about: of TRex
-OWN_SERVER_WORDS = "labkit's own server"
+OWN = "labkit's own server"
 COLUMNS = schema.names(writer=("throughput", "trex"))
 
 
@@ -198,9 +198,7 @@ def _connected(parameters: TrexParameters, run_context: RunContext, arm: Arm, mo
             report = own.client.connect(mode, force=False)
             own.announce()
             ends = None if own.adjacent else own.ends
-            yield Device(
-                arm, own.client, OWN_SERVER_WORDS, report.version, report.line_bps, ends, one.measured
-            )
+            yield Device(arm, own.client, OWN, report.version, report.line_bps, ends, one.measured)
 
 
 def point_name(parameters: TrexParameters, arm: Arm, number: int, mult: float | None = None) -> str:

@@ -156,7 +156,7 @@ class Stateless(TrexParameters, frozen=True, kw_only=True):
         return self.target or (OWN_TARGET if self.server is None else "100%")
 
     def line(self, server_bps: float) -> Line:
-        """Return the line that per cent are of; `server_bps` is the rate of the server's ports."""
+        """Return the line to which percentages refer; `server_bps` is the rate of the server's ports."""
         return Line(self.line_rate_bps or server_bps, self.line_tag)
 
 

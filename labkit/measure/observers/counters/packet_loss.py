@@ -5,6 +5,9 @@ is followed from socket to socket. With fragments or tunnels, interfaces count o
 everything between the sockets is one hop, and frames are reported separately (`frames`). All other traffic is followed
 from the client's interface to the server's. Interfaces count every frame, including the few of iperf3's TCP control
 connection; a difference between both sides is reported as `unexplained_count`.
+
+Of a topology with an Open vSwitch, the hop between two of its ports has the drops of the switch and of its packet
+sockets. The copies that its mirrors make are followed from the mirrors to their readers (`copies`).
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
+from labkit.measure.observers import switch as switch_observer
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import Counters, counters
 from labkit.measure.observers.counters.receive_counters import IN_UDP
@@ -31,8 +36,9 @@ SOCKET = ("RcvbufErrors", "InCsumErrors", "MemErrors", "InErrors", "NoPorts")
 class _CounterChanges:
     """The counter changes that `kernel_counters` reports, by place. A counter that is missing there is 0."""
 
-    def __init__(self, changed: Counts) -> None:
+    def __init__(self, changed: Counts, switched: Counts = MappingProxyType({})) -> None:
         self._spaces = changed.get("namespaces", {})
+        self._dropped, self._ports = switch_observer.drops(switched), switched.get("ports", {})
 
     def interface(self, step: Step, *names: str) -> int:
         """Return the sum of these counters of a step's interface."""
@@ -54,6 +60,26 @@ class _CounterChanges:
         result = self._spaces.get(step[0], {}).get("qdiscs", {}).get(step[1], {})
         return {f"qdisc {name} dropped": one["drop"] for name, one in result.items() if "drop" in one}
 
+    def switched(self, *ports: str) -> dict[str, int]:
+        """Return the drops of the switch at these interfaces and at no port; empty if one is not its port."""
+        if not all(port in self._ports for port in ports):
+            return {}
+        at_ports = {
+            f"{port}: {name}": count for port in ports for name, count in self._dropped.get(port, {}).items()
+        }
+        return at_ports | self._dropped.get("", {})
+
+    def others(self, space: str, but: Collection[str]) -> dict[str, int]:
+        """Return what the interfaces of a namespace dropped when they sent, except these interfaces."""
+        result: dict[str, int] = {}
+        for name in dict.fromkeys([*self._spaces.get(space, {}).get("interfaces", {}), *self._dropped]):
+            if name not in but:
+                step = (space, name, OUT)
+                counts = _counts(self, step, "tx_dropped") | self.queues(step)
+                counts |= {each: n for each, n in self._dropped.get(name, {}).items() if " tx_" in each}
+                result |= {f"{name}: {each}": count for each, count in counts.items()}
+        return result
+
 
 def losses(
     changed: Counts,
@@ -61,15 +87,16 @@ def losses(
     protocol: str,
     family: int,
     outside: Collection[tuple[str, str]] = (),
+    switched: Counts = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """Return the loss of each pair, where `pairs` are (client's name, server's name, path).
 
     Each result has unit, sent_count, received_count, lost_count, the hops in order (at, lost_count, why) and
     unexplained_count; the hops' losses plus unexplained_count are lost_count. Frames also have received_bytes.
     Datagrams that cannot be followed one by one also have `frames`. `outside`: interfaces (namespace, name) that
-    decapsulate UDP.
+    decapsulate UDP. `switched`: the changes of an Open vSwitch's counters (`observers.switch`).
     """
-    seen = _CounterChanges(changed)
+    seen = _CounterChanges(changed, switched)
     shared = _shared([path for _client, _server, path in pairs])
     result = []
     for client, server, path in pairs:
@@ -128,7 +155,8 @@ def _between(seen: _CounterChanges, path: Sequence[Step]) -> list[dict[str, Any]
     for here, there in pairwise(path):
         left = seen.interface(here, "tx_packets" if here[2] == "out" else "rx_packets")
         if there[2] == "out":
-            came, dropped = seen.interface(there, "tx_packets", "tx_dropped"), seen.queues(there)
+            came = seen.interface(there, "tx_packets", "tx_dropped")
+            dropped = seen.queues(there) | seen.switched(here[1], there[1])
         else:
             came = seen.interface(there, "rx_packets")
             dropped = _counts(seen, there, "rx_dropped", "rx_errors", "rx_fifo_errors")
@@ -232,11 +260,40 @@ def _loss_summary(unit: str, sent: int, received: int, hops: list[dict[str, Any]
     return {"unit": unit, **counts, "hops": hops, "unexplained_count": unexplained}
 
 
+def lost_copies(
+    changed: Counts, switched: Counts, metered: Counts, space: str, ports: Collection[str]
+) -> Counts:
+    """Return what became of the copies of a switch's mirrors, in the form of a pair's loss.
+
+    metered: the columns of the topology's meter. space: the switch's namespace. ports: its interfaces on the paths of
+    pairs, whose drops are not those of copies.
+    """
+    sent, arrived = metered["copies_expected_count"], metered["copies_count"]
+    unread = metered["copies_unread_count"]
+    hops = [
+        {
+            "at": "mirrors to the monitor",
+            "lost_count": sent - arrived,
+            "why": _CounterChanges(changed, switched).others(space, ports),
+        },
+        {"at": "the readers' sockets", "lost_count": unread, "why": {}},
+    ]
+    return _loss_summary("copies", sent, arrived - unread, hops)
+
+
 class _Losses:
     """The kernel's counters, and the packet loss on the path of each pair that follows from them."""
 
-    def __init__(self, parameters: ObservedLoad, topology: topologies.Topology, counted: Counters) -> None:
-        self._parameters, self._counted = parameters, counted
+    def __init__(
+        self,
+        parameters: ObservedLoad,
+        topology: topologies.Topology,
+        counted: Counters,
+        switched: ArmedObserver,
+    ) -> None:
+        self._parameters, self._counted, self._switched = parameters, counted, switched
+        self._switch = topology.switch
+        self._metered = topology.meter() if topology.meter is not None else dict[str, Any]
         state = topologies.state(topology)
         self._outside = [
             (space.name, link.name)
@@ -254,11 +311,19 @@ class _Losses:
 
     def report(self) -> Observation:
         """Return the counts by place, and under `loss` the hops of each pair."""
-        changed = self._counted.report().observed
+        changed, switched = self._counted.report().observed, self._switched.report().observed
+        metered = self._metered()
         result = losses(
-            changed, self._pairs, self._parameters.protocol, self._parameters.family, self._outside
+            changed, self._pairs, self._parameters.protocol, self._parameters.family, self._outside, switched
         )
-        return Observation({**changed, "loss": result})
+        if self._switch is None or "copies_expected_count" not in metered:
+            return Observation({**changed, "loss": result})
+        space = self._switch.space.name
+        ports = {
+            interface for _client, _server, path in self._pairs for at, interface, _ in path if at == space
+        }
+        copies = lost_copies(changed, switched, metered, space, ports)
+        return Observation({**changed, "loss": result, "copies": copies})
 
 
 def _pair_path(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, str, str]]:
@@ -274,8 +339,11 @@ def _pair_path(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, 
 @contextmanager
 def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path) -> Iterator[ArmedObserver]:
     ends = [end for pair in topology.pairs for end in (pair.client, pair.server) if end.kernel]
-    with counters(topology.namespaces, ends) as counted:
-        yield _Losses(parameters, topology, counted)
+    with (
+        counters(topology.namespaces, ends) as counted,
+        switch_observer.switched(topology.switch) as of_switch,
+    ):
+        yield _Losses(parameters, topology, counted, of_switch)
 
 
 COUNTERS = Observer(check=lambda _parameters: None, armed=_armed)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labkit.common import errors, units
-from labkit.common.errors import BadInput, Failed
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import topologies
 from labkit.measure.observers.base import (
     ArmedObserver,
@@ -27,6 +27,7 @@ from labkit.measure.observers.base import (
 )
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
+from labkit.measure.parameters import one_of
 from labkit.system import process
 
 # The events that Senanayake (2024, test one) counted for ovs-vswitchd.
@@ -214,9 +215,17 @@ def event_counts(result: Counts, name: str) -> dict[str, Any]:
 class StatParameters(ObserverParameters, frozen=True, kw_only=True):
     """Parameters of perf_stat; HELP says what each is."""
 
-    HELP: ClassVar[Mapping[str, str]] = {"events": "events that perf_stat counts, by perf's names"}
+    HELP: ClassVar[Mapping[str, str]] = {
+        "events": "events that perf_stat counts, by perf's names",
+        "events_of": "what perf_stat counts: machine (all of it) or switch (ovs-vswitchd alone, of arms that have one)",
+    }
 
     events: tuple[str, ...] = EVENTS
+    events_of: str = "machine"
+
+    def check(self) -> None:
+        """Raise BadInput for anything else to count."""
+        one_of("events_of", self.events_of, ("machine", "switch"))
 
 
 def _check_parameters(parameters: ObservedLoad) -> None:
@@ -229,9 +238,16 @@ def _check(parameters: ObservedLoad) -> None:
 
 
 def _armed(
-    parameters: ObservedLoad, _topology: topologies.Topology, _stem: Path
+    parameters: ObservedLoad, topology: topologies.Topology, _stem: Path
 ) -> AbstractContextManager[ArmedObserver]:
-    return perf_stat(own_parameters(parameters, StatParameters).events)
+    mine = own_parameters(parameters, StatParameters)
+    if mine.events_of == "machine":
+        return perf_stat(mine.events)
+    if topology.switch is None:
+        raise Unsupported(
+            f"{topology.name} has no switch whose events could be counted: use events_of=machine"
+        )
+    return perf_stat(mine.events, Scope(pids=(topology.switch.pid,)))
 
 
 PERF_STAT = Observer(_check, _armed, parameters=StatParameters, check_parameters=_check_parameters)

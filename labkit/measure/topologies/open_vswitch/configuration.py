@@ -65,12 +65,20 @@ class Bridge:
 COLLECTOR = "127.0.0.1:6343"  # in the switch's namespace
 
 
-def operations(bridges: Sequence[Bridge]) -> list[Operation]:
-    """Return the operations that insert these bridges into an empty database."""
+def operations(bridges: Sequence[Bridge], flow_limit: int | None = None) -> list[Operation]:
+    """Return the operations that insert these bridges into an empty database.
+
+    flow_limit: the most flows in a datapath's table.
+    """
     result: list[Operation] = []
     for bridge in bridges:
         result += _bridge(bridge)
-    root = {"bridges": a_set([named(_id("bridge", bridge.name)) for bridge in bridges]), "next_cfg": 1}
+    root: dict[str, Any] = {
+        "bridges": a_set([named(_id("bridge", bridge.name)) for bridge in bridges]),
+        "next_cfg": 1,
+    }
+    settings = {} if flow_limit is None else {"flow-limit": str(flow_limit)}
+    root["other_config"] = a_map(settings)
     return [*result, {"op": "insert", "table": "Open_vSwitch", "row": root}]
 
 

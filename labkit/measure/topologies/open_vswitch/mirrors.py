@@ -6,6 +6,7 @@ counters of the ports that the mirrors select.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from typing import Any
 
+from labkit.common import units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints import Endpoint, Namespace, Pair
 from labkit.measure.topologies.base import PORT, Meter, Spec, mac
@@ -45,6 +47,7 @@ GRE_SEQUENCE = Header("GRE sequence number", 4, "RFC 2890")
 VLAN_TAG = Header("VLAN tag", 4, "IEEE 802.1Q")
 QUEUE_MS = 50  # of the uplink's token bucket, as for the link between two lab VMs
 DISCARD = 9
+CPUS_APART = 4  # as in the thesis: one for the switch and a client, one for a server, two for everything else
 PROOF_S, TRY_S = 30.0, 0.25
 
 
@@ -285,7 +288,22 @@ class Mirrors:
         return begin
 
     def doubts(self) -> tuple[str, ...]:
-        """Return doubts about copies that do not fit the uplink: the switch drops them without a counter."""
+        """Return doubts about CPUs that a bound switch shares, and about copies that do not fit the uplink."""
+        return (*self._shared_cpus(), *self._oversized())
+
+    def _shared_cpus(self) -> tuple[str, ...]:
+        """Return a doubt if a switch that is bound to a CPU, two ends and the rest have fewer CPUs than they need."""
+        cpus = len(os.sched_getaffinity(0))
+        if self._parameters.cpu is None or cpus >= CPUS_APART:
+            return ()
+        return (
+            f"the switch is bound to CPU {self._parameters.cpu}, but this machine has {units.many(cpus, 'CPU')}:"
+            " readers of copies and labkit itself share CPUs with the switch and the ends, so their costs cannot be"
+            f" separated ({CPUS_APART} CPUs are needed)",
+        )
+
+    def _oversized(self) -> tuple[str, ...]:
+        """Return a doubt if copies are larger than the uplink takes: the switch drops them without a counter."""
         uplink_bytes = self._parameters.uplink_mtu
         added = tunnel_headers(self._parameters) if uplink_bytes is not None else ()
         if uplink_bytes is None or self._spec.mtu_bytes + length_bytes(added) <= uplink_bytes:

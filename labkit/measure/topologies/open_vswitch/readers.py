@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from labkit.common.errors import Failed
 from labkit.measure.endpoints import Namespace
@@ -13,6 +14,7 @@ from labkit.system import machine, netlink, process
 
 ETH_P_ALL = 3
 START_S = 10.0
+COUNTER = "mirror_reader"  # the name of a counting process in profiles
 ENOUGH_BYTES = 64  # bytes of a packet that suffice to count it
 
 
@@ -54,6 +56,7 @@ def _counter(space: Namespace, interface: str) -> process.Forked:
     """Start a process that receives and discards every packet of an interface."""
 
     def work(_connection: socket.socket) -> None:
+        Path("/proc/self/comm").write_text(COUNTER)
         buffer = bytearray(ENOUGH_BYTES)
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as receiver:
             receiver.bind((interface, ETH_P_ALL))

@@ -6,6 +6,7 @@ and datapath disappear with the namespace, the folder with the mount namespace.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common import packages
-from labkit.common.errors import Failed, Unsupported
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.open_vswitch.rpc import Connection, Database
 from labkit.system import machine, process
@@ -81,19 +82,24 @@ class Switch:
         )  # fmt: skip
         self._database = Database(socket)
 
-    def start(self, *operations: dict[str, Any], kernel: bool) -> None:
+    def start(self, *operations: dict[str, Any], kernel: bool, cpu: int | None = None) -> None:
         """Start the switch with the configuration that these operations insert into the empty database.
 
-        They name the row of Open_vSwitch `root`. Raises as `settled`, and Unsupported if `kernel` and this kernel has
-        no Open vSwitch datapath.
+        They name the row of Open_vSwitch `root`. cpu: the CPU on which it runs; None: any. Raises as `settled`,
+        BadInput for a CPU that does not exist, and Unsupported if `kernel` and this kernel has no Open vSwitch
+        datapath.
         """
+        if cpu is not None and cpu not in (there := sorted(os.sched_getaffinity(0))):
+            raise BadInput(f"cpu={cpu}: there is no CPU {cpu} for the switch; there are {there}")
+        pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
         self._config, self.kernel = 1, kernel
         self.database.transact(*operations)
         if kernel:
             time.sleep(max(0.0, COUNTED_CPUS_S - time.clock_gettime(time.CLOCK_BOOTTIME)))
-        names = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR")
+        folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR")
         self._daemon = self._run(
-            "env", *(f"{name}={self.folder}" for name in names), "ovs-vswitchd", f"unix:{self.folder / 'db.sock'}",
+            "env", *(f"{name}={self.folder}" for name in folders), *pinned, "ovs-vswitchd",
+            f"unix:{self.folder / 'db.sock'}",
             f"--unixctl={self.folder / CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
             until=self.folder / CONTROL,
         )  # fmt: skip

@@ -66,7 +66,15 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
         pairs = pairs_of(spec, ends)
         mirrors.prove(one, pairs)
         stack.enter_context(mirrors.read())
-        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
+        yield Topology(
+            name,
+            spec,
+            pairs,
+            made,
+            switch=one,
+            meter=mirrors.meter(one),
+            doubts=mirrors.doubts(),
+        )
 
 
 @contextmanager
@@ -108,7 +116,15 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
         pairs = paired(ends)
         mirrors.prove(one, pairs)
         stack.enter_context(mirrors.read())
-        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
+        yield Topology(
+            name,
+            spec,
+            pairs,
+            made,
+            switch=one,
+            meter=mirrors.meter(one),
+            doubts=mirrors.doubts(),
+        )
 
 
 def _datapath(name: str) -> str:
@@ -133,7 +149,8 @@ def _switched(
     mirrors.lay_cables()
     ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]
     with switch(between) as one:
-        one.start(*operations(mirrors.bridges(BRIDGE, ports)), kernel=_datapath(name) == "system")
+        configuration = operations(mirrors.bridges(BRIDGE, ports), parameters.flow_limit)
+        one.start(*configuration, kernel=_datapath(name) == "system", cpu=parameters.cpu)
         mirrors.connect(one)
         with mirrors.counted():
             yield one, mirrors

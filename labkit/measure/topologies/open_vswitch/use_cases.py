@@ -78,7 +78,10 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
         )
     vm_names = [f"vm{number}" for number in range(vms_count)]
     net_names = [] if options.case == "vm_to_vm" else [NETWORK]
-    with namespaces([*vm_names, *net_names, BETWEEN], family=spec.family) as made, switch(made[-1]) as one:
+    with (
+        namespaces([*vm_names, *net_names, BETWEEN], family=spec.family) as made,
+        switch(made[-1]) as one,
+    ):
         for space in made:
             space.netlink.do(netlink.set_link(1))
         between = made[-1]
@@ -101,7 +104,8 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
             for end in tunnelled:
                 complete_packets(end.space, "under")
         ports = [Port(f"port{end.number}", number=end.openflow) for end in cabled]
-        one.start(*operations(_bridges(datapath, ports, bool(tunnelled))), kernel=datapath == "system")
+        configuration = operations(_bridges(datapath, ports, bool(tunnelled)), options.flow_limit)
+        one.start(*configuration, kernel=datapath == "system", cpu=options.cpu)
         for end in tunnelled:
             _tunnel_switch(spec, end, one, between, datapath)
         _give_addresses(spec, [*vms, *net])

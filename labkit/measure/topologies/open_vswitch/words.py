@@ -37,6 +37,8 @@ HELP = {
     "vlans": "number of VLANs, to which pairs belong in turn; 0: none",
     "uplink_bps": "rate of the link by which tunnels leave the host (tbf); none: unlimited",
     "uplink_mtu": "MTU of that link; none: as large as the copies with their outer headers need",
+    "cpu": "the CPU on which ovs-vswitchd runs; none: any",
+    "flow_limit": "most flows in the datapath's table; none: 200,000, the most",
     "sampling": "sample packets beside forwarding them: sflow:N or ipfix:N, one of N",
     "case": f"a use case of the OVS test plan, with a network and as many VMs as pairs: {', '.join(CASES)}; none: pairs"
     " of endpoints, and a switch that learns",
@@ -59,6 +61,8 @@ class SwitchOptions:
     vlans: int = 0
     uplink_bps: float | None = None
     uplink_mtu: int | None = None
+    cpu: int | None = None
+    flow_limit: int | None = None
     sampling: str | None = None
     case: str | None = None
     rules: str = "l2"
@@ -128,15 +132,26 @@ def _form(pattern: str, example: str) -> Callable[[str], str]:
     return checked
 
 
+def _selection(text: str) -> str:
+    if re.fullmatch(r"mirror\d+|trunk|uplink", text):
+        raise ValueError(
+            "a mirror cannot select the output of a mirror, because its own copies would be copied again: choose a port"
+            " of an end, such as client0"
+        )
+    return _form(SELECT, "all, client0, server0:in, vlan:1")(text)
+
+
 _VALUES: dict[str, Callable[[str], Any]] = {
     "mirrors": _number(0, MOST_MIRRORS),
-    "select": _form(SELECT, "all, client0, server0:in, vlan:1"),
+    "select": _selection,
     "output": _one_of(*OUTPUTS),
     "readers": _one_of(*READERS),
     "snaplen": _number(14, 65535),
     "vlans": _number(0, 500),
     "uplink_bps": _number(1e5, 1e11, whole=False),
     "uplink_mtu": _number(68, 65535),
+    "cpu": _number(0, 4095),
+    "flow_limit": _number(1, 200_000),
     "sampling": _form(r"(sflow|ipfix):[1-9]\d{0,5}", "sflow:100 or ipfix:100"),
     "case": _one_of(*CASES),
     "rules": _one_of(*KINDS),

@@ -95,6 +95,17 @@ def test_readers_and_loads_are_separate() -> None:
     assert {tuple(one.arms) for one in result} == {("0", "1", "2", "4", "8")}
 
 
+def test_switch_bound_to_a_cpu_has_its_own_baseline() -> None:
+    bound = rounds(options="+cpu=0").replace({"topology": r"ovs_netdev$"}, "ovs_netdev+cpu=0", regex=True)
+    slower = bound.assign(switch_cpu_s=2 * bound["switch_cpu_s"])
+    result = mirror_tax.taxes(pd.concat([rounds(), slower], ignore_index=True))
+    of_curve = {one.curve: one for one in result if one.cost == "switch_per_packet_s"}
+    assert of_curve.keys() == {"ovs_netdev", "ovs_netdev+cpu=0"}
+    for curve, factor in (("ovs_netdev", 1), ("ovs_netdev+cpu=0", 2)):
+        assert of_curve[curve].arms == ["0", "1", "2", "4", "8"]
+        assert of_curve[curve].fixed.value == pytest.approx(factor * FIXED_S, rel=0.1)  # type: ignore[union-attr]
+
+
 def test_kernel_datapath_has_no_vswitchd_cost() -> None:
     result = mirror_tax.taxes(rounds().replace({"topology": "ovs_netdev"}, "ovs", regex=True))
     assert {one.cost for one in result} == {"cpu_per_packet_s"}

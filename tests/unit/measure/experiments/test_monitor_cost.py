@@ -101,7 +101,7 @@ def test_missing_reader_is_an_unsupported_row(monkeypatch: pytest.MonkeyPatch) -
         raise Unsupported("there is no tshark here")
         yield
 
-    monkeypatch.setattr(readers, "started", missing)
+    monkeypatch.setattr(readers, "start_reader", missing)
     topology: Any = SimpleNamespace(
         pairs=[SimpleNamespace(server=SimpleNamespace(namespace=None, interface="eth0"))]
     )

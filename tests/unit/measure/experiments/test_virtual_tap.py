@@ -58,12 +58,21 @@ def test_loads(load: str, protocol: str, length: int | None, rate: float | None,
         ({"select": "port7"}, "select=port7: write for example all, client0"),
         ({"also": "nothing"}, "nothing is not a topology"),
         ({"uplink_bps": "1e8"}, "uplink_bps needs a tunnel"),
+        ({"cores": "all"}, "cores=all: choose any, thesis"),
+        ({"cores": "thesis", "affinity": "0,1"}, "affinity=0,1: cores=thesis already binds the ends"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(given: dict[str, str], words: str) -> None:
     with pytest.raises(BadInput) as caught:
         VirtualTap.of(given)
     assert words in str(caught.value)
+
+
+def test_cores_of_the_thesis() -> None:
+    parameters = VirtualTap.of({"cores": "thesis", "mirrors": "0,1", "readers": "none"})
+    assert parameters.arms == ("ovs_netdev+cpu=0", "ovs_netdev+mirrors=1+cpu=0")
+    assert parameters.of_load("udp:64").affinity == "0,1"
+    assert VirtualTap().of_load("udp:64").affinity is None
 
 
 def test_paced_loads_are_whole_runs() -> None:

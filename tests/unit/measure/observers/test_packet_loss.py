@@ -143,3 +143,41 @@ def test_shared_hops() -> None:
     assert first["through"] == ["between:parent", "between:far", "between:far", "between:parent"]
     assert "client0:eth0 to server0:eth0" in [hop["at"] for hop in first["hops"]]
     assert (first["unexplained_count"], second["sent_count"]) == (0, 0)
+
+
+SWITCHED = {
+    "ports": {"port0": {"rx_packets": 9}, "port1": {"tx_dropped": 5}, "mirror0": {"tx_dropped": 2}},
+    "sockets_dropped": {"port0": 3, "mirror0": 1},
+    "datapath": {"lost": 4},
+}
+
+
+def test_hop_through_a_switch_has_its_drops() -> None:
+    [result] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "udp", 4, switched=SWITCHED)
+    why = {hop["at"]: hop["why"] for hop in result["hops"]}
+    assert why["between:port0 to port1"] == {
+        "port0: packet socket dropped": 3, "port1: Open vSwitch tx_dropped": 5, "upcalls lost": 4,
+    }  # fmt: skip
+    assert why["client0:eth0 to between:port0"] == {}
+    assert [hop["lost_count"] for hop in result["hops"]] == list(LOST.values())
+
+
+def test_copies_of_mirrors_are_followed() -> None:
+    changed = {
+        "namespaces": {
+            "between": {
+                "interfaces": {"port1": {"tx_dropped": 9}, "uplink": {"tx_packets": 5}},
+                "qdiscs": {"uplink": {"tbf 1:": {"drop": 6}}},
+            }
+        }
+    }
+    metered = {"copies_expected_count": 100, "copies_count": 90, "copies_unread_count": 7}
+    result = packet_loss.lost_copies(changed, SWITCHED, metered, "between", {"port0", "port1"})
+    assert (result["unit"], result["sent_count"], result["received_count"]) == ("copies", 100, 83)
+    assert result["unexplained_count"] == 0
+    assert [(hop["at"], hop["lost_count"]) for hop in result["hops"]] == [
+        ("mirrors to the monitor", 10), ("the readers' sockets", 7),
+    ]  # fmt: skip
+    assert result["hops"][0]["why"] == {
+        "uplink: qdisc tbf 1: dropped": 6, "mirror0: Open vSwitch tx_dropped": 2,
+    }  # fmt: skip

@@ -77,3 +77,25 @@ def test_caches_of_all_threads() -> None:
 def test_coverage() -> None:
     text = "xlate_actions              0.0/sec     0.000/sec        0.0000/sec   total: 4\n109 events never hit\n"
     assert switch.coverage(text) == {"xlate_actions": 4}
+
+
+def test_drops_by_port() -> None:
+    counted = {
+        "ports": {"port0": {"rx_packets": 9, "rx_dropped": 2}, "port1": {"tx_packets": 7}},
+        "sockets_dropped": {"port0": 5},
+        "coverage": {"datapath_drop_upcall_error": 3, "netdev_sent": 9},
+        "datapath": {"hit": 9, "lost": 4},
+    }
+    assert switch.drops(counted) == {
+        "port0": {"Open vSwitch rx_dropped": 2, "packet socket dropped": 5},
+        "": {"datapath_drop_upcall_error": 3, "upcalls lost": 4},
+    }
+    assert switch.drops({}) == {}
+
+
+def test_full_flow_table_is_a_doubt() -> None:
+    assert switch.overflow({"coverage": {"netdev_sent": 9}}, {"flows": 4}) == []
+    [words] = switch.overflow({"coverage": {switch.FULL: 7}}, {"flows": 2, "flow_limit": 2})
+    assert words.startswith(
+        "the switch's flow table is full: 7 flows did not fit beside the 2 that are there (limit 2)"
+    )

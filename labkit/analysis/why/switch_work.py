@@ -1,0 +1,163 @@
+"""Split the CPU time of arms with an Open vSwitch by what the time is spent on: the work that mirrors add.
+
+A sample belongs to the first place of PLACES that its stack matches, and there to the first kind of work. So the parts
+add up to the whole CPU time. A packet that a switch sends is received in another context, hence delivery to the other
+end of a virtual cable is a place of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.analysis import protocols
+from labkit.analysis.flame import folded_stacks
+from labkit.analysis.flame.frame_tree import IDLE
+from labkit.analysis.flame.processes import READER
+from labkit.analysis.why.selection import ProfiledPoint
+from labkit.analysis.why.work import OUTSIDE, SOFTIRQ, Between, Estimate, Round, estimate
+
+SWITCHES = re.compile(r"(ovs|ovs_netdev)(\+.*)?")  # names of topologies that have a switch
+LEAST_SHARE = 0.02  # of a side's cost: a smaller part is not named
+ENDPOINTS = "the endpoints and everything else"
+SWITCH = r"ovs-vswitchd|pmd.*|urcu\d*"  # threads of the switch's program that forward packets
+COPYING = (
+    "copying the data of packets",
+    r"_?copy_(from|to)_(iter|user)|copyin|copyout|rep_movs\w*|copy_user\w*|skb_copy\w*|__skb_datagram_iter"
+    r"|pskb_expand_head|memcpy\w*",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where work is done, with the kinds of work there: each a name, and the kernel functions that do it.
+
+    process, functions: what a stack must have; None fits every stack. A kind without functions is all that is left.
+    """
+
+    process: str | None
+    functions: str | None
+    kinds: tuple[tuple[str, str | None], ...]
+
+
+PLACES = (
+    Place(r"handler\d+|revalidator\d+", None, (("handling upcalls and checking flows", None),)),
+    Place(None, r"ovs_\w+|do_execute_actions|do_output|output_userspace", (
+        ("handing packets to ovs-vswitchd (upcalls)", r"ovs_dp_upcall|queue_userspace_packet|output_userspace"),
+        ("segmenting packets in software", r"skb_segment\w*|__skb_gso_segment|skb_mac_gso_segment|\w+_gso_segment"),
+        ("cloning packets", r"skb_clone|__skb_clone"),
+        COPYING,
+        ("sending packets to ports", r"do_output|ovs_vport_send|__?dev_queue_xmit|dev_hard_start_xmit"),
+        ("looking up flows in the kernel's datapath", None),
+    )),
+    Place(None, SOFTIRQ, (("delivering packets to the other ends of the ports", None),)),
+    Place(READER, None, (("reading the copies", None),)),
+    Place(SWITCH, None, (
+        COPYING,
+        ("sending packets through packet sockets", r"packet_sendmsg|packet_snd|\w*sys_sendm?msg|tun_chr_write_iter"),
+        ("receiving packets from packet sockets", r"packet_recvmsg|\w*sys_recvm?msg|tun_chr_read_iter"),
+        ("waiting for packets", r"do_sys_poll|\w*sys_poll|ep_\w+"),
+        ("running the switch's own code", None),
+    )),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """A kind of work, in seconds per unit that arrived on each side. copies: more copies of each unit on the right."""
+
+    name: str
+    size: Estimate
+    copies: float
+
+    @property
+    def each_copy_s(self) -> float | None:
+        """Return the difference in seconds per further copy, or None if the right side does not make more copies."""
+        return self.size.difference / self.copies if self.copies > 0 else None
+
+
+@functools.cache
+def kind_of(stack: str) -> str | None:
+    """Return the kind of work of a folded stack; None for an idle CPU and for processes outside the experiment."""
+    process, *frames = stack.split(";")
+    if not frames or frames[-1] in IDLE:
+        return None
+    kernel = [folded_stacks.plain(one) for one in frames if one.endswith(folded_stacks.KERNEL)]
+    for place in PLACES:
+        if place.process is not None and not re.fullmatch(place.process, process):
+            continue
+        if place.functions is None or any(_does(place.functions, one) for one in kernel):
+            return next(
+                name
+                for name, functions in place.kinds
+                if functions is None or any(_does(functions, one) for one in kernel)
+            )
+    return None if process == OUTSIDE else ENDPOINTS
+
+
+@functools.cache
+def _does(functions: str, name: str) -> bool:
+    """Return whether a function is one of these, or a copy of it that the compiler made (`name.part.0`)."""
+    return re.fullmatch(rf"(?:{functions})(?:\..*)?", name) is not None
+
+
+def parts(
+    point: ProfiledPoint, rounds: tuple[Sequence[Round], Sequence[Round]], apart: Between | None
+) -> list[Part]:
+    """Return the parts of the CPU time per unit that arrived, largest difference first; [] if no side has a switch."""
+    if not any(SWITCHES.fullmatch(side.topology) for side in point.sides[:2] if side is not None):
+        return []
+    counts = [[_counted(one) for one in side] for side in rounds]
+    names = dict.fromkeys(name for side in counts for each in side for name in each)
+    copies = _copies(point, 1) - _copies(point, 0)
+    result = []
+    for name in names:
+        values, floors = [], []
+        for side, of in zip(rounds, counts, strict=True):
+            worth = np.array([one.period_s / one.arrived for one in side])
+            samples = np.array([float(each[name]) for each in of])
+            values.append(samples * worth)
+            floors.append(float((samples * worth**2).sum()) / len(side) ** 2)
+        result.append(Part(name, estimate(values[0], values[1], apart, (floors[0], floors[1])), copies))
+    return sorted(result, key=lambda one: -abs(one.size.difference))
+
+
+def _counted(one: Round) -> Counter[str]:
+    result: Counter[str] = Counter()
+    for stack, count in one.stacks.items():
+        if (name := kind_of(stack)) is not None:
+            result[name] += count
+    return result
+
+
+def _copies(point: ProfiledPoint, side: int) -> float:
+    """Return the copies of each unit that arrived, or NaN if unknown. A side without mirrors makes none."""
+    rows = point.rows[side]
+    if rows is None or "copies_count" not in rows:
+        return math.nan
+    ok = rows[rows["status"].eq("ok")]
+    unit = protocols.find(point.protocol).unit
+    if unit.work not in ok or not ok[unit.work].sum() > 0:
+        return math.nan
+    return float(ok["copies_count"].fillna(0).sum() / ok[unit.work].sum() * unit.one)
+
+
+def named(parts: Collection[Part], total: Estimate) -> Part | None:
+    """Return the part that carries most of a difference: certain, in its direction, and not at the endpoints."""
+    whole = max(total.left, total.right)
+    along = [
+        one
+        for one in parts
+        if one.name != ENDPOINTS
+        and one.size.certain
+        and one.size.p < 0.05 / len(parts)
+        and abs(one.size.difference) >= LEAST_SHARE * whole
+        and (not total.certain or one.size.difference * total.difference > 0)
+    ]
+    return max(along, key=lambda one: abs(one.size.difference), default=None)

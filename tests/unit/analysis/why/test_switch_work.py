@@ -1,0 +1,170 @@
+"""`labkit why` names what mirrors of a switch cost, on made-up profiles of both datapaths."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import synthetic_rows
+
+from labkit.analysis import flame, why
+from labkit.analysis.flame import processes
+from labkit.analysis.why import conclusion, conclusion_tables, environment, selection, switch_work
+
+PERIOD_S, ARRIVED = 1 / 997, 60_000
+SENDING = "iperf3;do_syscall_64_[k];__sys_sendto_[k];udp_sendmsg_[k]"
+SWITCH = "ovs-vswitchd;[ovs-vswitchd];entry_SYSCALL_64_after_hwframe_[k];do_syscall_64_[k]"
+SENDMMSG = f"{SWITCH};__sys_sendmmsg_[k];packet_snd_[k]"
+SOFTIRQ = "ksoftirqd/0;net_rx_action_[k];process_backlog_[k]"
+DATAPATH = f"{SOFTIRQ};ovs_dp_process_packet_[k];do_execute_actions_[k]"
+USUAL = {
+    SENDING: 3e-6,
+    f"{SENDING};ip_output_[k];net_rx_action_[k];process_backlog_[k];packet_rcv_[k]": 2e-6,
+    f"{SWITCH};__sys_recvmmsg_[k];packet_recvmsg_[k]": 1e-6,
+    SENDMMSG: 2e-6,
+    "ovs-vswitchd;[ovs-vswitchd]": 1e-6,
+    "elsewhere;main": 1e-6,
+    "swapper;do_idle_[k];pv_native_safe_halt_[k]": 1e-6,
+}
+FLOW = {"packets": 60_000, "match": "in_port(port0)", "actions": "mirror0,port1"}
+
+
+def run(folder: Path, more: Mapping[str, float], options: str = "+mirrors=4", copies: int = 4) -> Path:
+    """Write a run of a switch and of one with these options. more: additional seconds per packet of the second."""
+    rows = []
+    for arm, extra, each in (("ovs_netdev", {}, 0), (f"ovs_netdev{options}", more, copies)):
+        for number in range(5):
+            noise = 1 + 0.01 * (number - 2)
+            stacks = {
+                stack: round(seconds * noise * ARRIVED / PERIOD_S)
+                for stack, seconds in [*USUAL.items(), *extra.items()]
+            }
+            path = f"artefacts/1-p{number}/{arm}.folded.gz"
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(gzip.compress(flame.text(stacks).encode()))
+            common = synthetic_rows.ROW | {
+                "arm": arm, "topology": arm, "built_topology": arm, "role": "variant" if each else "baseline",
+                "round": number, "point": f"1-p{number}", "method": "profile", "protocol": "udp", "length_bytes": 512,
+                "window_s": 1.0, "received_count": ARRIVED, "received_bytes": 512 * ARRIVED, "cpu_s": 1.0,
+                "sent_count": ARRIVED, "lost_count": 0, "throughput_pps": ARRIVED, "throughput_bps": 8 * 512 * ARRIVED,
+                "copies_count": each * ARRIVED if each else None, "switched_count": ARRIVED,
+            }  # fmt: skip
+            profile = {"event": "cpu-clock", "frequency_hz": 997}
+            switch = {
+                "flows": [FLOW],
+                "datapath": {"hit": ARRIVED},
+                "coverage": {"netdev_sent": (1 + each) * ARRIVED},
+            }
+            rows += [
+                common | {"observer": "perf_record", "artefact": path, "observed": profile},
+                common | {"observer": "switch", "artefact": None, "observed": switch},
+            ]
+    return synthetic_rows.save(folder, rows)
+
+
+def concluded(folder: Path, left: str, right: str) -> conclusion.Conclusion:
+    [point] = selection.points(selection.select_sides(f"{folder}:{left}", right))
+    return conclusion.conclude(point)
+
+
+@pytest.mark.parametrize(
+    ("stack", "name"),
+    [
+        (SENDMMSG, "sending packets through packet sockets"),
+        (f"{SENDMMSG};skb_copy_datagram_from_iter_[k];_copy_from_iter_[k]", "copying the data of packets"),
+        (f"{SENDMMSG};veth_xmit_[k];net_rx_action_[k];ip_rcv_[k]", "delivering packets to the other ends of the ports"),
+        ("mirror_reader;[python3.11];do_syscall_64_[k];packet_recvmsg_[k]", "reading the copies"),
+        ("tcpdump;[libpcap.so];do_syscall_64_[k];do_sys_poll_[k]", "reading the copies"),
+        (f"{SWITCH};__sys_recvmmsg_[k];packet_recvmsg_[k]", "receiving packets from packet sockets"),
+        ("ovs-vswitchd;[ovs-vswitchd]", "running the switch's own code"),
+        ("revalidator3;[ovs-vswitchd]", "handling upcalls and checking flows"),
+        (f"{DATAPATH};skb_clone_[k];kmem_cache_alloc_[k]", "cloning packets"),
+        (f"{DATAPATH};ovs_vport_send_[k];validate_xmit_skb_[k];skb_segment_[k]", "segmenting packets in software"),
+        (f"{DATAPATH};do_output.isra.0_[k];veth_xmit_[k]", "sending packets to ports"),
+        (f"{SOFTIRQ};ovs_dp_process_packet_[k];ovs_dp_upcall_[k]", "handing packets to ovs-vswitchd (upcalls)"),
+        (f"{SOFTIRQ};ovs_vport_receive_[k];ovs_flow_tbl_lookup_stats_[k]", "looking up flows in the kernel's datapath"),
+        ("iperf3;do_syscall_64_[k];udp_sendmsg_[k];skb_segment_[k]", switch_work.ENDPOINTS),
+        ("elsewhere;main", None),
+        ("swapper;do_idle_[k];pv_native_safe_halt_[k]", None),
+    ],
+)  # fmt: skip
+def test_kinds_of_work(stack: str, name: str | None) -> None:
+    assert switch_work.kind_of(stack) == name
+
+
+def test_sending_copies_is_the_cause(tmp_path: Path) -> None:
+    more = {SENDMMSG + ";packet_xmit_[k]": 6e-6, f"{SOFTIRQ};ip_rcv_[k]": 1e-6}
+    folder = run(tmp_path / "run", more)
+    result = concluded(folder, "ovs_netdev", "ovs_netdev+mirrors=4")
+    assert result.claims
+    assert result.cause == "mirrors"
+    assert result.sentence.startswith("mirrors: 0 → 4 is the cause: ovs_netdev+mirrors=4 takes 7")
+    assert "sending packets through packet sockets costs 6" in result.sentence
+    assert "86 % of the difference, 1.5 µs for each copy" in result.sentence
+    _title, _words, table = conclusion_tables.switch(result)
+    assert table is not None
+    assert table.index[0] == "sending packets through packet sockets"
+    parts = sum(part.size.difference for part in result.parts)
+    assert result.split is not None
+    assert parts == pytest.approx(result.split.total.difference, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "stack", "words"),
+    [
+        ("+mirrors=1+readers=count", "mirror_reader;[python3.11]", "reading the copies costs"),
+        ("+mirrors=1+output=gre", f"{DATAPATH};skb_segment_[k]", "segmenting packets in software costs"),
+        ("+mirrors=1", f"{DATAPATH};skb_clone_[k]", "cloning packets costs"),
+        ("+mirrors=1", "handler2;[ovs-vswitchd]", "handling upcalls and checking flows costs"),
+        ("+mirrors=1", f"{SENDMMSG};_copy_from_iter_[k]", "copying the data of packets costs"),
+    ],
+)
+def test_planted_cause_is_named(tmp_path: Path, options: str, stack: str, words: str) -> None:
+    folder = run(tmp_path / "run", {stack: 3e-6}, options, copies=1)
+    sentence = concluded(folder, "ovs_netdev", f"ovs_netdev{options}").sentence
+    assert f"{words} 3" in sentence
+    assert "3 µs for each copy" in sentence
+
+
+def test_mirrors_without_effect_are_no_cause(tmp_path: Path) -> None:
+    result = concluded(run(tmp_path / "run", {}), "ovs_netdev", "ovs_netdev+mirrors=4")
+    assert not result.claims
+    assert "no effect was seen" in result.sentence
+
+
+def test_page_has_the_parts_and_the_actions(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", {SENDMMSG: 6e-6})
+    explained = why.explain(f"{folder}:ovs_netdev", "ovs_netdev+mirrors=4")
+    assert len(explained.flames) == 1
+    text = explained.write().read_text()
+    for words in ("Where the switch", "sending packets through packet sockets", "mirror0,port1"):
+        assert words in text.replace("\\", ""), words
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "settings"),
+    [
+        ("ovs", "ovs+mirrors=2", [("mirrors", "0", "2")]),
+        ("ovs+mirrors=1", "ovs+mirrors=1+readers=count", [("readers", "none", "count")]),
+        ("ovs+mirrors=4+snaplen=96", "ovs", [("mirrors", "4", "0"), ("snaplen", "96", "default")]),
+        ("ovs", "ovs_netdev", [("topology", "ovs", "ovs_netdev")]),
+        ("veth_bridge", "veth_bridge+gro", [("topology", "veth_bridge", "veth_bridge+gro")]),
+    ],
+)
+def test_options_of_a_topology_are_settings(
+    left: str, right: str, settings: list[tuple[str, str, str]]
+) -> None:
+    assert [(one.name, one.left, one.right) for one in environment._topology(left, right)] == settings
+
+
+@pytest.mark.parametrize("name", ["ovs_netdev+mirrors=4", "ovs_netdev+mirrors=4,length_bytes=512"])
+def test_arm_with_options_as_left_side(tmp_path: Path, name: str) -> None:
+    folder = run(tmp_path / "run", {})
+    sides = selection.select_sides(f"{folder}:{name}", "ovs_netdev")
+    assert [side.arm for side in sides if side] == ["ovs_netdev+mirrors=4", "ovs_netdev"]
+
+
+def test_readers_of_copies_belong_to_the_load() -> None:
+    assert processes.foreign(["iperf3", "mirror_reader", "tcpdump", "cc1"]) == [False, False, False, True]
