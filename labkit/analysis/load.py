@@ -113,7 +113,7 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     whole["folder"] = whole["folder"].fillna(whole["run"])
     # Older rows name no generator; each protocol had only one.
     usual = whole["protocol"].map(lambda name: protocols.find(name).generator, na_action="ignore")
-    whole["generator"] = whole["generator"].fillna(usual)
+    whole["generator"] = whole["generator"].fillna(usual.astype("str"))
     whole["nodes"] = whole["nodes"].fillna("one")  # older rows are all of one node
     return _parameters_of_points(_variants(whole))
 

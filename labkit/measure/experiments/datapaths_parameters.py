@@ -117,6 +117,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         "protocol": registry.PROTOCOLS,
         "family": ("4", "6"),
         "observe": observing.NAMES,
+        **observing.VALUES,
         "placement": PLACEMENTS,
         "nodes": NODES,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,10 +72,11 @@ class ArmedObserver(Protocol):
 class ObserverParameters(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of one observer, each with a default. Experiments that observe have them among their own.
 
-    HELP has a text for each. Two observers can share a class.
+    HELP has a text for each, VALUES those that completion offers. Two observers can share a class.
     """
 
     HELP: ClassVar[Mapping[str, str]] = {}
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {}
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for invalid values, whether the observer is used or not."""

@@ -35,6 +35,7 @@ DISTURBING = frozenset(name for name, one in TABLE.items() if one.disturbs)
 # Of all observers, each class once
 PARAMETERS = tuple(dict.fromkeys(one.parameters for one in TABLE.values()))
 HELP = {name: text for each in PARAMETERS for name, text in each.HELP.items()}
+VALUES = {name: values for each in PARAMETERS for name, values in each.VALUES.items()}
 
 
 def with_parameters(base: type[Parameters]) -> type[msgspec.Struct]:

@@ -21,7 +21,7 @@ SENT = {
     "flows_count": 1000,
 }
 # Figures that need more than the rows of a run
-APART = {"function_times", "functions", "kernels", "selected", "price_sentences", "prices"}
+APART = {"claims", "function_times", "functions", "kernels", "selected", "price_sentences", "prices"}
 
 
 def searches() -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -212,6 +212,9 @@ def event_counts(result: Counts, name: str) -> dict[str, Any]:
     return {"count": sum(one["count"] for one in counted), "running_ratio": least, "reason": None}
 
 
+EVENTS_OF = ("machine", "switch")
+
+
 class StatParameters(ObserverParameters, frozen=True, kw_only=True):
     """Parameters of perf_stat; HELP says what each is."""
 
@@ -220,12 +223,14 @@ class StatParameters(ObserverParameters, frozen=True, kw_only=True):
         "events_of": "what perf_stat counts: machine (all of it) or switch (ovs-vswitchd alone, of arms that have one)",
     }
 
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"events_of": EVENTS_OF}
+
     events: tuple[str, ...] = EVENTS
     events_of: str = "machine"
 
     def check(self) -> None:
         """Raise BadInput for anything else to count."""
-        one_of("events_of", self.events_of, ("machine", "switch"))
+        one_of("events_of", self.events_of, EVENTS_OF)
 
 
 def _check_parameters(parameters: ObservedLoad) -> None:

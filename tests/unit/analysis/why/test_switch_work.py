@@ -100,8 +100,11 @@ def test_sending_copies_is_the_cause(tmp_path: Path) -> None:
     result = concluded(folder, "ovs_netdev", "ovs_netdev+mirrors=4")
     assert result.claims
     assert result.cause == "mirrors"
-    assert result.sentence.startswith("mirrors: 0 → 4 is the cause: ovs_netdev+mirrors=4 takes 7")
-    assert "sending packets through packet sockets costs 6" in result.sentence
+    cause = (
+        "The cause is the change of mirrors from 0 to 4: sending packets through packet sockets costs 6 µs"
+    )
+    assert result.sentence.startswith(cause)
+    assert "In all, ovs_netdev+mirrors=4 takes 7" in result.sentence
     assert "86 % of the difference, 1.5 µs for each copy" in result.sentence
     _title, _words, table = conclusion_tables.switch(result)
     assert table is not None
