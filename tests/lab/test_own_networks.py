@@ -96,11 +96,11 @@ def test_own_network_is_measured(tmp_path: Path) -> None:
         path = tmp_path / "here" / "my.yaml"
         path.write_text(json.dumps(described))
         words = ["topology=my.yaml,veth", "slices=2", "whole_runs=0", "observe=counters", "profile_rounds=1"]
-        words += ["duration_s=1", "omit_s=0", "change=small: mtu 1400 at r:to_n1", "--folder", "run"]
+        words += ["duration_s=1", "omit_s=0", "change=wide: mtu 1600 at r:to_n1", "--folder", "run"]
         rows = machine.rows(*words)
         measured = [row for row in rows if row["status"] == "ok" and row["method"] == "slice"]
         assert {row["arm"]: row["role"] for row in measured} == {
-            "routed": "baseline", "routed (again)": "control", "routed+small": "variant", "veth": "variant",
+            "routed": "baseline", "routed (again)": "control", "routed+wide": "variant", "veth": "variant",
         }  # fmt: skip
         assert any(row["received_bytes"] for row in measured if row["topology"] == "routed")
         assert {(row["topology"], row["network"], row["mtu_bytes"]) for row in measured} == {

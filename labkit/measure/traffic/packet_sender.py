@@ -299,11 +299,14 @@ class Sender:
         messages[3::8] = array.array("Q", [2]) * self._count
         self._all = messages
 
-    def send(self, rate_pps: float | None, duration_s: float) -> Report:
-        """Send at a rate (None: as fast as possible) for `duration_s`. Raises OSError."""
+    def send(self, rate_pps: float | None, duration_s: float, count: int | None = None) -> Report:
+        """Send at a rate (None: as fast as possible) for `duration_s`, or until `count` packets are sent.
+
+        Raises OSError.
+        """
         call, fd, base = self._call, self._socket.fileno(), self._all.buffer_info()[0]
         clock, sleep = time.monotonic_ns, time.sleep
-        total = round(rate_pps * duration_s) if rate_pps else 1 << 62
+        total = count or (round(rate_pps * duration_s) if rate_pps else 1 << 62)
         gap_ns = 1e9 / rate_pps if rate_pps else 0.0
         batch = max(1, min(BATCH, round(rate_pps * BATCH_S))) if rate_pps else BATCH
         slip_ns = int(max(SLIP_S, LATE_TIMES * _wakes_late_s()) * 1e9)
