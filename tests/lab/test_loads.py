@@ -41,7 +41,8 @@ def test_loopback_protocols_and_families(protocol: str, family: int, tmp_path: P
 @pytest.mark.parametrize("words", [("protocol=udp", "rate_bps=100000"), ("rate_bps=1e6",)])
 def test_slow_load_window(words: tuple[str, ...], tmp_path: Path) -> None:
     [row] = run(tmp_path, *words, "duration_s=2", "omit_s=0")
-    assert (row["status"], row["doubts"]) == ("ok", None), row["reason"]
+    assert row["status"] == "ok", row["reason"]
+    assert row["doubts"] is None or "hypervisor" in row["doubts"], row["doubts"]
     assert row["window_s"] > 1.5
     assert row["throughput_bps"] == pytest.approx(row["rate_bps"], rel=0.2)
     assert row["received_bytes"] > 0
