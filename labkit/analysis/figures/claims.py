@@ -74,7 +74,9 @@ def claims(evidence: pd.DataFrame, title: str = "Claims, and the ratios that ans
 
 
 def _label(evidence: pd.DataFrame, name: str) -> str:
-    sentence = str(evidence.loc[evidence["name"].eq(name), "claim"].iloc[0])
+    sentence = str(evidence.loc[evidence["name"].eq(name), "claim"].iloc[0]).replace(
+        "`", ""
+    )  # figures have no code
     lines = textwrap.wrap(sentence, LABEL_LETTERS)
     lines = [*lines[:2], f"{lines[2]} …" if len(lines) > 3 else lines[2]] if len(lines) > 2 else lines
     return f'<span style="font-size:11.5px">{"<br>".join(map(theme.plain, lines))}</span>'
