@@ -87,8 +87,8 @@ def peers(name: str, state: State) -> None:
             assert one.id == (42 if name in ("vxlan", "geneve", "vxlan_gre") else None)
             assert one.port == {"vxlan": 4789, "vxlan_gre": 4789, "geneve": 6081}.get(name)
             if name == "vxlan_gre":
-                way = interfaces[f"{near}{number}", "way"].tunnel
-                assert way.peers == [Place(f"{far}{number}", "way")]
+                outer = interfaces[f"{near}{number}", "outer"].tunnel
+                assert outer.peers == [Place(f"{far}{number}", "outer")]
     drawn = drawing.tree(state)
     assert "gre0" not in drawn
     assert f"(server{len(state.pairs) - 1}/eth0)" in drawn
