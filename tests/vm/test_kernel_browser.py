@@ -67,8 +67,12 @@ def server(lab_kernel: str, tmp_path: Path) -> Iterator[Server]:
         process = subprocess.Popen(words, cwd=folder, env=os.environ | own, stdout=log, stderr=log)
     try:
         files = f"jpserver-{process.pid}.json"
-        assert until(lambda: (runtime / files).exists(), 120), (tmp_path / "log").read_text()
-        report = msgspec.json.decode((runtime / files).read_bytes())
+        # JupyterLab creates the file first and then writes it: it is whole when it ends with a brace.
+        written = runtime / files
+        assert until(lambda: written.exists() and written.read_bytes().rstrip().endswith(b"}"), 120), (
+            tmp_path / "log"
+        ).read_text()
+        report = msgspec.json.decode(written.read_bytes())
         yield Server(process, f"{report['url']}lab?token={report['token']}", mark, folder)
     finally:
         process.kill()
