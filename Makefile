@@ -46,8 +46,7 @@ test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
 test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs
 	@$(call run-pytest,-m alone)
 
-test-all: export LABKIT_FUZZ_S := 60
-test-all: test test-long test-alone  ## all tests, with a minute of mutants for the readers of texts and files
+test-all: test test-long test-alone  ## all tests
 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks
