@@ -134,11 +134,11 @@ def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Ca
     All functions together need stronger evidence, which a small cost does not have.
     """
     paths = {path.name: path for one in settings if one.parameters for path in one.paths}
-    found = [causes.of_path(evidence.frames, path) for path in paths.values()]
+    named = [causes.of_path(evidence.frames, path) for path in paths.values()]
     return sorted(
         (
             one
-            for one in found
+            for one in named
             if one is not None
             and one.p < causes.CLAIM_SHARE / len(paths)
             and evidence.matters(one.difference_s)
