@@ -136,8 +136,8 @@ def _of_machine(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None
 def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.Cause | None:
     """Return the code through which a change acts.
 
-    That is code that the change is known to affect, or else the largest cause, in the direction of the total difference if that
-    is certain.
+    That is code that the change is known to affect, or else the largest cause, in the direction of the total difference
+    if that is certain.
     """
     total = evidence.split.total
     there = [one for one in evidence.causes if evidence.matters(one.difference_s)]
