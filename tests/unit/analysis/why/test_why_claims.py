@@ -79,7 +79,7 @@ def test_claims_of_many_arms_are_corrected(tmp_path: Path) -> None:
         ),
         (
             MadeArm({COPY: 0.3}, (effect("parameter", "length_bytes", "None", "600", "load"),), frames=90_000),
-            r"copying data",
+            "The cause is the change of parameter length_bytes of the load from default to 600: copying data",
             "parameter length_bytes",
         ),
         (
