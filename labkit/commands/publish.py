@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,14 @@ from labkit.common.errors import BadInput
 
 Row = run_folder.Row
 HOST = ("where", "kernel", "accelerator", "cpu", "cpus_count", "labkit", "git_revision")
-# What a row may quote from the machine: a path in the reason of a failure, an address of the machine's own network
+# What rows or run.json may quote from the machine: a path in the reason of a failure, or in a parameter
 PRIVATE = re.compile(r"(?<![\w.])/(?:home|root|srv|tmp|work|mnt|media|var/folders)/")
 
 NOTES = """\
 FOLDER gets rows.parquet, with the unit and meaning of each column, and run.json: the command, the
 versions of labkit and the kernels, which of them were emulated, CPUs and memory, when it was
 measured, and the SHA-256 digest of the rows. Artefacts (stacks, captures) stay where they are.
-labkit refuses rows that quote a path of this machine. labkit rows, compare and
+labkit refuses rows and parameters that quote a path of this machine. labkit rows, compare and
 `labkit.open` read FOLDER as any run.
 
     labkit publish data/datapaths/RUN data/results/NAME
@@ -38,8 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run or a sweep")
     parser.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="the folder to write, replaced if it exists"
-    )
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="the folder to write; an earlier rows.parquet and run.json in it are replaced",
+    )  # fmt: skip
 
 
 def run(given: argparse.Namespace) -> int:
@@ -52,7 +56,7 @@ def run(given: argparse.Namespace) -> int:
 def publish(folder: Path, out: Path) -> int:
     """Write the rows of a finished run or sweep and their description to the folder `out`; return their number.
 
-    Raises BadInput if the run is not finished, or if a row quotes a path of this machine.
+    Raises BadInput if the run is not finished, or if a row or run.json quotes a path of this machine.
     """
     rows = exported.read(folder)
     runs = _runs(folder)
@@ -60,7 +64,8 @@ def publish(folder: Path, out: Path) -> int:
         raise BadInput(f"{folder} is not finished: repeat its command to continue it, then publish it")
     if (out / "rows").exists() or (out / "sweep.json").exists():
         raise BadInput(f"{out} holds a run that was measured there: name another folder")
-    _check_private(rows)
+    for row in rows:
+        _check_private(row, "the column")
     content = parquet_rows.encode(rows, __version__)
     description = {
         "experiment": runs[0]["experiment"],
@@ -78,6 +83,7 @@ def publish(folder: Path, out: Path) -> int:
         "rows_count": len(rows),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
+    _check_private(description, "run.json:")
     run_folder.write(out / published_runs.ROWS, content)
     run_folder.write_json(out / "run.json", description)
     return len(rows)
@@ -98,13 +104,16 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
     return [run_folder.read_run(one) for one in _folders(folder)]
 
 
-def _check_private(rows: Sequence[Row]) -> None:
-    for row in rows:
-        for name, value in row.items():
-            if isinstance(value, str) and PRIVATE.search(value):
-                raise BadInput(
-                    f"the column {name} quotes a path of this machine and is not published: {value[:150]}"
-                )
+def _check_private(values: Mapping[str, Any], where: str) -> None:
+    """Raise BadInput if a value, or a text in a list or an object, quotes a path of this machine."""
+    for name, value in values.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if found := PRIVATE.search(text):
+            quoted = text[max(0, found.start() - 50) : found.end() + 50]
+            raise BadInput(
+                f"{where} {name} quotes a path of this machine and is not published: {quoted}:"
+                " measure it again without parameters that name such a path, and with LABKIT_DATA=FOLDER outside it"
+            )
 
 
 def _command(folder: Path, runs: Sequence[dict[str, Any]]) -> str:

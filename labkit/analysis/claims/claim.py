@@ -1,61 +1,68 @@
 """A claim of a document, the rule of its verdict, and the verdict.
 
-A piece of evidence **agrees** if its 95 % interval lies in the range of ratios that the claim means, and
+A piece of evidence **agrees** if its 95 % interval lies in the range of ratios for which the claim holds, and
 **contradicts** it if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed
 if more of its ratios agree than chance explains, contradicted if more contradict it than chance explains, and it
 depends if both is so. Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
+
+A document's own numbers, put together, measure nothing. They never decide a claim that runs answer. A claim that only
+they answer is consistent with them or inconsistent.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scipy.special import bdtrc
 
-from labkit.analysis.claims.evidence import Evidence, Source
+from labkit.analysis.claims.evidence import PUBLISHED, Evidence, Source
 from labkit.analysis.claims.results import Results
 from labkit.analysis.packet_cost.function_time_claim import NEAR
 from labkit.analysis.stats import CONFIDENCE
 
 CONFIRMED, CONTRADICTED, DEPENDS, UNKNOWN = "confirmed", "contradicted", "depends", "cannot be told here"
+CONSISTENT, INCONSISTENT = "consistent", "inconsistent"
+BY_RUNS = (CONFIRMED, CONTRADICTED, DEPENDS)
+BY_NUMBERS = (CONSISTENT, INCONSISTENT)  # the verdicts that the document's own numbers give
 FALSE_SHARE = 1 - CONFIDENCE
-WORDS = (CONFIRMED, CONTRADICTED, DEPENDS, UNKNOWN)
-AGREES, AGAINST, UNDECIDED = "agrees", "contradicts", "undecided"
+AGREES, AGAINST, UNDECIDED, MISSING = "agrees", "contradicts", "undecided", "not measured"
+WITHIN_CONTROL = "within A/A"
 
 Range = tuple[float, float]
 MORE: Range = (1.0, math.inf)
 LESS: Range = (-math.inf, 1.0)
-ALIKE: Range = (1 / NEAR, NEAR)
-CLOSE: Range = (1 / 1.1, 1.1)
-SAME: Range = (0.999, 1.001)  # of computed numbers, which are printed with three or more digits
+WITHIN_25_PERCENT: Range = (1 / NEAR, NEAR)
+WITHIN_10_PERCENT: Range = (1 / 1.1, 1.1)
+EXACT: Range = (0.999, 1.001)  # of computed numbers, which are printed with three or more digits
 
 
-def about(low: float, high: float | None = None) -> Range:
-    """Return the range of a printed ratio, or of two of them, a factor of NEAR wider on each side."""
-    return low / NEAR, (low if high is None else high) * NEAR
+def about(low: float, high: float | None = None, factor: float = NEAR) -> Range:
+    """Return the range of a printed ratio, or of two of them, wider by this factor on each side."""
+    return low / factor, (low if high is None else high) * factor
 
 
 @dataclass(frozen=True)
 class Document:
-    """A document that makes claims: who wrote it, its title, and its year."""
+    """A document that makes claims: who wrote it (and when, if it is known), and its title."""
 
     author: str
     title: str
 
     @property
     def words(self) -> str:
-        return f"{self.author}, *{self.title}*"
+        return f"{self.author}, {self.title}"
 
 
 @dataclass(frozen=True)
 class Claim:
     """A claim in one sentence, where it is made, and what answers it.
 
-    ratio: what the ratio is of. meant: the range of the ratio in which the claim is true. sources: what answers it;
+    ratio: what is divided by what. meant: the range of the ratio in which the claim is true. sources: what answers it;
     empty if nothing here can. settle: what would settle it. remark: what else a reader must know, for example why
-    nothing here can tell.
+    nothing here can tell. conditions: what differs here from the document's measurement. A claim that has conditions
+    and is not reproduced depends on them, and is not contradicted.
     """
 
     name: str
@@ -67,40 +74,75 @@ class Claim:
     meant: Range | None = None
     sources: tuple[Source, ...] = ()
     remark: str = ""
+    conditions: str = ""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict about a claim: a word of WORDS, why in one sentence, and each piece of evidence with its reading."""
+    """The verdict about a claim: its word, the counts of readings (`2 agree, 1 undecided`), and each piece of evidence
+    with its reading."""
 
     claim: Claim
     word: str
-    why: str
+    counts: str
     evidence: Sequence[tuple[Evidence, str]]
+
+    @property
+    def deciding(self) -> Sequence[tuple[Evidence, str]]:
+        """What the verdict comes from: the evidence of runs, or the document's own numbers if there is no other."""
+        return [(one, read) for one, read in self.evidence if one.run != PUBLISHED] or self.evidence
 
 
 def reading(one: Evidence, meant: Range) -> str:
-    """Return what one piece of evidence says: agrees, contradicts or undecided."""
+    """Return what one piece of evidence says: agrees, contradicts, undecided or not measured."""
+    if math.isnan(one.ratio):
+        return MISSING
     if one.doubt or math.isnan(one.low):
         return UNDECIDED
-    low, high = meant
-    if low < one.low and one.high < high:  # an interval that ends at 1 shows no direction
+    if one.within_control:  # the ratio shows no direction
+        return _reading(min(one.low, 1.0), max(one.high, 1.0), meant)
+    return _reading(one.low, one.high, meant)
+
+
+def _reading(low: float, high: float, meant: Range) -> str:
+    if meant[0] < low and high < meant[1]:  # an interval that ends at 1 shows no direction
         return AGREES
-    return AGAINST if one.high < low or one.low > high else UNDECIDED
+    return AGAINST if high < meant[0] or low > meant[1] else UNDECIDED
+
+
+def reason(one: Evidence, meant: Range) -> str:
+    """Return why a piece of evidence decides nothing, or "" if its interval alone is the reason."""
+    if one.doubt or not one.within_control or reading(one, meant) != UNDECIDED:
+        return one.doubt
+    return WITHIN_CONTROL if _reading(one.low, one.high, meant) != UNDECIDED else ""
 
 
 def judge(claim: Claim, results: Results) -> Judgement:
-    """Judge a claim by the published runs."""
+    """Judge a claim by the published runs, or by the document's own numbers if no run answers it."""
     if claim.meant is None or not claim.sources:
-        return Judgement(claim, UNKNOWN, claim.remark, [])
+        return Judgement(claim, UNKNOWN, "", [])
     evidence = [one for source in claim.sources for one in source(results)]
-    each = [(one, reading(one, claim.meant)) for one in evidence]
-    counts = {word: sum(read == word for _, read in each) for word in (AGREES, AGAINST, UNDECIDED)}
-    why = ", ".join(_counted(count, word) for word, count in counts.items() if count)
-    ratios_count = sum(not math.isnan(one.ratio) for one in evidence)
-    yes, no = (beyond_chance(counts[word], ratios_count) for word in (AGREES, AGAINST))
-    word = DEPENDS if yes and no else CONFIRMED if yes else CONTRADICTED if no else UNKNOWN
-    return Judgement(claim, word, why, each)
+    judged = Judgement(claim, UNKNOWN, "", [(one, reading(one, claim.meant)) for one in evidence])
+    numbers = {
+        word: sum(read == word for _, read in judged.deciding) for word in (AGREES, AGAINST, UNDECIDED)
+    }
+    counts = ", ".join(_counted(count, word) for word, count in numbers.items() if count)
+    yes, no = (_enough(judged.deciding, word) for word in (AGREES, AGAINST))
+    if all(one.run == PUBLISHED for one in evidence):
+        word = INCONSISTENT if no else CONSISTENT if yes else UNKNOWN
+    else:
+        word = DEPENDS if yes and no else CONFIRMED if yes else CONTRADICTED if no else UNKNOWN
+    if word == CONTRADICTED and claim.conditions:
+        word, counts = DEPENDS, f"{counts}, under other conditions"
+    return replace(judged, word=word, counts=counts)
+
+
+def _enough(each: Sequence[tuple[Evidence, str]], word: str) -> bool:
+    """Return whether this reading decides: one exact number does, measured ratios if chance does not explain them."""
+    if any(read == word and one.exact for one, read in each):
+        return True
+    ratios = [read for one, read in each if not math.isnan(one.ratio) and not one.exact]
+    return beyond_chance(ratios.count(word), len(ratios))
 
 
 def beyond_chance(count: int, of_count: int) -> bool:

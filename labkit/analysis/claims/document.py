@@ -14,17 +14,27 @@ from pathlib import Path
 import pandas as pd
 
 from labkit.analysis import profile_doubts, stats, verdicts
-from labkit.analysis.claims.claim import WORDS, Judgement, Range, judge
+from labkit.analysis.claims.claim import (
+    BY_NUMBERS,
+    BY_RUNS,
+    MISSING,
+    UNKNOWN,
+    Judgement,
+    Range,
+    judge,
+    reason,
+)
 from labkit.analysis.claims.evidence import PUBLISHED, Evidence
 from labkit.analysis.claims.registry import CLAIMS, DOCUMENTS
 from labkit.analysis.claims.results import Results
 from labkit.common.units import duration, many
 
 FULL_LENGTH = {
-    "datapaths": "datapaths", "ipvlan": "kernels", "switched": "nodes", "container_vs_vm": "container_vs_vm",
+    "datapaths": "datapaths", "ipvlan": "datapaths", "switched": "nodes", "container_vs_vm": "container_vs_vm",
     "packet_size": "packet_size", "overlay": "overlay", "virtual_tap": "virtual_tap",
     "ovs_test_plan": "ovs_test_plan",
 }  # fmt: skip
+FULL_LENGTH_WITH = {"ipvlan": ", with `where: vm:debian` in it"}
 MAX_DOUBTS = 12  # of a run; the others are counted
 TITLE = "# Findings: the claims of five documents\n"
 
@@ -37,34 +47,35 @@ def judgements(results: Results) -> list[Judgement]:
 def page(results: Results, judgements: Sequence[Judgement]) -> str:
     """Return the whole document as Markdown."""
     parts = [
-        TITLE, introduction(results, judgements), "## The claims\n", table(judgements), PICTURE, RULE, "## The runs\n",
-        runs(results),
+        TITLE, introduction(results, judgements), "## The claims\n", table(judgements), picture(judgements), RULE,
+        "## The runs\n", runs(results),
         "## Each claim\n", *(section(one) for one in judgements), "## Doubts about the runs\n", doubts(results),
     ]  # fmt: skip
     return "\n".join(parts).rstrip() + "\n"
 
 
-PICTURE = (
-    "![For each claim, the range of ratios that it means, and the measured ratios](findings-claims.svg)\n"
-)
 RULE = """\
-A ratio **agrees** if its 95 % interval lies in the range that the claim means, and **contradicts** it if the interval
-lies outside. It is **undecided** otherwise, and wherever the baseline, measured twice, differs from itself (A/A). A
-printed ratio counts with a factor of 1.25 on each side. Where the A/A control is as far from 1 as the ratio, the
-interval reaches to 1. Chance alone lets one of twenty intervals miss the true ratio. A claim is *confirmed* if more of
-its ratios agree than chance explains (binomial, 5 %), *contradicted* if more contradict it than chance explains, and it
-*depends* if both is so. Otherwise it *cannot be told here*. [METHOD.md](METHOD.md) explains how ratios and intervals
-are made.
+A ratio **agrees** if its 95 % interval lies in the range for which the claim holds, and **contradicts** the claim if
+the interval lies outside. It is **undecided** otherwise, and wherever the baseline, measured twice, differs from itself
+(A/A). A printed ratio counts with a factor of 1.25 on each side, and with a smaller one if it is near 1. Where a ratio
+lies within the 95 % interval of the A/A control, extended to 1, it shows no direction ("within A/A").
+
+A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), *contradicted* if more
+contradict it than chance explains, and it *depends* if both is so, or if measurements contradict it under conditions
+that differ from the document's. Otherwise it *cannot be told here*. Chance alone lets one of twenty intervals miss the
+true ratio. If a claim has a single ratio, that one decides. The points of one run share a machine and an hour, so they
+are less independent than the rule assumes. Counts of bytes have no noise, and one decides.
+
+A claim that only numbers of the document itself answer is *consistent* with them or *inconsistent*. That is arithmetic,
+not measurement. [METHOD.md](METHOD.md) explains how ratios and intervals are made.
 """
 
 
 def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     """Return the first paragraphs: how short the runs were, on what, and how to run them at full length."""
-    words = {word: sum(one.word == word for one in judgements) for word in WORDS}
-    counts = ", ".join(f"{count} {word}" for word, count in words.items() if count)
     descriptions = [results.description(name) for name in results.names()]
     if not descriptions:
-        return f"No run is published in `data/results/`. {many(len(judgements), 'claim')}: {counts}.\n"
+        return f"No run is published in `data/results/`. {counts(judgements)}\n"
     total_s = sum(one.get("measuring_s", 0.0) for one in descriptions)
     days = sorted({str(one["finished"])[:10] for one in descriptions})
     cpus = sorted({int(host["cpus_count"]) for one in descriptions for host in one["hosts"]})
@@ -72,14 +83,42 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     of_memory = f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else ""
     return (
         f"**These are shortened runs on a shared virtual machine with {' or '.join(map(str, cpus))} CPUs{of_memory}**,"
-        f" measured on {' and '.join(days)} within {duration(total_s)}. Other programs used its CPUs at the same time,"
-        " so speeds mean nothing here: only ratios count, interleaved in time, each with its interval and with the"
-        " baseline measured twice. Each run below has its command, and the sweep that asks the same at full length,"
-        " which takes hours to days: `labkit sweep params/datapaths.yaml`. The rows are published:"
+        f" measured on {' and '.join(days)} with {duration(total_s)} of measuring in all. Other programs used its"
+        " CPUs at the same time, so speeds mean nothing here, and only ratios count. Two arms are interleaved in time,"
+        " with the baseline measured twice (A/A). Ratios of two values of a parameter have an interval, but no A/A."
+        " Each run below has its command, and the sweep that repeats it at full length, which takes hours to"
+        " days, for example `labkit sweep params/datapaths.yaml`. The rows are published:"
         " `labkit compare RUN data/results/datapaths` compares a run of your own with them, and the notebook"
         " `10_findings` draws everything here anew without measuring. `make docs-reference` writes this page.\n\n"
-        f"{many(len(judgements), 'claim')}: {counts}.\n"
+        f"{counts(judgements)}\n"
     )
+
+
+def counts(judgements: Sequence[Judgement]) -> str:
+    """Return how many claims have which verdict, those by runs apart from those by the document's own numbers."""
+
+    def of(words: Sequence[str]) -> str:
+        numbers = {word: sum(one.word == word for one in judgements) for word in words}
+        return ", ".join(f"{count} {word}" for word, count in numbers.items() if count) or "none"
+
+    return (
+        f"{many(len(judgements), 'claim')}. By measurement: {of(BY_RUNS)}. By the documents' own numbers alone:"
+        f" {of(BY_NUMBERS)}. The rest: {of((UNKNOWN,))}."
+    )
+
+
+def picture(judgements: Sequence[Judgement]) -> str:
+    """Return the figure of all claims, with words that say what it shows."""
+    shown = {
+        one.claim.name: one.claim.document
+        for one in judgements
+        if any(evidence.run != PUBLISHED and not math.isnan(evidence.ratio) for evidence, _ in one.evidence)
+    }
+    words = (
+        f"The {many(len(shown), 'claim')} that a run here answers ({many(len(set(shown.values())), 'document')}):"
+        " the range of ratios for which each holds, and the measured ratios"
+    )
+    return f"![{words}](findings-claims.svg)\n"
 
 
 def table(judgements: Sequence[Judgement]) -> str:
@@ -105,43 +144,52 @@ def heading(one: Judgement) -> str:
 
 
 def _brief(one: Judgement) -> str:
-    """Return the range of all ratios, and how many of them decide."""
-    known = [evidence for evidence, _ in one.evidence if not math.isnan(evidence.ratio)]
+    """Return the range of the ratios that the verdict comes from, and how many of them decide."""
+    known = [evidence for evidence, _ in one.deciding if not math.isnan(evidence.ratio)]
     if not known:
         return "–"
     ratios = sorted(evidence.ratio for evidence in known)
     span = " to ".join(dict.fromkeys(map(number, (ratios[0], ratios[-1]))))
-    return f"ratio {span}: {one.why}"
+    return f"ratio {span}: {one.counts}"
 
 
 def section(one: Judgement) -> str:
     """Return the section of one claim."""
     claim = one.claim
     lines = [
-        f"### {heading(one)}\n", f"{claim.sentence}\n", f"*{DOCUMENTS[claim.document].words.replace('*', '')}*,"
-        f" {claim.place}.\n",
+        f"### {heading(one)}\n", f"{claim.sentence}\n",
+        f"*{DOCUMENTS[claim.document].words}*, {claim.place}.\n",
     ]  # fmt: skip
     if claim.meant is not None:
-        lines.append(f"The ratio is of {claim.ratio}. The claim means {range_text(claim.meant)}.\n")
-        lines.append(evidence_table(one))
+        lines.append(f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.meant)}.\n")
+        lines.append(evidence_table(one, claim.meant))
+    if claim.conditions:
+        lines.append(f"Other conditions: {claim.conditions}\n")
     if claim.remark:
         lines.append(f"{claim.remark}\n")
     lines.append(f"*What would settle it:* {claim.settle}.\n")
     return "\n".join(lines)
 
 
-def evidence_table(one: Judgement) -> str:
-    """Return the evidence of a claim as a table."""
-    lines = [
-        (
-            evidence.run,
-            f"`{evidence.what}`" if evidence.run != PUBLISHED and evidence.what else evidence.what,
-            evidence.host or "–",
-            ratio_text(evidence), _control_text(evidence), f"{read}: {evidence.doubt}" if evidence.doubt else read,
-        )
-        for evidence, read in one.evidence
-    ]  # fmt: skip
-    return _table(("run", "point", "kernel", "ratio [95 %]", "A/A", "reading"), lines)
+def evidence_table(one: Judgement, meant: Range) -> str:
+    """Return the evidence of a claim as a table, with one line for all points of a run that miss for one reason."""
+    lines: dict[tuple[object, ...], tuple[str, ...]] = {}
+    for place, (evidence, read) in enumerate(one.evidence):
+        missing = (evidence.run, evidence.host, evidence.doubt)
+        key = missing if read == MISSING else (place,)
+        if key in lines:
+            continue
+        count = sum((other.run, other.host, other.doubt) == missing for other, _ in one.evidence)
+        if read == MISSING and count > 1 and evidence.what:
+            what = many(count, "point")
+        else:
+            what = f"`{evidence.what}`" if evidence.run != PUBLISHED and evidence.what else evidence.what
+        why = reason(evidence, meant)
+        lines[key] = (
+            evidence.run, what or "–", evidence.host or "–", ratio_text(evidence), _control_text(evidence),
+            f"{read}: {why}" if why else read,
+        )  # fmt: skip
+    return _table(("run", "point", "kernel", "ratio [95 %]", "A/A", "reading"), list(lines.values()))
 
 
 def ratio_text(evidence: Evidence) -> str:
@@ -188,7 +236,7 @@ def runs(results: Results) -> str:
             (
                 name, f"`{one['command']}`", "; ".join(kernels), f"labkit {one['hosts'][0]['labkit']}",
                 str(one["finished"])[:10], str(one["rows_count"]), f"`{one['sha256'][:16]}`",
-                f"`params/{FULL_LENGTH[name]}.yaml`" if name in FULL_LENGTH else "–",
+                f"`params/{FULL_LENGTH[name]}.yaml`{FULL_LENGTH_WITH.get(name, '')}" if name in FULL_LENGTH else "–",
             )
         )  # fmt: skip
     return _table(("run", "command", "kernels", "by", "date", "rows", "SHA-256", "full length"), lines)

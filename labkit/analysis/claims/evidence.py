@@ -25,6 +25,8 @@ from labkit.common.units import si
 
 UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
 PUBLISHED = "published numbers"  # the run of evidence that was computed from the document's own numbers
+COMPUTED, COUNTED = "computed", "counted"
+EXACT_WAYS = (COMPUTED, COUNTED)
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,9 @@ class Evidence:
     """A ratio that answers a claim, with its 95 % interval.
 
     run: the name of a published run. what: the point of the run. host: the kernel, and whether it is emulated. doubt:
-    why the ratio decides nothing, or "". control: the baseline against itself, in words.
+    why the ratio decides nothing, or "". control: the baseline against itself, in words. within_control: whether the
+    ratio lies within the 95 % interval of the control, extended to 1, so that it shows no direction. guests_emulated:
+    whether an arm has guests whose CPUs are emulated.
     """
 
     run: str
@@ -44,33 +48,42 @@ class Evidence:
     how: str = ""
     control: str = ""
     doubt: str = ""
+    within_control: bool = False
+    guests_emulated: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether the ratio is one of counts or of printed numbers, without noise."""
+        return self.how in EXACT_WAYS
 
 
 Source = Callable[[Results], list[Evidence]]
 Filter = Mapping[str, Any]  # columns with a value each, or a tuple of allowed values
 
 
-def against(run: str, arm: str, other: str = "", **only: Any) -> Source:
-    """Return the ratio of an arm to the baseline of the run, or to another arm, at each point that has `only`."""
+def ratio_of_arms(run: str, arm: str, other: str = "", **only: Any) -> Source:
+    """Return an arm's metric divided by the baseline's or another arm's, at each point that has `only`."""
 
     def find(results: Results) -> list[Evidence]:
-        rows = having(results.rows(run), only)
+        rows = rows_with(results.rows(run), only)
         if other and not rows.loc[rows["role"].eq("baseline"), "topology"].eq(other).any():
             return list(_to_other(run, rows, arm, other))
-        return list(_to_baseline(run, having(results.verdicts(run), only), arm))
+        return list(_to_baseline(run, rows_with(results.verdicts(run), only), arm))
 
     return _measured(run, find)
 
 
-def across(run: str, column: str, left: Any, right: Any, arm: str, of: str = "speed", **only: Any) -> Source:
-    """Return the ratio of two values of a parameter (right to left) for one arm.
+def ratio_of_values(
+    run: str, column: str, left: Any, right: Any, arm: str, of: str = "speed", **only: Any
+) -> Source:
+    """Return what one arm has with one value of a parameter (right), divided by what it has with another (left).
 
     of: `speed` (the metric), `speed_per_pair`, or `cpu_per_packet` (of the whole machine). If each round measured both
     values, the ratio is of each round. Otherwise the interval is widened by the drift between runs.
     """
 
     def find(results: Results) -> list[Evidence]:
-        return list(_across(run, having(results.rows(run), only), column, (left, right), arm, of))
+        return list(_of_values(run, rows_with(results.rows(run), only), column, (left, right), arm, of))
 
     return _measured(run, find)
 
@@ -88,7 +101,7 @@ def function_time_ratio(run: str) -> Source:
 
 
 def function_ratio(function: str, left: tuple[str, str], right: tuple[str, str]) -> Source:
-    """Return the ratio of a function's durations (right to left), each the kind of endpoint in a run: (run, kind).
+    """Return the ratio of a function's durations (right divided by left), each (run, kind of endpoint).
 
     A duration is the median of a round of profiles in the kernel that the endpoints use: the guests' for guests.
     """
@@ -112,16 +125,13 @@ def function_ratio(function: str, left: tuple[str, str], right: tuple[str, str])
     return _measured(left[0], _measured(right[0], find))
 
 
-def on_the_cpu(source: Source) -> Source:
+def undecided_if_emulated(source: Source) -> Source:
     """Return the evidence of a source with a doubt where guests were emulated, which makes them slower."""
     doubt = "the guests were emulated, and guests on the CPU itself are faster"
 
     def find(results: Results) -> list[Evidence]:
         evidence = source(results)
-        return [
-            replace(one, doubt=one.doubt or doubt) if "guests emulated" in one.host else one
-            for one in evidence
-        ]
+        return [replace(one, doubt=one.doubt or doubt) if one.guests_emulated else one for one in evidence]
 
     return find
 
@@ -133,7 +143,7 @@ def computed(what: str, number: Callable[[], float | None]) -> Source:
         value = number()
         if value is None:
             return [Evidence(PUBLISHED, what, "", doubt="the file of published numbers is missing")]
-        return [Evidence(PUBLISHED, what, "", value, value, value, "computed")]
+        return [Evidence(PUBLISHED, what, "", value, value, value, COMPUTED)]
 
     return find
 
@@ -147,7 +157,7 @@ def counted(run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[s
         if not len(ok):
             why = "; ".join(dict.fromkeys(rows["reason"].dropna().astype("str"))) or f"it has no part {part}"
             return [Evidence(run, part, _host(rows), doubt=why)]
-        return [Evidence(run, what, _host(ok), ratio, ratio, ratio, "counted") for what, ratio in find(ok)]
+        return [Evidence(run, what, _host(ok), ratio, ratio, ratio, COUNTED) for what, ratio in find(ok)]
 
     return _measured(run, source)
 
@@ -179,17 +189,13 @@ def uplink_share(run: str, link_bps: float) -> Source:
 def _measured(run: str, find: Source) -> Source:
     def source(results: Results) -> list[Evidence]:
         if not results.has(run):
-            return [
-                Evidence(
-                    run, "", "", doubt=f"not measured yet: `labkit sweep params/findings-{run}.yaml` does it"
-                )
-            ]
+            return [Evidence(run, "", "", doubt=f"`labkit sweep params/findings-{run}.yaml` measures it")]
         return find(results) or [Evidence(run, "", "", doubt="the run did not measure it")]
 
     return source
 
 
-def having(rows: pd.DataFrame, only: Filter) -> pd.DataFrame:
+def rows_with(rows: pd.DataFrame, only: Filter) -> pd.DataFrame:
     """Return the rows with these values. A tuple allows several values, None means null."""
     for name, value in only.items():
         allowed = value if isinstance(value, tuple) else (value,)
@@ -213,6 +219,11 @@ def _host_words(row: Mapping[Any, Any]) -> str:
     return f"Linux {row['kernel']}{emulated}{guest}"
 
 
+def _of_row(run: str, what: str, row: Mapping[Any, Any]) -> Evidence:
+    """Return evidence without a ratio, with the host of this row."""
+    return Evidence(run, what, _host_words(row), guests_emulated=row.get("guest_accelerator") == "tcg")
+
+
 def _point(key: Key) -> str:
     """Return what a point is, without its host."""
     of = dict(zip(GROUP, key, strict=True))
@@ -230,8 +241,8 @@ def _to_baseline(run: str, lines: pd.DataFrame, arm: str) -> Iterator[Evidence]:
         if not pd.isna(line["ratio"]):
             low, high = (None if pd.isna(line[end]) else float(line[end]) for end in ("low", "high"))
             effect = Effect(float(line["ratio"]), low, high, int(line["n_count"]), str(line["how"]))
-        one = Evidence(run, f"{arm} to {line['baseline']}: {_point(_key(line))}", _host_words(line))
-        yield _judged(one, effect, _control(line), _doubt(line))
+        one = _of_row(run, f"{arm} / {line['baseline']}: {_point(_key(line))}", line)
+        yield judged(one, effect, _control(line), _doubt(line))
 
 
 def _doubt(line: Mapping[Any, Any]) -> str:
@@ -272,23 +283,19 @@ def _to_other(run: str, rows: pd.DataFrame, arm: str, other: str) -> Iterator[Ev
             doubt = doubt or "the baseline was not measured twice in several rounds"
         elif stats.vetoes(control):
             doubt = doubt or "the baseline differs from itself"
-        host = next(
-            _host_words(row) for row in rows[rows["status"].eq("ok")].to_dict("records") if _key(row) == key
-        )
-        evidence = Evidence(run, f"{arm} to {other}: {_point(key)}", host)
-        yield _judged(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
+        row = next(row for row in rows[rows["status"].eq("ok")].to_dict("records") if _key(row) == key)
+        evidence = _of_row(run, f"{arm} / {other}: {_point(key)}", row)
+        yield judged(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
 
 
-def _judged(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
-    """Return the evidence with its ratio. Where the control differs from 1 by as much, the interval reaches to 1."""
+def judged(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
+    """Return the evidence with its ratio, its control, and whether the ratio lies within the control's interval."""
     if control is not None:
         one = replace(one, control=stats.ratio_text(control.ratio, control.low, control.high))
     one = _of_effect(one, effect, doubt)
     if control is None or control.low is None or control.high is None:
         return one
-    if min(control.low, 1) <= one.ratio <= max(control.high, 1):
-        return replace(one, low=min(one.low, 1.0), high=max(one.high, 1.0))
-    return one
+    return replace(one, within_control=min(control.low, 1) <= one.ratio <= max(control.high, 1))
 
 
 def _of_effect(one: Evidence, effect: Effect | None, doubt: str) -> Evidence:
@@ -306,7 +313,7 @@ def _veto(why: str) -> str:
     return why if "differs from itself" in why else ""
 
 
-def _across(
+def _of_values(
     run: str, rows: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
 ) -> Iterator[Evidence]:
     controls = {
@@ -331,7 +338,7 @@ def _across(
         keys = [_key(side.iloc[0].to_dict()) for side in sides]
         vetoed = any((control := controls.get(key)) is not None and stats.vetoes(control) for key in keys)
         words = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
-        evidence = Evidence(run, words, _host_words(sides[0].iloc[0].to_dict()))
+        evidence = _of_row(run, words, sides[0].iloc[0].to_dict())
         yield _of_effect(evidence, effect, "the baseline differs from itself" if vetoed else "")
 
 

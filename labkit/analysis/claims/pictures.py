@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from labkit.analysis import figures, verdicts
 from labkit.analysis.claims import document
 from labkit.analysis.claims.claim import Judgement
-from labkit.analysis.claims.evidence import PUBLISHED, having
+from labkit.analysis.claims.evidence import PUBLISHED, rows_with
 from labkit.analysis.claims.results import Results
 from labkit.analysis.report import images
 from labkit.common.errors import Failed
@@ -30,7 +30,7 @@ def of(results: Results, judgements: Sequence[Judgement]) -> dict[str, go.Figure
     if results.has("datapaths"):
         rows = results.rows("datapaths")
         drawn["datapaths"] = figures.forest(
-            _without_absent(verdicts.verdicts(having(rows, {"mtu_bytes": 1500}))),
+            _without_absent(verdicts.verdicts(rows_with(rows, {"mtu_bytes": 1500}))),
             "macvlan against a veth bridge",
         )
     if results.has("ipvlan"):
@@ -38,10 +38,10 @@ def of(results: Results, judgements: Sequence[Judgement]) -> dict[str, go.Figure
             verdicts.verdicts(results.rows("ipvlan")), "macvlan and ipvlan against a veth bridge, in a lab VM"
         )
     if results.has("virtual_tap"):
-        rows = having(results.rows("virtual_tap"), {"rate_bps": None})
+        rows = rows_with(results.rows("virtual_tap"), {"rate_bps": None})
         drawn["mirrors"] = figures.forest(verdicts.verdicts(rows), "What mirrors cost, by size of packets")
     if results.has("packet_size"):
-        rows = having(results.rows("packet_size"), {"where": "here"})
+        rows = rows_with(results.rows("packet_size"), {"where": "here"})
         drawn["sizes"] = figures.cost(rows)
     if results.has("switched"):
         rows = results.rows("switched")

@@ -67,8 +67,8 @@ def sum_of_vms(column: str, total: str, factor: float) -> float | None:
 
 
 def mirror_count() -> float:
-    """Return the printed throughput with eight unread mirrors, divided by that without any."""
-    return virtual_tap.THESIS_MBIT[8][1] / virtual_tap.THESIS_MBIT[0][1]
+    """Return the printed throughput with eight mirrors that are read, divided by that without any."""
+    return virtual_tap.THESIS_MBIT[8][0] / virtual_tap.THESIS_MBIT[0][0]
 
 
 def uplink_plateau() -> float:

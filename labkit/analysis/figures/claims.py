@@ -13,7 +13,7 @@ from labkit.analysis.figures.forest_plot import ratio_ticks
 from labkit.common.units import many
 
 LINE_PX, EDGES_PX = 52, 190
-LEFT_PX, RIGHT_PX, LABEL_LETTERS = 275, 125, 40
+LEFT_PX, RIGHT_PX, LABEL_LETTERS, VERDICT_LETTERS = 275, 125, 40, 12
 MIN_RATIO, MAX_RATIO = 0.02, 50.0  # ratios beyond are drawn at the edge
 READINGS = {
     "agrees": (theme.PALETTE[2], "circle"),
@@ -23,7 +23,7 @@ READINGS = {
 
 
 def claims(evidence: pd.DataFrame, title: str = "Claims, and the ratios that answer them") -> go.Figure:
-    """Draw each ratio with its interval on a log axis, and the range of ratios that its claim means as a band.
+    """Draw each ratio with its interval on a log axis, and the range of ratios for which its claim holds as a band.
 
     evidence: a row for each ratio: claim (sentence), name, verdict, low_meant, high_meant, ratio, low, high, reading,
     what, host.
@@ -39,9 +39,10 @@ def claims(evidence: pd.DataFrame, title: str = "Claims, and the ratios that ans
         left, right = max(own["low_meant"].iloc[0], low), min(own["high_meant"].iloc[0], high)
         figure.add_shape(type="rect", x0=min(left, high), x1=max(right, low), y0=place - 0.4, y1=place + 0.4)
         _points(figure, own, place, (low, high))
-        text = f"<b>{theme.plain(own['verdict'].iloc[0])}</b>"
+        verdict = textwrap.wrap(str(own["verdict"].iloc[0]), VERDICT_LETTERS)
+        text = f"<b>{'<br>'.join(map(theme.plain, verdict))}</b>"
         at = {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 8, "showarrow": False}
-        figure.add_annotation(text=text.replace(" be ", "<br>be "), y=place, align="left", **at)
+        figure.add_annotation(text=text, y=place, align="left", **at)
     rule = {"type": "line", "x0": 1, "x1": 1, "y0": -0.5, "y1": max(len(names), 1) - 0.5}
     figure.add_shape(**rule, opacity=0.8, line_width=1)
     sentences = [_label(evidence, name) for name in names]
@@ -68,7 +69,7 @@ def claims(evidence: pd.DataFrame, title: str = "Claims, and the ratios that ans
             "yanchor": "bottom",
         },
     )
-    subtitle = "shaded: what the claim means; points: measured ratios with 95 % intervals"
+    subtitle = "shaded: where the claim holds; points: measured ratios with 95 % intervals (counts have none)"
     theme.titled(figure, title, f"{subtitle}; {many(len(evidence), 'ratio')}")
     return figure
 
@@ -77,8 +78,7 @@ def _label(evidence: pd.DataFrame, name: str) -> str:
     sentence = str(evidence.loc[evidence["name"].eq(name), "claim"].iloc[0]).replace(
         "`", ""
     )  # figures have no code
-    lines = textwrap.wrap(sentence, LABEL_LETTERS)
-    lines = [*lines[:2], f"{lines[2]} …" if len(lines) > 3 else lines[2]] if len(lines) > 2 else lines
+    lines = textwrap.wrap(sentence, LABEL_LETTERS, max_lines=3, placeholder=" …")
     return f'<span style="font-size:11.5px">{"<br>".join(map(theme.plain, lines))}</span>'
 
 

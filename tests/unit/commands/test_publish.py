@@ -98,6 +98,16 @@ def test_path_of_the_machine_is_not_published(tmp_path: Path) -> None:
     run = synthetic_rows.save(tmp_path / "run", rows, **DESCRIBED)
     with pytest.raises(BadInput, match="the column reason quotes a path of this machine"):
         publish(run, tmp_path / "mine")
+    place = "/".join(["", "root", "profile.py"])
+    rows = made(run="other", observed={"stacks": [{"file": place}]})
+    run = synthetic_rows.save(tmp_path / "other", rows, **DESCRIBED)
+    with pytest.raises(BadInput, match=r"the column observed quotes a path .* measure it again without"):
+        publish(run, tmp_path / "mine")
+    given = DESCRIBED | {"parameters": {"rounds": 5, "profile": [place]}}
+    run = synthetic_rows.save(tmp_path / "third", made(run="third"), **given)
+    with pytest.raises(BadInput, match=r"run.json: (command|parameters) quotes a path"):
+        publish(run, tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
 
 
 def test_measured_run_is_not_overwritten(run: Path) -> None:
