@@ -188,6 +188,7 @@ def test_invalid_sweep_file(machine: Sandbox, project: Path) -> None:
     assert set(machine.data.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_compare(run: Path, machine: Sandbox) -> None:
     same = one_sentence(machine.labkit("compare", str(run), str(run)))
     assert "is named twice: name two runs" in same
@@ -202,6 +203,7 @@ def test_compare(run: Path, machine: Sandbox) -> None:
     assert one_sentence(machine.labkit("compare", str(run), str(ping)))
 
 
+@pytest.mark.long
 def test_report_command(run: Path, machine: Sandbox, project: Path) -> None:
     done = machine.labkit("report", str(run), cwd=project)
     assert done.returncode == 0, done.stderr

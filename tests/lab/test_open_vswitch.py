@@ -179,6 +179,7 @@ def test_switch_set_up_time() -> None:
     assert min(result["built_s"] for result in ask(*["ovs_netdev"] * 3, pairs=2)) < 1.0
 
 
+@pytest.mark.long
 def test_switch_observer(tmp_path: Path) -> None:
     """The observer reports flows with their actions, caches and mirror ports, and nothing for an arm without a
     switch."""
@@ -304,6 +305,7 @@ def test_drawing_of_a_switch_tunnel() -> None:
     assert "copies of port0" in tunnel
 
 
+@pytest.mark.long
 def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = ("topology=veth_bridge,ovs_netdev", "rounds=2", "slices=15", "whole_runs=0")

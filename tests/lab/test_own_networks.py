@@ -88,6 +88,7 @@ def test_network_from_a_file(tmp_path: Path) -> None:
         assert one_sentence(machine.labkit("draw", "none.yaml")) == "there is no file none.yaml"
 
 
+@pytest.mark.long
 def test_own_network_is_measured(tmp_path: Path) -> None:
     """It is measured as baseline with its control, beside a built-in topology, with a change of its own nodes, and
     resumed."""
