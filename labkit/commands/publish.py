@@ -108,8 +108,8 @@ def _check_private(values: Mapping[str, Any], where: str) -> None:
     """Raise BadInput if a value, or a text in a list or an object, quotes a path of this machine."""
     for name, value in values.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        if found := PRIVATE.search(text):
-            quoted = text[max(0, found.start() - 50) : found.end() + 50]
+        if match := PRIVATE.search(text):
+            quoted = text[max(0, match.start() - 50) : match.end() + 50]
             raise BadInput(
                 f"{where} {name} quotes a path of this machine and is not published: {quoted}:"
                 " measure it again without parameters that name such a path, and with LABKIT_DATA=FOLDER outside it"

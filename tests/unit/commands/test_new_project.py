@@ -50,7 +50,11 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_wheel_has_the_files_of_a_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     listed = project["tool"]["setuptools"]["data-files"]
-    assert tuple(pattern for patterns in listed.values() for pattern in patterns) == new_project.PATTERNS
+    runs = sorted(
+        f"data/results/{path.name}/*" for path in (ROOT / "data/results").iterdir() if path.is_dir()
+    )
+    expected = [*(one for one in new_project.PATTERNS if one != "data/results/*/*"), *runs]
+    assert [pattern for patterns in listed.values() for pattern in patterns] == expected
     for share, patterns in listed.items():
         assert {f"share/labkit/{Path(pattern).parent}" for pattern in patterns} == {share}
 
@@ -83,5 +87,8 @@ def test_project_of_a_wheel(tmp_path: Path) -> None:
     assert done.stdout.startswith(packages), done.stderr
     assert done.returncode == 0, done.stderr
     for pattern in new_project.PATTERNS:
-        expected = {path.name: path.read_bytes() for path in ROOT.glob(pattern)}
-        assert {path.name: path.read_bytes() for path in (tmp_path / "project").glob(pattern)} == expected
+        there, here = (
+            {path.relative_to(root): path.read_bytes() for path in root.glob(pattern) if path.is_file()}
+            for root in (tmp_path / "project", ROOT)
+        )
+        assert there == here

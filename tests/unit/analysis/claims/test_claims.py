@@ -21,8 +21,8 @@ from labkit.analysis.claims.claim import (
     DEPENDS,
     EXACT,
     INCONSISTENT,
-    MISSING,
     LESS,
+    MISSING,
     MORE,
     UNDECIDED,
     UNKNOWN,
@@ -34,6 +34,7 @@ from labkit.analysis.claims.claim import (
     reason,
 )
 from labkit.analysis.claims.evidence import (
+    COUNTED,
     Evidence,
     Source,
     computed,
