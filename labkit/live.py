@@ -247,8 +247,9 @@ class LiveTopology:
         """Monitor an interface from now on: `"mirror0"`, or `"client0:eth0"` if several have the same name.
 
         The kernel selects packets by `source` and `destination` (addresses or prefixes), `port`, `protocol`, `vlan`,
-        and an `expression` in libpcap's syntax. With a tunnel `inside`, the addresses are those of the inner packet.
-        `sample` then selects further: `all`, `one_in:N`, `random:P`, `interval:N:S`, `first:B`.
+        and an `expression` in libpcap's syntax. With a tunnel `inside` (vxlan, geneve, gre, ipip), addresses, port and
+        protocol are those of the inner packet. `sample` then selects further: `all`, `one_in:N`, `random:P`,
+        `interval:N:S`, `first:B`.
 
         The memory holds the last `keep_count` selected packets, `snap_bytes` of each. With `display`, a filter in
         Wireshark's syntax, it holds only those that tshark accepts. The monitor ends with `close`, with its block, or

@@ -256,7 +256,8 @@ parameters of a monitor:
     port=                   of the source or the destination: 53, or 5000-5010
     protocol=               arp, gre, icmp, icmp6, ip, ip6, sctp, tcp, udp
     vlan=                   the VLAN's number
-    inside=                 vxlan, geneve, gre: source and destination are inner IPv4 addresses
+    inside=                 vxlan, geneve, gre, ipip: source, destination, port and protocol are those of the
+                            inner packet
     expression=             what else must hold, in libpcap's syntax (pcap-filter)
     sample=                 all, one_in:N, random:P, interval:N:S (N packets every S seconds),
                             first:B (the first B bytes of each flow)

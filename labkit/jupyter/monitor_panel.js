@@ -6,7 +6,7 @@ const FIELDS = [
   ["port", "port", "53 or 5000-5010"],
   ["protocol", "protocol", "arp, gre, icmp, icmp6, ip, ip6, sctp, tcp, udp"],
   ["vlan", "VLAN", "10"],
-  ["inside", "inside a tunnel", "vxlan, geneve, gre"],
+  ["inside", "inside a tunnel", "vxlan, geneve, gre, ipip"],
   ["expression", "expression (libpcap)", "udp and port 53"],
   ["display", "display filter (Wireshark)", "tcp.flags.syn == 1"],
   ["sample", "sampling", "all, one_in:100, interval:10:1"],

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from monitored_tunnels import inner_addresses_select
 
-from labkit import live
+from labkit import live, notebook
+from labkit.analysis.findings import monitor_cost
 from labkit.common import packets
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.observers.monitor.live_monitor import LiveMonitor
@@ -139,11 +140,14 @@ def test_vlan_tags_that_the_kernel_keeps_beside_the_packet(net: live.LiveTopolog
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.needs(kind)) for kind in ("vxlan", "geneve", "gre")],
+    ("kind", "family"),
+    [
+        pytest.param(kind, family, marks=pytest.mark.needs(kind))
+        for kind, family in (("vxlan", 4), ("vxlan", 6), ("geneve", 6), ("gre", 4), ("ipip", 4))
+    ],
 )
-def test_inner_addresses_of_a_tunnel(kind: str) -> None:
-    inner_addresses_select(kind)
+def test_inner_addresses_of_a_tunnel(kind: str, family: int) -> None:
+    inner_addresses_select(kind, family=family)
 
 
 INNER = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20, 0, 0, 64, 17, 0, bytes([10, 9, 0, 1]), bytes([10, 9, 0, 2]))
@@ -205,6 +209,25 @@ def test_mirror_port_agrees_with_tcpdump(tmp_path: Path) -> None:
     # The mirror copies a packet where it arrives at the switch.
     assert ours.counts.selected_count == ours.counts.kept_count == theirs == 10
     assert all_of_them.counts.selected_count == 3 * 2 * 10
+
+
+@pytest.mark.needs("root", "openvswitch", "ethtool", "runc", "iperf3", "nft")
+def test_one_pair_of_six_containers(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first part of the notebook 06_live_monitor, with its own parameters but the time."""
+    net, interface = notebook.build_three_pairs("ovs_netdev+mirrors=1+select=all", "container", "mirror0")
+    with net:
+        assert capsys.readouterr().out == "", "something was replaced"
+        for name in (f"{side}{number}" for side in ("client", "server") for number in range(3)):
+            assert net.endpoints[name].run("hostname").strip() == name
+        watched = notebook.watch(net, interface, 2.0, "interval:10:1")
+    filtered, samples = watched.filtered, watched.samples
+    assert filtered.counts.seen_count == pytest.approx(3 * filtered.counts.selected_count, rel=0.3)
+    [(kind, source, destination, count, _bytes)] = filtered.conversations
+    assert (kind, count) == ("udp", filtered.counts.selected_count)
+    assert (source, destination) == (net.endpoints["client2"].address, net.endpoints["server2"].address)
+    assert 20 <= samples.counts.sampled_count <= 40  # 10 in each second of the clock, of which 3 or 4 began
+    table = monitor_cost.reductions(filtered.counts, samples.counts)
+    assert list(table["handed on"])[0] == filtered.counts.selected_count
 
 
 def test_interface_that_goes_away(net: live.LiveTopology) -> None:
