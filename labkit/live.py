@@ -243,6 +243,7 @@ class LiveTopology:
         keep_count: int = monitoring.KEEP_COUNT,
         snap_bytes: int = SNAP_BYTES,
         display: str | None = None,
+        fields: str = "",
     ) -> LiveMonitor:
         """Monitor an interface from now on: `"mirror0"`, or `"client0:eth0"` if several have the same name.
 
@@ -252,12 +253,15 @@ class LiveTopology:
         `interval:N:S`, `first:B`.
 
         The memory holds the last `keep_count` selected packets, `snap_bytes` of each. With `display`, a filter in
-        Wireshark's syntax, it holds only those that tshark accepts. The monitor ends with `close`, with its block, or
+        Wireshark's syntax, it holds only those that tshark accepts, and with `fields` (names as `ip.ttl,_ws.col.Info`)
+        tshark adds their values to each packet. The monitor ends with `close`, with its block, or
         with the topology. Raises BadInput for impossible values.
         """
         selection = Selection(source, destination, port, protocol, vlan, inside, expression)
         return LiveMonitor(
-            self._ask, interface, monitoring.Request(selection, sample, keep_count, snap_bytes, display)
+            self._ask,
+            interface,
+            monitoring.Request(selection, sample, keep_count, snap_bytes, display, fields),
         )
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ const FIELDS = [
   ["inside", "inside a tunnel", "vxlan, geneve, gre, ipip"],
   ["expression", "expression (libpcap)", "udp and port 53"],
   ["display", "display filter (Wireshark)", "tcp.flags.syn == 1"],
+  ["fields", "fields (Wireshark)", "ip.ttl,_ws.col.Info"],
   ["sample", "sampling", "all, one_in:100, interval:10:1"],
 ];
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
@@ -157,7 +158,7 @@ function render({ model, el }) {
     row(conversations, ["conversations", "source", "destination", "packets", "bytes"], "th");
     for (const cells of report.conversations) row(conversations, cells);
     for (const packet of report.packets) {
-      const cells = [packet.time, packet.direction, packet.length_bytes, packet.stack];
+      const cells = [packet.time, packet.direction, packet.length_bytes, packet.stack, ...packet.fields];
       const line = row(list, cells);
       line.addEventListener("click", () => (detail.textContent = `${packet.layers.join("\n")}\n\n${packet.hex}`));
       list.prepend(line);

@@ -245,6 +245,7 @@ def _row(packet: Any) -> dict[str, Any]:
         "direction": packet.direction,
         "length_bytes": packet.length_bytes,
         "stack": packet.stack,
+        "fields": list(packet.fields),
         "layers": [f"{one.text} ({one.header_bytes} of {one.length_bytes} bytes)" for one in layers],
         "hex": hex_lines(packet.data),
     }

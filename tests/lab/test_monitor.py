@@ -318,13 +318,17 @@ def test_full_disk_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.needs("tshark")
 class TestDisplayFilter:
     def test_keeps_what_tshark_lets_through(self, net: live.LiveTopology) -> None:
-        with net.monitor("port0", protocol="icmp", display="icmp.type == 8 and icmp.seq > 15") as one:
+        display = "icmp.type == 8 and icmp.seq > 15"
+        with net.monitor("port0", protocol="icmp", display=display, fields="icmp.seq,ip.src") as one:
             ping(net)
             counts = one.stop().counts
             kept = one.packets
         assert (counts.selected_count, counts.kept_count, counts.hidden_count) == (40, 5, 35)
         assert (counts.unexamined_count, counts.waiting_count) == (0, 0)
         assert [packet.data[41] for packet in kept] == [16, 17, 18, 19, 20]
+        assert [packet.fields for packet in kept] == [
+            (str(number), net.client0.address) for number in range(16, 21)
+        ]
 
     @pytest.mark.parametrize(
         ("display", "words"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 from example_frames import echo, ethernet, geneve, gre, ip, ip6, tcp, udp, vxlan
@@ -62,10 +62,8 @@ def selected(selection: Selection, sent: list[bytes]) -> list[bytes]:
         result = []
         for frame in sent:
             ours.send(frame)
-            try:
+            with suppress(BlockingIOError):
                 result.append(theirs.recv(4096))
-            except BlockingIOError:
-                pass
         return result
 
 
