@@ -164,9 +164,8 @@ class DisplayFilter:
         for line in lines:
             number, *values = line.decode(errors="replace").split("\t")
             if number.isdecimal():
+                self._since = time.monotonic()
                 yield from self._until(int(number), tuple(printable(one[:MOST_VALUE]) for one in values))
-        if lines:
-            self._since = time.monotonic()
         if self._awaiting and time.monotonic() - self._since > SILENT_S:
             self._fail(f"tshark did not answer within {SILENT_S:g} s")
         elif not self._awaiting and self._given >= MOST_EXAMINED:

@@ -16,9 +16,16 @@ from labkit.measure.observers.monitor.kept import Row
 from labkit.system.machine import programs
 
 
-def test_hanging_tshark_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "script",
+    ["exec sleep 60", "while :; do echo 'Frame 1: \\t60 bytes'; sleep 0.02; done"],
+    ids=["hangs", "of another version"],
+)
+def test_tshark_without_an_answer_is_given_up(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "tshark"
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(display_filter, "SILENT_S", 0.2)
