@@ -9,7 +9,9 @@ The tutorial has no published run: it measures for half a minute, where this mac
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +80,11 @@ def figure(name: str, content: dict[str, Any]) -> str:
 def main(folder: Path, names: list[str]) -> None:
     """Execute these notebooks, by default all that can be."""
     (folder.parent / "plotly.min.js").write_text(get_plotlyjs())
-    for name in names or PARAMETERS:
-        if executed(name, folder):
-            print(f"executed {name}")
+    with tempfile.TemporaryDirectory(prefix="labkit-docs-") as runs:
+        os.environ["LABKIT_DATA"] = runs  # where the tutorial's run goes
+        for name in names or PARAMETERS:
+            if executed(name, folder):
+                print(f"executed {name}")
 
 
 if __name__ == "__main__":

@@ -141,6 +141,18 @@ class Run:
             except BadInput as error:
                 display(Markdown(f"*{arm} is not explained: {error}.*"))
 
+    def flames(self, arm: str = "", against: str | None = None) -> list[Any]:
+        """Return the differential flame graphs of `why` as widgets.
+
+        A frame that is clicked offers its function's source lines, if the run kept perf.data. Raises as `why`.
+        """
+        sources = (
+            (lambda name: list(self.source_lines(name).itertuples(index=False, name=None)))
+            if source_lines.are_kept(self.profiles)
+            else None
+        )
+        return [one.widget(sources) for one in self.why(arm, against).flames]
+
     def source_lines(self, function: str) -> pd.DataFrame:
         """Return the source lines in which a function spent its time, for each arm (`flame.source_lines.of_function`).
 
