@@ -60,6 +60,8 @@ function draw(canvas, points, unit, index) {
   const names = [...new Set(points.flatMap((point) => Object.keys(point.rates)))].slice(0, COLOURS.length);
   const most = Math.max(1e-9, ...points.flatMap((point) => names.map((name) => (point.rates[name] || [0, 0])[index])));
   context.clearRect(0, 0, width, height);
+  context.font = "12px sans-serif";
+  let legend = 6;
   names.forEach((name, number) => {
     context.strokeStyle = context.fillStyle = COLOURS[number];
     context.beginPath();
@@ -70,10 +72,12 @@ function draw(canvas, points, unit, index) {
       else context.moveTo(x, y);
     });
     context.stroke();
-    context.fillText(name, 6 + number * 80, 12);
+    context.fillText(name, legend, 13);
+    legend += context.measureText(name).width + 14;
   });
   context.fillStyle = getComputedStyle(canvas).color;
-  context.fillText(`${si(most)}${unit}`, width - 110, 12);
+  context.textAlign = "right";
+  context.fillText(`${si(most)}${unit}`, width - 6, 13);
 }
 
 function render({ model, el }) {
