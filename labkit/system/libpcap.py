@@ -12,9 +12,9 @@ from labkit.common.errors import BadInput, Unsupported
 
 LIBRARY = "libpcap.so.0.8"
 # The parser and the optimizer of libpcap take long, or much of the stack, for what nobody writes by hand.
-MOST_CHARACTERS = 4096
-MOST_GENERATED = 1 << 16  # of a filter that contains one that somebody wrote
-MOST_NESTED = 64
+MAX_CHARACTERS = 4096
+MAX_GENERATED = 1 << 16  # of a filter that contains one that somebody wrote
+MAX_NESTED = 64
 ERROR_BYTES = 256  # PCAP_ERRBUF_SIZE
 INSTRUCTION_BYTES = 8  # struct bpf_insn and struct sock_filter
 BUFFER_BYTES = 1 << 16  # of the handle that only compiles
@@ -50,10 +50,12 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def check(expression: str, most: int = MOST_CHARACTERS) -> None:
+def check(expression: str, limit: int = MAX_CHARACTERS) -> None:
     """Raise BadInput for a text that cannot be a filter because of its length, its characters or its parentheses."""
-    if len(expression) > most:
-        raise BadInput(f"the filter has {len(expression)} characters: it may have {most} at most; shorten it")
+    if len(expression) > limit:
+        raise BadInput(
+            f"the filter has {len(expression)} characters: it may have {limit} at most; shorten it"
+        )
     if not expression.isprintable() or not expression.isascii():
         raise BadInput(
             f"the filter {expression[:80]!r} has characters that no filter has: write it in plain ASCII"
@@ -61,8 +63,8 @@ def check(expression: str, most: int = MOST_CHARACTERS) -> None:
     depth = 0
     for letter in expression:
         depth += (letter == "(") - (letter == ")")
-        if depth > MOST_NESTED:
-            raise BadInput(f"the filter nests more than {MOST_NESTED} parentheses: write it with fewer")
+        if depth > MAX_NESTED:
+            raise BadInput(f"the filter nests more than {MAX_NESTED} parentheses: write it with fewer")
 
 
 def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | None = None) -> bytes:
@@ -73,7 +75,7 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
     tags that the kernel keeps beside the packet; that needs CAP_NET_RAW. Raises BadInput, with libpcap's words, for
     what is no filter, Unsupported where libpcap is missing.
     """
-    check(expression, MOST_GENERATED)
+    check(expression, MAX_GENERATED)
     library = _library()
     if interface is None:
         handle = library.pcap_open_dead(link_type, snap_bytes)

@@ -29,11 +29,11 @@ from labkit.common import run_folder
 from labkit.common.errors import BadInput, LabkitError
 
 MIME = "application/vnd.labkit.flame.v1+json"
-MOST_LINES = 30  # of a function's source
+MAX_LINES = 30  # of a function's source
 Sources = Callable[
     [str], Sequence[tuple[str, str, float]]
 ]  # rows of an arm, FILE:NUMBER, share of all samples
-MOST_FRAMES = 10_000  # the largest frames; the others are too small to see even when zoomed
+MAX_FRAMES = 10_000  # the largest frames; the others are too small to see even when zoomed
 _HERE = Path(__file__).parent
 _UNTRUSTED = (
     "This is a still picture of the flame graph: in a notebook that is not trusted, no script runs. Run the cell again,"
@@ -120,7 +120,7 @@ def _answer(widget: Any, message: Any, sources: Sources) -> None:
 
     def look_up() -> None:
         try:
-            rows = [(str(arm), str(line), float(share)) for arm, line, share in sources(name)[:MOST_LINES]]
+            rows = [(str(arm), str(line), float(share)) for arm, line, share in sources(name)[:MAX_LINES]]
             widget.send({"name": name, "rows": rows})
         except LabkitError as error:
             widget.send({"name": name, "problem": str(error)})
@@ -192,7 +192,7 @@ def _order(tree: Tree, size: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         raise BadInput("these profiles have no sample of a busy CPU, so there is nothing to draw")
     # No frame is larger than its parent, and parents come first, so the largest frames form a tree.
     kept = np.zeros(len(tree), dtype=bool)
-    kept[np.lexsort((np.arange(len(tree)), -size))[:MOST_FRAMES]] = True
+    kept[np.lexsort((np.arange(len(tree)), -size))[:MAX_FRAMES]] = True
     below: list[list[int]] = [[] for _ in range(len(tree))]
     for frame in np.lexsort(
         (tree.name, size)

@@ -30,8 +30,8 @@ ETHERNET_BYTES = 14
 # The start of an ARP reply for IPv4 over Ethernet (RFC 826), which a host accepts unasked without counting a drop
 ARP_REPLY = bytes.fromhex("0806 0001 0800 06 04 0002")
 # IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS.
-LEAST_FRAME, LARGEST_FRAME = 64, 9018
-LEAST_OF_FAMILY = {4: LEAST_FRAME, 6: ETHERNET_BYTES + 40 + 8 + FCS_BYTES}  # IPv6 has 40 bytes, UDP 8
+MIN_FRAME, LARGEST_FRAME = 64, 9018
+MIN_OF_FAMILY = {4: MIN_FRAME, 6: ETHERNET_BYTES + 40 + 8 + FCS_BYTES}  # IPv6 has 40 bytes, UDP 8
 FLOWS_COUNT = 1_000_000
 START_S = 30.0  # to build the frames of a million flows
 PATIENCE_S = 5.0  # after a trial's planned end
@@ -41,14 +41,14 @@ QUIET_S, DRAIN_S, STEP_S = 0.02, 1.0, 0.005  # after such a pause no more packet
 def check_mix(mix: Mix, mtu_bytes: int, family: int = 4) -> None:
     """Raise BadInput for frames that do not fit such an interface or are too short for the headers, and for more flows
     than the varied fields distinguish."""
-    least = LEAST_OF_FAMILY[family]
+    least = MIN_OF_FAMILY[family]
     most = mtu_bytes + ETHERNET_BYTES + FCS_BYTES
     for size in mix.frame_bytes:
         if not least <= size <= min(LARGEST_FRAME, most):
-            headers = "" if least == LEAST_FRAME else f", with headers of IPv{family} and UDP {least}"
+            headers = "" if least == MIN_FRAME else f", with headers of IPv{family} and UDP {least}"
             raise BadInput(
                 f"a frame of {size} bytes is outside {least} to {min(LARGEST_FRAME, most)}: Ethernet frames have"
-                f" at least {LEAST_FRAME}{headers}, and mtu_bytes={mtu_bytes} allows {most} with header and FCS"
+                f" at least {MIN_FRAME}{headers}, and mtu_bytes={mtu_bytes} allows {most} with header and FCS"
             )
     if not 1 <= mix.flows <= FLOWS_COUNT:
         raise BadInput(f"flows={mix.flows} is outside 1 to {FLOWS_COUNT}")
@@ -68,7 +68,7 @@ class PacketGenerator(TrialGenerator):
 
     name = "packets"
     capabilities = Capabilities(
-        length_bytes={"udp": (LEAST_FRAME, LARGEST_FRAME)}, metric="throughput_pps", paced=True
+        length_bytes={"udp": (MIN_FRAME, LARGEST_FRAME)}, metric="throughput_pps", paced=True
     )
 
     def version(self) -> str:

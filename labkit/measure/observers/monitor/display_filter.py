@@ -22,13 +22,13 @@ from labkit.system import libpcap, machine, process
 
 CHECK_S = 15.0
 SILENT_S = 15.0  # until a tshark that does not answer is killed; its start takes about a second
-MOST_PENDING_BYTES = 8 << 20  # what waits for tshark's pipe; packets beyond it are not examined
-MOST_EXAMINED = 200_000  # tshark remembers conversations for ever, so a new one takes over
+MAX_PENDING_BYTES = 8 << 20  # what waits for tshark's pipe; packets beyond it are not examined
+MAX_EXAMINED = 200_000  # tshark remembers conversations for ever, so a new one takes over
 OPTIONS = ("-n", "-l", "-r", "-")
 _MARK = bytes(64)
 
 FIELD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-MOST_FIELDS, MOST_VALUE = 16, 500  # values are cut to so many characters
+MAX_FIELDS, MAX_VALUE = 16, 500  # values are cut to so many characters
 FLAGS = {"in": 1, "out": 2}
 
 
@@ -48,8 +48,8 @@ def field_names(text: str) -> tuple[str, ...]:
     for name in names:
         if not FIELD.fullmatch(name):
             raise BadInput(f"{name[:80]!r} cannot be a field: write names such as ip.ttl,_ws.col.Info")
-    if len(names) > MOST_FIELDS:
-        raise BadInput(f"there are {len(names)} fields: {MOST_FIELDS} are possible at most")
+    if len(names) > MAX_FIELDS:
+        raise BadInput(f"there are {len(names)} fields: {MAX_FIELDS} are possible at most")
     return names
 
 
@@ -133,7 +133,7 @@ class DisplayFilter:
 
     def add(self, rows: list[Row]) -> None:
         """Give it packets, in the order of their arrival."""
-        if self.problem or len(self._pending) > MOST_PENDING_BYTES or self._given >= MOST_EXAMINED:
+        if self.problem or len(self._pending) > MAX_PENDING_BYTES or self._given >= MAX_EXAMINED:
             self.unexamined_count += len(rows)
             return
         if not rows:
@@ -165,10 +165,10 @@ class DisplayFilter:
             number, *values = line.decode(errors="replace").split("\t")
             if number.isdecimal():
                 self._since = time.monotonic()
-                yield from self._until(int(number), tuple(printable(one[:MOST_VALUE]) for one in values))
+                yield from self._until(int(number), tuple(printable(one[:MAX_VALUE]) for one in values))
         if self._awaiting and time.monotonic() - self._since > SILENT_S:
             self._fail(f"tshark did not answer within {SILENT_S:g} s")
-        elif not self._awaiting and self._given >= MOST_EXAMINED:
+        elif not self._awaiting and self._given >= MAX_EXAMINED:
             self._tshark.kill()
             self._start()
 
