@@ -384,9 +384,9 @@ class LiveTopology:
 def build(topology: str | Network, where: str = "here", **parameters: Any) -> LiveTopology:
     """Build a live topology from a name or from a Network of your own parts.
 
-    A name takes the parameters of the command line (`pairs`, `mtu_bytes`, `family`, `parent`). Raises BadInput for
-    impossible parameters, Unsupported if the kernel lacks a feature, and Isolated if the datapath isolates the
-    endpoints.
+    A name takes the parameters of the command line (`pairs`, `mtu_bytes`, `family`, `parent`, and `endpoint`, which is
+    namespace or container). Raises BadInput for impossible parameters, Unsupported if the kernel lacks a feature, and
+    Isolated if the datapath isolates the endpoints.
     """
     request = run.one_topology(topology, {"where": where, **parameters})
     return LiveTopology(where, {"do": "live", **request})

@@ -239,6 +239,13 @@ def test_interface_that_goes_away(net: live.LiveTopology) -> None:
         assert one.stop().counts.selected_count == one.counts.selected_count
 
 
+def test_guests_are_refused() -> None:
+    with pytest.raises(BadInput, match="endpoint=guest is for measuring only"):
+        live.build("veth", endpoint="guest")
+    with pytest.raises(BadInput, match="name one kind of endpoint"):
+        live.build("veth", endpoint=["namespace", "container"])
+
+
 def test_what_cannot_be_monitored(net: live.LiveTopology) -> None:
     for interface, words in (
         ("eth0", "several namespaces have an interface eth0: write one of client0:eth0"),

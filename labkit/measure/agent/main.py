@@ -107,12 +107,18 @@ def _built(request: dict[str, Any]) -> Iterator[topologies.Topology]:
     parameters = experiments.find("datapaths").parameters.of(request["parameters"]).asdict()
     if parameters["nodes"] == "two":
         raise BadInput("nodes=two is for measuring only: build a live topology on one host, with nodes=one")
+    endpoint = parameters["endpoint"][0]
+    if endpoint in topologies.IN_GUESTS:
+        raise BadInput(
+            f"endpoint={endpoint} is for measuring only: build a live topology of namespaces or containers"
+        )
     spec = topologies.Spec(
         parameters["pairs"][0],
         parameters["mtu_bytes"],
         parameters["family"],
         parameters["parent"],
         request.get("machine_netns"),
+        endpoint=endpoint,
     )
     with topologies.build(parameters["topology"][0], spec) as topology:
         yield topology
