@@ -241,7 +241,7 @@ def test_interface_that_goes_away(net: live.LiveTopology) -> None:
 
 def test_guests_are_refused() -> None:
     with pytest.raises(BadInput, match="endpoint=guest is for measuring only"):
-        live.build("veth", endpoint="guest")
+        live.build("veth_bridge", endpoint="guest")
     with pytest.raises(BadInput, match="name one kind of endpoint"):
         live.build("veth", endpoint=["namespace", "container"])
 

@@ -126,7 +126,7 @@ def inner_filter(
         raise BadInput(
             f"protocol={protocol} cannot be inside={tunnel}: choose {', '.join((*PROTOCOLS, *VERSIONS))}"
         )
-    versions = {one.version for one in (source, destination) if one is not None}
+    versions: set[int] = {one.version for one in (source, destination) if one is not None}
     versions |= {VERSIONS[protocol]} if protocol in VERSIONS else set()
     if len(versions) > 1:
         raise BadInput(
