@@ -341,9 +341,17 @@ class Watched:
 
     def show(self) -> None:
         """Show how much less the monitors handed on than they saw, the counts over time, and the last packets."""
-        display(self.filtered.counts)
-        display(monitor_cost.reductions(self.filtered.counts, self.samples.counts))
-        display(figures.selected(self.times_s, self.counts), self.conversations(), self.packets())
+        displays.show(
+            monitor_cost.reductions(self.filtered.counts, self.samples.counts), self.exact_counts(),
+            figures.selected(self.times_s, self.counts), self.conversations(), self.packets(),
+        )  # fmt: skip
+
+    def exact_counts(self) -> pd.DataFrame:
+        """Return what became of each packet, a column for each monitor."""
+        both = {"filter": self.filtered.counts, "samples": self.samples.counts}
+        columns = {name: pd.Series(msgspec.to_builtins(counts)) for name, counts in both.items()}
+        table = pd.DataFrame(columns).rename_axis("packets").reset_index()
+        return table.assign(packets=table["packets"].str.removesuffix("_count"))
 
     def conversations(self) -> pd.DataFrame:
         """Return the conversations that the filter let through."""

@@ -84,6 +84,9 @@ class MonitorPanel(anywidget.AnyWidget):
         self.on_msg(self._hear)
         threading.Thread(target=self._run, daemon=True, name="labkit monitor panel").start()
 
+    def __repr__(self) -> str:
+        return f"the live monitor of {', '.join(self.interfaces)}, which needs this notebook's kernel"
+
     @property
     def is_capturing(self) -> bool:
         """Whether a capture is running."""
