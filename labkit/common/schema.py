@@ -257,6 +257,7 @@ COLUMNS: tuple[Column, ...] = (
         ("switch_lost_count", "1", "integer", "packets that the kernel could not hand to the switch's process"),
         ("copies_expected_count", "1", "integer", "copies that the mirrors should have made"),
         ("copies_count", "1", "integer", "copies that left by the mirrors' ports"),
+        ("copies_dropped_count", "1", "integer", "drops of copies by the queue of the link out of the host (tbf)"),
         ("copies_unread_count", "1", "integer", "copies that arrived and that no reader took"),
     ),
     *_columns(

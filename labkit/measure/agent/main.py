@@ -178,6 +178,10 @@ def shell(request: dict[str, Any]) -> int:
             "PS1": f"{topology.name}:{first.client.name}# ",
             "LABKIT_SERVER": first.server.address,
         }
+        if topology.switch is not None:
+            environment["OVS_RUNDIR"] = str(topology.switch.folder)  # where the tools of Open vSwitch find it
+            print("its switch: ovs-vsctl show; ovs-ofctl dump-ports switch;"
+                  f" ovs-appctl -t $OVS_RUNDIR/{topology.switch.CONTROL} COMMAND", file=sys.stderr)  # fmt: skip
         program = os.environ.get("SHELL", "/bin/sh")
         argv = [program, "--norc"] if Path(program).name == "bash" else [program]
         return process.interactive([*first.client.prefix, *argv], environment)

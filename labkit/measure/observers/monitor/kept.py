@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from labkit.measure.observers.capture.packet_ring import OUTGOING, Block
+from labkit.system.recording.packet_ring import OUTGOING, Block
 
 # Number, time in ns, direction, bytes in all, those that are here, and the values of tshark's fields.
 Row = tuple[int, int, str, int, bytes, tuple[str, ...]]

@@ -26,7 +26,6 @@ from labkit.measure.observers.capture.capture import (
     CapturePoint,
     open_ring,
 )
-from labkit.measure.observers.capture.packet_ring import Block, Ring
 from labkit.measure.observers.monitor import display_filter
 from labkit.measure.observers.monitor.display_filter import DisplayFilter
 from labkit.measure.observers.monitor.flows import Totals, identify
@@ -34,6 +33,7 @@ from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
 from labkit.measure.observers.monitor.sampling import sampler
 from labkit.measure.observers.monitor.selection import Selection
 from labkit.system import libpcap, netlink, process
+from labkit.system.recording.packet_ring import Block, Ring
 
 BUFFER_BYTES = 16 << 20
 KEEP_COUNT, MAX_KEEP_COUNT = 10_000, 1_000_000

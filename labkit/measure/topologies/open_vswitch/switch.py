@@ -25,7 +25,7 @@ from labkit.system.temporary_files import in_memory, short_folder
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 OLDEST = (2, 17)  # older versions are untested
 START_S = 60.0  # for an emulated CPU; a program that has ended is noticed at once
-CONTROL, LOG = "vswitchd.ctl", "vswitchd.log"
+LOG = "vswitchd.log"
 # Open vSwitch counts the CPUs every 10 s by the clock since boot. Before the first count it assumes none and starts no
 # handler threads for the kernel datapath (lib/ovs-thread.c, count_cpu_cores).
 COUNTED_CPUS_S = 10.5
@@ -33,7 +33,12 @@ CPUCLOCK_SCHED = 2  # linux/posix-timers.h: a process's CPU clock is derived fro
 
 
 class Switch:
-    """A switch: its namespace, its folder, its database, and its two programs."""
+    """A switch: its namespace, its folder, its database, and its two programs.
+
+    The folder has the sockets of both: db.sock, CONTROL for ovs-appctl(8), and BRIDGE.mgmt for ovs-ofctl(8).
+    """
+
+    CONTROL = "vswitchd.ctl"
 
     def __init__(self, space: Namespace, folder: Path, programs: list[process.Running]) -> None:
         self.space = space
@@ -62,7 +67,7 @@ class Switch:
     def command(self, name: str, *words: str) -> str:
         """Run an ovs-appctl(8) command and return its output. Raises Failed with its message."""
         if self._control is None:
-            self._control = Connection(self.folder / CONTROL)
+            self._control = Connection(self.folder / self.CONTROL)
         return str(self._control.call(name, *words))
 
     def cpu_s(self) -> float:
@@ -100,8 +105,8 @@ class Switch:
         self._daemon = self._run(
             "env", *(f"{name}={self.folder}" for name in folders), *pinned, "ovs-vswitchd",
             f"unix:{self.folder / 'db.sock'}",
-            f"--unixctl={self.folder / CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
-            until=self.folder / CONTROL,
+            f"--unixctl={self.folder / self.CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
+            until=self.folder / self.CONTROL,
         )  # fmt: skip
         if kernel:
             self._wait_for_datapath()

@@ -11,10 +11,10 @@ from example_frames import echo, ethernet, geneve, gre, ip, ip6, tcp, udp, vxlan
 
 from labkit.common.errors import BadInput
 from labkit.common.packets import ETHERNET
-from labkit.measure.observers.capture.packet_ring import attach
 from labkit.measure.observers.monitor import Selection
 from labkit.measure.observers.monitor.inner_headers import TUNNELS
 from labkit.system import libpcap
+from labkit.system.recording.packet_ring import attach
 
 OUTER4, OUTER6 = "192.168.0.1 > 192.168.0.2", "fd99::1 > fd99::2"
 ENDS = {4: "10.9.0.1 > 10.9.0.2", 6: "fd00::a:1 > fd00::b:2"}

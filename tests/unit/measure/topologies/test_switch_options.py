@@ -48,7 +48,7 @@ def test_name_round_trip(given: SwitchOptions) -> None:
         ("ovs+mirror=1", "ovs has no option 'mirror=1': choose mirrors=, select="),
         ("ovs+mirrors=1+mirrors=2", "mirrors is given twice"),
         ("ovs+readers=count", "readers needs mirrors: add mirrors=1"),
-        ("ovs+mirrors=1+readers=cat", "readers=cat: choose none, count, tcpdump"),
+        ("ovs+mirrors=1+readers=cat", "readers=cat: choose none, count, tcpdump, record"),
         ("ovs+mirrors=1+select=mirror0", "select=mirror0: a mirror cannot select the output of a mirror"),
         (
             "ovs+mirrors=1+output=vlan+select=trunk",
