@@ -174,7 +174,7 @@ def _sentences(known: pd.DataFrame) -> Iterator[str]:
             )
 
 
-def _shows_nothing(one: Mapping[str, Any]) -> bool:
+def _shows_nothing(one: Mapping[Any, Any]) -> bool:
     """Whether a reader's cost is within the noise, it lost nothing, was in time, and left the traffic as it was."""
     added, delivered = one["added"], one["delivered"]
     changed = isinstance(delivered, Estimate) and delivered.excludes_zero
@@ -185,7 +185,7 @@ def _shows_nothing(one: Mapping[str, Any]) -> bool:
     )
 
 
-def _of_readers(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _of_readers(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
     for one in records:
         added = one["added"]
         words = (
