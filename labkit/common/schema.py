@@ -369,7 +369,7 @@ COLUMNS: tuple[Column, ...] = (
     *_columns(
         "ovs_test_plan",
         "parametrises",
-        ("datapath", "", "text", "where the switch's datapath is: system (the kernel) or netdev (ovs-vswitchd)"),
+        ("datapath", "", "text", "the switch's datapath: system (the kernel), netdev (ovs-vswitchd) or dpdk"),
         ("use_case", "", "text", "net_to_vm, vm_to_net or vm_to_vm"),
         ("rules", "", "text", "what the rules match beside the input port: l2 or l3"),
         ("rules_count", "1", "integer", "wildcard rules of the switch"),

@@ -18,6 +18,7 @@ from sandbox import LABKIT, one_sentence, only_run, rows_on_disk, sandbox, until
 
 from labkit.common import run_folder
 from labkit.measure.hosts import local
+from labkit.measure.topologies.open_vswitch import dpdk
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch", "ethtool")
 
@@ -280,7 +281,7 @@ def test_why_explains_two_use_cases(tmp_path: Path) -> None:
 def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
-    assert words == "observe=switch needs topology=ovs or ovs_netdev"
+    assert words == "observe=switch needs topology=ovs or ovs_netdev or ovs_dpdk"
 
 
 @pytest.mark.parametrize(
@@ -503,3 +504,22 @@ def test_switch_on_a_cpu_that_is_not_there(tmp_path: Path) -> None:
         done = machine.labkit("run", "datapaths", "topology=ovs_netdev+cpu=4000", "rounds=1")
     assert done.returncode == 2
     assert "cpu=4000: there is no CPU 4000 for the switch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["", "+mirrors=2", "+mirrors=2+output=gre", "+mirrors=1+output=vlan", "+cpu=0"]
+)
+def test_dpdk_or_unsupported(words: str) -> None:
+    """DPDK receives by packet sockets, without huge pages. Without DPDK, one sentence names the packages."""
+    [result] = ask(f"ovs_dpdk{words}")
+    if not Path(dpdk.PROGRAM).exists():
+        assert result["error"] == "Unsupported"
+        assert result["text"].startswith(
+            "Open vSwitch has no DPDK here: install Debian's openvswitch-switch-dpdk"
+        )
+        return
+    assert "error" not in result, result
+    assert (result["reachable"], result["datapath"]) == (None, "netdev")
+    if "mirrors" in words:
+        assert result["counted"]["copies_expected_count"] == result["counted"]["copies_count"]
+        assert result["counted"]["copies_count"] == len(result["mirrors"]) * 2 * PINGS

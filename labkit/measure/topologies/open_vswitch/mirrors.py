@@ -95,7 +95,7 @@ class Mirrors:
         self._arriving, self._leaving = selected(parameters, spec)
         self.outputs = [f"mirror{number}" for number in range(parameters.mirrors)]
         self._indices = indices  # of the ends' ports, by the ends' numbers
-        self._userspace = datapath == "netdev"
+        self._userspace = datapath != "system"
         self._datapath = datapath
         self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indexes in `monitor`
         self._sockets: netlink.PacketSockets | None = None  # of the switch
@@ -109,7 +109,10 @@ class Mirrors:
             name, self._datapath, [*ports, *self._ports()], self._mirrors(), ports[0].vlan, sampling
         )
         if self._parameters.output in TUNNELS and self._parameters.mirrors and self._userspace:
-            return [main, Bridge(UNDERLAY, self._datapath, [Port("uplink")])]
+            return [
+                main,
+                Bridge(UNDERLAY, "netdev", [Port("uplink")]),
+            ]  # its frames are too large for DPDK's driver
         return [main]
 
     def _ports(self) -> list[Port]:
@@ -254,7 +257,8 @@ class Mirrors:
         if self._monitor is not None:
             copies = sum(self._monitor.netlink.counters(index).received_count for _name, index in self._ends)
         assert self._sockets is not None, "the switch is counted"
-        total = sum(self._sockets.drops().values()) if self._userspace else None
+        # Rings of DPDK's packet sockets drop without a count there.
+        total = sum(self._sockets.drops().values()) if self._datapath == "netdev" else None
         expected = self._parameters.mirrors * (arrived + left)
         return Counts(
             sum(taken.values()), expected, copies, self._dropped(), self._unread(), total, switch.cpu_s()
@@ -301,7 +305,8 @@ class Mirrors:
 
     def doubts(self) -> tuple[str, ...]:
         """Return doubts about CPUs that a bound switch shares, and about copies that do not fit the uplink."""
-        return (*self._shared_cpus(), *self._oversized())
+        polls = "DPDK's thread polls without a pause and takes a whole CPU, so CPU time is not the cost of packets"
+        return (*self._shared_cpus(), *self._oversized(), *([polls] if self._datapath == "dpdk" else []))
 
     def _shared_cpus(self) -> tuple[str, ...]:
         """Return a doubt if a switch that is bound to a CPU, two ends and the rest have fewer CPUs than they need."""

@@ -18,6 +18,7 @@ from typing import Any
 from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Namespace
+from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.rpc import Connection, Database
 from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
@@ -87,13 +88,14 @@ class Switch:
         )  # fmt: skip
         self._database = Database(socket)
 
-    def start(self, *operations: dict[str, Any], kernel: bool, cpu: int | None = None) -> None:
+    def start(self, *operations: dict[str, Any], datapath: str, cpu: int | None = None) -> None:
         """Start the switch with the configuration that these operations insert into the empty database.
 
-        They name the row of Open_vSwitch `root`. cpu: the CPU on which it runs; None: any. Raises as `settled`,
-        BadInput for a CPU that does not exist, and Unsupported if `kernel` and this kernel has no Open vSwitch
-        datapath.
+        They name the row of Open_vSwitch `root`. datapath: system, netdev or dpdk. cpu: the CPU on which it runs; None:
+        any. Raises as `settled`, BadInput for a CPU that does not exist, and Unsupported if this kernel or this
+        machine's Open vSwitch lacks the datapath.
         """
+        program, kernel = dpdk.program() if datapath == "dpdk" else "ovs-vswitchd", datapath == "system"
         if cpu is not None and cpu not in (there := sorted(os.sched_getaffinity(0))):
             raise BadInput(f"cpu={cpu}: there is no CPU {cpu} for the switch; there are {there}")
         pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
@@ -101,9 +103,10 @@ class Switch:
         self.database.transact(*operations)
         if kernel:
             time.sleep(max(0.0, COUNTED_CPUS_S - time.clock_gettime(time.CLOCK_BOOTTIME)))
-        folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR")
+        # The last is that of DPDK's own files.
+        folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY")
         self._daemon = self._run(
-            "env", *(f"{name}={self.folder}" for name in folders), *pinned, "ovs-vswitchd",
+            "env", *(f"{name}={self.folder}" for name in folders), *pinned, program,
             f"unix:{self.folder / 'db.sock'}",
             f"--unixctl={self.folder / self.CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
             until=self.folder / self.CONTROL,

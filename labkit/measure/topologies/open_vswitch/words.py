@@ -13,7 +13,8 @@ from typing import Any
 
 from labkit.common.errors import BadInput
 
-NAMES = {"ovs": "system", "ovs_netdev": "netdev"}  # topologies, each with the type of its datapath
+# Topologies, each with its datapath: the kernel's module, ovs-vswitchd with packet sockets, or with DPDK
+NAMES = {"ovs": "system", "ovs_netdev": "netdev", "ovs_dpdk": "dpdk"}
 CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")
 KINDS = ("l2", "l3")  # of rules
 MAX_MIRRORS = 32  # MAX_MIRRORS of Open vSwitch (ofproto/ofproto-dpif-mirror.h): a bit of 32 for each
