@@ -178,7 +178,7 @@ def _observed(
         return arm, {**metrics, **own}
     try:
         with TABLE[observer].armed(
-            parameters, live.topology, artefacts / f"{live.arm.stem}{suffix}"
+            live.arm.parameters(parameters), live.topology, artefacts / f"{live.arm.stem}{suffix}"
         ) as watch:
             arm, metrics = whole_runs.measure(parameters, live, artefacts, watch.counting, suffix)
             report = watch.report()

@@ -27,7 +27,7 @@ from labkit.measure.topologies.base import (
     mac,
 )
 from labkit.measure.topologies.network.encapsulation import PORTS, headers, length_bytes
-from labkit.measure.topologies.open_vswitch import rules, words
+from labkit.measure.topologies.open_vswitch import dpdk, rules, words
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
@@ -64,6 +64,8 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
     Raises BadInput for too few rules, and the errors of `switch`, of a port, and of a rule that the switch refuses.
     """
     options = words.options(name)
+    if datapath == "dpdk":
+        dpdk.check_mtu(spec.mtu_bytes)
     assert options.case is not None, "the name of the topology has a case"
     vms_count = max(spec.pairs, 2) if options.case == "vm_to_vm" else spec.pairs
     if options.rules_count < vms_count**2:
@@ -98,14 +100,16 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
         between.netlink.do(*(port(spec, end.space, end.number, None) for end in cabled))
         for end in tunnelled:
             _tunnel_end(spec, end, between, under_bytes)
-        if datapath == "netdev":
+        if datapath != "system":
             for end in (*vms, *net):
                 complete_packets(end.space, "eth0")
             for end in tunnelled:
                 complete_packets(end.space, "under")
         ports = [Port(f"port{end.number}", number=end.openflow) for end in cabled]
-        configuration = operations(_bridges(datapath, ports, bool(tunnelled)), options.flow_limit)
-        one.start(*configuration, kernel=datapath == "system", cpu=options.cpu)
+        configuration = operations(
+            _bridges(datapath, ports, bool(tunnelled)), options.flow_limit, options.cpu
+        )
+        one.start(*configuration, datapath=datapath, cpu=options.cpu)
         for end in tunnelled:
             _tunnel_switch(spec, end, one, between, datapath)
         _give_addresses(spec, [*vms, *net])
@@ -119,7 +123,7 @@ def _bridges(datapath: str, ports: Sequence[Port], tunnelled: bool) -> list[Brid
     options = {"remote_ip": str(FAR.ip), "local_ip": str(NEAR.ip), "key": str(VNI)}
     main = Bridge(BRIDGE, datapath, [*ports, Port(NETWORK, "vxlan", options, NET_PORT)])
     # Tunnels of the userspace datapath enter and leave through a bridge of their own that has the address.
-    return [main, Bridge(UNDERLAY, datapath, [Port("uplink")])] if datapath == "netdev" else [main]
+    return [main, Bridge(UNDERLAY, "netdev", [Port("uplink")])] if datapath != "system" else [main]
 
 
 def _tunnel_end(spec: Spec, end: _End, between: Namespace, under_bytes: int) -> None:
@@ -149,7 +153,7 @@ def _tunnel_end(spec: Spec, end: _End, between: Namespace, under_bytes: int) -> 
 def _tunnel_switch(spec: Spec, end: _End, one: Switch, between: Namespace, datapath: str) -> None:
     """Give the switch's side of the tunnel its address, and both sides each other as permanent neighbours."""
     index, far_mac = UPLINK, mac(1, UPLINK_SIDE, spec.ours)
-    if datapath == "netdev":
+    if datapath != "system":
         with netlink.inside(between.fd):
             index = netlink.index_of(UNDERLAY)
         one.command("tnl/arp/set", UNDERLAY, str(FAR.ip), far_mac)
