@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths_parameters as usual
@@ -82,6 +82,17 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     line_rate_bps: float | None = None
     line_tag: str | None = None
     latency: bool = True
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return the parameters from names and values, as DatapathParameters.of does."""
+        if given.get("server") is not None and "server" not in cls.__struct_fields__:
+            raise BadInput(
+                f"server={given['server']}: a search loads the ends of a topology, and a TRex server elsewhere has none:"
+                " use generator=trex with LABKIT_TREX, or `labkit run trex_stateless server=HOST`, which ends its ramp at"
+                " a loss limit"
+            )
+        return super().of(given)
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be searched."""

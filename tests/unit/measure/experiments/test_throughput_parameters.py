@@ -46,6 +46,10 @@ from labkit.measure.traffic.packet_sender import Mix
             {"nodes": "two", "where": "vm:debian", "generator": "trex"},
             "generator=trex has both ends on one host: leave nodes or generator out",
         ),
+        (
+            {"generator": "trex", "server": "host"},
+            "server=host: a search loads the ends of a topology, and a TRex",
+        ),
         ({"vlan": "0"}, "vlan=0 is outside 1 to 4094"),
         ({"trial_frames": "0"}, "trial_frames=0 is outside 1 to"),
         ({"trial_frames": "9", "trial_s": "1"}, "trial_frames=9 and trial_s=1: give one of them"),

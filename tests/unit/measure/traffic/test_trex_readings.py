@@ -120,6 +120,16 @@ def test_buckets_are_lower_edges_and_key_0_is_below_10_us() -> None:
     assert latency.mean_s == pytest.approx(484e-6)
 
 
+def test_probes_of_a_second_are_in_no_bucket() -> None:
+    """4: They are the slowest, although the histogram leaves them out."""
+    usual = last_latency("stl_latency")
+    slow = ProbeLatency(**{**vars(usual), "received_count": 5000, "max_s": 1.5})  # a fifth is in no bucket
+    assert slow.percentile_s(0.5) == pytest.approx(600e-6)
+    assert slow.percentile_s(0.9) == slow.percentile_s(1) == 1.5
+    none = ProbeLatency(**{**vars(usual), "received_count": 0, "max_s": None, "buckets": {}})
+    assert none.percentile_s(0.5) is None
+
+
 def test_hdr_histogram_gives_exact_percentiles() -> None:
     """4: With `--hdrh` a percentile lies inside its bucket instead of at its edge."""
     exact = last_latency("stl_latency_loss_hdrh")
