@@ -14,15 +14,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.common import schema, units
+from labkit.common import run_folder, schema, units
 from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.common.units import many
-from labkit.measure.experiments import context, survey
+from labkit.measure.experiments import context, profiled_runs, survey
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.rows import Arm, Measured
-from labkit.measure.experiments.throughput_search import mlrsearch
+from labkit.measure.experiments.throughput_search import mlrsearch, profiles
 from labkit.measure.experiments.throughput_search.conditions import (
     Conditions,
     ConditionsMonitor,
@@ -85,9 +85,14 @@ def points(parameters: Throughput, seed: int) -> list[SearchPoint]:
 def planned_s(parameters: Throughput) -> float:
     """Estimate the duration of the whole experiment in seconds."""
     usable = survey.planned(parameters)
-    return survey.survey_s(parameters) + sum(
-        _point_s(parameters, point, usable) for point in points(parameters, 0)
-    )
+    searches_s = sum(_point_s(parameters, point, usable) for point in points(parameters, 0))
+    return survey.survey_s(parameters) + searches_s + _profiles_s(parameters, usable)
+
+
+def _profiles_s(parameters: Throughput, usable: list[Arm]) -> float:
+    count = len(parameters.pairs) * len(parameters.frame_bytes) * len(parameters.flows)
+    each_s = profiled_runs.planned_s(parameters, usable) if parameters.observe else 0.0
+    return count * parameters.profile_rounds * each_s
 
 
 def _set_up_s(usable: list[Arm]) -> float:
@@ -107,17 +112,27 @@ def _search_s(parameters: Throughput) -> float:
 def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
     """Measure every point that has no rows yet; yield rows and progress."""
     done = run_context.done()
+    profiled_runs.check(parameters)
     usable, refused = survey.survey(parameters, run_context)
+    profiled_runs.check_built(parameters)
     yield from survey.refused_rows([parameters], run_context, refused, done)
     if not usable:
         return
     left = [point for point in points(parameters, run_context.seed) if point.name not in done]
     begun_s = survey.survey_s(parameters)
-    progress = Progress(begun_s + sum(_point_s(parameters, point, usable) for point in left), begun_s)
+    left_s = sum(_point_s(parameters, point, usable) for point in left)
+    progress = Progress(begun_s + left_s + _profiles_s(parameters, usable), begun_s)
+    there = [row for row in run_folder.read_rows(run_context.folder) if row["point"] in done]
     for point in left:
         end_s = progress.done_s + _point_s(parameters, point, usable)
-        yield from _measured(parameters, run_context, point, usable, progress)
+        for event in _measured(parameters, run_context, point, usable, progress):
+            there += event.get("rows", [])
+            yield event
         progress.done_s = end_s
+    columns = dict.fromkeys(COLUMNS) | {"part": "cost", "vlan": parameters.vlan, "length_bytes": None}
+    searched_rows = [row for row in there if row["method"] == METHOD]
+    observed = [one for one in profiles.points(parameters, searched_rows, columns) if one.name not in done]
+    yield from profiled_runs.measure(run_context, observed, usable, progress)
     for pairs in parameters.pairs:
         yield context.stopped(pairs, f"all {many(parameters.rounds, 'round')} were searched")
 

@@ -10,6 +10,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.mlrsearch import PRESETS, Settings
+from labkit.measure.observers import registry as observing
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.traffic import packet_generator, packet_sender, rates, registry
 from labkit.measure.traffic.base import TrialGenerator
@@ -19,13 +20,15 @@ from labkit.measure.traffic.rates import TAGS_BYTES, Line
 # The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
 # repeatedly.
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
-UNUSED = (*(name for name in usual.OF_FLOWS if name != "nodes"), "duration_s")
+UNUSED = (*(name for name in usual.OF_FLOWS if name not in ("nodes", "observe")), "duration_s")
 # A search on a device without noise decides about 2 to 10 loads. Repeats and retreats on a noisy machine multiply that.
 LEAST_LIMIT_S, LIMIT_SUMS = 60.0, 30
 
 HELP = {
     **usual.help_without(UNUSED, "not used: trials are of frames at a rate, on one host"),
     "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
+    "observe": "observers, each after the searches at half of the lowest rate that an arm carries: "
+    + ", ".join(observing.NAMES),
     "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
     "frame_bytes": f"sizes of frames with FCS, without a VLAN tag, 64 to 9018, or {', '.join(rates.MIXES)}",
     "vlan": "VLAN of an 802.1Q tag in every frame, which makes it 4 bytes longer; none: no tag",
@@ -53,7 +56,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's; HELP
     describes each."""
 
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = (*UNUSED, "profile_rounds")
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
         "frame_bytes": rates.MIXES,
         "vary": packet_sender.CAPACITY,
@@ -88,9 +91,9 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         """Return the parameters from names and values, as DatapathParameters.of does."""
         if given.get("server") is not None and "server" not in cls.__struct_fields__:
             raise BadInput(
-                f"server={given['server']}: a search loads the ends of a topology, and a TRex server elsewhere has none:"
-                " use generator=trex with LABKIT_TREX, or `labkit run trex_stateless server=HOST`, which ends its ramp at"
-                " a loss limit"
+                f"server={given['server']}: a search loads the ends of a topology, and a TRex server elsewhere has"
+                " none: use generator=trex with LABKIT_TREX, or `labkit run trex_stateless server=HOST`, which ends its"
+                " ramp at a loss limit"
             )
         return super().of(given)
 

@@ -35,7 +35,10 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"preset": "rfc2544", "limit_s": "60"}, "limit_s=60 is too short: .* already take 60 s"),
         ({"generator": "iperf3"}, "generator=iperf3 cannot run trials at a frame rate"),
         ({"slices": "4"}, "slices=4: not used"),
-        ({"observe": "perf_stat"}, "observe=.*not used"),
+        (
+            {"observe": "perf_stat", "nodes": "two", "where": "vm:debian"},
+            "observe works on one host only: with nodes=two leave it out",
+        ),
         (
             {"endpoint": "guest", "generator": "trex"},
             r"generator=trex cannot run in a guest \(endpoint=guest\)",
