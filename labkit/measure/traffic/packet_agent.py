@@ -14,9 +14,9 @@ import struct
 import sys
 from typing import IO, Any
 
-if __name__ != "__main__":
+if __package__:
     from labkit.measure.traffic import packet_sender
-else:
+else:  # in a guest, where labkit is not
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     packet_sender = __import__("packet_sender")
 

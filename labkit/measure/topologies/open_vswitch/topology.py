@@ -86,17 +86,16 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
     from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
     from labkit.measure.endpoints.guest.spec import GuestAdditions, parse
 
-    if words.options(name).case is not None:
-        raise Unsupported(
-            f"{name} with endpoint={spec.endpoint}: the ends of a case are namespaces or containers: use"
-            " endpoint=namespace or endpoint=container"
-        )
     parameters = parse(spec.guest)
     if _datapath(name) == "netdev" and parameters.offloads:
         raise BadInput(
             f"guest={spec.guest}: {name} receives through packet sockets, which need complete packets: use"
             f" guest={spec.guest},offloads=off"
         )
+    if words.options(name).case is not None:
+        with use_case(name, spec, _datapath(name)) as topology:
+            yield topology
+        return
     with namespaces([BETWEEN, *_monitors(name)], family=spec.family) as made, ExitStack() as stack:
         for space in made:
             space.netlink.do(netlink.set_link(1))
