@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from labkit.common.errors import BadInput, Unsupported
+from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Endpoint, Namespace, namespaces
 from labkit.measure.topologies.base import (
     BETWEEN,
