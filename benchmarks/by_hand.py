@@ -36,7 +36,7 @@ from labkit.system import machine
 WIDTH = 0.04
 BUDGET_S, QUICK_S = 80.0, 25.0
 SLICES = 40  # per set-up
-LEAST_SETUPS = 4
+MIN_SETUPS = 4
 PORT = 5202  # labkit's flow uses iperf3's default port
 START_S = 10.0
 
@@ -176,7 +176,7 @@ def main() -> None:
         number += 1
         passed = time.monotonic() - begin
         effect = result.effect()
-        narrow = number >= LEAST_SETUPS and _wide(effect) < WIDTH
+        narrow = number >= MIN_SETUPS and _wide(effect) < WIDTH
         if narrow or passed * (number + 1) / number > budget_s:
             break
     answer = vars(effect) | {

@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.promise import ROOT, NotMeasuredError, Promise, at_most, median, note, output, python
 
 SAMPLE = ROOT / "tests/samples/perf-script-6.1.txt"
-BOUND, MOST_MB = 4, 200
+BOUND, MAX_MB = 4, 200
 REFERENCES = {
     "inferno-collapse-perf": ["inferno-collapse-perf", "--all", "--nthreads=1"],
     "stackcollapse-perf.pl": ["stackcollapse-perf.pl", "--kernel"],
@@ -102,7 +102,7 @@ def promises(quick: bool) -> Iterator[Promise]:
     more = f"CPU time; {seen['samples_count']:,} samples, {seen['stacks_count']} stacks, {seen['unread_count']} unread"
     yield at_most(f"folding {megabytes} MB of perf script", median(own), median(theirs), name, BOUND, more)
     memory = seen["kB"] / 1000
-    yield Promise("its memory", f"{memory:.0f} MB", bound=f"< {MOST_MB} MB", kept=memory < MOST_MB)
+    yield Promise("its memory", f"{memory:.0f} MB", bound=f"< {MAX_MB} MB", kept=memory < MAX_MB)
     yield _large(1 if quick else LARGE_S)
 
 
@@ -137,7 +137,7 @@ def _large(seconds: int) -> Promise:
     more = f"{size / 1e6:.0f} MB, {report['samples_count']:,} samples, "
     more += f"{report['stacks_count']} stacks, {report['s']:.1f} s"
     result = f"{own:.0f} MB, and perf script's {script:.0f} MB"
-    return Promise(what, result, bound=f"< {MOST_MB} MB", kept=own + script < MOST_MB, more=more)
+    return Promise(what, result, bound=f"< {MAX_MB} MB", kept=own + script < MAX_MB, more=more)
 
 
 def text(path: Path, megabytes: int) -> None:

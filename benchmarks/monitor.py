@@ -27,7 +27,7 @@ from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix
 from labkit.system import machine
 
 FLOWS = 1000
-MOST_S, PACED_S, PACED_PPS = 0.25, 1.0, 50_000.0
+MAX_S, PACED_S, PACED_PPS = 0.25, 1.0, 50_000.0
 ROUNDS, QUICK = 31, 7  # of nobody, the reference and the monitor, as fast as possible
 SLOW_ROUNDS = 5  # of readers of everything
 SLOWEST_ROUNDS = 2  # of tshark, which takes seconds to start and to finish
@@ -117,7 +117,7 @@ def _fast_round(result: Results, trials: Trials, server: Endpoint, rng: random.R
     for name in rng.sample(names := ["none", "none", "socket", "monitor"], len(names)):
         with _reading(name, server) as running:
             pids = frozenset({running.pid or os.getpid()})
-            trial, used_s = _trial(trials, pids, None, MOST_S, SETTLE_S)
+            trial, used_s = _trial(trials, pids, None, MAX_S, SETTLE_S)
             own_s = used_s / trial.offered_count if running.pid else 0.0
             costs.setdefault(name, []).append(trial.elapsed_s / trial.offered_count + own_s)
             _add(result[name], own_s=own_s, start_s=running.start_s)
@@ -138,7 +138,7 @@ def _slow(own: dict[str, list[float]], trials: Trials, server: Endpoint, name: s
             trial, used_s = _trial(trials, pids, PACED_PPS, PACED_S, experiment.SETTLE_S)
             _add(own, paced_s=used_s / trial.offered_count, start_s=running.start_s)
             if name == "monitor_all":
-                _trial(trials, pids, None, MOST_S, SETTLE_S)
+                _trial(trials, pids, None, MAX_S, SETTLE_S)
                 _add(own, memory_bytes=_resident_bytes(running.pid) - before_bytes)
             counted = running.stop()
     except LabkitError as error:

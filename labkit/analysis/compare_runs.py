@@ -299,8 +299,8 @@ def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataF
             f" so their verdicts need more than {units.percent(DRIFT)}"
         )
     setups = table[["left_setups_count", "right_setups_count"]].min(axis=1)
-    if few := int((setups < stats.FEWEST_SETUPS).sum()):
-        lines.append(f"{few} of {count} points have fewer than {stats.FEWEST_SETUPS} fresh set-ups on a side")
+    if few := int((setups < stats.MIN_SETUPS).sum()):
+        lines.append(f"{few} of {count} points have fewer than {stats.MIN_SETUPS} fresh set-ups on a side")
     both = pd.concat([left.ok, right.ok], ignore_index=True)
     for name, values in differing(both, verdicts.DOUBTFUL).items():
         lines.append(f"{left.name} and {right.name} differ in {name}: {' and '.join(map(str, values))}")

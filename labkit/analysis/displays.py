@@ -18,7 +18,7 @@ from labkit.common import schema, units
 if TYPE_CHECKING:
     from IPython.display import Markdown  # the command line imports this module and needs no IPython
 
-MOST_ROWS = 10  # rows shown in a table
+MAX_ROWS = 10  # rows shown in a table
 _POINT = [name for name in load.GROUP if name not in load.HOST]
 
 
@@ -82,7 +82,7 @@ class Rows(_Displayed):
                 alike.append(f"{one.name}={load.value_text(values.iloc[0])}")
             else:
                 varying.append(one)
-        table = pd.DataFrame(self[[one.name for one in varying]].head(MOST_ROWS))
+        table = pd.DataFrame(self[[one.name for one in varying]].head(MAX_ROWS))
         table.columns = pd.Index([_head(one) for one in varying])
         counts = ", ".join(f"{count} {status}" for status, count in self["status"].value_counts().items())
         head = f"{units.many(len(self), 'row')} of {len(self.columns)} columns: {counts}."

@@ -35,10 +35,10 @@ CONTROL_CONFIDENCE = 0.99
 DISAGREE_BELOW = 0.25
 # From this number of set-ups on, the interval is always over set-ups. In five rounds of recorded UDP
 # (tests/unit/analysis/test_stats.py) the test often misses a real difference between set-ups.
-FEWEST_SETUPS = 5
+MIN_SETUPS = 5
 WIDE = 100  # an interval that spans more than this factor is uninformative
 EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is accurate
-FEWEST_SLICES = 8  # with fewer, no signed-rank interval reaches 99 % (2 ** -6 > 0.01), so Student's t is used
+MIN_SLICES = 8  # with fewer, no signed-rank interval reaches 99 % (2 ** -6 > 0.01), so Student's t is used
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def effect(
     `setups` labels the fresh set-up of each log-ratio. slices=False: the mean over set-ups with Student's t interval. A
     single set-up has no interval. On 20 and 40 rounds of recorded noise the false alarms stay at 5 %.
 
-    slices=True: Student's t over one Hodges-Lehmann estimate per set-up, if there are FEWEST_SETUPS or if they
+    slices=True: Student's t over one Hodges-Lehmann estimate per set-up, if there are MIN_SETUPS or if they
     disagree. Otherwise Hodges-Lehmann over all slices with the Wilcoxon signed-rank interval, or Student's t for fewer
-    than FEWEST_SLICES. This needs 8 n^2 bytes of memory for n slices.
+    than MIN_SLICES. This needs 8 n^2 bytes of memory for n slices.
 
     Raises BadInput for an empty or non-finite input.
     """
@@ -133,11 +133,11 @@ def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float) ->
     slices = many(x.size, "slice")
     over = slices if count is None else f"{slices} in {many(count, 'set-up')}"
     disagree = groups is not None and setups_disagree(groups)
-    if groups is not None and (disagree or len(groups) >= FEWEST_SETUPS):
+    if groups is not None and (disagree or len(groups) >= MIN_SETUPS):
         centres = np.array([centre(group) for group in groups])
         how = f"Student's t over {count} set-ups{', which disagree,' if disagree else ''} of {slices}"
         return replace(_student(centres, x.size, how, confidence, count), disagree=disagree)
-    if x.size < FEWEST_SLICES:
+    if x.size < MIN_SLICES:
         return _student(x, x.size, f"Student's t over {over}", confidence, count)
     middle, ends = _hodges_lehmann(x, (confidence, CONTROL_CONFIDENCE))
     how = f"Hodges-Lehmann over {over}"

@@ -243,7 +243,7 @@ def wandering(df: pd.DataFrame) -> list[str]:
         for (topology, baseline), mine in slices.groupby(["topology", "baseline"], sort=False):
             setups = {name: logs.to_numpy(float) for name, logs in mine.groupby("setup")["log_ratio"]}
             centres = np.array([stats.centre(logs) for logs in setups.values()])
-            if len(setups) < stats.FEWEST_SETUPS or np.ptp(centres) < np.log(WANDERS_BY):
+            if len(setups) < stats.MIN_SETUPS or np.ptp(centres) < np.log(WANDERS_BY):
                 continue
             if stats.setups_disagree(list(setups.values()), SURE):
                 low, high = np.exp([centres.min(), centres.max()])
@@ -292,7 +292,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
         f" {0.05 * count:.1g}"
     ]
     apart = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
-    few = compared["rounds_count"].lt(stats.FEWEST_SETUPS) & compared["how"].str.contains("slice", na=False)
+    few = compared["rounds_count"].lt(stats.MIN_SETUPS) & compared["how"].str.contains("slice", na=False)
     unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
     if unchecked.any():
         lines.append("fewer than two whole runs of each arm, so nothing checks the result of the slices")
@@ -300,7 +300,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
         (compared["disagree"], "the set-ups disagree, so the interval is over set-ups and therefore wider"),
         (
             few,
-            f"fewer than {stats.FEWEST_SETUPS} fresh set-ups: a difference between set-ups may not be detected",
+            f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected",
         ),
         (apart, "slices and whole runs contradict each other"),
         (compared["vetoed"], "the baseline differs from itself, so there is no verdict"),

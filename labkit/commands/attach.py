@@ -34,7 +34,7 @@ ENGINES = ("docker", "podman")
 DHCP = "dhcp"
 LEASE_S = 30.0
 IFNAMSIZ, ETH_P_8021Q = 16, 0x8100  # linux/if.h, linux/if_ether.h
-LEAST_MTU, MOST_MTU = 68, 65535  # RFC 791; a device may have narrower limits
+MIN_MTU, MAX_MTU = 68, 65535  # RFC 791; a device may have narrower limits
 MODES = {
     "macvlan": {"IFLA_MACVLAN_MODE": 4},
     "ipvlan": {"IFLA_IPVLAN_MODE": 0},
@@ -92,8 +92,8 @@ class AttachRequest:
             raise BadInput("an ipvlan device always has the MAC address of its NIC: leave --mac out")
         if self.vlan is not None and not 1 <= self.vlan <= 4094:
             raise BadInput(f"{self.vlan} is not a VLAN: choose 1 to 4094")
-        if self.mtu_bytes is not None and not LEAST_MTU <= self.mtu_bytes <= MOST_MTU:
-            raise BadInput(f"{self.mtu_bytes} is not an MTU: choose {LEAST_MTU} to {MOST_MTU} bytes")
+        if self.mtu_bytes is not None and not MIN_MTU <= self.mtu_bytes <= MAX_MTU:
+            raise BadInput(f"{self.mtu_bytes} is not an MTU: choose {MIN_MTU} to {MAX_MTU} bytes")
 
 
 def container_pid(container: str) -> int:

@@ -30,7 +30,7 @@ from labkit.measure.observers.monitor.live_monitor import SAVED_COUNT, LiveMonit
 from labkit.system import process
 
 SHOWN_S = 0.2  # between two updates
-MOST_SHOWN = 10  # packets, hosts and conversations shown in the terminal
+MAX_SHOWN = 10  # packets, hosts and conversations shown in the terminal
 
 
 @contextlib.contextmanager
@@ -90,7 +90,7 @@ def watch(
         one.stop()
         if writer:
             writer.write(one)
-        last = one.read(most=MOST_SHOWN)
+        last = one.read(most=MAX_SHOWN)
     if as_json:
         print(printable_json(msgspec.json.encode(summary(one.hop, last)).decode()))
     else:
@@ -139,7 +139,7 @@ def _until(end: float, one: LiveMonitor, writer: _Writer | None, screen: Live | 
         if writer:
             writer.write(one)
         if screen is not None:
-            now, report = time.monotonic(), one.read(most=MOST_SHOWN)
+            now, report = time.monotonic(), one.read(most=MAX_SHOWN)
             screen.update(tables(one.hop, report, before and (now - before[0], before[1])), refresh=True)
             before = now, report
 
@@ -219,13 +219,13 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
         [("host", False), ("packets sent", True), ("bytes sent", True), ("packets received", True),
          ("bytes received", True)],
     )  # fmt: skip
-    for host in report.talkers[:MOST_SHOWN]:
+    for host in report.talkers[:MAX_SHOWN]:
         talkers.add_row(*map(str, host))
     conversations = new_table(
         "\nConversations",
         [("class", False), ("source", False), ("destination", False), ("packets", True), ("bytes", True)],
     )
-    for row in report.conversations[:MOST_SHOWN]:
+    for row in report.conversations[:MAX_SHOWN]:
         conversations.add_row(*map(str, row))
     last: Table = new_table(
         "\nLast packets", [("time", False), ("", False), ("bytes", True), ("headers", False)]

@@ -21,7 +21,7 @@ from labkit.jupyter.monitor_panel import Monitored, Watched, checked
 from labkit.measure.observers.monitor import parameters
 from labkit.measure.observers.monitor.live_monitor import MonitorReport
 
-MOST_PAGES = 32
+MAX_PAGES = 32
 ANSWER_S = 60.0
 OWN = b"\n"  # in the key of a monitor that is not shared, before its number
 
@@ -47,7 +47,7 @@ class Hub:
         self._shared: dict[bytes, tuple[Monitored, int]] = {}
         self._own_count = 0
         self._lock = threading.Lock()
-        self._pages = threading.BoundedSemaphore(MOST_PAGES)
+        self._pages = threading.BoundedSemaphore(MAX_PAGES)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
     @property
@@ -58,7 +58,7 @@ class Hub:
     def __enter__(self) -> Self:
         self._socket.bind(self._path)
         os.chmod(self._path, 0o600)
-        self._socket.listen(MOST_PAGES)
+        self._socket.listen(MAX_PAGES)
         threading.Thread(target=self._accept, daemon=True, name="labkit monitor hub").start()
         return self
 

@@ -12,8 +12,8 @@ const FIELDS = [
   ["sample", "sampling", "all, one_in:100, interval:10:1"],
 ];
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
-const MOST_POINTS = 300;
-const MOST_ROWS = 100;
+const MAX_POINTS = 300;
+const MAX_ROWS = 100;
 const STYLE = `
 .labkit-monitor { font: 13px sans-serif; color: var(--jp-ui-font-color1, #222); background: var(--jp-layout-color1, #fff); padding: 8px; }
 .labkit-monitor fieldset { border: 0; margin: 0 0 6px; padding: 0; display: flex; flex-wrap: wrap; gap: 8px; align-items: end; }
@@ -63,7 +63,7 @@ function draw(canvas, points, unit, index) {
     context.strokeStyle = context.fillStyle = COLOURS[number];
     context.beginPath();
     points.forEach((point, at) => {
-      const x = width - ((points.length - 1 - at) * width) / MOST_POINTS;
+      const x = width - ((points.length - 1 - at) * width) / MAX_POINTS;
       const y = height - 4 - ((point.rates[name] || [0, 0])[index] / most) * (height - 24);
       if (at) context.lineTo(x, y);
       else context.moveTo(x, y);
@@ -145,7 +145,7 @@ function render({ model, el }) {
         rates[name] = [Math.max(0, count - oldCount) / passed, Math.max(0, bytes - oldBytes) / passed];
       }
       points.push({ rates });
-      points = points.slice(-MOST_POINTS);
+      points = points.slice(-MAX_POINTS);
       draw(packetsChart, points, "packet/s", 0);
       draw(bytesChart, points, "byte/s", 1);
     }
@@ -162,7 +162,7 @@ function render({ model, el }) {
       line.addEventListener("click", () => (detail.textContent = `${packet.layers.join("\n")}\n\n${packet.hex}`));
       list.prepend(line);
     }
-    while (list.childElementCount > MOST_ROWS) list.lastElementChild.remove();
+    while (list.childElementCount > MAX_ROWS) list.lastElementChild.remove();
   }
 
   // A browser that is behind shows only the newest report.
@@ -173,7 +173,7 @@ function render({ model, el }) {
         if (!waiting) return;
         const [newest, packets] = waiting;
         waiting = null;
-        show({ ...newest, packets: packets.slice(-MOST_ROWS) });
+        show({ ...newest, packets: packets.slice(-MAX_ROWS) });
       });
       waiting = [message, [...(waiting ? waiting[1] : []), ...message.packets]];
     } else if (message.do === "cleared") {

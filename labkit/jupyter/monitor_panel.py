@@ -24,8 +24,8 @@ from labkit.measure.observers.monitor import parameters
 
 UPDATE_S = 0.1  # ten updates a second
 VIEWER_S = 10.0  # a viewer that is silent for so long has left; even a hidden tab sends a message each second
-MOST_PACKETS = 50  # in an update
-MOST_CHARACTERS = 5000  # in a text from the browser
+MAX_PACKETS = 50  # in an update
+MAX_CHARACTERS = 5000  # in a text from the browser
 HEX_BYTES = 16  # in a line
 
 
@@ -184,7 +184,7 @@ class MonitorPanel(anywidget.AnyWidget):
             if self._monitor is None:
                 return
             try:
-                report = self._monitor.read(self._since, MOST_PACKETS)
+                report = self._monitor.read(self._since, MAX_PACKETS)
             except LabkitError as error:
                 self._monitor, self._problem = None, str(error)
                 self.send({"do": "problem", "text": str(error)})
@@ -218,8 +218,8 @@ def checked(choice: Any, interfaces: Sequence[str]) -> dict[str, str]:
     for name, value in choice.items():
         if name not in known:
             raise BadInput(f"a monitor has no parameter {str(name)[:40]!r}: choose {', '.join(known)}")
-        if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
-            raise BadInput(f"{name} must be a text of at most {MOST_CHARACTERS} characters")
+        if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
+            raise BadInput(f"{name} must be a text of at most {MAX_CHARACTERS} characters")
     return {name: value for name, value in choice.items() if value}
 
 

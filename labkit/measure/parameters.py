@@ -11,7 +11,7 @@ import msgspec
 
 from labkit.common.errors import BadInput
 
-MOST = 1 << 62  # the largest integer that JSON and the kernel can hold
+MAX_INTEGER = 1 << 62  # the largest integer that JSON and the kernel can hold
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ def _value(name: str, given: Any, kind: Any) -> Any:
     try:
         result = msgspec.convert(value, kind, strict=False)
         for number in result if isinstance(result, tuple) else (result,):
-            if isinstance(number, int) and abs(number) > MOST:
+            if isinstance(number, int) and abs(number) > MAX_INTEGER:
                 raise BadInput(f"{name}={str(given)[:30]}… is too large for any parameter")
         return result
     except msgspec.ValidationError as error:

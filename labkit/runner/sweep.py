@@ -28,7 +28,7 @@ from labkit.runner import papermill_run, plain_notebook, unmeasured_point, yaml_
 from labkit.runner.progress import Bar
 from labkit.system import machine
 
-MOST_POINTS = 10_000  # in a sweep; at some seconds each, this many take a day
+MAX_POINTS = 10_000  # in a sweep; at some seconds each, this many take a day
 _DETAIL = re.compile(r'^ +"(\w+)": .*?  # (.+)$', re.MULTILINE)  # a line of a notebook's dictionary `details`
 START_S = 6.0  # start time of a notebook, for the estimate of the remaining time
 
@@ -189,9 +189,9 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:
         ):
             raise BadInput(f"{path}: every axis of grid needs a list of values")
         count += math.prod(map(len, axes.values()))
-        if count > MOST_POINTS:
+        if count > MAX_POINTS:
             raise BadInput(
-                f"{path}: the grid has {count:,} points or more, and {MOST_POINTS:,} is the most: leave out values, or"
+                f"{path}: the grid has {count:,} points or more, and {MAX_POINTS:,} is the most: leave out values, or"
                 " put what is compared into lists among the parameters"
             )
         for values in itertools.product(*axes.values()):

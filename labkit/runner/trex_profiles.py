@@ -15,7 +15,7 @@ from labkit.runner import permissions
 
 FLAG = "trex_profile"
 FOLDER_FLAG = "trex_folder"
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 def read(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -33,9 +33,9 @@ def read(parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]
     _check_named(f"profile={profile} is code", FLAG)
     try:
         content = Path(profile).read_bytes()
-        if len(content) > MOST_BYTES:
+        if len(content) > MAX_BYTES:
             raise BadInput(
-                f"profile={profile} is larger than {MOST_BYTES >> 20} MiB: a profile is a short program"
+                f"profile={profile} is larger than {MAX_BYTES >> 20} MiB: a profile is a short program"
             )
         source = content.decode()
         compile(source, profile, "exec")

@@ -12,8 +12,8 @@ from labkit.common.errors import BadInput, Unsupported
 
 LIBRARY = "libpcap.so.0.8"
 # The parser and the optimizer of libpcap take long, or much of the stack, for what nobody writes by hand.
-MOST_CHARACTERS = 4096
-MOST_NESTED = 64
+MAX_CHARACTERS = 4096
+MAX_NESTED = 64
 ERROR_BYTES = 256  # PCAP_ERRBUF_SIZE
 INSTRUCTION_BYTES = 8  # struct bpf_insn and struct sock_filter
 BUFFER_BYTES = 1 << 16  # of the handle that only compiles
@@ -51,9 +51,9 @@ def _library() -> ctypes.CDLL:
 
 def check(expression: str) -> None:
     """Raise BadInput for a text that cannot be a filter because of its length, its characters or its parentheses."""
-    if len(expression) > MOST_CHARACTERS:
+    if len(expression) > MAX_CHARACTERS:
         raise BadInput(
-            f"the filter has {len(expression)} characters: it may have {MOST_CHARACTERS} at most; shorten it"
+            f"the filter has {len(expression)} characters: it may have {MAX_CHARACTERS} at most; shorten it"
         )
     if not expression.isprintable() or not expression.isascii():
         raise BadInput(
@@ -62,8 +62,8 @@ def check(expression: str) -> None:
     depth = 0
     for letter in expression:
         depth += (letter == "(") - (letter == ")")
-        if depth > MOST_NESTED:
-            raise BadInput(f"the filter nests more than {MOST_NESTED} parentheses: write it with fewer")
+        if depth > MAX_NESTED:
+            raise BadInput(f"the filter nests more than {MAX_NESTED} parentheses: write it with fewer")
 
 
 def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | None = None) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 from sandbox import Row, Sandbox, only_run, rows_on_disk, sandbox
 
 from labkit.common import run_folder
-from labkit.measure.experiments.early_stop import LEAST_ROUNDS
+from labkit.measure.experiments.early_stop import MIN_ROUNDS
 from labkit.measure.hosts import local
 
 pytestmark = pytest.mark.needs(
@@ -325,7 +325,7 @@ def test_early_stop_gives_its_reason(machine: Sandbox) -> None:
     words = ("topology=veth,veth_bridge", "pairs=1", "rounds=30", "slices=1", "whole_runs=0", "half_width=1")
     rows = machine.rows(*words, "--folder", str(folder))
     rounds = {row["round"] for row in rows}
-    assert LEAST_ROUNDS <= len(rounds) < 30
+    assert MIN_ROUNDS <= len(rounds) < 30
     why = run_folder.read_json(folder / "run.json")["why_stopped"]
     assert why == {"1": f"every half-width was below 100 % after {len(rounds)} of 30 rounds"}
 

@@ -25,7 +25,7 @@ FULL_LENGTH = {
     "packet_size": "packet_size", "overlay": "overlay", "virtual_tap": "virtual_tap",
     "ovs_test_plan": "ovs_test_plan",
 }  # fmt: skip
-MOST_DOUBTS = 12  # of a run; the others are counted
+MAX_DOUBTS = 12  # of a run; the others are counted
 TITLE = "# Findings: the claims of five documents\n"
 
 
@@ -202,11 +202,11 @@ def _doubts(results: Results, name: str) -> Iterator[str]:
     found = verdicts.doubts(rows) if len(rows) else []
     found += profile_doubts.profile_doubts(results.profiles(name), rows)
     yield f"**{name}**\n"
-    yield from (f"- {doubt}" for doubt in found[:MOST_DOUBTS])
+    yield from (f"- {doubt}" for doubt in found[:MAX_DOUBTS])
     if not found:
         yield "- no reason to doubt these numbers was found"
-    if len(found) > MOST_DOUBTS:
-        yield f"- and {len(found) - MOST_DOUBTS} more: `labkit.open('data/results/{name}').doubts()`"
+    if len(found) > MAX_DOUBTS:
+        yield f"- and {len(found) - MAX_DOUBTS} more: `labkit.open('data/results/{name}').doubts()`"
     yield ""
 
 

@@ -29,7 +29,7 @@ PAGE_STYLE = (
     "@media (prefers-color-scheme:dark){body{background:#14171a}}"
 )
 EDGE_PX, TOP_PX, LEGEND_PX = 20, 70, 50
-LEAST_PX = 560  # the least width, for the title and the legend
+MIN_PX = 560  # the least width, for the title and the legend
 
 
 def topology(state: State, pairs: int = FEW) -> go.Figure:
@@ -105,7 +105,7 @@ def _hover(one: InterfaceState) -> str:
 
 def _size(figure: go.Figure, places: Layout | Levels) -> None:
     """Set the figure's size so that one unit is one pixel."""
-    wide = max(places.width, LEAST_PX - 2 * EDGE_PX)
+    wide = max(places.width, MIN_PX - 2 * EDGE_PX)
     aside = (wide - places.width) / 2
     axis = {"visible": False, "fixedrange": True}
     figure.update_xaxes(range=[-1 - aside, places.width + aside + 1], **axis)

@@ -14,7 +14,7 @@ from labkit.common.units import many
 
 LINE_PX, EDGES_PX = 52, 190
 LEFT_PX, RIGHT_PX, LABEL_LETTERS = 275, 125, 40
-LEAST, MOST = 0.02, 50.0  # ratios beyond are drawn at the edge
+MIN_RATIO, MAX_RATIO = 0.02, 50.0  # ratios beyond are drawn at the edge
 READINGS = {
     "agrees": (theme.PALETTE[2], "circle"),
     "contradicts": (theme.PALETTE[1], "x"),
@@ -32,7 +32,7 @@ def claims(evidence: pd.DataFrame, title: str = "Claims, and the ratios that ans
     names = list(dict.fromkeys(evidence["name"])) if len(evidence) else []
     columns = ["ratio", "low", "high", "low_meant", "high_meant"]
     known = evidence[columns].to_numpy(float).flat if names else ()
-    inside = [value for value in known if LEAST <= value <= MOST]
+    inside = [value for value in known if MIN_RATIO <= value <= MAX_RATIO]
     low, high = min([0.8, *inside]) / 1.1, max([1.25, *inside]) * 1.1
     for place, name in enumerate(names):
         own = evidence[evidence["name"].eq(name)]

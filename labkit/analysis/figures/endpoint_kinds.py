@@ -23,7 +23,7 @@ RAW = 0.2  # vertical distance between single rounds and their mean, in rows
 SUBTITLE_PX = 16  # height of a line of the subtitle
 NARROW = 8.0  # least ratio of the two ends of an axis
 DECADES = 1.3  # decades from which on only powers of ten are labelled
-MOST_LABELS = 6  # labels at powers of ten
+MAX_LABELS = 6  # labels at powers of ten
 NEAR = 0.01  # relative tolerance for equal lengths, because the report rounds
 
 
@@ -176,7 +176,7 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None
     figure.update_xaxes(
         type="log",
         tickformat=",~g" if plot.unit == "s" else "~s",
-        dtick=math.ceil(decades / MOST_LABELS) if decades > DECADES else "D2",
+        dtick=math.ceil(decades / MAX_LABELS) if decades > DECADES else "D2",
         tickangle=0,
         title_text=f"{prefix}{plot.unit}",
         **panel.place,

@@ -14,7 +14,7 @@ from labkit.analysis import protocols, theme
 from labkit.analysis.figures.panels import Panel, finish, pairs_word, panels, titled_grid
 
 LINE_PX, STACKED_PX = 22, 36  # height of a line; of one whose texts are in two rows
-MOST_TEXT_PX = 450  # beside the plots, in a figure 700 px wide; more text is put in two rows for each line
+MAX_TEXT_PX = 450  # beside the plots, in a figure 700 px wide; more text is put in two rows for each line
 BETWEEN_PX = 62  # between two panels: an axis and the next title
 # Right of the plot to the column of numbers; between that, the words and the edge.
 NUMBERS_PX, APART_PX = 10, 12
@@ -25,7 +25,7 @@ _TICKS = (1, 0.5, 2, 0.1, 10, 0.2, 5, 0.8, 1.2, 0.9, 1.1, 0.7, 1.5, 0.6, 1.4, 3,
 ABOUT_LETTERS = 130
 LARGEST_RATIO = 999  # larger ratios are not printed as numbers
 # Ratios beyond are cut off, because one very wide interval would hide all others.
-_FEWEST, _MOST = 0.001, 1000.0
+_MIN_RATIO, _MAX_RATIO = 0.001, 1000.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class _Texts:
         )  # fmt: skip
         word_px = NUMBERS_PX + DIGIT_PX * numbers + APART_PX
         left_px, right_px = 25 + LABEL_PX * label, word_px + LETTER_PX * word + APART_PX
-        if left_px + right_px <= MOST_TEXT_PX:
+        if left_px + right_px <= MAX_TEXT_PX:
             return cls(left_px, word_px, right_px, stacked=False)
         right_px = NUMBERS_PX + max(DIGIT_PX * numbers, LETTER_PX * word) + APART_PX
         return cls(25 + LABEL_PX * max(name, what), NUMBERS_PX, right_px, stacked=True)
@@ -118,7 +118,7 @@ def drawn_range(verdicts: pd.DataFrame) -> tuple[float, float]:
     bounds = verdicts[["ratio", "low", "high", "control_low", "control_high"]].to_numpy(
         float, na_value=math.nan
     )
-    drawn = [float(bound) for bound in bounds.flat if _FEWEST <= bound <= _MOST]
+    drawn = [float(bound) for bound in bounds.flat if _MIN_RATIO <= bound <= _MAX_RATIO]
     return min(0.93, *drawn, 1) / 1.01, max(1.07, *drawn, 1) * 1.01
 
 

@@ -18,7 +18,7 @@ from labkit.analysis.load import hosts
 
 PANEL_PX = 330
 LETTER_PX = 7.0  # approximate width of a letter of a tick label
-LEAST_LETTERS = 8  # least width of a horizontal tick label; narrower labels are rotated
+MIN_LETTERS = 8  # least width of a horizontal tick label; narrower labels are rotated
 WIDTH_PX = 590  # all plots side by side, in a figure 900 px wide
 
 
@@ -35,7 +35,7 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     columns = max((part.column for part in parts), default=1)
     figure, seen = grid(parts, PANEL_PX), set[str]()
     room = WIDTH_PX / columns / max(len(there), 1)
-    turned = room < LEAST_LETTERS * LETTER_PX
+    turned = room < MIN_LETTERS * LETTER_PX
     labels = [_folded(name, 40 if turned else int(room / LETTER_PX) - 1) for name, _ in there]
     ticks = {"tickvals": list(range(len(there))), "ticktext": labels, "tickangle": -40 if turned else 0}
     figure.update_xaxes(range=[-0.5, len(there) - 0.5], showgrid=False, **ticks)

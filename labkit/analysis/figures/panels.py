@@ -24,11 +24,11 @@ KEYS = (
     "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "streams",
     "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
 )  # fmt: skip
-MOST_COLUMNS = 3  # side by side at 900 px
+MAX_COLUMNS = 3  # side by side at 900 px
 BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
 HOST_PX = 18  # added to that for each further line of a title, for example the host
 GAP_COLUMNS = ["topology", "protocol", "pairs", "status", "reason"]  # the columns that `gaps` needs
-MOST_REASONS = 3
+MAX_REASONS = 3
 TOP_PX = 95  # above the plots: the figure's title, panel titles
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
 
@@ -95,7 +95,7 @@ def _panels(
     groups.sort(key=lambda group: _order(group[0]))
     columns = list(dict.fromkeys(_order(one)[:-1] for one, _ in groups))
     mtus = sorted({one["mtu_bytes"] for one, _ in groups})
-    wrap = columns_count or (2 if len(columns) > MOST_COLUMNS else None)
+    wrap = columns_count or (2 if len(columns) > MAX_COLUMNS else None)
     result = []
     for place, (one, part) in enumerate(groups):
         row, column = (
@@ -230,11 +230,11 @@ def gaps(table: pd.DataFrame) -> list[str]:
     topologies: dict[str, list[str]] = {}
     for (topology, _), lines in reasons.items():
         more = (
-            [f": … and {len(lines) - MOST_REASONS} more reasons of that kind"]
-            if len(lines) > MOST_REASONS
+            [f": … and {len(lines) - MAX_REASONS} more reasons of that kind"]
+            if len(lines) > MAX_REASONS
             else []
         )
-        for sentence in lines[:MOST_REASONS] + more:
+        for sentence in lines[:MAX_REASONS] + more:
             topologies.setdefault(sentence, []).append(topology)
     return [", ".join(names) + sentence for sentence, names in topologies.items()]
 

@@ -16,7 +16,7 @@ from labkit.analysis.load import groups
 from labkit.common.units import many, percent, si
 
 BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
-FEWEST = 3  # searches needed for an interval
+MIN_SEARCHES = 3  # searches needed for an interval
 PHASE = r"latency at ([\d.]+) %"
 
 
@@ -38,7 +38,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
         effect = (
             stats.effect(np.log(values), [str(n) for n in range(len(values))], False) if len(values) else None
         )
-        known = effect is not None and effect.low is not None and len(values) >= FEWEST
+        known = effect is not None and effect.low is not None and len(values) >= MIN_SEARCHES
         result.append(
             line
             | {

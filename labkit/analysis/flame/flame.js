@@ -1,6 +1,6 @@
 // Draws a flame graph into an element: an icicle of frames that can be searched and zoomed. It is in a notebook's output,
 // in a widget and in a report alike, so it needs nothing but itself, and touches nothing else. flame_graph.py wraps it.
-const ROW = 19, LEAST = 0.35, GAP = 0.6, FONT = 11.5, PATIENCE_MS = 150;
+const ROW = 19, MIN_PX = 0.35, GAP = 0.6, FONT = 11.5, PATIENCE_MS = 150;
 const STEPS = [[1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"], [1e-12, "p"]];
 const KINDS = {module: "a module of the kernel"};
 const SVG = "http://www.w3.org/2000/svg";
@@ -158,7 +158,7 @@ class Flame {
       if (at < zoomed && !above.has(at)) continue;
       const from = above.has(at) ? 0 : (x[at] - x[zoomed]) / whole * this.width;
       const wide = above.has(at) ? this.width : this.value(at) / whole * this.width;
-      if (wide < LEAST) { at = this.end[at] - 1; continue; }
+      if (wide < MIN_PX) { at = this.end[at] - 1; continue; }
       deepest = Math.max(deepest, data.depth[at]);
       pieces.push(this.piece(at, from, wide, above.has(at)));
     }

@@ -27,7 +27,7 @@ from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 MIME = "application/vnd.labkit.flame.v1+json"
-MOST_FRAMES = 10_000  # the largest frames; the others are too small to see even when zoomed
+MAX_FRAMES = 10_000  # the largest frames; the others are too small to see even when zoomed
 _HERE = Path(__file__).parent
 _UNTRUSTED = (
     "This is a still picture of the flame graph: in a notebook that is not trusted, no script runs. Run the cell again,"
@@ -161,7 +161,7 @@ def _order(tree: Tree, size: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
         raise BadInput("these profiles have no sample of a busy CPU, so there is nothing to draw")
     # No frame is larger than its parent, and parents come first, so the largest frames form a tree.
     kept = np.zeros(len(tree), dtype=bool)
-    kept[np.lexsort((np.arange(len(tree)), -size))[:MOST_FRAMES]] = True
+    kept[np.lexsort((np.arange(len(tree)), -size))[:MAX_FRAMES]] = True
     below: list[list[int]] = [[] for _ in range(len(tree))]
     for frame in np.lexsort(
         (tree.name, size)

@@ -27,7 +27,7 @@ Bools = npt.NDArray[np.bool_]
 FALSE_SHARE = 1 - stats.CONFIDENCE
 # Things with fewer samples in all rounds of both sides cannot stand out, and testing them would reduce the power of the
 # other tests. The sum over both sides is independent of their difference, so this selection adds no bias.
-FEWEST_SAMPLES = 50
+MIN_SAMPLES = 50
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def compared(
 def _kept(samples: npt.NDArray[np.int64], p: Floats) -> Bools:
     """Return what stands out of samples [thing, round]. Things with equal samples count as one."""
     _, first, of = np.unique(samples, axis=0, return_index=True, return_inverse=True)
-    tested = samples[first].sum(axis=1) >= FEWEST_SAMPLES
+    tested = samples[first].sum(axis=1) >= MIN_SAMPLES
     kept = np.zeros(len(first), dtype=bool)
     kept[tested] = stats.discoveries(p[first][tested], FALSE_SHARE)
     return np.asarray(kept[of.reshape(-1)])

@@ -6,7 +6,7 @@ import html
 from typing import Any
 
 # In pixels: image width, row height, letter width, narrowest frame.
-WIDTH, ROW, TEXT, LEAST = 900, 17, 6.5, 1.0
+WIDTH, ROW, TEXT, MIN_WIDTH = 900, 17, 6.5, 1.0
 
 
 def svg(data: dict[str, Any]) -> str:
@@ -21,7 +21,7 @@ def svg(data: dict[str, Any]) -> str:
         x = begins[depth] if depth < len(begins) else 0.0
         del begins[depth:]
         begins += [x + width, x]  # the next sibling starts at the frame's end, its first child at its start
-        if width < LEAST:
+        if width < MIN_WIDTH:
             continue
         rows = max(rows, depth + 1)
         name = data["names"][data["name"][at]]

@@ -16,7 +16,7 @@ import pandas as pd
 from labkit.analysis import linear_fit, stats
 from labkit.analysis.linear_fit import Estimate
 from labkit.analysis.packet_cost.cost_model import PARTS, Curve
-from labkit.analysis.stats import FEWEST_SETUPS
+from labkit.analysis.stats import MIN_SETUPS
 
 SAME, NO_EVIDENCE = "no difference that stands out", "no evidence"
 
@@ -83,8 +83,8 @@ def _comparison(curve: Curve, result: Sequence[Curve]) -> Comparison | None:
 
 def _why(curve: Curve, baseline: Curve, part: str, result: Estimate, same: Estimate | None) -> str:
     """Return why there is no evidence about a part, or ""."""
-    if result.rounds_count < FEWEST_SETUPS:  # then only atypical rounds stand out
-        return f"fewer than {FEWEST_SETUPS} rounds have both"
+    if result.rounds_count < MIN_SETUPS:  # then only atypical rounds stand out
+        return f"fewer than {MIN_SETUPS} rounds have both"
     if same is None or same.low is None:
         return "the baseline was not measured twice"
     if same.excludes_zero:

@@ -24,8 +24,8 @@ from labkit.analysis.load import GROUP, Key
 from labkit.common.units import many
 
 PARTS = ("fixed", "byte", "first", "fragment")  # the parts of a cost, in the order of `Curve.coefficients`
-FEWEST_STEPS = 2  # different numbers of fragments that a fit needs
-FEWEST_SIZES = 3  # a line through two points always fits
+MIN_STEPS = 2  # different numbers of fragments that a fit needs
+MIN_SIZES = 3  # a line through two points always fits
 LOST = 0.01  # share of the sent datagrams
 SAME = 0.1  # two costs are proportional if their quotients at all points differ by no more (the kernel counts 10 ms)
 IP_BYTES = {4: 20, 6: 40}
@@ -246,12 +246,12 @@ def _fitted(curve: Curve) -> Curve:
     whole = curve.fragments == 1
     if not len(curve.values):
         return replace(curve, why="no round has all sizes")
-    if whole.sum() < FEWEST_SIZES:
+    if whole.sum() < MIN_SIZES:
         return replace(
-            curve, why=f"a line needs {FEWEST_SIZES} sizes that fit the MTU, and there are {whole.sum()}"
+            curve, why=f"a line needs {MIN_SIZES} sizes that fit the MTU, and there are {whole.sum()}"
         )
     fits = [_line(curve, whole, curve.lengths)]
-    if len(set(curve.fragments[~whole])) >= FEWEST_STEPS:
+    if len(set(curve.fragments[~whole])) >= MIN_STEPS:
         fits.append(_line(curve, ~whole, curve.fragments - 1))
     residuals = np.full_like(curve.values, np.nan)
     for which, fit in zip((whole, ~whole), fits, strict=False):

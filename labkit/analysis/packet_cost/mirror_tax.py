@@ -19,7 +19,7 @@ from labkit.analysis.linear_fit import Estimate, Fit, Floats
 from labkit.analysis.load import GROUP, Key
 from labkit.common.units import many
 
-FEWEST = 3  # numbers of mirrors that a fit needs: a line through two points always fits
+MIN_ARMS = 3  # numbers of mirrors that a fit needs: a line through two points always fits
 FEW_PACKETS = 100  # per round and arm; with fewer packets the cost is too noisy
 COSTS = {
     "switch_per_packet_s": "CPU time of ovs-vswitchd for a packet that the switch forwards",
@@ -167,8 +167,8 @@ def _tax(key: Key, curve: str, cost: str, table: pd.DataFrame) -> Tax:
 def _fitted(tax: Tax) -> Tax:
     if not len(tax.values):
         return replace(tax, why="no round has all numbers of mirrors")
-    if len(tax.arms) < FEWEST:
-        return replace(tax, why=f"a line needs {FEWEST} numbers of mirrors, and there are {len(tax.arms)}")
+    if len(tax.arms) < MIN_ARMS:
+        return replace(tax, why=f"a line needs {MIN_ARMS} numbers of mirrors, and there are {len(tax.arms)}")
     line = linear_fit.fit(np.column_stack([np.ones_like(tax.copies), tax.copies]), tax.values)
     fixed, copy = (linear_fit.mean(one) for one in line.coefficients.T)
     return replace(tax, fixed=fixed, copy=copy, line=line)

@@ -21,14 +21,14 @@ import numpy.typing as npt
 from labkit.analysis import stats
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import Tree, build_tree
-from labkit.analysis.flame.significance import FALSE_SHARE, FEWEST_SAMPLES, Floats
+from labkit.analysis.flame.significance import FALSE_SHARE, MIN_SAMPLES, Floats
 from labkit.analysis.why import code_paths
 from labkit.analysis.why.work import STAGES, Between, Estimate, Round, estimate, many
 
 NEW_SHARE = 0.02  # of the other side's time: with less, a side does not have the path
 CARRIES = 0.6  # of a function's difference: if callees carry this much, the function only passes it on
 BELOW_SHARE = 0.25  # of a path's samples: a function with fewer does not name the path
-MOST = 80  # functions examined
+MAX_FUNCTIONS = 80  # functions examined
 # A path of which less than this share is new or gone only calls from elsewhere what the other side calls as well.
 MOVED = 0.5
 # Three tests may claim a difference where there is none: of CPU time, of speed, and of all functions. Each has a third
@@ -127,7 +127,7 @@ def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None)
     )
     (_, _), (half, p) = many(values[:, :split], values[:, split:], apart, _least(counted, split))
     count = samples.sum(axis=1)
-    tested = count >= FEWEST_SAMPLES
+    tested = count >= MIN_SAMPLES
     kept = np.zeros(len(p), dtype=bool)
     if tested.any():
         kept[tested] = stats.discoveries(p[tested], CLAIM_SHARE)
@@ -189,7 +189,7 @@ def explained(frames: Frames) -> list[Cause]:
         if frames.stands_out[at]
         and at not in stages | processes | {0}
         and not code_paths.HELPERS.fullmatch(plain[at])
-    ][:MOST]
+    ][:MAX_FUNCTIONS]
     below = _below(frames, set(chosen))
     change = {at: _change(left[at], right[at]) for at in chosen}
     only = {at: _only_of_one_side(frames, at, change[at]) for at in chosen if change[at] != "changed"}

@@ -12,7 +12,7 @@ from labkit.analysis.why.counter_tables import NS, Table
 from labkit.analysis.why.work import Estimate, Split
 from labkit.common import units
 
-MOST = 12
+MAX_ROWS = 12
 SURE = {3: "strong", 2: "good", 1: "weak", 0: "none"}
 
 
@@ -27,9 +27,9 @@ def candidates(of: Conclusion) -> Table:
             "evidence": SURE[one.sure],
             "what is known": "; ".join(f"{where}: {text}" for where, text in one.evidence),
         }
-        for one in of.candidates[:MOST]
+        for one in of.candidates[:MAX_ROWS]
     ]
-    more = len(of.candidates) - MOST
+    more = len(of.candidates) - MAX_ROWS
     words = "Strongest first." + (f" {units.many(more, 'weaker one')} left out." if more > 0 else "")
     return title, words, pd.DataFrame(lines).set_index("candidate")
 
@@ -48,9 +48,9 @@ def settings(of: Conclusion) -> Table:
             "may matter": "requested" if one.parameters else "yes" if one.relevant else "hardly",
             "code that it changes": ", ".join(path.name for path in one.paths[:3]) or "–",
         }
-        for one in of.settings[: 5 * MOST]
+        for one in of.settings[: 5 * MAX_ROWS]
     ]
-    more = len(of.settings) - 5 * MOST
+    more = len(of.settings) - 5 * MAX_ROWS
     words = f"{units.many(more, 'more setting')} left out." if more > 0 else ""
     return title, words, pd.DataFrame(lines).set_index("setting")
 

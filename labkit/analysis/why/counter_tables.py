@@ -23,7 +23,7 @@ from labkit.common import units
 Table = tuple[str, str, pd.DataFrame | None]  # title, words, table
 Observed = list[list[tuple[dict[str, Any], pd.Series]]]  # [side][round]: the observer's report and the row
 Counted = list[list[tuple[Mapping[str, float], float]]]  # [side][round]: counts and the work
-MOST = 15
+MAX_ROWS = 15
 REPEATS = 0.02  # counters agree if their values relative to their means differ by at most this in every round
 SHOWN = 6  # names listed in a sentence
 THOUSAND = 1000
@@ -303,7 +303,7 @@ def _compared(
     values = np.hstack([matrix * one for matrix, one in zip(matrices, each, strict=True)])
     same = _alike(values, [int(at) for at in order if result.stands_out[at]])
     table.index = pd.Index([_with_repeats(names, at, same.get(at, [])) for at in range(len(names))])
-    return table.iloc[list(same)[:MOST]], left_out
+    return table.iloc[list(same)[:MAX_ROWS]], left_out
 
 
 def _alike(values: npt.NDArray[np.float64], order: Sequence[int]) -> dict[int, list[int]]:

@@ -26,7 +26,7 @@ DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes l
 APART_SHARE = 0.10  # if the sides differ by more, the other programs may be the cause
 STOLEN_SHARE = 0.02
 FRAMES_SHARE = 0.10  # the least relative difference in frames per gigabyte that counts
-LEAST_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
+MIN_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Evidence:
     def matters(self, difference_s: float) -> bool:
         """Return whether a difference is large enough to be named as a cause."""
         whole = max(self.split.total.left, self.split.total.right)
-        return abs(difference_s) >= LEAST_SHARE * whole
+        return abs(difference_s) >= MIN_SHARE * whole
 
 
 def gather(

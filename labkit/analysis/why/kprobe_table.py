@@ -13,7 +13,7 @@ from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import units
 
 OBSERVER = "kprobe"
-MOST = 8  # processes shown, and values shown
+MAX_LISTED = 8  # processes shown, and values shown
 
 
 def tables(point: ProfiledPoint) -> Iterator[Table]:
@@ -41,7 +41,7 @@ def _shares(rounds: list[dict[str, Any]]) -> dict[str, str]:
         counts = Counter[str]()
         for report in rounds:
             counts.update(report[kind])
-        for name, count in counts.most_common(MOST):
+        for name, count in counts.most_common(MAX_LISTED):
             place = f"returned {name}" if kind == "values" else f"in {name}"
             result[place] = units.percent(count / counts.total())
     return result

@@ -24,7 +24,7 @@ from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import OUTSIDE, SOFTIRQ, Between, Estimate, Round, estimate
 
 SWITCHES = re.compile(r"(ovs|ovs_netdev)(\+.*)?")  # names of topologies that have a switch
-LEAST_SHARE = 0.02  # of a side's cost: a smaller part is not named
+MIN_SHARE = 0.02  # of a side's cost: a smaller part is not named
 ENDPOINTS = "the endpoints and everything else"
 SWITCH = r"ovs-vswitchd|pmd.*|urcu\d*"  # threads of the switch's program that forward packets
 COPYING = (
@@ -157,7 +157,7 @@ def named(parts: Collection[Part], total: Estimate) -> Part | None:
         if one.name != ENDPOINTS
         and one.size.certain
         and one.size.p < 0.05 / len(parts)
-        and abs(one.size.difference) >= LEAST_SHARE * whole
+        and abs(one.size.difference) >= MIN_SHARE * whole
         and (not total.certain or one.size.difference * total.difference > 0)
     ]
     return max(along, key=lambda one: abs(one.size.difference), default=None)

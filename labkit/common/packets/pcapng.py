@@ -17,7 +17,7 @@ MAGIC = 0x1A2B3C4D
 END, COMMENT, USER_APPLICATION, NAME, RESOLUTION, FLAGS = 0, 1, 4, 2, 9, 2
 RECEIVED, DROPPED_BY_KERNEL, DELIVERED = 4, 7, 8  # of an interface's statistics
 IN, OUT = "in", "out"
-MOST_COMMENT_BYTES = 1000
+MAX_COMMENT_BYTES = 1000
 DIRECTIONS = {1: IN, 2: OUT}  # the two lowest of a packet's flags
 
 # Kind, block's length, interface, time (high, low), captured bytes, bytes of the whole frame.
@@ -193,8 +193,8 @@ def _commented(block: bytes, comment: str | None) -> bytes:
 
 
 def _beginning(comment: str) -> bytes:
-    """Return the first MOST_COMMENT_BYTES bytes of a text, without an incomplete character."""
-    return comment.encode()[:MOST_COMMENT_BYTES].decode(errors="ignore").encode()
+    """Return the first MAX_COMMENT_BYTES bytes of a text, without an incomplete character."""
+    return comment.encode()[:MAX_COMMENT_BYTES].decode(errors="ignore").encode()
 
 
 def _block(kind: int, body: bytes) -> bytes:

@@ -33,7 +33,7 @@ NAMESPACE = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 ROLES = ("client", "server", "both", "between")
 PLACES = f"{', '.join(ROLES)}, or NAMESPACE:INTERFACE as `labkit draw` shows them"
 FORM = "NAME: KIND OPTIONS at PLACE [and KIND OPTIONS at PLACE ...]"
-MOST_CHANGES, MOST_STEPS = 64, 32
+MAX_CHANGES, MAX_STEPS = 64, 32
 
 
 # The source code of functions that are changes, by digest. They come from Python in this process or with the request.
@@ -92,8 +92,8 @@ def parse(given: Any, files: Files | None = None) -> tuple[Change, ...]:
         items = list(given)
     else:
         items = [given]
-    if len(items) > MOST_CHANGES:
-        raise BadInput(f"change has {len(items)} changes: {MOST_CHANGES} are allowed")
+    if len(items) > MAX_CHANGES:
+        raise BadInput(f"change has {len(items)} changes: {MAX_CHANGES} are allowed")
     result = tuple(_change(item, files) for item in items)
     names = [one.name for one in result]
     if twice := [name for name in names if names.count(name) > 1]:
@@ -225,8 +225,8 @@ def _word(value: Any) -> Any:
 def _check(change: Change) -> None:
     if not re.fullmatch(NAME, change.name):
         raise BadInput(f"change={change.name!r}: a name has up to 40 letters, digits, and . _ = -")
-    if not change.steps or len(change.steps) > MOST_STEPS:
-        raise BadInput(f"change {change.name} has {len(change.steps)} steps: 1 to {MOST_STEPS} are allowed")
+    if not change.steps or len(change.steps) > MAX_STEPS:
+        raise BadInput(f"change {change.name} has {len(change.steps)} steps: 1 to {MAX_STEPS} are allowed")
     for step in change.steps:
         kind = registry.find(step.kind)
         try:

@@ -22,7 +22,7 @@ from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
 
 IP_AND_UDP = {4: 28, 6: 48}
 NIC = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
-LEAST_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
+MIN_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 
 HELP = {
@@ -187,7 +187,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         one_of("family", self.family, (4, 6))
         for pairs in self.pairs:
             within("pairs", pairs, 1, 500, "a Linux bridge has 1,023 ports")
-        within("mtu_bytes", self.mtu_bytes, LEAST_MTU[self.family], 65535, f"what IPv{self.family} allows")
+        within("mtu_bytes", self.mtu_bytes, MIN_MTU[self.family], 65535, f"what IPv{self.family} allows")
         within("rate_bps", self.rate_bps, 1e3, 1e12)
         within("streams", self.streams, 1, 128, "iperf3 takes no more")
         within("duration_s", self.duration_s, 1, 3600)

@@ -14,8 +14,8 @@ from typing import Any
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
 # Checking the interval to decide when to stop raises the false alarm rate: to 7.6 % from 5 rounds, to 6.3 % from 8.
-LEAST_ROUNDS = 8
-# Student's t at 97.5 % from LEAST_ROUNDS - 1 degrees of freedom on; 2.1 beyond the table
+MIN_ROUNDS = 8
+# Student's t at 97.5 % from MIN_ROUNDS - 1 degrees of freedom on; 2.1 beyond the table
 T = (2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 Seen = dict[tuple[int, int | None], dict[str, float]]
 
@@ -39,13 +39,13 @@ class History:
     def enough(self, pairs: int) -> str | None:
         """Return why no more rounds are needed, or None.
 
-        None before LEAST_ROUNDS rounds, and without a comparison.
+        None before MIN_ROUNDS rounds, and without a comparison.
         """
         seen = self._seen[pairs]
         rounds = len({number for number, _slice in seen})
         names = sorted({arm for arms in seen.values() for arm in arms})
         baseline = next((name.removesuffix(" (again)") for name in names if name.endswith(" (again)")), None)
-        if rounds < LEAST_ROUNDS or baseline is None:
+        if rounds < MIN_ROUNDS or baseline is None:
             return None
         both = (baseline, f"{baseline} (again)")
         widths = [self._half_width(seen, name, both) for name in names if name not in both]
@@ -61,10 +61,10 @@ class History:
         for (number, _slice), arms in seen.items():
             if {name, *both} <= arms.keys():
                 ratios[number].append(arms[name] - (arms[both[0]] + arms[both[1]]) / 2)
-        if len(ratios) < LEAST_ROUNDS:
+        if len(ratios) < MIN_ROUNDS:
             return math.inf
         middles = [statistics.median(own) for own in ratios.values()]
-        t = T[len(middles) - LEAST_ROUNDS] if len(middles) - LEAST_ROUNDS < len(T) else 2.1
+        t = T[len(middles) - MIN_ROUNDS] if len(middles) - MIN_ROUNDS < len(T) else 2.1
         over_rounds = t * statistics.stdev(middles) / math.sqrt(len(middles))
         every = [one for own in ratios.values() for one in own]
         # The quartiles stand for the spread: slices have heavy tails (the Hodges-Lehmann interval is as

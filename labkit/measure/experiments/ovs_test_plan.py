@@ -18,7 +18,7 @@ from labkit.measure.experiments.throughput_search import parameters as search
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions, options
-from labkit.measure.topologies.open_vswitch.words import CASES, KINDS, LEAST_RULES, MOST_RULES, PLAN_TUNNELS
+from labkit.measure.topologies.open_vswitch.words import CASES, KINDS, MAX_RULES, MIN_RULES, PLAN_TUNNELS
 from labkit.measure.traffic import packet_sender
 from labkit.measure.traffic.packet_sender import Mix
 
@@ -37,7 +37,7 @@ HELP = {
     "flow_profile": "test_plan (2,000 flows, 10 times, then the next) or turns (each flow a packet, again and again)",
     "case": f"use cases: {', '.join(CASES)}; the first is the baseline",
     "rules": "sets of rules: l2 (low bits of the destination MAC address), l3 (of the IP address)",
-    "rules_count": f"numbers of rules, {LEAST_RULES} to {MOST_RULES}; the plan has 1000",
+    "rules_count": f"numbers of rules, {MIN_RULES} to {MAX_RULES}; the plan has 1000",
     "tunnel": f"how the network reaches the switch: {', '.join(PLAN_TUNNELS)}; vm_to_vm has no tunnel",
 }
 
@@ -75,7 +75,7 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
         for field in ("topology", "case", "rules", "rules_count", "tunnel"):
             each_once(field, getattr(self, field))
         for count in self.rules_count:
-            within("rules_count", count, LEAST_RULES, MOST_RULES)
+            within("rules_count", count, MIN_RULES, MAX_RULES)
             for vms in self.pairs:
                 if count < vms**2:
                     raise BadInput(

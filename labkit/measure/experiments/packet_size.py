@@ -25,11 +25,11 @@ from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
 UNUSED = ("half_width",)
-LEAST = 16  # the minimum of iperf3, and of a ping with a timestamp
+MIN_PAYLOAD = 16  # the minimum of iperf3, and of a ping with a timestamp
 
 HELP = {
     **usual.HELP,
-    "size_bytes": f"payloads of datagrams (udp) or pings, {LEAST} to {LARGEST_DATAGRAM}",
+    "size_bytes": f"payloads of datagrams (udp) or pings, {MIN_PAYLOAD} to {LARGEST_DATAGRAM}",
     "protocol": "udp, or ping (round-trip times, closed-loop)",
     "length_bytes": "not used: size_bytes gives the sizes",
     "half_width": "not used: all rounds are measured",
@@ -68,7 +68,11 @@ class PacketSize(DatapathParameters, frozen=True, kw_only=True):
                 raise BadInput(f"{name} has a value twice: {', '.join(map(str, sizes))}")
             for size in sizes:
                 within(
-                    name, size, LEAST, LARGEST_DATAGRAM, "the range of iperf3's UDP datagrams, and of pings"
+                    name,
+                    size,
+                    MIN_PAYLOAD,
+                    LARGEST_DATAGRAM,
+                    "the range of iperf3's UDP datagrams, and of pings",
                 )
         super().check()
 

@@ -21,7 +21,7 @@ from labkit.measure.experiments.measuring_loop import Load, Plan
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
 from labkit.measure.topologies.open_vswitch.words import HELP as SWITCH
-from labkit.measure.topologies.open_vswitch.words import MOST_MIRRORS, OUTPUTS, READERS
+from labkit.measure.topologies.open_vswitch.words import MAX_MIRRORS, OUTPUTS, READERS
 
 LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the thesis' own
 LOAD = r"(tcp|udp)(:\d{1,6})?(@\d+(\.\d+)?(e\d{1,2})?)?"
@@ -40,7 +40,7 @@ CORES = {"any": Cores(), "thesis": Cores(0, "0,1")}
 HELP = {
     **usual.HELP,
     "topology": f"the switches, {' or '.join(NAMES)}; each is compared with every number of mirrors",
-    "mirrors": f"numbers of mirrors, 0 to {MOST_MIRRORS}; the first is the baseline",
+    "mirrors": f"numbers of mirrors, 0 to {MAX_MIRRORS}; the first is the baseline",
     "readers": f"{SWITCH['readers']}; several are compared; an empty list is none",
     "select": SWITCH["select"],
     "output": SWITCH["output"],
@@ -95,7 +95,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
         for field in ("topology", "mirrors", "loads"):
             each_once(field, getattr(self, field))
         for count in self.mirrors:
-            within("mirrors", count, 0, MOST_MIRRORS, "what Open vSwitch takes")
+            within("mirrors", count, 0, MAX_MIRRORS, "what Open vSwitch takes")
         for reader in self.readers:
             one_of("readers", reader, READERS)
         one_of("output", self.output, OUTPUTS)

@@ -29,7 +29,7 @@ FORM = "ssh:NAME, where NAME is a Host of your ssh configuration, a machine's na
 BEAT_S = 5
 SILENCE_S = 25  # as labkit.measure.agent.ssh_entry has them
 START_S = 60  # for a shell and a Python to start, and wheels to be unpacked
-MOST_BYTES = 4 << 30  # of files that come back from one run
+MAX_BYTES = 4 << 30  # of files that come back from one run
 COPIED = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
 
 # ServerAliveCountMax: ssh notices a broken connection within 20 s. ControlMaster: an existing shared connection may be
@@ -122,7 +122,7 @@ class SshConversation:
         if shutil.which("ssh") is None:
             raise Unsupported(packages.missing("ssh"))
         self._name, self._folder = name, folder
-        self._left_bytes = MOST_BYTES
+        self._left_bytes = MAX_BYTES
         self._ended: str | None = None
         options = [word for option in OPTIONS for word in ("-o", option)]
         command = f"exec python3 -c {shlex.quote(FIRST)}"

@@ -21,7 +21,7 @@ from labkit.measure.observers.counters.kernel_counters import changes
 from labkit.measure.topologies import open_vswitch
 from labkit.system import netlink
 
-MOST_FLOWS = 10
+MAX_FLOWS = 10
 FULL = "upcall_flow_limit_hit"  # the coverage counter of flows that were not installed
 OLD = "statistics of mirrors are as old as 5 s"  # other_config:stats-update-interval, minimum 5 s
 
@@ -76,7 +76,7 @@ class Switched:
             for name, flow in after["flows"].items()
         ]  # fmt: skip
         used = sorted((one for one in took if one["packets"] > 0), key=lambda one: -int(one["packets"]))
-        observed = {**counted, "flows": used[:MOST_FLOWS], "state": after["state"], "not_read": OLD}
+        observed = {**counted, "flows": used[:MAX_FLOWS], "state": after["state"], "not_read": OLD}
         return Observation(observed, doubts=overflow(counted, after["state"]))
 
 

@@ -21,7 +21,7 @@ from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import process
 
 # Each end of a flow leaves out the warm-up by its own clock. On a busy machine one end can be late by this much.
-SKEW_S, LEAST_SKEW = 0.2, 0.02
+SKEW_S, MIN_SKEW = 0.2, 0.02
 
 Page = dict[str, Any]  # what one end of a flow reports, as the generator wrote it
 
@@ -31,7 +31,7 @@ def skew(duration_s: float) -> float:
 
     They differ because each end leaves out the warm-up by its own clock.
     """
-    return max(LEAST_SKEW, SKEW_S / duration_s) if duration_s > 0 else math.inf
+    return max(MIN_SKEW, SKEW_S / duration_s) if duration_s > 0 else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,8 @@ from labkit.system.process import Forked
 
 ETHERNET_BYTES = 14
 # IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS.
-LEAST_FRAME, LARGEST_FRAME = 64, 9018
-LEAST_OF_FAMILY = {4: LEAST_FRAME, 6: ETHERNET_BYTES + 40 + 8 + FCS_BYTES}  # IPv6 has 40 bytes, UDP 8
+MIN_FRAME, LARGEST_FRAME = 64, 9018
+MIN_OF_FAMILY = {4: MIN_FRAME, 6: ETHERNET_BYTES + 40 + 8 + FCS_BYTES}  # IPv6 has 40 bytes, UDP 8
 FLOWS_COUNT = 1_000_000
 LATE_TIMES, LATE_S = 2, 1.0  # how much longer than planned a trial with an exact number of frames may take
 NO_LATENCY = "latency cannot be measured between the clocks of two kernels: use latency=false"
@@ -48,14 +48,14 @@ def check_mix(mix: Mix, mtu_bytes: int, family: int = 4) -> None:
     than the varied fields distinguish."""
     if mix.vlan is not None and not VLANS[0] <= mix.vlan <= VLANS[1]:
         raise BadInput(f"vlan={mix.vlan} is outside {VLANS[0]} to {VLANS[1]}")
-    least = LEAST_OF_FAMILY[family]
+    least = MIN_OF_FAMILY[family]
     most = mtu_bytes + ETHERNET_BYTES + FCS_BYTES
     for size in mix.frame_bytes:
         if not least <= size <= min(LARGEST_FRAME, most):
-            headers = "" if least == LEAST_FRAME else f", with headers of IPv{family} and UDP {least}"
+            headers = "" if least == MIN_FRAME else f", with headers of IPv{family} and UDP {least}"
             raise BadInput(
                 f"a frame of {size} bytes is outside {least} to {min(LARGEST_FRAME, most)}: Ethernet frames have"
-                f" at least {LEAST_FRAME}{headers}, and mtu_bytes={mtu_bytes} allows {most} with header and FCS"
+                f" at least {MIN_FRAME}{headers}, and mtu_bytes={mtu_bytes} allows {most} with header and FCS"
             )
     if not 1 <= mix.flows <= FLOWS_COUNT:
         raise BadInput(f"flows={mix.flows} is outside 1 to {FLOWS_COUNT}")
@@ -75,7 +75,7 @@ class PacketGenerator(TrialGenerator):
 
     name = "packets"
     capabilities = Capabilities(
-        length_bytes={"udp": (LEAST_FRAME, LARGEST_FRAME)}, metric="throughput_pps", paced=True
+        length_bytes={"udp": (MIN_FRAME, LARGEST_FRAME)}, metric="throughput_pps", paced=True
     )
     guest_files = packet_ends.AGENT
     exact_counts = True

@@ -39,7 +39,7 @@ CAPACITY = {
     "source_port": PORTS_COUNT,
     "target_port": PORTS_COUNT,
 }
-LEAST_MESSAGES = 1024  # prepared messages, so that a batch rarely ends early
+MIN_MESSAGES = 1024  # prepared messages, so that a batch rarely ends early
 BATCH, BATCH_S = 64, 150e-6  # a batch has at most this many frames, and at most what is due within this time
 SLIP_S = 500e-6  # a frame that is later than this moves the schedule instead of causing a burst
 # How often this process tries how late it wakes, and what multiple of that moves the schedule.
@@ -123,10 +123,10 @@ def tag_of(mix: Mix) -> bytes:
 
 def _messages(mix: Mix) -> int:
     """Return how many frames to prepare: every flow, with complete cycles of sizes, and enough for a batch."""
-    if mix.flows >= LEAST_MESSAGES:
+    if mix.flows >= MIN_MESSAGES:
         return mix.flows
     once = math.lcm(mix.flows, len(mix.frame_bytes))
-    return once if mix.block else once * math.ceil(LEAST_MESSAGES / once)
+    return once if mix.block else once * math.ceil(MIN_MESSAGES / once)
 
 
 def _varied(mix: Mix, count: int) -> Iterator[tuple[str, list[int]]]:

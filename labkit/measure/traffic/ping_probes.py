@@ -18,7 +18,7 @@ from labkit.measure.endpoints import Namespace
 from labkit.system import process
 
 SHORTEST_S = 0.002  # the shortest interval that iputils allows without privilege
-MOST = 65535  # an echo request's sequence number has 16 bits (RFC 792)
+MAX_SEQUENCE = 65535  # an echo request's sequence number has 16 bits (RFC 792)
 PATIENCE_S = 2.0  # time for the last reply
 START_S = 60.0  # for many programs on a shared emulated CPU; they end by themselves much earlier
 _ANSWER = re.compile(
@@ -143,15 +143,19 @@ def _summary(text: str) -> re.Match[str] | None:
     """Return ping's summary line, or None. Raises Failed for more requests than possible, which would exhaust
     memory."""
     result = _SENT.search(text)
-    if result is not None and any(len(count) > 9 or int(count) > MOST for count in result.groups("0")):
-        raise Failed(f"ping claims more than {MOST:,} requests, which is impossible: {result[0][:100]!r}")
+    if result is not None and any(
+        len(count) > 9 or int(count) > MAX_SEQUENCE for count in result.groups("0")
+    ):
+        raise Failed(
+            f"ping claims more than {MAX_SEQUENCE:,} requests, which is impossible: {result[0][:100]!r}"
+        )
     return result
 
 
 def _number(text: str) -> int:
     """Parse a sequence number. Raises ValueError for an impossible one, because all smaller ones would be
     generated."""
-    if len(text) > 5 or not 0 <= (number := int(text)) <= MOST:
+    if len(text) > 5 or not 0 <= (number := int(text)) <= MAX_SEQUENCE:
         raise ValueError(f"icmp_seq={text[:30]} is not a valid sequence number")
     return number
 
@@ -199,7 +203,7 @@ def long_probe(client: Namespace, address: str, interval_s: float) -> Iterator[L
         raise BadInput(
             f"interval_s={interval_s} is too short: the shortest interval of ping is {SHORTEST_S} s"
         )
-    argv = [*client.prefix, "ping", "-n", "-D", "-O", f"-c{MOST}", f"-i{interval_s}", address]
+    argv = [*client.prefix, "ping", "-n", "-D", "-O", f"-c{MAX_SEQUENCE}", f"-i{interval_s}", address]
     programs = [process.Running(argv)]
     with process.all_ended(programs):
         yield LongProbe(programs[0])

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import Failed
 
-MOST_BYTES = 1 << 30  # of a packed point, which both sides hold in memory as a whole
-MOST_UNPACKED_BYTES = 4 << 30
+MAX_BYTES = 1 << 30  # of a packed point, which both sides hold in memory as a whole
+MAX_UNPACKED_BYTES = 4 << 30
 PLACING = ".placed-"
 _ended: set[Path] = set()  # the finished attempts of this process
 
@@ -45,10 +45,10 @@ def pack(folder: Path) -> bytes:
             for path in sorted(folder.rglob("*")):
                 if path.is_file() and not path.is_symlink():
                     tar.add(path, str(path.relative_to(folder)))
-        if packed.stat().st_size > MOST_BYTES:
+        if packed.stat().st_size > MAX_BYTES:
             raise Failed(
                 f"the point {folder.name} has {packed.stat().st_size >> 20} MiB, and the limit for a transfer"
-                f" is {MOST_BYTES >> 20} MiB: measure it on that machine, without --dask"
+                f" is {MAX_BYTES >> 20} MiB: measure it on that machine, without --dask"
             )
         return packed.read_bytes()
 
@@ -87,7 +87,7 @@ def clean(folder: Path) -> None:
 
 
 def _files(packed: bytes) -> Iterator[tuple[str, bytes]]:
-    left = MOST_UNPACKED_BYTES
+    left = MAX_UNPACKED_BYTES
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r|gz") as tar:
             for member in tar:

@@ -11,8 +11,8 @@ from typing import Any
 
 from labkit.system.machine.cpu_time import TICKS_PER_S
 
-MOST = 8
-LEAST_SHARE = 0.005  # of the time of all CPUs
+MAX_PROGRAMS = 8
+MIN_SHARE = 0.005  # of the time of all CPUs
 
 
 class Background:
@@ -37,8 +37,8 @@ class Background:
         for key, used_s, _, name in now:
             if key[0] not in ours:
                 shares[name] = shares.get(name, 0.0) + (used_s - self._before.get(key, 0.0)) / capacity_s
-        most = sorted(shares.items(), key=lambda one: -one[1])[:MOST]
-        return [{"name": name, "cpu_share": round(share, 4)} for name, share in most if share >= LEAST_SHARE]
+        most = sorted(shares.items(), key=lambda one: -one[1])[:MAX_PROGRAMS]
+        return [{"name": name, "cpu_share": round(share, 4)} for name, share in most if share >= MIN_SHARE]
 
 
 def _processes() -> Iterator[tuple[tuple[int, int], float, int, str]]:

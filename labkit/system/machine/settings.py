@@ -27,7 +27,7 @@ from labkit.system.machine.programs import program
 Settings = dict[str, str]
 
 LONGEST = 300  # characters of a value
-MOST_LINES = 50  # routes, rules or policies of a namespace that are listed, not only counted
+MAX_LINES = 50  # routes, rules or policies of a namespace that are listed, not only counted
 # States, counts and secrets, which differ between any two moments or boots.
 VOLATILE = re.compile(
     r"kernel\.(random\.|ns_last_pid|pty\.nr|tainted|perf_event_max_sample_rate|perf_cpu_time_max|hostname|domainname"
@@ -172,7 +172,7 @@ def of_namespace(netns: int) -> Settings:
                         ("XFRM policies", ("xfrm", "policy"))):  # fmt: skip
         lines = _plain(prefix, "ip", *command).splitlines()
         result |= {f"number of {what}": str(len(lines))} if lines else {}
-        for at, line in enumerate(lines[:MOST_LINES]):
+        for at, line in enumerate(lines[:MAX_LINES]):
             result[f"{what} {at}"] = " ".join(line.split())
     static: Counter[str] = Counter()
     for one in _json(prefix, "ip", "-j", "neighbour", "show", "nud", "permanent"):

@@ -10,8 +10,8 @@ import threading
 from labkit.common.errors import BadInput
 
 # A doctor has about 40 files open at once, and an experiment with one pair about as many.
-LEAST_OPEN_FILES = 64
-LEAST_PROCESSES = 48  # a doctor asks some twenty programs for their versions at once, while probes run
+MIN_OPEN_FILES = 64
+MIN_PROCESSES = 48  # a doctor asks some twenty programs for their versions at once, while probes run
 FEW_PROCESSES = 4096  # a lower limit is tried at the start
 
 TOO_MANY_FILES = "too many open files: raise the limit with ulimit -n 1024"
@@ -51,7 +51,7 @@ def raise_open_files() -> None:
 def check() -> None:
     """Raise BadInput if this process may open so few files, or start so few processes, that nothing would work."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if resource.RLIM_INFINITY not in (soft, hard) and max(soft, hard) < LEAST_OPEN_FILES:
+    if resource.RLIM_INFINITY not in (soft, hard) and max(soft, hard) < MIN_OPEN_FILES:
         raise BadInput(TOO_MANY_FILES)
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit != resource.RLIM_INFINITY and limit < FEW_PROCESSES:
@@ -63,7 +63,7 @@ def _try_processes() -> None:
     over = threading.Event()
     started: list[threading.Thread] = []
     try:
-        for _ in range(LEAST_PROCESSES):
+        for _ in range(MIN_PROCESSES):
             thread = threading.Thread(target=over.wait, daemon=True)
             thread.start()
             started.append(thread)

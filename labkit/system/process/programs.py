@@ -20,7 +20,7 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.system.process.limits import exhausted
 
 # How much of a program's output is read, so that a broken program cannot fill the memory.
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 # labkit parses numbers and messages, so programs must not write them in the user's language.
 LOCALE = "C.UTF-8"
 
@@ -233,8 +233,8 @@ def startable(argv: Sequence[str]) -> Iterator[None]:
 
 
 def content_of(file: IO[bytes]) -> str:
-    """Return the content of a file from its beginning, up to MOST_BYTES."""
-    size = min(os.fstat(file.fileno()).st_size, MOST_BYTES)
+    """Return the content of a file from its beginning, up to MAX_BYTES."""
+    size = min(os.fstat(file.fileno()).st_size, MAX_BYTES)
     return os.pread(file.fileno(), size, 0).decode(errors="replace")
 
 

@@ -151,7 +151,7 @@ def test_comments_in_a_file() -> None:
     commented = pcapng.in_order(content, {0: "first µ", 3: "µ" * 5000})
     expected = [replace(frame, comment=None) for frame in frames[::-1]]
     expected[0] = replace(expected[0], comment="first µ")
-    expected[3] = replace(expected[3], comment="µ" * (pcapng.MOST_COMMENT_BYTES // 2))
+    expected[3] = replace(expected[3], comment="µ" * (pcapng.MAX_COMMENT_BYTES // 2))
     assert packets.read(commented).frames == expected
     assert packets.read(commented).counts == packets.read(content).counts
     assert pcapng.in_order(commented) == commented

@@ -252,5 +252,5 @@ def test_parsed_programs_run_in_the_c_locale(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_endless_output_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.system.process.programs.MOST_BYTES", 1000)
+    monkeypatch.setattr("labkit.system.process.programs.MAX_BYTES", 1000)
     assert len(process.output(["head", "-c", "100000", "/dev/zero"])) == 1000

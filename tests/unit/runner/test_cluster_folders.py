@@ -104,10 +104,10 @@ def test_oversized_archive_is_refused(
     measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = folders.pack(measured)
-    monkeypatch.setattr(folders, "MOST_UNPACKED_BYTES", 10)
+    monkeypatch.setattr(folders, "MAX_UNPACKED_BYTES", 10)
     with pytest.raises(Failed, match="an invalid folder"):
         folders.place(packed, tmp_path / "sweep" / "tcp", "/there")
-    monkeypatch.setattr(folders, "MOST_BYTES", 10)
+    monkeypatch.setattr(folders, "MAX_BYTES", 10)
     with pytest.raises(Failed, match="measure it on that machine, without --dask"):
         folders.pack(measured)
 

@@ -19,7 +19,7 @@ COLUMNS_PX = {"frame": 52, "since first": 116, "step": 166}  # right ends, right
 WIDTH_PX = 900 - LEFT_PX - RIGHT_PX  # width of the bars in a figure for a report
 CHAR_PX, PAD_PX = 5.6, 6  # of a header's text
 SHRUNK = 0.7  # least factor by which a text may shrink; longer texts are rotated
-PAYLOAD, MOST_PAYLOAD_BYTES = "payload", 16  # the payload is cut, because the figure is about headers
+PAYLOAD, MAX_PAYLOAD_BYTES = "payload", 16  # the payload is cut, because the figure is about headers
 PACKET = ["folder", "packet"]  # columns that identify a packet
 
 
@@ -39,7 +39,7 @@ def hops(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> go.Figur
     The outermost header is left, so that the same inner header lines up in all hops. Beside them are the frame size in
     bytes and the µs since the first sighting. `df`: rows of the part path. `flow`: the number of the flow, from 0; its
     request and its reply are drawn. `packet`: the number of the only packet to draw. The payload's bar ends at 16
-    bytes (`MOST_PAYLOAD_BYTES`). Of several runs the first is drawn.
+    bytes (`MAX_PAYLOAD_BYTES`). Of several runs the first is drawn.
     """
     followed, figure, y = packets(df, packet, flow), go.Figure(), 0.0
     drawn: list[tuple[float, dict[Any, Any], Layer]] = []
@@ -66,7 +66,7 @@ def hops(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> go.Figur
     figure.update_layout(
         height=max(height, 160), margin=margin, barmode="overlay", bargap=0.16, showlegend=False
     )
-    subtitle = f"headers to scale, outermost left; payload drawn up to {MOST_PAYLOAD_BYTES} bytes; µs since first seen"
+    subtitle = f"headers to scale, outermost left; payload drawn up to {MAX_PAYLOAD_BYTES} bytes; µs since first seen"
     return finish(figure, df, "One packet, hop by hop", subtitle, _notes(df, followed), below_px=BOTTOM_PX)
 
 
@@ -150,7 +150,7 @@ def _rule(figure: go.Figure, y: float) -> None:
 
 def _shown_bytes(layer: Layer) -> int:
     """Return the number of drawn bytes."""
-    return min(layer.header_bytes, MOST_PAYLOAD_BYTES) if layer.name == PAYLOAD else layer.header_bytes
+    return min(layer.header_bytes, MAX_PAYLOAD_BYTES) if layer.name == PAYLOAD else layer.header_bytes
 
 
 def _start(one: dict[Any, Any], layer: Layer) -> int:

@@ -98,10 +98,10 @@ class Rules(Nftables):
     """N nftables rules that every arriving packet is compared with and that none matches."""
 
     example = "rules 100 at server"
-    MOST = 10_000
+    MAX_RULES = 10_000
 
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"count": number("rules", text, 1, self.MOST)}
+        return {"count": number("rules", text, 1, self.MAX_RULES)}
 
     def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return dict(given)
@@ -109,7 +109,7 @@ class Rules(Nftables):
     def check(self, options: Mapping[str, Any]) -> None:
         if options.keys() != {"count"}:
             raise BadInput("rules takes a number of rules")
-        number("rules", options["count"], 1, self.MOST)
+        number("rules", options["count"], 1, self.MAX_RULES)
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         # 192.0.2.0/24 is for documentation (RFC 5737), so no packet comes from there.

@@ -39,7 +39,7 @@ from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix
 from labkit.system import machine
 
 METHOD = "whole"
-MOST = "most"  # the load that is as much as the machine can do
+MAX_LOAD = "most"  # the load that is as much as the machine can do
 # After the traffic, for every reader: tcpdump's kernel hands over a block that is not full after 1 s.
 SETTLE_S = 1.2
 QUIET_S, QUIET_SHARE = 0.1, 0.05  # a reader that used less of a CPU for so long has handled all
@@ -52,7 +52,7 @@ HELP = {
     "topology": "the one topology whose server's interface is watched",
     "endpoint": "where programs run: namespace or container",
     "readers": f"who watches: {', '.join(READERS)}; the run without a reader is always measured, as the baseline",
-    "loads": f"rates of frames that are offered: 10kpps, 100Mbit/s …, or {MOST} (what the machine can do)",
+    "loads": f"rates of frames that are offered: 10kpps, 100Mbit/s …, or {MAX_LOAD} (what the machine can do)",
     "flows": "numbers of flows; readers select one of them",
     "frame_bytes": "size of a frame with FCS, 64 to 9018",
     "sample": "what the reader monitor_sampled samples: one_in:N, random:P, interval:N:S, first:B",
@@ -65,12 +65,12 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment; HELP says what each is."""
 
     NOT_RECORDED: ClassVar[tuple[str, ...]] = (*UNUSED, "profile_rounds")
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"readers": READERS, "loads": (MOST,)}
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"readers": READERS, "loads": (MAX_LOAD,)}
 
     topology: tuple[Any, ...] = ("veth",)
     protocol: str = "udp"
     readers: tuple[str, ...] = ("socket", "tcpdump", "dumpcap", "tshark", "monitor", "monitor_sampled")
-    loads: tuple[str, ...] = ("10kpps", "50kpps", "200kpps", MOST)
+    loads: tuple[str, ...] = ("10kpps", "50kpps", "200kpps", MAX_LOAD)
     flows: int = 1000
     frame_bytes: int = 64
     sample: str = "one_in:100"
@@ -106,7 +106,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
 
     def pps(self, load: str) -> float | None:
         """Return the rate of a load in frames per second; None for as many as possible. Raises BadInput."""
-        return None if load == MOST else rates.pps("loads", load, (self.frame_bytes,), rates.Line())
+        return None if load == MAX_LOAD else rates.pps("loads", load, (self.frame_bytes,), rates.Line())
 
     @property
     def load_generator(self) -> TrialGenerator:

@@ -23,7 +23,7 @@ from labkit.system import machine, netlink
 WAITED = 0.01
 STOLEN = 0.05  # of all CPUs
 BUSY = 0.05  # share of a trial: threads that ran less do not carry packets
-MOST_FLOWS = 5000  # listing more flows takes seconds, during which the switch does little else
+MAX_FLOWS = 5000  # listing more flows takes seconds, during which the switch does little else
 _DROPS = (4, 12)  # columns of /proc/net/dev after the name: rx_dropped and tx_dropped
 
 
@@ -159,7 +159,7 @@ class SwitchState:
             return {}
         _ports, own, state = counters.datapaths(self._switch.command("dpctl/show"))
         masks = state.get("masks")
-        if masks is None and state["flows"] <= MOST_FLOWS:
+        if masks is None and state["flows"] <= MAX_FLOWS:
             masks = len(counters.masks(self._switch.command("dpctl/dump-flows")))
         return {
             "upcalls_count": own["missed"] - self._missed_count,

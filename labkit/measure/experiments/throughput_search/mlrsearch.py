@@ -18,7 +18,7 @@ from labkit.measure.traffic.base import Trial
 REPEATS = 6
 RESTARTS = 4
 REACHED = 0.97  # share of the requested rate: below it, the maximum load is lowered
-LEAST_SPAN = 1.05  # ratio of the maximum to the minimum load
+MIN_SPAN = 1.05  # ratio of the maximum to the minimum load
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def search(
     begun = time.monotonic()
     counts = _Counts()
     for _ in range(RESTARTS):
-        most_pps = max(most_pps, least_pps * LEAST_SPAN)
+        most_pps = max(most_pps, least_pps * MIN_SPAN)
         left_s = max(1.0, limit_s - (time.monotonic() - begun))
         try:
             result, ended = _once(measure, settings, losses, least_pps, most_pps, left_s, counts)

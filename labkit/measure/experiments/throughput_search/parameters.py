@@ -22,7 +22,7 @@ from labkit.measure.traffic.rates import TAGS_BYTES, Line
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
 UNUSED = (*(name for name in usual.OF_FLOWS if name not in ("nodes", "observe")), "duration_s")
 # A search on a device without noise decides about 2 to 10 loads. Repeats and retreats on a noisy machine multiply that.
-LEAST_LIMIT_S, LIMIT_SUMS = 60.0, 30
+MIN_LIMIT_S, LIMIT_SUMS = 60.0, 30
 
 HELP = {
     **usual.help_without(UNUSED, "not used: trials are of frames at a rate, on one host"),
@@ -43,7 +43,7 @@ HELP = {
     "sum_s": "total duration of the trials that decide about a load; none: the preset's",
     "exceed_ratio": "share of that time in which the loss may exceed the goal; none: the preset's",
     "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
-    "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {LEAST_LIMIT_S:g} s",
+    "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s",
     "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
     "most_rate": "the highest load; none: what the generator reaches on this path",
     "line_rate_bps": "rate of the line, to which percentages refer; none: no line",
@@ -193,7 +193,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         """The longest time of one search in seconds. The default grows with the trials of one load."""
         if self.limit_s is not None:
             return self.limit_s
-        return max(LEAST_LIMIT_S, LIMIT_SUMS * self.settings.sum_s)
+        return max(MIN_LIMIT_S, LIMIT_SUMS * self.settings.sum_s)
 
     def line(self) -> Line:
         """The line whose rate percentages refer to."""

@@ -20,11 +20,11 @@ from labkit.measure.observers.capture.recorder import DRAIN_S, Limits, Recorder,
 from labkit.system import netlink, process
 
 SNAP_BYTES = 256  # holds the headers of a tunnel in a tunnel, and the start of the payload
-LEAST_SNAP_BYTES, MOST_SNAP_BYTES = 192, 1 << 18
+MIN_SNAP_BYTES, MAX_SNAP_BYTES = 192, 1 << 18
 RATE_PPS = 10_000
 TOTAL_BYTES = 64 << 20
 BUFFER_BYTES = 4 << 20
-SETTLE_S, MOST_SETTLE_S = 1.0, 3600.0
+SETTLE_S, MAX_SETTLE_S = 1.0, 3600.0
 WRITE_S = 60.0  # limit for a slow disk
 
 
@@ -151,16 +151,16 @@ def _check(hops: Sequence[CapturePoint]) -> None:
 
 def check_limits(snap_bytes: float, rate_pps: float, total_bytes: float, settle_s: float) -> None:
     """Raise BadInput for the first invalid limit of a capture."""
-    if not LEAST_SNAP_BYTES <= snap_bytes <= MOST_SNAP_BYTES:
-        wanted = f"{LEAST_SNAP_BYTES} (the headers of a tunnel in a tunnel) to {MOST_SNAP_BYTES}"
+    if not MIN_SNAP_BYTES <= snap_bytes <= MAX_SNAP_BYTES:
+        wanted = f"{MIN_SNAP_BYTES} (the headers of a tunnel in a tunnel) to {MAX_SNAP_BYTES}"
         raise BadInput(f"snap_bytes={snap_bytes} is out of range: {wanted}")
     for each, value in (("rate_pps", rate_pps), ("total_bytes", total_bytes)):
         if value < 1:
             raise BadInput(f"{each}={value} would capture nothing: use at least 1")
         if not value < 1 << 63:
             raise BadInput(f"{each}={value} is too large: use less than 2^63")
-    if not 0 <= settle_s <= MOST_SETTLE_S:
-        raise BadInput(f"settle_s={settle_s} is out of range: use 0 to {MOST_SETTLE_S:.0f} seconds")
+    if not 0 <= settle_s <= MAX_SETTLE_S:
+        raise BadInput(f"settle_s={settle_s} is out of range: use 0 to {MAX_SETTLE_S:.0f} seconds")
 
 
 @contextmanager

@@ -49,7 +49,7 @@ ARRIVALS = frozenset(
      "tcp_queue_rcv", "tcp_data_ready", "raw_rcv", "rawv6_rcv", "ping_rcv", "ping_queue_rcv_skb")
 )  # fmt: skip
 EACH_KIB = 2048  # buffer per CPU: about 60,000 calls, which is about a hundred packets
-MOST_CALLS = 500  # calls that are read
+MAX_CALLS = 500  # calls that are read
 PARTS = (0.5, 0.1, 0.9)  # quantiles of the kept calls
 OPTIONS = {
     "funcgraph-cpu": True, "funcgraph-proc": True, "funcgraph-duration": True, "funcgraph-overhead": True,
@@ -74,7 +74,7 @@ class Graph:
         with open(self._session.folder / "trace", errors="replace") as lines:
             head = [line for line in islice(lines, 40) if line.startswith("#")]
         with open(self._session.folder / "trace", errors="replace") as lines:
-            trees = list(islice(reader.read(lines), MOST_CALLS))
+            trees = list(islice(reader.read(lines), MAX_CALLS))
         result = {root: _of_root([tree for tree in trees if tree.root.name == root]) for root in self._roots}
         chosen = [(root, part, tree) for root, (_, kept) in result.items() for part, tree in kept]
         observed: dict[str, Any] = {

@@ -39,7 +39,7 @@ from labkit.system import process
 FUNCTIONS = ("ip_rcv", "__netif_receive_skb_core")
 FIELDS = ("common_pid", "func", "calltime", "rettime")
 BUFFER_KIB = 65536  # of all CPUs together
-MOST_BYTES = 256 << 20  # of stored pages
+MAX_BYTES = 256 << 20  # of stored pages
 TURN_S = 0.1
 STOP_S = 60.0
 AT_ONCE = 256  # pages
@@ -146,7 +146,7 @@ class Times:
             kept = 2 * sum(one.count for one in result.all.values())
             doubts.append(
                 f"the trace buffer overflowed: {lost:,} of about {lost + kept:,} events (a call has two) were lost, or"
-                f" left unread after {MOST_BYTES >> 20} MiB, so counts and totals of function_times are too low: name"
+                f" left unread after {MAX_BYTES >> 20} MiB, so counts and totals of function_times are too low: name"
                 " fewer functions, or send less (rate_bps)"
             )
         observed = {
@@ -220,7 +220,7 @@ def _read(pipes: list[int], files: list[int], page_bytes: int, caller: socket.so
     """Copy pages from the buffers into files until the caller closes the connection, then the rest."""
     process.ahead_of_load()
     ours = os.pipe()
-    left = MOST_BYTES
+    left = MAX_BYTES
     over = False
     while not over and left > 0:
         over = bool(select.select([caller], [], [], TURN_S)[0])

@@ -41,7 +41,7 @@ ARMING_S = 120.0  # an emulated CPU is slow
 GRACE_S = 60.0  # to print what was buffered, and to undo
 AGAIN_S = 30.0  # a signal that comes between two of its commands does not end it
 LONGEST_S = 100_000  # kprobe records into the buffer only if it has a duration
-MOST_VALUES = 20
+MAX_VALUES = 20
 
 
 class Kprobe:
@@ -92,8 +92,8 @@ def observation(text: str, function: str) -> Observation:
         "function": function,
         "calls_count": written,
         "kept_count": kept,
-        "processes": dict(Counter(name for name, _ in events).most_common(MOST_VALUES)),
-        "values": dict(values.most_common(MOST_VALUES)),
+        "processes": dict(Counter(name for name, _ in events).most_common(MAX_VALUES)),
+        "values": dict(values.most_common(MAX_VALUES)),
     }
     doubts = [] if written else [f"{function} was not called while kprobe recorded"]
     return Observation(observed, doubts=doubts)

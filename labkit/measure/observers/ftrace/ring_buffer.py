@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from labkit.common import errors
 
-MOST_DATA, PADDING = 28, 29  # values of type_len; 30 and 31 are timestamps
+MAX_DATA, PADDING = 28, 29  # values of type_len; 30 and 31 are timestamps
 COMMITTED = (1 << 27) - 1  # the two highest bits of the word mark lost events before the page
 _field = re.compile(r"field:\s*([^;]+?)\s*(\w+)(?:\[\d+\])?;\s*offset:(\d+);\s*size:(\d+);")
 _LETTERS = {1: "B", 2: "H", 4: "I", 8: "Q"}
@@ -77,7 +77,7 @@ def events(page: bytes, of: Layout) -> Iterator[tuple[int, ...]]:
     at, last, size = of.data_at >> 2, end >> 2, of.values.size + 3 >> 2
     while at < last - 1:  # the shortest event has two words
         kind = words[at] >> shift & mask
-        if 0 < kind <= MOST_DATA:
+        if 0 < kind <= MAX_DATA:
             begin, after = at + 1, at + 1 + kind
         elif kind == 0:
             begin, after = at + 2, at + 1 + (words[at + 1] + 3 >> 2)

@@ -20,8 +20,8 @@ from labkit.system import libpcap, machine, process
 
 CHECK_S = 15.0
 SILENT_S = 15.0  # until a tshark that does not answer is killed; its start takes about a second
-MOST_PENDING_BYTES = 8 << 20  # what waits for tshark's pipe; packets beyond it are not examined
-MOST_EXAMINED = 200_000  # tshark remembers conversations for ever, so a new one takes over
+MAX_PENDING_BYTES = 8 << 20  # what waits for tshark's pipe; packets beyond it are not examined
+MAX_EXAMINED = 200_000  # tshark remembers conversations for ever, so a new one takes over
 OPTIONS = ("-n", "-l", "-r", "-")
 _MARK = bytes(64)
 
@@ -101,7 +101,7 @@ class DisplayFilter:
 
     def add(self, rows: list[Row]) -> None:
         """Give it packets, in the order of their arrival."""
-        if self.problem or len(self._pending) > MOST_PENDING_BYTES or self._given >= MOST_EXAMINED:
+        if self.problem or len(self._pending) > MAX_PENDING_BYTES or self._given >= MAX_EXAMINED:
             self.unexamined_count += len(rows)
             return
         if not rows:
@@ -135,7 +135,7 @@ class DisplayFilter:
             self._since = time.monotonic()
         if self._awaiting and time.monotonic() - self._since > SILENT_S:
             self._fail(f"tshark did not answer within {SILENT_S:g} s")
-        elif not self._awaiting and self._given >= MOST_EXAMINED:
+        elif not self._awaiting and self._given >= MAX_EXAMINED:
             self._tshark.kill()
             self._start()
 

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from labkit.common.packets import ETHERNET, layers
 from labkit.measure.observers.capture.packet_ring import Block
 
-MOST_CONVERSATIONS, MOST_CLASSES = 4096, 64
+MAX_CONVERSATIONS, MAX_CLASSES = 4096, 64
 OTHERS = "others"  # the row of what came when the table was full
 _VLAN = (b"\x81\x00", b"\x88\xa8")
 _IP, _IP6 = b"\x08\x00", b"\x86\xdd"
@@ -90,7 +90,7 @@ class Totals:
             kind, addresses, _ports = identify(data, block.link_type)
             self.add(kind, addresses, length_bytes, data, block.link_type)
             is_plain = block.link_type == ETHERNET and len(kind) == 3 and len(addresses) in (8, 32)
-            if is_plain and len(self._known) < MOST_CONVERSATIONS:
+            if is_plain and len(self._known) < MAX_CONVERSATIONS:
                 head = _IP6 if kind[:2] == _IP6 else _PLAIN_IP
                 self._known.setdefault((head, kind[2:], addresses), [0, 0])
 
@@ -108,7 +108,7 @@ class Totals:
         key = (kind, addresses)
         conversation = self._conversations.get(key)
         if conversation is None:
-            if len(self._conversations) >= MOST_CONVERSATIONS:
+            if len(self._conversations) >= MAX_CONVERSATIONS:
                 key = (b"", b"")
             conversation = self._conversations.setdefault(key, [0, 0])
         conversation[0] += count
@@ -116,7 +116,7 @@ class Totals:
 
     def _name(self, kind: bytes, data: bytes, link_type: int) -> None:
         """Name a class: the innermost header that the decoder knows, of the first packet of this class."""
-        if len(self._names) < MOST_CLASSES:
+        if len(self._names) < MAX_CLASSES:
             self._names[kind] = _class_of(data, link_type)
 
     def classes(self) -> dict[str, list[int]]:

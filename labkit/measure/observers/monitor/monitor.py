@@ -20,8 +20,8 @@ import msgspec
 from labkit.common.errors import BadInput, Failed
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.capture.capture import (
-    LEAST_SNAP_BYTES,
-    MOST_SNAP_BYTES,
+    MAX_SNAP_BYTES,
+    MIN_SNAP_BYTES,
     SNAP_BYTES,
     CapturePoint,
     open_ring,
@@ -36,13 +36,13 @@ from labkit.measure.observers.monitor.selection import Selection
 from labkit.system import libpcap, netlink, process
 
 BUFFER_BYTES = 16 << 20
-KEEP_COUNT, MOST_KEEP_COUNT = 10_000, 1_000_000
-MOST_KEPT_BYTES = 64 << 20
+KEEP_COUNT, MAX_KEEP_COUNT = 10_000, 1_000_000
+MAX_KEPT_BYTES = 64 << 20
 POLL_MS = 200
 BLOCKS_AT_ONCE = 8  # of about 500 packets each, before requests are answered
 ANSWER_S = 10.0
 DRAIN_S, STEP_S = 5.0, 0.01
-MOST_CONVERSATIONS = MOST_TALKERS = 20
+MAX_CONVERSATIONS = MAX_TALKERS = 20
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -66,8 +66,8 @@ def check_request(request: Request) -> None:
     if request.display is not None:
         display_filter.check_text(request.display)
     for name, value, least, most in (
-        ("keep_count", request.keep_count, 1, MOST_KEEP_COUNT),
-        ("snap_bytes", request.snap_bytes, LEAST_SNAP_BYTES, MOST_SNAP_BYTES),
+        ("keep_count", request.keep_count, 1, MAX_KEEP_COUNT),
+        ("snap_bytes", request.snap_bytes, MIN_SNAP_BYTES, MAX_SNAP_BYTES),
     ):
         if not least <= value <= most:
             raise BadInput(f"{name}={value} is outside {least} to {most}")
@@ -109,7 +109,7 @@ class _MonitorProcess:
         self._sample = sampler(request.sample)
         self._samples_all = request.sample == "all"
         self._samples_flows = request.sample.startswith("first")
-        self._kept = KeptPackets(request.keep_count, MOST_KEPT_BYTES)
+        self._kept = KeptPackets(request.keep_count, MAX_KEPT_BYTES)
         self._totals = Totals()
         self._read = self._sampled = 0
         self._display_expression = request.display
@@ -207,11 +207,11 @@ class _MonitorProcess:
             self._display.unexamined_count if self._display else 0,
             self._display.awaiting_count if self._display else 0,
             self._totals.classes(),
-            self._totals.conversations(MOST_CONVERSATIONS),
+            self._totals.conversations(MAX_CONVERSATIONS),
             self._newest(request.get("since", -1), request.get("most", 0)),
             self._ring.link_type,
             problem=self._display.problem if self._display else None,
-            talkers=self._totals.talkers(MOST_TALKERS),
+            talkers=self._totals.talkers(MAX_TALKERS),
         )
         return msgspec.json.encode(report)
 

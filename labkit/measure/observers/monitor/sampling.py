@@ -12,7 +12,7 @@ from collections.abc import Callable
 from labkit.common.errors import BadInput
 
 Sampler = Callable[[int, int, bytes], bool]  # time in ns, bytes of the whole packet, key of its flow
-MOST_FLOWS = 65_536  # whose bytes so far are remembered; beyond that all are forgotten, and each begins again
+MAX_FLOWS = 65_536  # whose bytes so far are remembered; beyond that all are forgotten, and each begins again
 
 
 def _all() -> Sampler:
@@ -59,7 +59,7 @@ def _first(limit_bytes: float) -> Sampler:
         before = flows.get(flow, 0)
         if before >= limit_bytes:
             return False
-        if len(flows) >= MOST_FLOWS:
+        if len(flows) >= MAX_FLOWS:
             flows.clear()
         flows[flow] = before + length
         return True

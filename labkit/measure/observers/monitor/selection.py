@@ -12,7 +12,7 @@ from labkit.system import libpcap
 
 PROTOCOLS = ("arp", "gre", "icmp", "icmp6", "ip", "ip6", "sctp", "tcp", "udp")
 OF_PROTOCOL = {"gre": "proto gre"}  # where libpcap has no word of its own
-MOST_VLAN, MOST_PORT = 4095, 65535
+MAX_VLAN, MAX_PORT = 4095, 65535
 # What says that there is an inner IPv4 header, and where it begins in libpcap's words for a byte of the packet:
 # behind an outer header without options, and GRE without checksum, key and sequence number.
 _VXLAN, _GENEVE = ({kind: port for port, kind in PORTS.items()}[name] for name in ("vxlan", "geneve"))
@@ -53,8 +53,8 @@ class Selection(msgspec.Struct, frozen=True):
             _check_parentheses(self.expression)
             parts.append(f"({self.expression})")
         if self.vlan is not None:
-            if not 0 <= self.vlan <= MOST_VLAN:
-                raise BadInput(f"vlan={self.vlan} cannot be: it is 0 to {MOST_VLAN}")
+            if not 0 <= self.vlan <= MAX_VLAN:
+                raise BadInput(f"vlan={self.vlan} cannot be: it is 0 to {MAX_VLAN}")
             parts.insert(0, f"vlan {self.vlan}")  # libpcap looks for what follows it behind the tag
         return " and ".join(parts)
 
@@ -98,9 +98,9 @@ def _port(value: str | int) -> str:
         numbers = [int(first), int(last if dash else first)]
     except ValueError:
         numbers = []
-    if not numbers or not 0 <= numbers[0] <= numbers[1] <= MOST_PORT:
+    if not numbers or not 0 <= numbers[0] <= numbers[1] <= MAX_PORT:
         raise BadInput(
-            f"port={_quoted(value)} cannot be: it is 0 to {MOST_PORT}, or a range such as 5000-5010"
+            f"port={_quoted(value)} cannot be: it is 0 to {MAX_PORT}, or a range such as 5000-5010"
         )
     return f"portrange {numbers[0]}-{numbers[1]}"
 

@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from typing import IO
 
 BLOCK_BYTES = 1 << 20
-MOST_BYTES = 48 << 20  # stacks in memory before they go to a file
-MOST_LINES = 200_000  # lines whose functions are cached
+MAX_BYTES = 48 << 20  # stacks in memory before they go to a file
+MAX_LINES = 200_000  # lines whose functions are cached
 LONGEST_SAMPLE = 4 << 20  # bytes; a longer text without the end of a sample is not from perf script
 
 # The experiment has its own PID namespace: outside processes have number 0 there, like idle CPUs (or -1).
@@ -41,7 +41,7 @@ class _Frames(dict[bytes, bytes]):
     """Cache of the function in a line `address symbol+0x12 (object)`; b"" for an invalid line."""
 
     def __missing__(self, line: bytes) -> bytes:
-        if len(self) >= MOST_LINES:
+        if len(self) >= MAX_LINES:
             self.clear()
         result = _frame.match(line)
         name = self[line] = name_of(*result.groups()) if result else b""
@@ -133,7 +133,7 @@ class Folding:
             counts[key] += weight
             self._weights += weight
             self.samples_count += 1
-        if self._held_bytes > MOST_BYTES:
+        if self._held_bytes > MAX_BYTES:
             self._spill()
 
     def _weight(self, first: bytes) -> int:

@@ -39,7 +39,7 @@ from labkit.system import process
 FREQUENCY_HZ = 997  # not in step with the kernel's tick
 HARDWARE, CLOCK = "cycles", "cpu-clock"
 NO_CACHE = ("--no-buildid", "--no-buildid-cache")  # perf would copy the objects it sees into ~/.debug
-MOST_OTHERS = 0.1  # share of samples that may belong to programs outside the experiment
+MAX_OTHERS = 0.1  # share of samples that may belong to programs outside the experiment
 PILES_UP = "cpu-clock cannot sample while interrupts are off: that time is charged to the code that enables them again"
 
 
@@ -79,7 +79,7 @@ class Record:
         doubts = [f"perf lost {lost} samples, of {lost + numbers['samples_count']}"] if lost else []
         doubts += [f"labkit could not parse {unread} lines of perf script"] if unread else []
         others = processes.get(OUTSIDE.decode(), 0)
-        if others > MOST_OTHERS * numbers["samples_count"]:
+        if others > MAX_OTHERS * numbers["samples_count"]:
             share = units.percent(others / numbers["samples_count"])
             doubts.append(f"programs outside the experiment had {share} of the samples")
         return Observation({**self._about, **numbers, "processes": processes}, self._folded, lost, doubts)

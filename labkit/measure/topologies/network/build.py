@@ -24,7 +24,7 @@ from labkit.measure.topologies.network.model import (
     remotes,
     target,
 )
-from labkit.measure.topologies.network.mtu import MOST_BYTES, Mtus
+from labkit.measure.topologies.network.mtu import MAX_BYTES, Mtus
 from labkit.measure.topologies.network.parts import Cable, Network, Node, Tunnel
 from labkit.measure.topologies.network.validate_addresses import once
 from labkit.system import netlink
@@ -102,10 +102,10 @@ def overlay(name: str, spec: Spec) -> Iterator[Topology]:
     if spec.family != 4:
         raise BadInput(f"family={spec.family}: {name} has IPv4 addresses only")
     fabric = spec.mtu_bytes + encapsulation.overhead_bytes("vxlan_gre")
-    if fabric > MOST_BYTES:
+    if fabric > MAX_BYTES:
         raise BadInput(
             f"mtu_bytes={spec.mtu_bytes} does not fit into {name}:"
-            f" {encapsulation.arithmetic(MOST_BYTES, 'a veth', encapsulation.headers('vxlan_gre'))}"
+            f" {encapsulation.arithmetic(MAX_BYTES, 'a veth', encapsulation.headers('vxlan_gre'))}"
         )
     network = seed(fabric_mtu_bytes=fabric, mtu_bytes=spec.mtu_bytes)
     with build(msgspec.structs.replace(network, pairs=network.pairs[:1])) as topology:

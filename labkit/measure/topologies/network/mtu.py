@@ -11,8 +11,8 @@ from labkit.measure.topologies.network.encapsulation import LAYER_2, Header
 from labkit.measure.topologies.network.model import Address, Described, DescribedInterface, Key, remotes
 from labkit.measure.topologies.network.parts import Bridge, Cable, Tunnel
 
-LEAST_BYTES = {4: 68, 6: 1280}  # RFC 791, RFC 8200
-MOST_BYTES = 65535  # of a veth
+MIN_BYTES = {4: 68, 6: 1280}  # RFC 791, RFC 8200
+MAX_BYTES = 65535  # of a veth
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,10 @@ def _check_size(described: Described, mtus: Mtus, one: DescribedInterface) -> No
     routed = [hop for route in described.routes if route.at == one.at for hop in described.hops(route)]
     if any(hop.via is not None and hop.via.version == 6 for hop in routed if hop.out is one):
         versions.add(6)
-    least = max(LEAST_BYTES[version] for version in versions)
+    least = max(MIN_BYTES[version] for version in versions)
     if room.mtu_bytes < least:
-        why = "IPv6 needs 1280 (RFC 8200)" if least == LEAST_BYTES[6] else "IPv4 needs 68 (RFC 791)"
+        why = "IPv6 needs 1280 (RFC 8200)" if least == MIN_BYTES[6] else "IPv4 needs 68 (RFC 791)"
         room_text = f": {room}" if room.added else ""
         raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too small, {why}{room_text}")
-    if room.mtu_bytes > MOST_BYTES:
-        raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too large: the limit of a veth is {MOST_BYTES}")
+    if room.mtu_bytes > MAX_BYTES:
+        raise BadInput(f"the MTU {room.mtu_bytes} of {one} is too large: the limit of a veth is {MAX_BYTES}")

@@ -16,17 +16,17 @@ from labkit.common.errors import BadInput
 NAMES = {"ovs": "system", "ovs_netdev": "netdev"}  # topologies, each with the type of its datapath
 CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")
 KINDS = ("l2", "l3")  # of rules
-MOST_MIRRORS = 32  # MAX_MIRRORS of Open vSwitch (ofproto/ofproto-dpif-mirror.h): a bit of 32 for each
+MAX_MIRRORS = 32  # MAX_MIRRORS of Open vSwitch (ofproto/ofproto-dpif-mirror.h): a bit of 32 for each
 READERS = ("none", "count", "tcpdump")
 LOCAL = ("internal", "veth")
 TUNNELS = ("gre", "erspan", "vxlan")
 OUTPUTS = (*LOCAL, *TUNNELS, "vlan")
 PLAN_TUNNELS = ("off", "vxlan")
-LEAST_RULES, MOST_RULES = 4, 65536  # flows differ in 16 bits of an IP address
+MIN_RULES, MAX_RULES = 4, 65536  # flows differ in 16 bits of an IP address
 SELECT = r"all|(client|server)\d{1,3}(:in|:out)?|vlan:\d{1,4}"
 
 HELP = {
-    "mirrors": f"number of mirrors, 0 to {MOST_MIRRORS}",
+    "mirrors": f"number of mirrors, 0 to {MAX_MIRRORS}",
     "select": "what each mirror copies: all, client0 (its port, both ways), client0:in or client0:out (as the switch"
     " sees it), vlan:N",
     "output": "where each mirror's copies go: internal or veth (a port, in a namespace of its own); gre, erspan, vxlan"
@@ -44,7 +44,7 @@ HELP = {
     " of endpoints, and a switch that learns",
     "rules": "what the rules of a case match beside the input port: l2 (low bits of the destination MAC address) or l3"
     " (of the IP address)",
-    "rules_count": f"number of rules of a case, {LEAST_RULES} to {MOST_RULES}",
+    "rules_count": f"number of rules of a case, {MIN_RULES} to {MAX_RULES}",
     "tunnel": "how the network of a case reaches the switch: off (directly) or vxlan",
 }
 
@@ -142,7 +142,7 @@ def _selection(text: str) -> str:
 
 
 _VALUES: dict[str, Callable[[str], Any]] = {
-    "mirrors": _number(0, MOST_MIRRORS),
+    "mirrors": _number(0, MAX_MIRRORS),
     "select": _selection,
     "output": _one_of(*OUTPUTS),
     "readers": _one_of(*READERS),
@@ -155,7 +155,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "sampling": _form(r"(sflow|ipfix):[1-9]\d{0,5}", "sflow:100 or ipfix:100"),
     "case": _one_of(*CASES),
     "rules": _one_of(*KINDS),
-    "rules_count": _number(LEAST_RULES, MOST_RULES),
+    "rules_count": _number(MIN_RULES, MAX_RULES),
     "tunnel": _one_of(*PLAN_TUNNELS),
 }
 

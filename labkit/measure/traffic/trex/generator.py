@@ -9,7 +9,7 @@ from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.endpoints import Pair
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Capabilities, Latency, LoadParameters, Trial, TrialGenerator
-from labkit.measure.traffic.packet_generator import LARGEST_FRAME, LEAST_FRAME
+from labkit.measure.traffic.packet_generator import LARGEST_FRAME, MIN_FRAME
 from labkit.measure.traffic.packet_sender import CAPACITY, Mix
 from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import server
@@ -19,7 +19,7 @@ from labkit.measure.traffic.trex.server import OwnServer
 from labkit.system import machine, process
 
 PROBES_PPS = 1000.0  # from each sending port beside the load
-MOST_PPS = 2e6  # from each port, for "as many as possible": TRex on kernel interfaces reaches about 300 kpps
+MAX_PPS = 2e6  # from each port, for "as many as possible": TRex on kernel interfaces reaches about 300 kpps
 LINE_SHARE = 0.999  # of the nominal rate of a port, above which TRex refuses a load
 # How much longer than its duration a trial may send; later frames are not sent.
 GRACE_S, GRACE_SHARE = 0.01, 0.01
@@ -30,7 +30,7 @@ class Trex(TrialGenerator):
 
     name = "trex"
     capabilities = Capabilities(
-        length_bytes={"udp": (LEAST_FRAME, LARGEST_FRAME)}, metric="throughput_pps", paced=True
+        length_bytes={"udp": (MIN_FRAME, LARGEST_FRAME)}, metric="throughput_pps", paced=True
     )
     least_trial_s = 0.5  # requests to the server take milliseconds, and a trial has to be long against that
 
@@ -78,7 +78,7 @@ class TrexTrials:
         self._own, self._mix = own, mix
         self._senders = own.client.ports[::2]
         mean = rates.mean_bytes(mix.frame_bytes)
-        self._most_pps = min(MOST_PPS, LINE_SHARE * (Line(line_bps).most_pps(mean) or MOST_PPS))
+        self._most_pps = min(MAX_PPS, LINE_SHARE * (Line(line_bps).most_pps(mean) or MAX_PPS))
         self._probes_pps = -1.0  # of the streams that are loaded; none are
 
     @property

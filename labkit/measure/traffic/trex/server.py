@@ -40,7 +40,7 @@ ARGUMENTS = ("--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0")
 LIBRARIES = "so/x86_64:so"  # inside the folder of TRex
 READY_S = 30.0  # TRex takes about 1.5 s
 POLL_S = 0.02
-MOST_PORTS = 16  # TREX_MAX_PORTS of TRex
+MAX_PORTS = 16  # TREX_MAX_PORTS of TRex
 # Rings of 32 MiB for each direction of each interface: with TRex's own 2 MiB it drops what the device delivered.
 # A block is a multiple of a frame, and a frame holds a packet and its header (packet_mmap of the kernel).
 RING_BYTES, BLOCK_BYTES = 32 << 20, 1 << 20
@@ -153,8 +153,8 @@ def check(pairs: Sequence[Pair]) -> None:
             raise Unsupported("TRex cannot use loopback: choose another topology")
         if ":" in end.address:
             raise Unsupported("labkit starts TRex with IPv4 only: use family=4")
-    if 2 * len(pairs) > MOST_PORTS:
-        raise Unsupported(f"TRex has at most {MOST_PORTS} ports: use at most {MOST_PORTS // 2} pairs")
+    if 2 * len(pairs) > MAX_PORTS:
+        raise Unsupported(f"TRex has at most {MAX_PORTS} ports: use at most {MAX_PORTS // 2} pairs")
 
 
 @contextmanager

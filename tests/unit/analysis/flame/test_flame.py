@@ -207,7 +207,7 @@ def test_distortions_are_shown_in_the_figure() -> None:
 
 def test_drawn_frames_are_a_preorder_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     one = made.arm("a", 1)
-    monkeypatch.setattr("labkit.analysis.flame.flame_graph.MOST_FRAMES", 300)
+    monkeypatch.setattr("labkit.analysis.flame.flame_graph.MAX_FRAMES", 300)
     data = flame.graph(one, "packet").data
     assert len(data["name"]) == len(data["left"]) == 300
     assert any("smallest frames are not drawn" in note for note in data["notes"])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.early_stop import LEAST_ROUNDS, History
+from labkit.measure.experiments.early_stop import MIN_ROUNDS, History
 
 Row = dict[str, Any]
-MORE = LEAST_ROUNDS + 2
+MORE = MIN_ROUNDS + 2
 ARMS = {"veth_bridge": 10e9, "veth_bridge (again)": 10e9, "macvlan_bridge": 11e9}
 
 
@@ -50,13 +50,13 @@ def history(rows: list[Row], **parameters: Any) -> History:
 
 
 def test_quiet_slices_stop_early() -> None:
-    assert history(made(LEAST_ROUNDS, 0.01)).enough(1) == (
-        f"every half-width was below 2 % after {LEAST_ROUNDS} of 20 rounds"
+    assert history(made(MIN_ROUNDS, 0.01)).enough(1) == (
+        f"every half-width was below 2 % after {MIN_ROUNDS} of 20 rounds"
     )
 
 
 def test_minimum_rounds() -> None:
-    assert history(made(LEAST_ROUNDS - 1, 0.001, slices=100)).enough(1) is None
+    assert history(made(MIN_ROUNDS - 1, 0.001, slices=100)).enough(1) is None
 
 
 def test_noisy_slices_continue() -> None:
@@ -64,9 +64,9 @@ def test_noisy_slices_continue() -> None:
 
 
 def test_more_rounds_overcome_noise() -> None:
-    counts = [rounds for rounds in range(LEAST_ROUNDS, 21) if history(made(rounds, 0.1)).enough(1)]
+    counts = [rounds for rounds in range(MIN_ROUNDS, 21) if history(made(rounds, 0.1)).enough(1)]
     assert counts
-    assert counts[0] > LEAST_ROUNDS
+    assert counts[0] > MIN_ROUNDS
 
 
 def test_different_set_ups_continue() -> None:

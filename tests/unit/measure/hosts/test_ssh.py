@@ -152,7 +152,7 @@ def test_returned_files_outside_the_folder(
 
 
 def test_oversized_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ssh, "MOST_BYTES", 100)
+    monkeypatch.setattr(ssh, "MAX_BYTES", 100)
     with pytest.raises(Failed, match=r"not accept: 'artefacts/b', 60 bytes"):
         answers(tmp_path, monkeypatch, f"{file('artefacts/a', bytes(60))}\n{file('artefacts/b', bytes(60))}")
     assert files(tmp_path / "data") == ["run/artefacts/a"]

@@ -60,7 +60,7 @@ def test_packets_beyond_the_pipe_are_counted(tmp_path: Path, monkeypatch: pytest
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(display_filter, "MOST_PENDING_BYTES", 10_000)
+    monkeypatch.setattr(display_filter, "MAX_PENDING_BYTES", 10_000)
     one = DisplayFilter("ip", ETHERNET)
     for number in range(100):
         one.add([(number, 0, "in", 1000, bytes(1000))])

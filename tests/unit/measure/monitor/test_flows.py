@@ -9,7 +9,7 @@ from monitored_frames import MACS, ip, mutants
 from labkit.commands import monitor as command
 from labkit.commands.console import new_console
 from labkit.common.packets import ETHERNET, RAW_IP
-from labkit.measure.observers.monitor.flows import MOST_CONVERSATIONS, OTHERS, Totals, identify
+from labkit.measure.observers.monitor.flows import MAX_CONVERSATIONS, OTHERS, Totals, identify
 from labkit.measure.observers.monitor.live_monitor import (
     MonitorCounts,
     MonitoredPacket,
@@ -60,10 +60,10 @@ def test_talkers_are_hosts_in_both_directions() -> None:
 def test_conversations_are_bounded_and_none_is_lost() -> None:
     frames = [
         MACS + b"\x08\x00" + ip(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "10.0.0.1", 17)
-        for number in range(MOST_CONVERSATIONS + 100)
+        for number in range(MAX_CONVERSATIONS + 100)
     ]
     rows = counted(frames).conversations(10**6)
-    assert len(rows) == MOST_CONVERSATIONS + 1
+    assert len(rows) == MAX_CONVERSATIONS + 1
     assert rows[0][0] == OTHERS
     assert sum(row[3] for row in rows) == len(frames)
 

@@ -12,7 +12,7 @@ from monitored_frames import MACS, ip, mutants
 from labkit.common.packets import ETHERNET, RAW_IP
 from labkit.measure.observers.capture import packet_ring
 from labkit.measure.observers.capture.packet_ring import OUTGOING, STATUS_VLAN, Block
-from labkit.measure.observers.monitor.flows import MOST_CONVERSATIONS, Totals, identify
+from labkit.measure.observers.monitor.flows import MAX_CONVERSATIONS, Totals, identify
 from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
 
 MAC_AT = 82  # where the kernel puts a frame behind its header
@@ -75,13 +75,13 @@ def test_blocks_are_counted_like_their_packets(link_type: int) -> None:
 def test_more_conversations_than_the_table_holds() -> None:
     frames = [
         MACS + b"\x08\x00" + ip(f"10.0.{number >> 8}.{number & 255}", "10.0.0.1", 17, bytes(40))
-        for number in range(MOST_CONVERSATIONS + 200)
+        for number in range(MAX_CONVERSATIONS + 200)
     ]
     totals = Totals()
     for _ in range(2):
         totals.add_block(block(frames))
     rows = totals.conversations(10**6)
-    assert len(rows) == MOST_CONVERSATIONS + 1
+    assert len(rows) == MAX_CONVERSATIONS + 1
     assert sum(one[3] for one in rows) == 2 * len(frames)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure.observers.monitor import sampler
-from labkit.measure.observers.monitor.sampling import MOST_FLOWS
+from labkit.measure.observers.monitor.sampling import MAX_FLOWS
 
 MS = 1_000_000
 
@@ -40,8 +40,8 @@ def test_first_bytes_of_each_flow() -> None:
 
 
 def test_flows_of_a_sampler_are_bounded() -> None:
-    packets = [(0, 100, number.to_bytes(4)) for number in range(MOST_FLOWS + 1)]
-    assert len(chosen("first:100", [*packets, packets[0]])) == MOST_FLOWS + 2
+    packets = [(0, 100, number.to_bytes(4)) for number in range(MAX_FLOWS + 1)]
+    assert len(chosen("first:100", [*packets, packets[0]])) == MAX_FLOWS + 2
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def test_input_split_at_any_byte(size: int) -> None:
 
 def test_spill_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, _ = folded(TEXT, TEXT)
-    monkeypatch.setattr(fold_stacks, "MOST_BYTES", 500)
-    monkeypatch.setattr(fold_stacks, "MOST_LINES", 10)
+    monkeypatch.setattr(fold_stacks, "MAX_BYTES", 500)
+    monkeypatch.setattr(fold_stacks, "MAX_LINES", 10)
     with Folding() as result:
         result.read([TEXT[:9000], TEXT[9000:], TEXT])
         lines = b"".join(result.lines())
