@@ -228,10 +228,15 @@ class Arrived:
 
 
 class Receiving(Protocol):
-    """The receivers of a load. `names` are their names, `quiet_s` how long nothing arrives once a load is over."""
+    """The receivers of a load."""
 
-    names: Sequence[str]
-    quiet_s: float
+    @property
+    def names(self) -> Sequence[str]:
+        """Their names."""
+
+    @property
+    def quiet_s(self) -> float:
+        """How long nothing arrives once a load is over."""
 
     def learn(self) -> None:
         """Send a frame from each receiver, from which switches learn its port."""
