@@ -108,7 +108,6 @@ def _run(
         "received_bytes": received_bytes,
         "received_count": trial.received_count,
         "offered_count": trial.offered_count,
-        "sent_count": trial.sent_count,
         "received_frames_count": trial.received_count,
         "lost_count": trial.lost_count,
         "loss_ratio": trial.loss_ratio,
