@@ -133,7 +133,7 @@ def tagged() -> Any:
 
 def agents() -> Any:
     """Send and count by the programs that run in guests, here in namespaces."""
-    with topologies.build("veth_bridge", topologies.Spec()) as net:
+    with topologies.build("veth", topologies.Spec()) as net:
         [pair] = net.pairs
         wire, mix = asdict(wire_of(pair)), asdict(Mix((64,), 1000, ("target_mac",)))
         back = learning_frame(wire_of(Pair(pair.server, pair.client)), Mix())

@@ -89,7 +89,6 @@ def test_frames_have_a_vlan_tag() -> None:
     assert (result["latency"]["lost_count"], result["latency"]["clock"]) == (0, "kernel")
 
 
-@pytest.mark.needs("bridge")
 def test_programs_for_guests_count_exactly() -> None:
     """The counter sees the flows of other MAC addresses than the receiver's too."""
     result = tried("agents")

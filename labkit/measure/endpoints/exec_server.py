@@ -113,7 +113,11 @@ class Program:
 
     def __init__(self, words: list[bytes], *, held: bool, reads: bool = False) -> None:
         pipes = [os.pipe(), os.pipe()]
-        given, self.input = os.pipe() if reads else (os.open("/dev/null", os.O_RDONLY), None)
+        self.input: int | None = None
+        if reads:
+            given, self.input = os.pipe()
+        else:
+            given = os.open("/dev/null", os.O_RDONLY)
         self.pid = os.fork()
         if self.pid == 0:
             _become(words, given, [writes for _, writes in pipes], held)
@@ -330,9 +334,9 @@ def _reap() -> None:
 def _modules(scripts: list[str]) -> None:
     """Print name and file of each module that a guest needs for this program and for these Python files."""
     assert resource
-    for path in scripts:
-        sys.path.insert(0, os.path.dirname(path))
-        __import__(os.path.basename(path).removesuffix(".py"))
+    for script in scripts:
+        sys.path.insert(0, os.path.dirname(script))
+        __import__(os.path.basename(script).removesuffix(".py"))
         del sys.path[0]
     for name, module in sorted(sys.modules.items()):
         if path := getattr(module, "__file__", None):

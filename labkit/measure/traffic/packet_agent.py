@@ -12,7 +12,8 @@ import os
 import socket
 import struct
 import sys
-from typing import IO, Any
+from io import BufferedIOBase
+from typing import Any
 
 if __package__:
     from labkit.measure.traffic import packet_sender
@@ -66,7 +67,7 @@ class Counter:
         self._learning.close()
 
 
-def count(requests: IO[bytes], answers: IO[bytes], counter: Counter) -> None:
+def count(requests: BufferedIOBase, answers: BufferedIOBase, counter: Counter) -> None:
     """Answer each request line, `learn` or `read`, with the count, until there are no more."""
     answers.write(b"{}\n")
     answers.flush()
@@ -80,7 +81,7 @@ def count(requests: IO[bytes], answers: IO[bytes], counter: Counter) -> None:
 def main() -> None:
     """Run as a program whose argument is the request as JSON."""
     request: dict[str, Any] = json.loads(sys.argv[1])
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
+    requests, answers = open(0, "rb"), open(1, "wb")
     try:
         if "wire" in request:
             wire, mix = packet_sender.Wire(**request["wire"]), packet_sender.Mix(**request["mix"])
@@ -92,6 +93,7 @@ def main() -> None:
             count(requests, answers, Counter(request["interface"], request["v6"], frame))
     except OSError as error:
         answers.write(json.dumps({"error": error.strerror}).encode() + b"\n")
+        answers.flush()
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import IO
+from io import BufferedIOBase
 
 PORT, PROBE_PORT = 9, 10  # discard (RFC 863), and the port of latency probes
 FCS_BYTES = 4  # counted in the size of a frame, but never passed to a driver
@@ -316,7 +316,8 @@ class Sender:
         """
         call, fd, base = self._call, self._socket.fileno(), self._all.buffer_info()[0]
         clock, sleep = time.monotonic_ns, time.sleep
-        total = count or (round(rate_pps * duration_s) if rate_pps else 1 << 62)
+        total = round(rate_pps * duration_s) if rate_pps else 1 << 62
+        total = total if count is None else count
         gap_ns = 1e9 / rate_pps if rate_pps else 0.0
         batch = max(1, min(BATCH, round(rate_pps * BATCH_S))) if rate_pps else BATCH
         slip_ns = int(max(SLIP_S, LATE_TIMES * _wakes_late_s()) * 1e9)
@@ -385,7 +386,7 @@ class Sender:
         self._socket.close()
 
 
-def serve(requests: IO[bytes], answers: IO[bytes], sender: Sender) -> None:
+def serve(requests: BufferedIOBase, answers: BufferedIOBase, sender: Sender) -> None:
     """Run one trial per request line (the arguments of `Sender.send` as JSON), until there are no more."""
     answers.write(b"{}\n")
     answers.flush()
