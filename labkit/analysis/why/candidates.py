@@ -96,9 +96,26 @@ def _of_change(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None:
         known.insert(0, ("profile", phrases.code_path(evidence, code)))
     if (frames := phrases.frames(evidence)) is not None:
         known.append(("counters", frames))
-    explained = code is not None and any(_explains(one, code) for one in settings)
-    sure = 3 if evidence.has_effect or explained else 0
+    shown = evidence.has_effect or _shows(evidence, code, settings) or _is_shown(evidence, part)
+    sure = 3 if shown else 0
     return Candidate(parameters[0].name, sure, tuple(known), None, settings, code, part)
+
+
+def _shows(evidence: Evidence, code: causes.Cause | None, settings: Sequence[Setting]) -> bool:
+    """Return whether code shows an effect of the parameters in which two arms of one run differ, even if the total
+    difference is uncertain.
+
+    Nothing else differs between such arms. But other programs also change what code costs.
+    """
+    if code is None:
+        return False
+    explained = any(_explains(one, code) for one in settings)
+    return explained or not evidence.is_disturbed or code.change != "changed"
+
+
+def _is_shown(evidence: Evidence, part: switch_work.Part | None) -> bool:
+    """Return whether a part of a switch's work shows an effect, even if the total difference is uncertain."""
+    return part is not None and part.size.p < causes.CLAIM_SHARE / len(evidence.parts)
 
 
 def _of_machine(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None:
@@ -119,12 +136,13 @@ def _of_machine(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None
 def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.Cause | None:
     """Return the code through which a change acts.
 
-    That is code that the change is known to affect, or else the largest cause in the direction of the total difference.
+    That is code that the change is known to affect, or else the largest cause, in the direction of the total difference if that
+    is certain.
     """
     total = evidence.split.total
     there = [one for one in evidence.causes if evidence.matters(one.difference_s)]
     known = [one for one in there if any(_explains(setting, one) for setting in settings)]
-    along = [one for one in there if evidence.cost_differs and one.difference_s * total.difference > 0]
+    along = [one for one in there if not evidence.cost_differs or one.difference_s * total.difference > 0]
     return next(iter([*known, *_expected(evidence, settings), *along]), None)
 
 

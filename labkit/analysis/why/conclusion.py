@@ -101,9 +101,17 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
         notes=tuple(_notes(evidence)),
         next=tuple(next_steps.steps(evidence, result.claims, order)),
         split=evidence.split,
-        p=min([evidence.p, *(3 * one.cause.p for one in order[:1] if one.cause and one.cause.expected)]),
+        p=min([evidence.p, *(p for one in order[:1] for p in _own_p(evidence, one))]),
         parts=evidence.parts,
     )
+
+
+def _own_p(evidence: Evidence, one: Candidate) -> Iterator[float]:
+    """Yield the p values of tests that a candidate's claim rests on and that are not among those of `evidence.p`."""
+    if one.cause is not None and one.cause.expected:
+        yield 3 * one.cause.p
+    if one.part is not None:
+        yield 3 * len(evidence.parts) * one.part.size.p
 
 
 def _rank(evidence: Evidence, one: Candidate) -> float:
