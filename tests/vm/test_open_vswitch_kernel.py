@@ -60,3 +60,25 @@ def test_rules_of_a_case_are_in_the_kernel(result: dict[str, Answer]) -> None:
 def test_segmentation_offload_stays_on(result: dict[str, Answer]) -> None:
     """The kernel's datapath forwards frames that are segmented later. Only the userspace datapath cannot."""
     assert "tcp-segmentation-offload: on" in result["plain"]["offloads"]
+
+
+@pytest.mark.long
+@pytest.mark.needs("nft")
+def test_search_on_the_kernel_datapath(shared_vm: SharedVm) -> None:
+    """Loss of the kernel's datapath shows where packets wait for a CPU; the search ends and says what it found."""
+    words = ["topology=ovs", "rounds=1", "flows=10", "sum_s=0.4", "width=0.3", "limit_s=30", "latency=false"]
+    program = [sys.executable, "-m", "labkit", "run", "throughput", *words, "--folder", "/tmp/search"]
+    with live.build("veth", where=shared_vm.where) as net:
+        net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
+        lines = net.client0.run("cat", "/tmp/search/rows/64b-10f-1-r0.jsonl")
+        net.client0.run("rm", "-r", "/tmp/search")
+    rows = [json.loads(line) for line in lines.splitlines()]
+    trials = [row for row in rows if row["method"] == "trial"]
+    assert trials
+    assert all(row["received_frames_count"] <= row["offered_count"] for row in trials)
+    results = [row for row in rows if row["method"] == "search"]
+    assert [row["loss_goal_ratio"] for row in results] == [0, 0.005]
+    for row in results:
+        assert row["status"] == "ok" or row["reason"].startswith(
+            ("generator-limited: ", "the search did not end")
+        )
