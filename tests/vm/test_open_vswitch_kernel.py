@@ -67,7 +67,7 @@ def test_segmentation_offload_stays_on(result: dict[str, Answer]) -> None:
 def test_search_on_the_kernel_datapath(shared_vm: SharedVm) -> None:
     """Loss of the kernel's datapath shows where packets wait for a CPU; the search ends and says what it found."""
     words = ["topology=ovs", "rounds=1", "flows=10", "sum_s=0.4", "width=0.3", "limit_s=30", "latency=false"]
-    program = [sys.executable, "-m", "labkit", "run", "throughput", *words, "--folder", "/tmp/search"]
+    program = [sys.executable, "-m", "labkit.cli", "run", "throughput", *words, "--folder", "/tmp/search"]
     with live.build("veth", where=shared_vm.where) as net:
         net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
         lines = net.client0.run("cat", "/tmp/search/rows/64b-10f-1-r0.jsonl")
