@@ -37,7 +37,7 @@ report: setup  ## measure: the quick datapaths sweep, its verdicts in the termin
 test: setup  ## ruff, mypy, and the tests that take a few minutes in all
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict labkit benchmarks
+	$(BIN)/mypy --strict --num-workers auto labkit benchmarks
 	$(call run-pytest,$(PARALLEL) -m "not long and not alone")
 
 test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
@@ -46,8 +46,7 @@ test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
 test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs
 	@$(call run-pytest,-m alone)
 
-test-all: export LABKIT_FUZZ_S := 60
-test-all: test test-long test-alone  ## all tests, with a minute of mutants for the readers of texts and files
+test-all: test test-long test-alone  ## all tests
 
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks

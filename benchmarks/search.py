@@ -38,14 +38,14 @@ def promises(quick: bool) -> Iterator[Promise]:
         bound=f"<= {WITHIN_S:.0f} s",
         kept=longest_s <= WITHIN_S,
     )
-    for loss, found in rates(rows).items():
-        far = apart(found)
+    for loss, rates_pps in rates(rows).items():
+        far = apart(rates_pps)
         yield Promise(
             f"{goal(loss)} of {count} searches, from their median",
             f"{far:.1%}",
             bound=f"<= {APART:.0%}",
-            kept=None if quick else len(found) == count and far <= APART,
-            more=", ".join(units.si(pps, "pps") for pps in found),
+            kept=None if quick else len(rates_pps) == count and far <= APART,
+            more=", ".join(units.si(pps, "pps") for pps in rates_pps),
         )
 
 
@@ -61,7 +61,7 @@ def rates(rows: Sequence[run_folder.Row]) -> dict[float, list[float]]:
     return result
 
 
-def apart(found: Sequence[float]) -> float:
+def apart(rates_pps: Sequence[float]) -> float:
     """Return the greatest distance of a rate from the median, as a share of the median."""
-    middle = median(found)
-    return max(abs(pps / middle - 1) for pps in found)
+    middle = median(rates_pps)
+    return max(abs(pps / middle - 1) for pps in rates_pps)

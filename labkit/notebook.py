@@ -168,8 +168,8 @@ class Run:
         return f"labkit.open({str(self.folder)!r})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        found = "\n".join(findings_of.sentences(self.all, lambda: self.profiles))
-        text = "\n\n".join(filter(None, [self.headline().data, found, self.findings(self.verdicts).data]))
+        lines = "\n".join(findings_of.sentences(self.all, lambda: self.profiles))
+        text = "\n\n".join(filter(None, [self.headline().data, lines, self.findings(self.verdicts).data]))
         return {"text/markdown": text, "text/plain": repr(self)}
 
     @staticmethod
@@ -393,13 +393,15 @@ def watch(net: live.LiveTopology, interface: str, seconds: float, sample: str) -
         return Watched(times_s, counts, chosen.stop(), sampled.stop(), chosen.packets[-10:])
 
 
-def measure(experiment: str, names: Mapping[str, Any]) -> Run:
+def measure(experiment: str, names: Mapping[str, Any], prefix: str = "") -> Run:
     """Measure with the parameters in `names` (a notebook's globals()), or load the finished run or sweep in
     names["folder"].
 
     `details` in `names` is a dictionary of further parameters. A parameter that also has a name of its own takes that
-    value, so papermill can set each by its name.
+    value, so papermill can set each by its name. In a notebook of two experiments, the names of one have a prefix: with
+    `stateful_`, the value of stateful_folder takes the place of that of folder.
     """
+    names = {**names, **{name.removeprefix(prefix): names[name] for name in names if name.startswith(prefix)}}
     folder = Path(names["folder"]) if names.get("folder") else None
     if folder is None or not ((folder / "sweep.json").exists() or published_runs.is_published(folder)):
         fields = experiments.find(experiment).parameters.__struct_fields__

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,22 @@ LABKIT = [sys.executable, "-P", "-m", "labkit.cli"]
 # Without capabilities, like an ordinary user. The remaining one allows mapping uid 0 into a user namespace.
 ORDINARY = ["setpriv", "--bounding-set", "-all,+setfcap", "--inh-caps", "-all", "--"]
 MARK = "LABKIT_TEST_MARK"
+# Runs several commands and prints the exit code, the standard output and the standard error of each.
+TOGETHER = """
+import contextlib, io, json, sys, traceback
+from labkit import cli
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = cli.main(words)
+        except SystemExit as end:
+            code = end.code
+        except Exception:
+            code = 1
+            traceback.print_exc()
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+"""
 LIMIT = "/proc/sys/user/max_net_namespaces"  # for the user namespace that accesses it (namespaces(7))
 
 Row = dict[str, Any]
@@ -108,6 +125,18 @@ class Sandbox:
         """Run labkit to its end."""
         return self.run(*LABKIT, *words, cwd=cwd, timeout=timeout, **environment)
 
+    def commands(
+        self, *lines: str, cwd: Path | None = None, timeout: float = 120, **environment: str
+    ) -> dict[str, Done]:
+        """Run labkit commands in one process, one after the other, and return how each ended.
+
+        The imports, which take most of the time of a command that is refused, are done once.
+        """
+        argvs = json.dumps([shlex.split(line) for line in lines])
+        words = (sys.executable, "-P", "-c", TOGETHER, argvs)
+        done = self.run(*words, cwd=cwd, timeout=timeout, **environment)
+        return dict(zip(lines, ended_together(done, lines), strict=True))
+
     def sweep(self, name: str, timeout: float, **environment: str) -> str:
         """Run `labkit sweep` for a file of `project`, and return what it prints."""
         file = f"params/{name}.yaml"
@@ -161,6 +190,13 @@ class Sandbox:
         assert self.keeper.stdin is not None
         self.keeper.stdin.close()
         self.keeper.wait(10)
+
+
+def ended_together(done: Done, lines: Sequence[str]) -> list[Done]:
+    """Return how each command of a run of TOGETHER ended."""
+    assert done.returncode == 0, done.stderr
+    ended = [json.loads(line) for line in done.stdout.splitlines()]
+    return [Done(shlex.split(line), *one) for line, one in zip(lines, ended, strict=True)]
 
 
 @contextmanager

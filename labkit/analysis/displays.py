@@ -110,7 +110,7 @@ class Verdicts(_Displayed):
 
 
 class Profiles(_Displayed):
-    """Measurements beside observers. The display shows the number and the cost for each arm and observer."""
+    """Measurements under observers. The display shows the number and the cost for each arm and observer."""
 
     def _summary(self) -> tuple[str, pd.DataFrame, list[str]]:
         observed = self[self["observer"].notna()] if len(self) else self
@@ -124,7 +124,7 @@ class Profiles(_Displayed):
                           "speed with it": f"{cost:.3g} times" if pd.notna(cost) else "–"})  # fmt: skip
             reasons |= {f"{arm}, {observer}: {reason}": None for reason in rows.loc[~ok, "reason"].dropna()}
         return (
-            f"{units.many(len(observed), 'measurement')} beside observers.",
+            f"{units.many(len(observed), 'measurement')} under observers.",
             pd.DataFrame(lines),
             list(reasons),
         )

@@ -17,7 +17,7 @@ class CostUnit:
     """A unit of work that costs are relative to, and the unit in which they are shown.
 
     words: its description; short: its name. work: the field of a Round, and the column of a row, that has the work.
-    one: how much of that is one unit. unit, unit_s: the unit of time of a shown cost, and its size in seconds.
+    one: the amount of work in one unit. unit, unit_s: the unit of time of a shown cost, and its size in seconds.
     """
 
     words: str
@@ -88,7 +88,7 @@ PROTOCOLS = {
         generator="ping",
     ),
 }
-# Each of their packets waits for the reply to the one before.
+# Each of their packets waits up to 10 ms for the reply to the one before.
 TIMED = tuple(name for name, one in PROTOCOLS.items() if not one.higher_is_better)
 
 

@@ -33,11 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
+    if os.path.realpath(given.left) == os.path.realpath(given.right):
+        raise BadInput(f"{given.right} is named twice: name two runs")
     from labkit.analysis import compare_runs
     from labkit.commands import json_output, terminal_tables
 
-    if os.path.realpath(given.left) == os.path.realpath(given.right):
-        raise BadInput(f"{given.right} is named twice: name two runs")
     table, sentences = compare_runs.compare(given.left, given.right)
     if given.json:
         print(json_output.text(json_output.compared(table, sentences)))

@@ -177,7 +177,7 @@ def add_arguments(parser: arguments.CommandParser) -> None:
     usual = debian_kernels.ARCHITECTURE
     get.add_argument("name", nargs="?", default=usual, metavar="PACKAGE|RELEASE", help=text)
     install = arguments.add_command(more, "kernels install", _INSTALL, _INSTALL_NOTES, _install)
-    text = "a kernel as after vm:, with or without options; default: the newest kernel of each series"
+    text = "a kernel, written as in where=vm:KERNEL, with or without options; default: the newest kernel of each series"
     install.add_argument("parameters", nargs="*", metavar="RELEASE[,cpus=N,...]", help=text)
 
 

@@ -75,7 +75,7 @@ def watch(
     file: the file for packets. pings: whether every client of the topology pings its server meanwhile.
     """
     if seconds is not None and not 0 < seconds < math.inf:
-        raise BadInput(f"--seconds {seconds:g} cannot be: it is more than 0")
+        raise BadInput(f"--seconds {seconds:g}: give more than 0")
     with contextlib.ExitStack() as stack:
         net, one = stack.enter_context(opened(target, given))
         writer = stack.enter_context(_writing(file, one)) if file else None
@@ -292,7 +292,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="INTERFACE|TOPOLOGY", help=text)
     arguments.add_parameters(parser, "what is selected, and how it is sampled")
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help="stop after so long; default: Ctrl-C stops it"
+        "--seconds", type=float, metavar="S", help="stop after S seconds; default: Ctrl-C stops it"
     )
     parser.add_argument(
         "--pcapng", action=arguments.Folder, metavar="FILE", help="write the sampled packets to this file"

@@ -154,6 +154,6 @@ def _memory(folder: Path) -> int | None:
     """Return the memory of the machine that ran the first run, or None if it is not recorded."""
     for path in _folders(folder):
         if (path / "environment.json").exists():
-            found = run_folder.read_object(path / "environment.json").get("memory_bytes")
-            return int(found) if isinstance(found, int) else None
+            memory_bytes = run_folder.read_object(path / "environment.json").get("memory_bytes")
+            return int(memory_bytes) if isinstance(memory_bytes, int) else None
     return None

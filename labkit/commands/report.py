@@ -36,9 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
-    from labkit.analysis import report
-    from labkit.commands import json_output
-
     notebook = given.run / "notebook.ipynb"
     if given.run.exists() and not given.run.is_dir():
         raise BadInput(f"{given.run} is not a folder: name the folder of a run or a sweep")
@@ -47,6 +44,10 @@ def run(given: argparse.Namespace) -> int:
             f"there is no folder {given.run}: name the folder of a run or a sweep, for example one in"
             f" {run_folder.shown(run_folder.data_root())}"
         )
+    # These take seconds, and a wrong name is answered without them.
+    from labkit.analysis import report
+    from labkit.commands import json_output
+
     if not notebook.is_file():
         sweep.show(given.run, Bar())
     page = report.html(notebook, given.run / "report.html")

@@ -53,7 +53,7 @@ def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
 
 
 def show_profiles(profiles: pd.DataFrame) -> None:
-    """Print a sentence for each failure beside observers."""
+    """Print a sentence for each failure under observers."""
     console = new_console()
     failed = profiles[profiles["status"].eq("failed") & profiles["observer"].notna()]
     of = failed["topology"] + ": " + failed["reason"].fillna("no reason was recorded").astype("str")

@@ -68,7 +68,9 @@ def install(*names: str) -> str:
         packages = [_package(name, manager) for name in names]
         if None not in packages:
             commands.append(f"{MANAGERS[manager]} {' '.join(dict.fromkeys(filter(None, packages)))}")
-    return " or ".join(commands) or "install it from source, because dnf and pacman have no package of it"
+    return (
+        " or ".join(commands) or f"install {' and '.join(names)} from source (dnf and pacman have no package)"
+    )
 
 
 def _package(name: str, manager: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import msgspec
 
@@ -14,17 +14,30 @@ from labkit.common.errors import BadInput
 MAX_INTEGER = 1 << 62  # the largest integer that JSON and the kernel can hold
 
 
+class NamesCode(NamedTuple):
+    """A parameter that names something that runs with the user's rights.
+
+    `what` says so in a refusal. `flag`: what LABKIT_ALLOW must name before a sweep's file may do it. `digest`: the
+    parameter that gets the SHA-256 of the file of Python; empty for a folder of programs.
+    """
+
+    what: str
+    flag: str
+    digest: str = ""
+
+
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen parameters of an experiment.
 
     A subclass has fields with defaults, and `check` for what types cannot express. `PARSERS` parse special values, by
     parameter name. `NOT_RECORDED`: parameters that nothing uses, so a run does not record them. `VALUES` are those that
-    completion offers, by parameter name; a subclass adds its own.
+    completion offers, by parameter name; a subclass adds its own. `CODE`: the parameters that name what runs.
     """
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     NOT_RECORDED: ClassVar[tuple[str, ...]] = ()
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {}
+    CODE: ClassVar[Mapping[str, NamesCode]] = {}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:

@@ -20,7 +20,7 @@ from labkit.common import errors, run_folder, safe_files, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts, topologies
 from labkit.measure.topologies import Network, check_network
-from labkit.runner import permissions, trex_profiles, two_hosts, unmeasured_point, yaml_files
+from labkit.runner import code_files, permissions, two_hosts, unmeasured_point, yaml_files
 from labkit.system import machine
 
 EventCallback = Callable[[dict[str, Any]], None]
@@ -115,8 +115,9 @@ def measure(
     before anything runs for an invalid name or value, or if the folder holds a run with other parameters.
     """
     parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
-    parameters, sources = trex_profiles.read(parameters)
-    requested = experiments.find(experiment).parameters.of(parameters)
+    fields = experiments.find(experiment).parameters
+    parameters, sources = code_files.read(fields, parameters)
+    requested = fields.of(parameters)
     request_parameters = requested.asdict()
     hosts.check(request_parameters["where"])
     _check_machine_sysctls(request_parameters)

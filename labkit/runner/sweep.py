@@ -145,8 +145,8 @@ def notebook_of(experiment: str) -> Path | None:
     folder = run_folder.notebooks()
     every = sorted(folder.glob("*.ipynb"))
     named = [path for path in every if path.stem.split("_", 1)[-1] == experiment]
-    if found := named or [path for path in every if _measured_by(path) == [experiment]]:
-        return found[0]
+    if paths := named or [path for path in every if _measured_by(path) == [experiment]]:
+        return paths[0]
     if not every:
         raise BadInput(
             f"there are no notebooks in {folder}: give the command in the folder of labkit's project, or name that"

@@ -67,7 +67,7 @@ def agrees(folder: Path) -> Any:
         with capture(list(hops.values()), folder, snap_bytes=65535) as made:
             lines = [ping(built.pairs[0], "-c5", "-i0.01"), ping(built.pairs[0], "-c2", "-i0.01", "-s1300")]
     return {
-        "said": lines,
+        "pings": lines,
         "doubt": made.doubt,
         "counts": {name: asdict(one) for name, one in made.counts.items()},
     }

@@ -221,8 +221,8 @@ def planted_loss(permille: str) -> Any:
                 return trial, "limited" if trial.generator_limited else None
 
             settings = mlrsearch.Settings(trial_s=0.1, sum_s=0.5, exceed_ratio=0.5, width=0.1)
-            found = mlrsearch.search(measure, settings, (0.0, 0.005, 0.05), 20e3, 40e3, 30.0)
-    return {"found": [asdict(one) for one in found.bounds], "ratio": seen["lost"] / seen["offered"]}
+            outcome = mlrsearch.search(measure, settings, (0.0, 0.005, 0.05), 20e3, 40e3, 30.0)
+    return {"bounds": [asdict(one) for one in outcome.bounds], "ratio": seen["lost"] / seen["offered"]}
 
 
 def use_case(name: str, vary: str) -> Any:

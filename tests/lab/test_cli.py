@@ -91,9 +91,14 @@ BAD_RUNS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def refused(machine: Sandbox) -> dict[str, Done]:
+    return machine.commands(*(line for line, _ in BAD_RUNS))
+
+
 @pytest.mark.parametrize(("line", "sentence"), BAD_RUNS, ids=[line for line, _ in BAD_RUNS])
-def test_bad_input_is_one_sentence(line: str, sentence: str, machine: Sandbox) -> None:
-    done = machine.labkit(*shlex.split(line))
+def test_bad_input_is_one_sentence(line: str, sentence: str, refused: dict[str, Done]) -> None:
+    done = refused[line]
     assert sentence in one_sentence(done)
     assert done.stdout == "" or "congestion" in line
 
@@ -105,11 +110,10 @@ def test_bad_input_leaves_no_run_behind(tmp_path: Path) -> None:
         assert not machine.data.exists()
 
 
-@pytest.mark.parametrize("words", [[], ["nothing"], ["run"], ["run", "--nothing"], ["sweep"]])
-def test_usage(words: list[str], machine: Sandbox) -> None:
-    done = machine.labkit(*words)
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage: labkit")
+def test_usage(machine: Sandbox) -> None:
+    for line, done in machine.commands("", "nothing", "run", "run --nothing", "sweep").items():
+        assert done.returncode == 2, line
+        assert done.stderr.startswith("usage: labkit"), line
 
 
 def test_help_lists_parameters_topologies_and_commands(machine: Sandbox) -> None:
@@ -152,10 +156,14 @@ def half_written(folder: Path) -> dict[str, Path]:
 def test_half_written_run_folder(
     command: str, run: Path, machine: Sandbox, tmp_path: Path, project: Path
 ) -> None:
-    for name, path in half_written(tmp_path).items():
-        words = [command, str(path), *([str(run)] if command == "compare" else [])]
-        done = machine.labkit(*words, cwd=project)
-        sentence = one_sentence(done)
+    paths = half_written(tmp_path)
+    lines = {
+        name: shlex.join([command, str(path), *([str(run)] if command == "compare" else [])])
+        for name, path in paths.items()
+    }
+    ended = machine.commands(*lines.values(), cwd=project)
+    for name, path in paths.items():
+        sentence = one_sentence(ended[lines[name]])
         assert path.name in sentence or str(path) in sentence, (name, sentence)
         assert not (path / "report.html").exists()
 
@@ -168,17 +176,19 @@ SWEEPS = {  # test_sweep_file.py has more
 }
 
 
-@pytest.mark.parametrize("content", SWEEPS)
-def test_invalid_sweep_file(content: str, machine: Sandbox, project: Path) -> None:
-    path = project / "params" / "bad.yaml"
-    path.write_text(content)
+def test_invalid_sweep_file(machine: Sandbox, project: Path) -> None:
+    sentences = {}
+    for number, (content, sentence) in enumerate(SWEEPS.items()):
+        (project / "params" / f"bad{number}.yaml").write_text(content)
+        sentences[f"sweep params/bad{number}.yaml"] = sentence
     before = set(machine.data.rglob("*"))
-    done = machine.labkit("sweep", "params/bad.yaml", cwd=project)
-    assert SWEEPS[content] in one_sentence(done)
-    assert done.stdout == ""
+    for line, done in machine.commands(*sentences, cwd=project).items():
+        assert sentences[line] in one_sentence(done)
+        assert done.stdout == ""
     assert set(machine.data.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_compare(run: Path, machine: Sandbox) -> None:
     same = one_sentence(machine.labkit("compare", str(run), str(run)))
     assert "is named twice: name two runs" in same
@@ -193,6 +203,7 @@ def test_compare(run: Path, machine: Sandbox) -> None:
     assert one_sentence(machine.labkit("compare", str(run), str(ping)))
 
 
+@pytest.mark.long
 def test_report_command(run: Path, machine: Sandbox, project: Path) -> None:
     done = machine.labkit("report", str(run), cwd=project)
     assert done.returncode == 0, done.stderr

@@ -39,19 +39,19 @@ spec = topologies.Spec(endpoint="container", family=6)
 with topologies.build("veth", spec) as topology:
     [pair] = topology.pairs
     client, server = pair.client, pair.server
-    def said(*argv):
+    def output(*argv):
         ended = process.run([*client.prefix, *argv])
         return [ended.returncode, ended.stdout, ended.stderr]
-    found = {
-        "said": {word: said(*word.split()) for word in sys.argv[1:]},
-        "ping": said("ping", "-n", "-c2", "-i0.2", server.address),
-        "long": len(said("head", "-c3000000", "/dev/zero")[1]),
-        "signal": said("sh", "-c", "kill -TERM $$")[0],
+    report = {
+        "outputs": {word: output(*word.split()) for word in sys.argv[1:]},
+        "ping": output("ping", "-n", "-c2", "-i0.2", server.address),
+        "long": len(output("head", "-c3000000", "/dev/zero")[1]),
+        "signal": output("sh", "-c", "kill -TERM $$")[0],
         "before": server.counters().received_bytes,
     }
     program = client.start(["sh", "-c", "while :; do echo x; sleep 0.01; done"], held=True)
     assert program.held(time.monotonic() + 20)
-    found["held"] = program.lines()
+    report["held"] = program.lines()
     program.go()
     while not program.lines():
         time.sleep(0.01)
@@ -62,9 +62,9 @@ with topologies.build("veth", spec) as topology:
         lengths.append(len(program.lines()))
     program.kill()
     program.ended()
-    while "sleep 0.01" in said("ps", "ax", "-o", "args")[1]:
+    while "sleep 0.01" in output("ps", "ax", "-o", "args")[1]:
         time.sleep(0.01)
-    print(json.dumps(found))
+    print(json.dumps(report))
 """
 
 
@@ -87,7 +87,7 @@ def test_programs_run_in_a_container(machine: Sandbox) -> None:
     done = machine.run(*argv, sys.executable, "-c", LOOK, *parameters, timeout=200)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    lines = result["said"]
+    lines = result["outputs"]
     assert lines["hostname"] == [0, "client0\n", ""]
     assert "not permitted" in lines["unshare --net true"][2]  # the system call filter
     assert "Read-only" in lines["touch /etc/labkit-was-here"][2]

@@ -75,6 +75,7 @@ def test_foreign_notebook_is_not_executed(machine: Sandbox, trap: Path) -> None:
     assert "LABKIT_PROJECT=" in lines
 
 
+@pytest.mark.long
 def test_executed_notebook_does_not_import_its_folder(machine: Sandbox) -> None:
     project = machine.project()
     (project / "notebooks/random.py").write_text(

@@ -320,7 +320,7 @@ class TestDisplayFilter:
             net.monitor("port0", display=display)
         assert "\n" not in str(raised.value)
 
-    def test_killed_tshark_is_said_and_packets_are_counted(self, net: live.LiveTopology) -> None:
+    def test_killed_tshark_is_reported_and_packets_are_counted(self, net: live.LiveTopology) -> None:
         with net.monitor("port0", protocol="icmp", display="icmp") as one:
             ping(net, 2)
             # These are only processes of the topology's own PID namespace. tshark may still be starting.

@@ -11,7 +11,7 @@ from labkit.analysis import load
 from labkit.analysis.findings import monitor_cost
 from labkit.common import run_folder
 
-pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "tcpdump")
+pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "tcpdump")]
 READERS = "socket,monitor,monitor_sampled,tcpdump"
 
 

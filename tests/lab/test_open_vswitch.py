@@ -49,10 +49,18 @@ def test_userspace_switch_connects_endpoints() -> None:
     assert "tx-tcp-segmentation: off" in result["offloads"]
 
 
-@pytest.mark.parametrize("output", ["veth", "internal", "gre", "erspan", "vxlan", "vlan"])
-def test_mirror_copies(output: str) -> None:
+OUTPUTS = ["veth", "internal", "gre", "erspan", "vxlan", "vlan"]
+
+
+@pytest.fixture(scope="module")
+def copying() -> dict[str, Answer]:
+    return dict(zip(OUTPUTS, ask(*(f"ovs_netdev+mirrors=3+output={one}" for one in OUTPUTS)), strict=True))
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_mirror_copies(output: str, copying: dict[str, Answer]) -> None:
     """Requests and replies pass client0's port, and each mirror copies both."""
-    [result] = ask(f"ovs_netdev+mirrors=3+output={output}")
+    result = copying[output]
     assert "error" not in result, result
     assert result["reachable"] is None
     assert sorted(result["mirrors"]) == ["mirror0", "mirror1", "mirror2"]
@@ -60,20 +68,26 @@ def test_mirror_copies(output: str) -> None:
     assert counted["copies_expected_count"] == counted["copies_count"] == 3 * 2 * PINGS
 
 
-@pytest.mark.parametrize(
-    ("words", "copies"),
-    [
-        ("select=client0:in", PINGS),
-        ("select=server0:out", PINGS),
-        ("select=all", 4 * PINGS),
-        ("select=vlan:2+vlans=2", 2 * PINGS),
-        ("snaplen=64", 2 * PINGS),
-        ("readers=count", 2 * PINGS),
-    ],
-)
-def test_mirror_selection(words: str, copies: int) -> None:
-    [result] = ask(f"ovs_netdev+mirrors=1+{words}", pairs=2)
-    assert result["counted"]["copies_expected_count"] == result["counted"]["copies_count"] == copies
+SELECTED = {
+    "select=client0:in": PINGS,
+    "select=server0:out": PINGS,
+    "select=all": 4 * PINGS,
+    "select=vlan:2+vlans=2": 2 * PINGS,
+    "snaplen=64": 2 * PINGS,
+    "readers=count": 2 * PINGS,
+}
+
+
+@pytest.fixture(scope="module")
+def selecting() -> dict[str, Answer]:
+    switches = ask(*(f"ovs_netdev+mirrors=1+{words}" for words in SELECTED), pairs=2)
+    return dict(zip(SELECTED, switches, strict=True))
+
+
+@pytest.mark.parametrize("words", SELECTED)
+def test_mirror_selection(words: str, selecting: dict[str, Answer]) -> None:
+    result = selecting[words]
+    assert result["counted"]["copies_expected_count"] == result["counted"]["copies_count"] == SELECTED[words]
     assert result["counted"]["copies_unread_count"] == 0
 
 
@@ -165,6 +179,7 @@ def test_switch_set_up_time() -> None:
     assert min(result["built_s"] for result in ask(*["ovs_netdev"] * 3, pairs=2)) < 1.0
 
 
+@pytest.mark.long
 def test_switch_observer(tmp_path: Path) -> None:
     """The observer reports flows with their actions, caches and mirror ports, and nothing for an arm without a
     switch."""
@@ -290,6 +305,7 @@ def test_drawing_of_a_switch_tunnel() -> None:
     assert "copies of port0" in tunnel
 
 
+@pytest.mark.long
 def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = ("topology=veth_bridge,ovs_netdev", "rounds=2", "slices=15", "whole_runs=0")

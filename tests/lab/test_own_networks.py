@@ -88,6 +88,7 @@ def test_network_from_a_file(tmp_path: Path) -> None:
         assert one_sentence(machine.labkit("draw", "none.yaml")) == "there is no file none.yaml"
 
 
+@pytest.mark.long
 def test_own_network_is_measured(tmp_path: Path) -> None:
     """It is measured as baseline with its control, beside a built-in topology, with a change of its own nodes, and
     resumed."""
@@ -110,9 +111,24 @@ def test_own_network_is_measured(tmp_path: Path) -> None:
         assert {row["arm"] for row in rows if row["method"] == "profile" and row["status"] == "ok"} >= {
             "routed"
         }
+        page = machine.labkit("why", "run:routed", "veth")
+        assert page.returncode == 0, page.stderr
+        assert "routed" in page.stdout
+        assert "routed" in (tmp_path / "here/run/why.html").read_text()
         path.write_text(json.dumps(described | {"mtu_bytes": 1600}))
         other = one_sentence(machine.labkit("run", "datapaths", *words))
         assert other.endswith("holds a run with other parameters: name another folder")
+
+
+@pytest.mark.needs("root", "runc")
+def test_containers_at_the_ends_of_an_own_network(tmp_path: Path) -> None:
+    described = msgspec.to_builtins(example_networks.routed({"kind": "vxlan", "id": 30}))
+    with sandbox(tmp_path, user=False) as machine:
+        (tmp_path / "here" / "my.yaml").write_text(json.dumps(described))
+        [row] = machine.rows("topology=my.yaml", "endpoint=container", "protocol=ping", "duration_s=1")
+    assert (row["status"], row["topology"], row["endpoint"]) == ("ok", "routed", "container"), row["reason"]
+    assert row["container_runtime"].startswith(("runc ", "crun "))
+    assert row["received_count"] > 0
 
 
 def test_overlay_drawing_or_unsupported(tmp_path: Path) -> None:

@@ -53,12 +53,23 @@ def test_make_test_is_what_ci_runs() -> None:
     assert re.search(r"^make test\b", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 
 
+def test_make_report_measures_the_quick_sweep() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "report"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ".venv/bin/labkit sweep params/datapaths-quick.yaml" in done.stdout
+
+
 @pytest.mark.long
 @pytest.mark.needs("set-up", "namespaces", "iperf3", "macvlan")
-def test_make_report(environment: dict[str, str]) -> None:
-    first = subprocess.run(
-        ["make", "report"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900
-    )
+def test_make_report(environment: dict[str, str], tmp_path: Path) -> None:
+    """The quick sweep with fewer rounds and slices."""
+    quick = (ROOT / "params/datapaths-quick.yaml").read_text()
+    short = tmp_path / "datapaths-short.yaml"
+    short.write_text(quick.replace("rounds: 5", "rounds: 2").replace("slices: 12", "slices: 4"))
+    assert short.read_text().count(": 2\n") == short.read_text().count(": 4\n") == 1
+    report = ["make", "report", f"PARAMS={short}"]
+    first = subprocess.run(report, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
     assert first.returncode == 0, first.stderr
     last = first.stdout.splitlines()[-1]
     page = Path(last.removeprefix("report: "))
@@ -69,9 +80,7 @@ def test_make_report(environment: dict[str, str]) -> None:
     measured = [json.loads(line) for content in rows.values() for line in content.splitlines()]
     assert {row["protocol"] for row in measured if row["status"] == "ok"} == {"tcp", "udp"}
     assert {row["pairs"] for row in measured} == {1, 2, 8}
-    again = subprocess.run(
-        ["make", "report"], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
-    )
+    again = subprocess.run(report, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert again.stdout.splitlines()[-1] == last
     assert "Installing" not in again.stdout + again.stderr
     assert {path: path.read_bytes() for path in page.parent.glob("*/rows/*.jsonl")} == rows

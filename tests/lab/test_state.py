@@ -75,8 +75,8 @@ def test_interfaces_agree_with_ip(name: str, need: Need) -> None:
             expected = [facts(one) for one in report["links"]]
             if name.startswith("ovs"):  # the switch's database knows its ports and the state of its own port
                 expected = [one for one in expected if one["name"].startswith("eth")]
-            found = [{key: one[key] for key in facts(report["links"][0])} for one in space["interfaces"]]
-            assert [one for one in found if one["name"] in {each["name"] for each in expected}] == expected
+            reported = [{key: one[key] for key in facts(report["links"][0])} for one in space["interfaces"]]
+            assert [one for one in reported if one["name"] in {each["name"] for each in expected}] == expected
             addresses = {
                 one["ifname"]: [f"{each['local']}/{each['prefixlen']}" for each in one["addr_info"]]
                 for one in report["addresses"]

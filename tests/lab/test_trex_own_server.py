@@ -63,14 +63,14 @@ def no_server_left(made: Sandbox) -> bool:
 def test_load_test_of_two_topologies(box: Sandbox) -> None:
     """A bridge and a router: the stand-in's own frames arrive, so addresses and interfaces are right."""
     rows, logged, out = own(box, "two", "trex_stateless", "topology=veth_bridge,veth_routed", *SHORT)
-    found = results(rows)
-    assert {name: row["status"] for name, row in found.items()} == {
+    by_name = results(rows)
+    assert {name: row["status"] for name, row in by_name.items()} == {
         "veth_bridge": "ok",
         "veth_bridge (again)": "ok",
         "veth_routed": "ok",
-    }, [row["reason"] for row in found.values()]
-    assert found["veth_routed"]["throughput_pps"] == pytest.approx(40_000, rel=0.1)
-    assert found["veth_routed"]["trex_server"] == "labkit's own server"
+    }, [row["reason"] for row in by_name.values()]
+    assert by_name["veth_routed"]["throughput_pps"] == pytest.approx(40_000, rel=0.1)
+    assert by_name["veth_routed"]["trex_server"] == "labkit's own server"
     assert "64b through veth_routed, test 1" in out
     starts = [how for what, how in logged if what == "started"]
     assert len(starts) == 3

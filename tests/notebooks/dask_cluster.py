@@ -91,7 +91,7 @@ class Sweep:
     """A running `labkit sweep --dask` whose output goes to a file."""
 
     def __init__(self, machine: Sandbox, name: str, address: str) -> None:
-        self.lines = machine.folder / f"{name}.said"
+        self.lines = machine.folder / f"{name}.err"
         with self.lines.open("wb") as lines, (machine.folder / f"{name}.out").open("wb") as out:
             self.program = subprocess.Popen(
                 [*machine.prefix, *process.DIE_WITH_US, *LABKIT, "sweep", f"params/{name}.yaml", "--dask", address],

@@ -42,13 +42,13 @@ def rows(folder: Path) -> pd.DataFrame:
 
 
 def test_every_switch_is_searched_in_every_round(rows: pd.DataFrame) -> None:
-    found = rows[rows["method"].eq("search") & rows["loss_goal_ratio"].notna()]
-    assert set(found["status"]) <= {"ok", "invalid"}, list(found["reason"])
-    counts = found.groupby(["arm", "frame", "round", "loss_goal_ratio"]).size()
+    searches = rows[rows["method"].eq("search") & rows["loss_goal_ratio"].notna()]
+    assert set(searches["status"]) <= {"ok", "invalid"}, list(searches["reason"])
+    counts = searches.groupby(["arm", "frame", "round", "loss_goal_ratio"]).size()
     assert len(counts) == 3 * 2 * 2 * 2  # two cases and the control, two sizes, two rounds, NDR and PDR
     assert set(counts) == {1}
-    assert set(found["use_case"]) == {"net_to_vm", "vm_to_vm"}
-    assert set(found["rules_count"]) == {1000}
+    assert set(searches["use_case"]) == {"net_to_vm", "vm_to_vm"}
+    assert set(searches["rules_count"]) == {1000}
 
 
 def test_trials_reach_all_vms(rows: pd.DataFrame) -> None:

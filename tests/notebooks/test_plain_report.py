@@ -25,7 +25,7 @@ def test_report_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "params").mkdir()
     monkeypatch.chdir(tmp_path)
     rows = [row | SEARCH for row in synthetic_rows.rows(rounds=3, slices=1)]
-    found = [row | {"throughput_pps": row["throughput_bps"] / 512} for row in rows]
+    searches = [row | {"throughput_pps": row["throughput_bps"] / 512} for row in rows]
     tried = {
         "part": "trials",
         "method": "trial",
@@ -33,10 +33,10 @@ def test_report_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "loss_goal_ratio": None,
         "loss_ratio": 0.1,
     }
-    trials = [row | tried | {"offered_pps": 1.1 * row["throughput_pps"]} for row in found]
+    trials = [row | tried | {"offered_pps": 1.1 * row["throughput_pps"]} for row in searches]
     described = {"experiment": "throughput", "parameters": {"rounds": 3}, "seed": 1, "why_stopped": {}}
-    points = sorted({row["point"] for row in found})
-    folder = synthetic_rows.save(tmp_path / "run", [*found, *trials], points=points, **described)
+    points = sorted({row["point"] for row in searches})
+    folder = synthetic_rows.save(tmp_path / "run", [*searches, *trials], points=points, **described)
     before = run_folder.read_rows(folder)
     text = sweep.show(folder, Bar()).read_text()
     for words in (

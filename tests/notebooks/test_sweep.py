@@ -156,13 +156,17 @@ def test_killed_notebook_process(machine: Sandbox, done: str) -> None:
     path = project(machine) / "params" / "other.yaml"
     path.write_text(SMALL.replace("rounds: 3", "rounds: 20, half_width: 0"))
     process = machine.start(*LABKIT, "sweep", "params/other.yaml", cwd=project(machine))
-    assert until(lambda: machine.pids(lambda words: "labkit.measure.agent.main" in words), 60)
+    measured = lambda: {path: path.read_bytes() for path in machine.data.glob("datapaths/other-*/*/rows/*")}  # noqa: E731
+    before = measured()
+    assert until(lambda: len(measured()) > len(before), 60)
+    kept = measured()
     os.kill(machine.pids(is_kernel)[0], signal.SIGKILL)
     out, err = process.communicate(timeout=20)
     assert "the notebook's process died; finished rows are kept" in one_sentence(
         Done([], process.returncode, out, err)
     )
     assert until(lambda: not machine.processes(), 3), machine.processes()
+    assert kept.items() <= measured().items()
 
 
 def test_failed_point_is_one_sentence(machine: Sandbox, done: str) -> None:

@@ -180,9 +180,11 @@ NOT_IN_CI = {"ipvlan", "geneve", "gre", "ipip", "ovs kernel"}
 
 def test_ci_asks_for_every_need() -> None:
     [parameters] = re.findall(r"LABKIT_NO_SKIP=(.+)", (ROOT / ".ci/run").read_text())
-    asked = parameters.replace('"', "").split(",")
-    assert len(asked) == len(set(asked))
-    assert set(asked) == set(NEEDS) - NOT_IN_CI, "a need that CI does not ask for skips its tests silently"
+    requested = parameters.replace('"', "").split(",")
+    assert len(requested) == len(set(requested))
+    assert set(requested) == set(NEEDS) - NOT_IN_CI, (
+        "a need that CI does not ask for skips its tests silently"
+    )
 
 
 def test_second_setup_installs_nothing(need: Need) -> None:

@@ -143,8 +143,8 @@ def test_counts_agree_with_bpf_perf_and_kprobe(emulated: Machine) -> None:
     done = emulated.run(sys.executable, "-c", COMPARED, timeout=400)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = {name: rest for name, *rest in map(json.loads, done.stdout.splitlines())}
-    ways = ("own", "bpf", "perf", "ip_rcv", "ip_rcv:return")
-    assert {name: result[name][0] for name in ways} == dict.fromkeys(ways, 1000)
+    tracers = ("own", "bpf", "perf", "ip_rcv", "ip_rcv:return")
+    assert {name: result[name][0] for name in tracers} == dict.fromkeys(tracers, 1000)
     assert result["ip_rcv"][1]["ping"] > 500
     assert result["ip_rcv"][2] == {}
     assert result["ip_rcv:return"][2] == {"0": 1000}  # NET_RX_SUCCESS
@@ -157,9 +157,12 @@ def test_counts_agree_with_bpf_perf_and_kprobe(emulated: Machine) -> None:
 
 
 def test_untraceable_functions_are_named(emulated: Machine) -> None:
-    for observer, parameter in (("function_times", "functions"), ("function_graph", "graph_functions")):
-        done = emulated.labkit("run", "datapaths", *SHORT, "topology=veth", f"observe={observer}",
-                               f"{parameter}=ip_recv,zzz_nothing_zzz,ip_rcv")  # fmt: skip
+    common = f"run datapaths {' '.join(SHORT)} topology=veth"
+    unknown = "ip_recv,zzz_nothing_zzz,ip_rcv"
+    for done in emulated.commands(
+        f"{common} observe=function_times functions={unknown}",
+        f"{common} observe=function_graph graph_functions={unknown}",
+    ):
         lines = one_sentence(done)
         assert "cannot trace ip_recv (did you mean ip_rcv" in lines
         assert "zzz_nothing_zzz" in lines

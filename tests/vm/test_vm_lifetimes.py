@@ -30,7 +30,7 @@ def test_killed_at_random_moments(lab_kernel: str, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     with sandbox(tmp_path, user=False) as machine:
         for moment in sorted(rng.uniform(0.1, 12) for _ in range(5)):
-            process = machine.start(*LABKIT, "run", "datapaths", *ONE, "rounds=9", f"where=vm:{lab_kernel}")
+            process = machine.start(*LABKIT, "run", "datapaths", *ONE, "rounds=3", f"where=vm:{lab_kernel}")
             time.sleep(moment)
             whom = rng.choice(list(machine.processes()))
             os.kill(whom, signal.SIGKILL)

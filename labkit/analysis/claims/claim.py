@@ -93,11 +93,11 @@ def judge(claim: Claim, results: Results) -> Judgement:
     """Judge a claim by the published runs."""
     if claim.meant is None or not claim.sources:
         return Judgement(claim, UNKNOWN, claim.remark, [])
-    found = [one for source in claim.sources for one in source(results)]
-    each = [(one, reading(one, claim.meant)) for one in found]
+    evidence = [one for source in claim.sources for one in source(results)]
+    each = [(one, reading(one, claim.meant)) for one in evidence]
     counts = {word: sum(read == word for _, read in each) for word in (AGREES, AGAINST, UNDECIDED)}
     why = ", ".join(_counted(count, word) for word, count in counts.items() if count)
-    ratios_count = sum(not math.isnan(one.ratio) for one in found)
+    ratios_count = sum(not math.isnan(one.ratio) for one in evidence)
     yes, no = (beyond_chance(counts[word], ratios_count) for word in (AGREES, AGAINST))
     word = DEPENDS if yes and no else CONFIRMED if yes else CONTRADICTED if no else UNKNOWN
     return Judgement(claim, word, why, each)

@@ -34,12 +34,12 @@ def judgements(results: Results) -> list[Judgement]:
     return [judge(claim, results) for claim in CLAIMS]
 
 
-def page(results: Results, found: Sequence[Judgement]) -> str:
+def page(results: Results, judgements: Sequence[Judgement]) -> str:
     """Return the whole document as Markdown."""
     parts = [
-        TITLE, introduction(results, found), "## The claims\n", table(found), PICTURE, RULE, "## The runs\n",
+        TITLE, introduction(results, judgements), "## The claims\n", table(judgements), PICTURE, RULE, "## The runs\n",
         runs(results),
-        "## Each claim\n", *(section(one) for one in found), "## Doubts about the runs\n", doubts(results),
+        "## Each claim\n", *(section(one) for one in judgements), "## Doubts about the runs\n", doubts(results),
     ]  # fmt: skip
     return "\n".join(parts).rstrip() + "\n"
 
@@ -58,13 +58,13 @@ are made.
 """
 
 
-def introduction(results: Results, found: Sequence[Judgement]) -> str:
+def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     """Return the first paragraphs: how short the runs were, on what, and how to run them at full length."""
-    words = {word: sum(one.word == word for one in found) for word in WORDS}
+    words = {word: sum(one.word == word for one in judgements) for word in WORDS}
     counts = ", ".join(f"{count} {word}" for word, count in words.items() if count)
     descriptions = [results.description(name) for name in results.names()]
     if not descriptions:
-        return f"No run is published in `data/results/`. {many(len(found), 'claim')}: {counts}.\n"
+        return f"No run is published in `data/results/`. {many(len(judgements), 'claim')}: {counts}.\n"
     total_s = sum(one.get("measuring_s", 0.0) for one in descriptions)
     days = sorted({str(one["finished"])[:10] for one in descriptions})
     cpus = sorted({int(host["cpus_count"]) for one in descriptions for host in one["hosts"]})
@@ -78,18 +78,18 @@ def introduction(results: Results, found: Sequence[Judgement]) -> str:
         " which takes hours to days: `labkit sweep params/datapaths.yaml`. The rows are published:"
         " `labkit compare RUN data/results/datapaths` compares a run of your own with them, and the notebook"
         " `10_findings` draws everything here anew without measuring. `make docs-reference` writes this page.\n\n"
-        f"{many(len(found), 'claim')}: {counts}.\n"
+        f"{many(len(judgements), 'claim')}: {counts}.\n"
     )
 
 
-def table(found: Sequence[Judgement]) -> str:
+def table(judgements: Sequence[Judgement]) -> str:
     """Return all claims as a table: sentence, document, verdict, and what the evidence is."""
     lines = [
         (
             str(number), f"[{one.claim.sentence}](#{anchor(one)})", DOCUMENTS[one.claim.document].author.split(",")[0],
             f"**{one.word}**", _brief(one),
         )
-        for number, one in enumerate(found, 1)
+        for number, one in enumerate(judgements, 1)
     ]  # fmt: skip
     return _table(("", "claim", "from", "verdict", "evidence"), lines)
 
@@ -106,10 +106,10 @@ def heading(one: Judgement) -> str:
 
 def _brief(one: Judgement) -> str:
     """Return the range of all ratios, and how many of them decide."""
-    known = [found for found, _ in one.evidence if not math.isnan(found.ratio)]
+    known = [evidence for evidence, _ in one.evidence if not math.isnan(evidence.ratio)]
     if not known:
         return "–"
-    ratios = sorted(found.ratio for found in known)
+    ratios = sorted(evidence.ratio for evidence in known)
     span = " to ".join(dict.fromkeys(map(number, (ratios[0], ratios[-1]))))
     return f"ratio {span}: {one.why}"
 
@@ -134,25 +134,27 @@ def evidence_table(one: Judgement) -> str:
     """Return the evidence of a claim as a table."""
     lines = [
         (
-            found.run, f"`{found.what}`" if found.run != PUBLISHED and found.what else found.what, found.host or "–",
-            ratio_text(found), _control_text(found), f"{read}: {found.doubt}" if found.doubt else read,
+            evidence.run,
+            f"`{evidence.what}`" if evidence.run != PUBLISHED and evidence.what else evidence.what,
+            evidence.host or "–",
+            ratio_text(evidence), _control_text(evidence), f"{read}: {evidence.doubt}" if evidence.doubt else read,
         )
-        for found, read in one.evidence
+        for evidence, read in one.evidence
     ]  # fmt: skip
     return _table(("run", "point", "kernel", "ratio [95 %]", "A/A", "reading"), lines)
 
 
-def ratio_text(found: Evidence) -> str:
+def ratio_text(evidence: Evidence) -> str:
     """Return `1.23 [1.1, 1.35]`, or the ratio alone where it was computed."""
-    if math.isnan(found.ratio):
+    if math.isnan(evidence.ratio):
         return "–"
-    if math.isnan(found.low) or found.low == found.high:
-        return number(found.ratio)
-    return f"{number(found.ratio)} [{stats.interval_text(found.low, found.high, '.3g')}]"
+    if math.isnan(evidence.low) or evidence.low == evidence.high:
+        return number(evidence.ratio)
+    return f"{number(evidence.ratio)} [{stats.interval_text(evidence.low, evidence.high, '.3g')}]"
 
 
-def _control_text(found: Evidence) -> str:
-    return found.control.removeprefix("ratio ") or "–"
+def _control_text(evidence: Evidence) -> str:
+    return evidence.control.removeprefix("ratio ") or "–"
 
 
 def number(value: float) -> str:
@@ -199,24 +201,24 @@ def doubts(results: Results) -> str:
 
 def _doubts(results: Results, name: str) -> Iterator[str]:
     rows = results.rows(name)
-    found = verdicts.doubts(rows) if len(rows) else []
-    found += profile_doubts.profile_doubts(results.profiles(name), rows)
+    sentences = verdicts.doubts(rows) if len(rows) else []
+    sentences += profile_doubts.profile_doubts(results.profiles(name), rows)
     yield f"**{name}**\n"
-    yield from (f"- {doubt}" for doubt in found[:MAX_DOUBTS])
-    if not found:
+    yield from (f"- {doubt}" for doubt in sentences[:MAX_DOUBTS])
+    if not sentences:
         yield "- no reason to doubt these numbers was found"
-    if len(found) > MAX_DOUBTS:
-        yield f"- and {len(found) - MAX_DOUBTS} more: `labkit.open('data/results/{name}').doubts()`"
+    if len(sentences) > MAX_DOUBTS:
+        yield f"- and {len(sentences) - MAX_DOUBTS} more: `labkit.open('data/results/{name}').doubts()`"
     yield ""
 
 
-def frame(found: Sequence[Judgement]) -> pd.DataFrame:
+def frame(judgements: Sequence[Judgement]) -> pd.DataFrame:
     """Return all evidence with a ratio as a table, one row each: claim, name, verdict, low_meant, high_meant, reading,
     and the fields of Evidence."""
     lines = [
         {"claim": one.claim.sentence, "name": one.claim.name, "verdict": one.word, "low_meant": one.claim.meant[0],
          "high_meant": one.claim.meant[1], "reading": read, **vars(piece)}
-        for one in found if one.claim.meant is not None
+        for one in judgements if one.claim.meant is not None
         for piece, read in one.evidence if not math.isnan(piece.ratio)
     ]  # fmt: skip
     return pd.DataFrame(lines)

@@ -94,17 +94,19 @@ def function_ratio(function: str, left: tuple[str, str], right: tuple[str, str])
     """
 
     def find(results: Results) -> list[Evidence]:
-        found = []
+        measured = []
         for run, kind in (left, right):
             profiles = results.profiles(run)
             values = _durations(profiles, kind, function)
             if not len(values):
                 why = "; ".join(function_time_claim.why_not(profiles)) or "it was not observed"
                 return [Evidence(run, f"{function}, {kind}", _host(profiles), doubt=f"no duration: {why}")]
-            found.append((values, kind, _host(profiles)))
-        effect = stats.difference(found[0][0], found[1][0])
-        times = " and ".join(f"{math.exp(values.mean()) * 1e6:.3g} µs ({kind})" for values, kind, _ in found)
-        host = "; ".join(dict.fromkeys(host for _, _, host in found))
+            measured.append((values, kind, _host(profiles)))
+        effect = stats.difference(measured[0][0], measured[1][0])
+        times = " and ".join(
+            f"{math.exp(values.mean()) * 1e6:.3g} µs ({kind})" for values, kind, _ in measured
+        )
+        host = "; ".join(dict.fromkeys(host for _, _, host in measured))
         return [_of_effect(Evidence(right[0], f"{function}: {times}", host), effect, "")]
 
     return _measured(left[0], _measured(right[0], find))
@@ -115,9 +117,10 @@ def on_the_cpu(source: Source) -> Source:
     doubt = "the guests were emulated, and guests on the CPU itself are faster"
 
     def find(results: Results) -> list[Evidence]:
-        found = source(results)
+        evidence = source(results)
         return [
-            replace(one, doubt=one.doubt or doubt) if "guests emulated" in one.host else one for one in found
+            replace(one, doubt=one.doubt or doubt) if "guests emulated" in one.host else one
+            for one in evidence
         ]
 
     return find
@@ -138,7 +141,7 @@ def computed(what: str, number: Callable[[], float | None]) -> Source:
 def counted(run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[str, float]]]) -> Source:
     """Return quotients of counts in rows of one part of a run, which have no noise."""
 
-    def found(results: Results) -> list[Evidence]:
+    def source(results: Results) -> list[Evidence]:
         rows = results.rows(run, part)
         ok = rows[rows["status"].eq("ok")]
         if not len(ok):
@@ -146,7 +149,7 @@ def counted(run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[s
             return [Evidence(run, part, _host(rows), doubt=why)]
         return [Evidence(run, what, _host(ok), ratio, ratio, ratio, "counted") for what, ratio in find(ok)]
 
-    return _measured(run, found)
+    return _measured(run, source)
 
 
 def uplink_share(run: str, link_bps: float) -> Source:
@@ -156,25 +159,25 @@ def uplink_share(run: str, link_bps: float) -> Source:
     def find(results: Results) -> list[Evidence]:
         rows = results.rows(run)
         ok = rows[rows["status"].eq("ok") & rows["rate_bps"].gt(link_bps) & rows["copies_count"].gt(0)]
-        found = []
+        result = []
         for (topology, rate), some in ok.groupby(["topology", "rate_bps"], sort=True):
             frame_bits = 8 * (some["length_bytes"] + UDP_FRAME_BYTES)
             share = some["copies_count"] / some["window_s"] * frame_bits / link_bps
             effect = stats.effect(np.log(share.to_numpy(float)), list(some["round"]))
-            found.append(
+            result.append(
                 _of_effect(
                     Evidence(run, f"{topology}: {si(float(str(rate)), 'bit/s')} offered", _host(some)),
                     effect,
                     "",
                 )
             )
-        return found
+        return result
 
     return _measured(run, find)
 
 
 def _measured(run: str, find: Source) -> Source:
-    def found(results: Results) -> list[Evidence]:
+    def source(results: Results) -> list[Evidence]:
         if not results.has(run):
             return [
                 Evidence(
@@ -183,7 +186,7 @@ def _measured(run: str, find: Source) -> Source:
             ]
         return find(results) or [Evidence(run, "", "", doubt="the run did not measure it")]
 
-    return found
+    return source
 
 
 def having(rows: pd.DataFrame, only: Filter) -> pd.DataFrame:
@@ -272,8 +275,8 @@ def _to_other(run: str, rows: pd.DataFrame, arm: str, other: str) -> Iterator[Ev
         host = next(
             _host_words(row) for row in rows[rows["status"].eq("ok")].to_dict("records") if _key(row) == key
         )
-        found = Evidence(run, f"{arm} to {other}: {_point(key)}", host)
-        yield _judged(found, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
+        evidence = Evidence(run, f"{arm} to {other}: {_point(key)}", host)
+        yield _judged(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
 
 
 def _judged(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
@@ -328,8 +331,8 @@ def _across(
         keys = [_key(side.iloc[0].to_dict()) for side in sides]
         vetoed = any((control := controls.get(key)) is not None and stats.vetoes(control) for key in keys)
         words = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
-        found = Evidence(run, words, _host_words(sides[0].iloc[0].to_dict()))
-        yield _of_effect(found, effect, "the baseline differs from itself" if vetoed else "")
+        evidence = Evidence(run, words, _host_words(sides[0].iloc[0].to_dict()))
+        yield _of_effect(evidence, effect, "the baseline differs from itself" if vetoed else "")
 
 
 def _value(column: str, value: Any) -> str:

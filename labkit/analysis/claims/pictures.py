@@ -22,9 +22,9 @@ from labkit.analysis.report import images
 from labkit.common.errors import Failed
 
 
-def of(results: Results, found: Sequence[Judgement]) -> dict[str, go.Figure]:
+def of(results: Results, judgements: Sequence[Judgement]) -> dict[str, go.Figure]:
     """Return the figures by name, each if its run is published."""
-    evidence = document.frame(found)
+    evidence = document.frame(judgements)
     measured = evidence[evidence["run"].ne(PUBLISHED)] if len(evidence) else evidence
     drawn = {"claims": figures.claims(measured)}
     if results.has("datapaths"):

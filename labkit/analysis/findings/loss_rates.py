@@ -65,9 +65,9 @@ def goal(loss_ratio: float) -> str:
 
 def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
     """Return a sentence for each result of the searches. trials: `load.load` with part "trials"."""
-    found = rates(rows)
-    lines = [_rate(line) for _, line in found.iterrows()]
-    if len(found) and found["exceed_ratio"].notna().any():
+    result = rates(rows)
+    lines = [_rate(line) for _, line in result.iterrows()]
+    if len(result) and result["exceed_ratio"].notna().any():
         lines.append(
             "The exceed ratio is the share of the trial time in which the loss may be above the goal (RFC 9971)."
         )

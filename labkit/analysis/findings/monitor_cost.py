@@ -84,9 +84,9 @@ def _means(rows: pd.DataFrame) -> dict[str, Any]:
 def lost(rows: pd.DataFrame) -> pd.Series[float]:
     """Return the share of packets that each row's reader lost: of the wanted flow where it looks for one, else of
     all that it should have taken. NaN where it does not say."""
-    found = 1 - rows["wanted_found_count"] / rows["wanted_count"]
+    missed_share = 1 - rows["wanted_found_count"] / rows["wanted_count"]
     known = rows["reader_dropped_count"] / (rows["reader_dropped_count"] + rows["reader_taken_count"])
-    return found.where(rows["wanted_found_count"].notna(), known).clip(lower=0)
+    return missed_share.where(rows["wanted_found_count"].notna(), known).clip(lower=0)
 
 
 def load_words(load_pps: float | None) -> str:

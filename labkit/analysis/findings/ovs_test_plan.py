@@ -76,15 +76,15 @@ def published(path: Path | None = None) -> pd.DataFrame:
 def rates(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rates found (`loss_rates.rates`) with the additional columns SWITCH, `frame_bytes`, `endpoint` and
     `goal`."""
-    found = loss_rates.rates(rows)
-    if not len(found):
-        return found
+    result = loss_rates.rates(rows)
+    if not len(result):
+        return result
     arms = rows[rows["use_case"].isin(list(CASES))]
     about = arms[["arm", "role", "frame", "frame_bytes", "endpoint", *SWITCH]].drop_duplicates(
         ["arm", "frame"]
     )
-    goals = found["loss_goal_ratio"].map(loss_rates.goal)
-    return found.assign(goal=goals).merge(about, "inner", ["arm", "frame"])
+    goals = result["loss_goal_ratio"].map(loss_rates.goal)
+    return result.assign(goal=goals).merge(about, "inner", ["arm", "frame"])
 
 
 def by_vm(rows: pd.DataFrame) -> pd.DataFrame:

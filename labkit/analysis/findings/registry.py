@@ -24,8 +24,8 @@ def _throughput(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
 
 
 def _ovs_test_plan(rows: pd.DataFrame, profiles: pd.DataFrame) -> list[str]:
-    found = ovs_test_plan.report(rows[~rows["part"].eq("trials")])
-    return [*_throughput(rows, profiles), *(f"- {sentence}" for sentence in found)]
+    lines = ovs_test_plan.report(rows[~rows["part"].eq("trials")])
+    return [*_throughput(rows, profiles), *(f"- {sentence}" for sentence in lines)]
 
 
 BY_EXPERIMENT: dict[str, Findings] = {

@@ -32,13 +32,15 @@ def of_function(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
         raise BadInput(
             "no perf.data was kept, so source lines are not known: measure with observe=perf_record keep_perf_data=true"
         )
-    found = pd.DataFrame(
+    samples = pd.DataFrame(
         [(arm, line, share) for arm, path in files for line, share in _of_perf_data(path, function)],
         columns=COLUMNS,
     )
-    if not len(found):
+    if not len(samples):
         raise BadInput(f"there is no sample of {function} in these profiles")
-    known = found[found["line"].str.fullmatch(r".+:\d+") & ~found["line"].str.contains("??", regex=False)]
+    known = samples[
+        samples["line"].str.fullmatch(r".+:\d+") & ~samples["line"].str.contains("??", regex=False)
+    ]
     if not len(known):
         raise Unsupported(
             f"there are no debug symbols of {function} here: install those of the kernel"
@@ -68,5 +70,5 @@ def _of_perf_data(path: Path, function: str) -> list[tuple[str, float]]:
         "--full-source-path", "-F", "overhead,sym,srcline", "-t", "|", f"--symbols={function}",
     ]  # fmt: skip
     text = process.output(["env", "-u", "DEBUGINFOD_URLS", *argv], PATIENCE_S)
-    found = re.findall(r"^ *([\d.]+)% *\|\[.\] [^|]*\|(.*)$", text, re.MULTILINE)
-    return [(line.strip(), float(share) / 100) for share, line in found]
+    matches = re.findall(r"^ *([\d.]+)% *\|\[.\] [^|]*\|(.*)$", text, re.MULTILINE)
+    return [(line.strip(), float(share) / 100) for share, line in matches]

@@ -114,8 +114,11 @@ def judged(arms: Sequence[ArmConclusion]) -> list[ArmConclusion]:
     result = []
     for one in arms:
         if one.conclusion is not None and not next(kept) and one.conclusion.claims:
-            words = f"No difference is claimed, because chance alone makes one like it among {len(known)} comparisons"
-            withheld = replace(one.conclusion, sentence=f"{words}: {one.sentence}", cause=None, claims=False)
+            words = (
+                "No difference is claimed, because chance alone may show one like it among"
+                f" {len(known)} comparisons. Without the others the conclusion would be: {one.sentence}"
+            )
+            withheld = replace(one.conclusion, sentence=words, cause=None, claims=False)
             result.append(replace(one, conclusion=withheld))
         else:
             result.append(one)

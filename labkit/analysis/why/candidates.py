@@ -136,8 +136,8 @@ def _of_machine(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None
 def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.Cause | None:
     """Return the code through which a change acts.
 
-    That is code that the change is known to affect, or else the largest cause, in the direction of the total difference if that
-    is certain.
+    That is code that the change is known to affect, or else the largest cause, in the direction of the total difference
+    if that is certain.
     """
     total = evidence.split.total
     there = [one for one in evidence.causes if evidence.matters(one.difference_s)]
@@ -152,11 +152,11 @@ def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Ca
     All functions together need stronger evidence, which a small cost does not have.
     """
     paths = {path.name: path for one in settings if one.parameters for path in one.paths}
-    found = [causes.of_path(evidence.frames, path) for path in paths.values()]
+    named = [causes.of_path(evidence.frames, path) for path in paths.values()]
     return sorted(
         (
             one
-            for one in found
+            for one in named
             if one is not None
             and one.p < causes.CLAIM_SHARE / len(paths)
             and evidence.matters(one.difference_s)

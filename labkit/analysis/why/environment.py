@@ -178,7 +178,11 @@ def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
         for one in effects if isinstance(effects, list) else ():
             kind, setting = str(one.get("kind") or ""), str(one.get("setting") or "")
             name = setting if kind in setting else f"{kind} {setting}".strip()
-            result[name, str(one.get("at") or "")] = (str(one.get("before")), str(one.get("after")))
+            # A row has None for a parameter that is not given.
+            unset = "default" if kind == "parameter" else "None"
+            values = (one.get("before"), one.get("after"))
+            before, after = (unset if value in (None, "None") else str(value) for value in values)
+            result[name, str(one.get("at") or "")] = (before, after)
     return result
 
 

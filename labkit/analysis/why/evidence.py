@@ -14,19 +14,19 @@ from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.why import causes, sections, switch_work, work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.analysis.why.work import Between, Estimate, Round, Split
+from labkit.analysis.why.work import MIN_SHARE, Between, Estimate, Round, Split
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
-# The relative standard deviation of CPU time per packet between runs of the same experiment on an otherwise idle
-# machine. It applies if a side has a single run, which does not show the variation itself (docs/METHOD.md).
+# The assumed relative standard deviation of CPU time per packet between runs of the same experiment on an otherwise
+# idle machine, set by experience. It applies if a side has a single run, which does not show the variation itself
+# (docs/METHOD.md).
 BETWEEN_SHARE = 0.10
-SPEED_SHARE = 0.05  # the same for throughput (METHOD rule 2: 2 to 5 %)
+SPEED_SHARE = 0.05  # the same for throughput
 DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes less sure
 APART_SHARE = 0.10  # if the sides differ by more, the other programs may be the cause
 STOLEN_SHARE = 0.02
 FRAMES_SHARE = 0.10  # the least relative difference in frames per gigabyte that counts
-MIN_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
 
 
 @dataclass(frozen=True)

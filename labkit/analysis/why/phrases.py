@@ -17,7 +17,8 @@ from labkit.analysis.why.evidence import DISTURBED_SHARE, FRAMES_SHARE, Evidence
 from labkit.analysis.why.work import Estimate
 from labkit.common import units
 
-AT = {"client": "at the client", "server": "at the server", "both": "at both ends"}  # the place of a change
+# the place of a change
+AT = {"client": "at the client", "server": "at the server", "both": "at both ends", "load": "of the load"}
 _DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
 
 

@@ -252,8 +252,17 @@ def _read(folders: tuple[Path, ...]) -> Run:
 
 
 def _usual(run: Run) -> tuple[str, str]:
-    """Return the baseline and its only variant. Raises BadInput if there are several or none."""
-    baseline, variants = run.arms("baseline"), run.arms("variant")
+    """Return the baseline and the only variant that was measured. Raises BadInput if there are several or none."""
+    baseline = run.arms("baseline")
+    both = pd.concat([run.profiles, run.rows])
+    both = both[both["role"].eq("variant")]
+    variants = list(both.loc[both["status"].eq("ok"), "arm"].unique())
+    if not variants and len(both):
+        first = both.iloc[0]
+        raise BadInput(
+            f"{run.folder} has nothing to compare with {' and '.join(baseline)}: {first['arm']} was not measured"
+            f" ({first['reason']})"
+        )
     if len(variants) != 1 or len(baseline) != 1:
         raise BadInput(
             f"{run.folder} has the arms {', '.join(run.arms())}: name two of them as {run.folder}:ARM"

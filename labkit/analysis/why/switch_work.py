@@ -21,10 +21,9 @@ from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.processes import READER
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.analysis.why.work import OUTSIDE, SOFTIRQ, Between, Estimate, Round, estimate
+from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Between, Estimate, Round, estimate
 
 SWITCHES = re.compile(r"(ovs|ovs_netdev)(\+.*)?")  # names of topologies that have a switch
-MIN_SHARE = 0.02  # of a side's cost: a smaller part is not named
 ENDPOINTS = "the endpoints and everything else"
 SWITCH = r"ovs-vswitchd|pmd.*|urcu\d*"  # threads of the switch's program that forward packets
 COPYING = (
@@ -70,7 +69,8 @@ PLACES = (
 
 @dataclass(frozen=True)
 class Part:
-    """A kind of work, in seconds per unit that arrived on each side. copies: more copies of each unit on the right."""
+    """A kind of work, in seconds per unit that arrived on each side. copies: how many more copies the right side makes
+    of each unit."""
 
     name: str
     size: Estimate

@@ -27,6 +27,7 @@ from labkit.analysis.why.selection import ProfiledPoint
 
 SEND, RECEIVE, READ, REST = "sending", "receiving in the kernel", "reading by the program", "everything else"
 STAGES = (SEND, RECEIVE, READ, REST)
+MIN_SHARE = 0.02  # of a side's cost: a smaller part is not named as a cause
 OUTSIDE = "elsewhere"  # processes outside the experiment (labkit.measure.observers.perf.fold_stacks)
 # Functions where the kernel starts to receive from a queue, whichever process the interrupt hit.
 SOFTIRQ = r"net_rx_action|process_backlog|napi_threaded_poll\w*|net_tx_action"

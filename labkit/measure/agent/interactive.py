@@ -142,7 +142,7 @@ class _Programs:
 
     def wait(self, request: Answer) -> None:
         """Answer when a program has ended, or at the deadline; then the program continues."""
-        self._found(request)
+        self._find(request)
         if request["program"] in self._waiting:
             raise BadInput("another request already waits for this program")
         self._wait(request["program"], request["number"], request["timeout_s"], ends=False)
@@ -152,12 +152,12 @@ class _Programs:
 
     def kill(self, request: Answer) -> Answer:
         """Send a program a signal."""
-        self._found(request).signal(request["signal"])
+        self._find(request).signal(request["signal"])
         return {"event": "signalled"}
 
     def lines(self, request: Answer) -> Answer:
         """Return a program's output so far and whether it still runs."""
-        program = self._found(request)
+        program = self._find(request)
         is_running = not program.poll()
         return {"event": "output", "running": is_running, "stdout": program.lines()}
 
@@ -190,7 +190,7 @@ class _Programs:
                 "words": ended.words(),
             }
 
-    def _found(self, request: Answer) -> process.Running:
+    def _find(self, request: Answer) -> process.Running:
         if request["program"] not in self._programs:
             raise BadInput("there is no such program")
         return self._programs[request["program"]]
@@ -251,10 +251,10 @@ class _Monitors:
         self.known: dict[str, Callable[[Answer], Answer | None]] = {
             "monitor": self.begin,
             "monitor read": lambda request: _reported(
-                self._found(request).read(request["since"], request["most"])
+                self._find(request).read(request["since"], request["most"])
             ),
-            "monitor stop": lambda request: _reported(self._found(request).stop()),
-            "monitor clear": lambda request: _reported(self._found(request).clear()),
+            "monitor stop": lambda request: _reported(self._find(request).stop()),
+            "monitor clear": lambda request: _reported(self._find(request).clear()),
             "monitor end": self.end,
         }
 
@@ -273,11 +273,11 @@ class _Monitors:
 
     def end(self, request: Answer) -> Answer:
         """End a monitor; its last report."""
-        result = self._found(request)
+        result = self._find(request)
         del self._going[request["monitor"]]
         return _reported(result.close())
 
-    def _found(self, request: Answer) -> Monitor:
+    def _find(self, request: Answer) -> Monitor:
         if request["monitor"] not in self._going:
             raise BadInput("this monitor has ended")
         return self._going[request["monitor"]]

@@ -253,7 +253,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         return DatapathParameters.of({**given, "change": (), **change.parameters})
 
     def refuse_guests(self, what: str) -> None:
-        """Raise BadInput if `what`, which cannot, would run in guests."""
+        """Raise BadInput if an endpoint is a guest, because `what` cannot run there."""
         for name in self.endpoint:
             if name in topologies.IN_GUESTS:
                 raise BadInput(

@@ -1,7 +1,7 @@
 """ping as a traffic generator: round-trip times, closed-loop.
 
-Closed-loop: a late answer delays the next requests, so a stall of the path counts less often than it would at a fixed
-schedule.
+Closed-loop: at intervals below 10 ms, ping waits up to 10 ms for an answer before it sends the next request (iputils,
+main_loop). So a stall of the path counts less often than it would at a fixed schedule.
 """
 
 from __future__ import annotations

@@ -104,9 +104,8 @@ def _put_back(descriptor: int, netns: int | None) -> list[str]:
     names = []
     with netlink.inside(netns) if netns is not None else contextlib.nullcontext():
         for line in reversed(os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines()):
-            with contextlib.suppress(
-                msgspec.DecodeError
-            ):  # a line that was not finished: nothing was changed yet
+            # a line that was not finished (nothing was changed yet), or that is no text
+            with contextlib.suppress(msgspec.DecodeError, ValueError):
                 old = msgspec.json.decode(line, type=Old)
                 if re.fullmatch(ALLOWED, old.name):
                     path_of(old.name).write_text(old.value)

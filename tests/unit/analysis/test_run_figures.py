@@ -26,7 +26,7 @@ APART = {"claims", "function_times", "functions", "kernels", "selected", "price_
 
 def searches() -> list[dict[str, Any]]:
     """Return three searches of two goals for each of three arms, each with a trial."""
-    found = [
+    goals = [
         row | {"part": "cost", "method": "search", "loss_goal_ratio": goal, "trials_count": 50, "repeated_count": 0,
                "throughput_pps": row["throughput_bps"] / 512, "exceed_ratio": 0.5}
         for goal in (0.0, 0.005)
@@ -35,9 +35,9 @@ def searches() -> list[dict[str, Any]]:
     trials = [
         row | {"part": "trials", "method": "trial", "phase": "search", "loss_goal_ratio": None, "loss_ratio": 0.1,
                "offered_pps": 1.1 * row["throughput_pps"]}
-        for row in found
+        for row in goals
     ]  # fmt: skip
-    return found + trials
+    return goals + trials
 
 
 @pytest.fixture

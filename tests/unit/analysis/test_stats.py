@@ -167,11 +167,11 @@ def test_coverage_in_two_regimes(rng: np.random.Generator, setups: int, least: f
     hits = alarms = 0
     for _ in range(400):
         drawn = rng.choice(75, setups, replace=False)
-        found = stats.effect(np.concatenate([series[one] for one in drawn]), labels, slices=True)
+        result = stats.effect(np.concatenate([series[one] for one in drawn]), labels, slices=True)
         again = stats.effect(np.concatenate([control[one] for one in drawn]), labels, slices=True)
-        assert found.low is not None
-        assert found.high is not None
-        hits += math.log(found.low) <= truth <= math.log(found.high)
+        assert result.low is not None
+        assert result.high is not None
+        hits += math.log(result.low) <= truth <= math.log(result.high)
         alarms += not holds_one(again)
     assert hits / 400 >= least
     assert alarms / 400 <= 0.06

@@ -15,11 +15,11 @@ ASK = 'source /dev/stdin; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_labk
 
 def completed(*words: str) -> set[str]:
     """Return bash's completions of the last word."""
-    asked = subprocess.run(
+    request = subprocess.run(
         ["bash", "--norc", "-c", ASK, "bash", "labkit", *words],
         input=completion.script("bash"), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return set(asked.stdout.split())
+    return set(request.stdout.split())
 
 
 @pytest.mark.parametrize(

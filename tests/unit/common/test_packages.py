@@ -28,7 +28,7 @@ def test_without_apt_two_package_managers_are_named() -> None:
         "dnf install iputils iproute nftables or pacman -S iputils iproute2 nftables"
     )
     assert packages.install("modprobe", "depmod") == "dnf install kmod or pacman -S kmod"
-    assert packages.install("kprobe-perf").startswith("install it from source")
+    assert packages.install("kprobe-perf").startswith("install kprobe-perf from source")
 
 
 def test_with_apt_its_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ class Fake:
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, dict[str, Any]]] = []
-        self.asked: list[int] = []
+        self.requests: list[int] = []
         self.closed = self.cleared = 0
 
     def monitor(self, interface: str, **parameters: Any) -> Fake:
@@ -36,7 +36,7 @@ class Fake:
         return self
 
     def read(self, since: int = -1, most: int = 100) -> MonitorReport:
-        self.asked.append(since)
+        self.requests.append(since)
         packet = MonitoredPacket(since + 1, 0, "in", len(FRAME), FRAME, 1)
         counts = MonitorCounts(1, 1, 0, 0, 0, 1, 0, 0, 0)
         return MonitorReport(counts, {"ip": (1, 40)}, [("ip", "a", "b", 1, 40)], [packet], False, 1)
@@ -115,11 +115,11 @@ def test_panel_empties_its_pages_after_its_monitor(fake: Fake, monkeypatch: pyte
     panel._start()
     panel._send_report()
     panel._send_report()
-    assert fake.asked == [-1, 0]
+    assert fake.requests == [-1, 0]
     panel._hear(None, {"do": "clear"}, [])
     panel._send_report()
     assert fake.cleared == 1
-    assert fake.asked == [-1, 0, -1], "the numbers of a capture of its own begin anew"
+    assert fake.requests == [-1, 0, -1], "the numbers of a capture of its own begin anew"
     assert [one["do"] for one in sent] == ["report", "report", "cleared", "report"]
     panel.close()
 

@@ -105,6 +105,15 @@ def test_details_and_names_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> Non
     assert given == [("datapaths", {"topology": ["veth"], "slices": 3, "seed": 9}, None)]
 
 
+def test_second_experiment_of_a_notebook_has_names_with_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(notebook, "run_experiment", lambda *words: given.append(words))
+    names = {"topology": ["veth"], "profile": "64b", "folder": "one", "details": {"ramp_s": 9}}
+    own = {"stateful_profile": "http_simple", "stateful_folder": "", "stateful_details": {"test_s": 3}}
+    notebook.measure("trex_stateful", names | own, "stateful_")
+    assert given == [("trex_stateful", {"topology": ["veth"], "profile": "http_simple", "test_s": 3}, None)]
+
+
 def test_observers_that_cannot_be_used_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_parameters: object) -> None:
         raise Unsupported("no perf here")

@@ -16,11 +16,11 @@ from labkit.measure.capabilities.base import LOAD, Capability
 def test_no_module_is_to_be_loaded_where_nobody_can(
     alone: bool, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [
+    capability_list = [
         Capability("virtual machines", "vsock guests", False, "missing", "no vsock", f"{LOAD}vhost_vsock"),
         Capability("virtual machines", "kvm", False, "missing", "slow", "boot another kernel"),
     ]
     monkeypatch.setattr(
-        capabilities, "_groups", lambda _alone, _versions: [("virtual machines", lambda: found)]
+        capabilities, "_groups", lambda _alone, _versions: [("virtual machines", lambda: capability_list)]
     )
     assert [one.remedy for one in capabilities.capabilities(alone=alone)] == [remedy, "boot another kernel"]

@@ -20,7 +20,7 @@ def work(control):
         pass
     control.sendall(b"x" * 300_000)
 
-def told(forked):
+def reported(forked):
     try:
         return len(forked.stop(20))
     except Failed as error:
@@ -37,13 +37,13 @@ def program(text: str) -> str:
 
 
 def test_output_on_stop() -> None:
-    assert program("print(told(process.Forked(work)))") == "300000\n"
+    assert program("print(reported(process.Forked(work)))") == "300000\n"
 
 
 def test_exit_status() -> None:
-    killed = "one = process.Forked(work); os.kill(one.pid, signal.SIGKILL); print(told(one))"
+    killed = "one = process.Forked(work); os.kill(one.pid, signal.SIGKILL); print(reported(one))"
     assert program(killed) == "was killed by signal 9\n"
-    failing = "one = process.Forked(lambda control: 1 / 0); print(told(one))"
+    failing = "one = process.Forked(lambda control: 1 / 0); print(reported(one))"
     assert program(failing) == "ended with 70\n"
     silent = "one = process.Forked(lambda control: time.sleep(60))\ntry: one.stop(0.2)\nexcept Failed as e: print(e)"
     assert program(silent) == "did not end within 0.2 s and was killed\n"
@@ -56,7 +56,7 @@ one = process.Forked(work)
 os.close(writing)
 print(os.read(reading, 1))
 os.kill(one.pid, signal.SIGINT)
-print(told(one))
+print(reported(one))
 two = process.Forked(work)
 two.kill()
 print(os.path.exists(f"/proc/{two.pid}"))

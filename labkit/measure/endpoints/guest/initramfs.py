@@ -46,7 +46,7 @@ def packed(kernel: Kernel, programs: tuple[str, ...], scripts: tuple[str, ...] =
         "bin/busybox": cpio.busybox(),
         INSIDE: (0o100644, Path(exec_server.__file__).read_bytes()),
     } | modules
-    for path in [*_found(PROGRAMS, must=False), *_found(programs, must=True), python()]:
+    for path in [*_paths(PROGRAMS, must=False), *_paths(programs, must=True), python()]:
         entries |= {each: _file(each) for each in (path, *_libraries(path))}
     entries |= _python_modules(scripts)
     for name in process.output(["busybox", "--list"]).split():
@@ -61,7 +61,7 @@ def own(nic: Nic, kernel: Kernel, modules: Sequence[str], ports_count: int) -> b
     return cpio.archive(_with_folders({**more, "init": (0o100755, script.encode())}))
 
 
-def _found(names: Iterable[str], *, must: bool) -> list[str]:
+def _paths(names: Iterable[str], *, must: bool) -> list[str]:
     result = {name: machine.program(name) for name in names}
     for name, path in result.items():
         if must and not os.path.isabs(path):

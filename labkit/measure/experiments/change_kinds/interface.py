@@ -126,7 +126,7 @@ class Mtu(Kind):
 
     def check(self, options: Mapping[str, Any]) -> None:
         if options.keys() != {"bytes"}:
-            raise BadInput("mtu takes a number of bytes")
+            raise BadInput(f"mtu takes a number of bytes, for example `{self.example}`")
         number("mtu", options["bytes"], 68, 65535)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
@@ -184,7 +184,7 @@ class Steering(Kind):
             for cpu in range(int(first), int(last or first) + 1):
                 mask |= 1 << cpu
         groups = f"{mask:x}"
-        # A mask is written in groups of 32 bits (Documentation/core-api/cpu_hotplug, bitmap_parse).
+        # The kernel takes a mask in groups of 32 bits (lib/bitmap-str.c, bitmap_parse).
         text = ",".join(groups[max(0, end - 8) : end] for end in range(len(groups), 0, -8)[::-1])
         with self._files(place) as files:
             for path in files:

@@ -108,7 +108,7 @@ class Rules(Nftables):
 
     def check(self, options: Mapping[str, Any]) -> None:
         if options.keys() != {"count"}:
-            raise BadInput("rules takes a number of rules")
+            raise BadInput(f"rules takes a number of rules, for example `{self.example}`")
         number("rules", options["count"], 1, self.MAX_RULES)
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:

@@ -46,8 +46,7 @@ class Sysctl(Kind):
                 raise BadInput(
                     f"sysctl {name!r}: a name is like net.ipv4.ip_forward, or net/ipv4/conf/eth0.1/rp_filter"
                 )
-            if not isinstance(value, str) or not re.fullmatch(VALUE, value):
-                raise BadInput(f"sysctl {name}={value!r}: a value has letters, digits, spaces and . , : _ -")
+            _check_value("sysctl", name, value)
             if not name.startswith(("net.", "net/")):
                 raise BadInput(
                     f"sysctl {name}: only net.* belongs to a namespace; use machine_sysctl for others"
@@ -63,14 +62,19 @@ class Sysctl(Kind):
             if place.kernel is None and (now := _outside(name)) != outside and outside is not None:
                 _path(name).write_text(outside)
                 raise Failed(
-                    f"sysctl {name} is the machine's, not the namespace's: it was put back from {now!r} to {outside!r};"
-                    " machine_sysctl changes such settings"
+                    f"sysctl {name} is the machine's, not the namespace's: labkit restored {outside!r} after {now!r}:"
+                    " use machine_sysctl NAME=VALUE with LABKIT_ALLOW=machine_sysctl"
                 )
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():
             if _numbers(value) and _numbers(after[name]) and _numbers(value) != _numbers(after[name]):
                 raise Failed(f"{place}: the kernel set sysctl {name} to {after[name]} instead of {value}")
+
+
+def _check_value(kind: str, name: str, value: Any) -> None:
+    if not isinstance(value, str) or not re.fullmatch(VALUE, value):
+        raise BadInput(f"{kind} {name}={value!r}: a value has letters, digits, spaces and . , : _ -")
 
 
 def _numbers(text: str) -> list[int]:
@@ -134,10 +138,7 @@ class MachineSysctl(Sysctl):
                 raise BadInput(
                     f"machine_sysctl {name}: only net.* and the scheduler's (kernel.sched_*) may be changed"
                 )
-            if not isinstance(value, str) or not re.fullmatch(VALUE, value):
-                raise BadInput(
-                    f"machine_sysctl {name}={value!r}: a value has letters, digits, spaces and . , : _ -"
-                )
+            _check_value("machine_sysctl", name, value)
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         return

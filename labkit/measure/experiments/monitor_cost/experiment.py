@@ -257,7 +257,7 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
         "reader_taken_count": counted.taken,
         "reader_dropped_count": counted.dropped,
         "wanted_count": wanted,
-        "wanted_found_count": counted.found,
+        "wanted_found_count": counted.wanted_found,
     }
     return live.measured(metrics, doubts)
 

@@ -53,7 +53,7 @@ class ReaderCounts:
 
     taken: int | None = None
     dropped: int | None = None
-    found: int | None = None
+    wanted_found: int | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: 
     return start
 
 
-def counted(name: str, text: str, found: int | None = None) -> ReaderCounts:
+def counted(name: str, text: str, wanted_found: int | None = None) -> ReaderCounts:
     """Return what a program counted, from its last words on standard error."""
     values: list[int | None] = []
     for pattern in COUNTED[name]:
@@ -180,7 +180,7 @@ def counted(name: str, text: str, found: int | None = None) -> ReaderCounts:
         values.append(int(numbers[-1]) if numbers else None)
     taken, dropped = values
     # tshark is silent about drops if there were none.
-    return ReaderCounts(taken, dropped if dropped is not None or name != "tshark" else 0, found)
+    return ReaderCounts(taken, dropped if dropped is not None or name != "tshark" else 0, wanted_found)
 
 
 def _wait_ready(name: str, hop: CapturePoint, program: process.Running) -> None:

@@ -230,13 +230,13 @@ def _columns(
 ) -> list[dict[str, Any]]:
     """Return the columns of all rows of a load test: the result first."""
     line = parameters.line(min(device.line_bps))
-    found = outcome.best_pps is not None and outcome.problem is None
+    is_known = outcome.best_pps is not None and outcome.problem is None
     result = {
         "part": "cost",
         "method": METHOD,
         "direction": "all",
-        "status": "ok" if found else "invalid",
-        "reason": None if found else outcome.problem or outcome.ended,
+        "status": "ok" if is_known else "invalid",
+        "reason": None if is_known else outcome.problem or outcome.ended,
         "throughput_pps": outcome.best_pps,
         "throughput_bps": outcome.best_pps and outcome.best_pps * frame_bytes * 8,
         "ended": outcome.ended,

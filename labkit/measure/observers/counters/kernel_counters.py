@@ -19,6 +19,7 @@ from labkit.measure.endpoints import Endpoint, Namespace, Reading
 from labkit.measure.observers.base import Observation
 from labkit.system import netlink
 from labkit.system.machine.cpu_time import TICKS_PER_S
+from labkit.system.machine.mibs import mibs, mibs6
 
 # The columns of /proc/net/dev: reception, then transmission (net/core/net-procfs.c).
 INTERFACE = (
@@ -35,9 +36,6 @@ SOFTNET = {
 }  # hexadecimal
 SOFTNET_CPU = 12  # the column with the CPU's number (Linux 5.10); earlier, lines are CPUs in order
 SOFTIRQS = ("NET_RX", "NET_TX")
-# Limits and states, not counts.
-STATES = {"Forwarding", "DefaultTTL", "RtoAlgorithm", "RtoMin", "RtoMax", "MaxConn", "CurrEstab"}
-
 NOT_READ = "queueing disciplines in guests"
 
 Counts = dict[str, Any]  # nested by place; the innermost values are numbers
@@ -115,28 +113,6 @@ def interfaces(text: str) -> dict[str, dict[str, int]]:
         for at.line, line in enumerate(text.splitlines()[2:], 3):
             name, _, numbers = line.rpartition(":")
             result[name.strip()] = dict(zip(INTERFACE, map(int, numbers.split()), strict=False))
-    return result
-
-
-@errors.reading("/proc/net/snmp or netstat")
-def mibs(text: str) -> dict[str, dict[str, int]]:
-    """Parse /proc/net/snmp or netstat: group (Ip, Udp, TcpExt …) to counters, without states."""
-    lines = [line.split() for line in text.splitlines() if line]
-    result = {}
-    for names, values in zip(lines[::2], lines[1::2], strict=True):
-        both = zip(names[1:], map(int, values[1:]), strict=True)
-        result[names[0].rstrip(":")] = {name: value for name, value in both if name not in STATES}
-    return result
-
-
-def mibs6(text: str) -> dict[str, dict[str, int]]:
-    """Parse /proc/net/snmp6 into the groups Ip6, Icmp6, Udp6, UdpLite6."""
-    result: dict[str, dict[str, int]] = {}
-    with errors.reading("/proc/net/snmp6") as at:
-        for at.line, line in enumerate(text.splitlines(), 1):
-            name, value = line.split()
-            group, _, rest = name.partition("6")
-            result.setdefault(f"{group}6", {})[rest] = int(value)
     return result
 
 

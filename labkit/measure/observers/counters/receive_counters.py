@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from labkit.common import errors
 from labkit.measure.endpoints import Endpoint, Pair, Reading
 from labkit.system import netlink
+from labkit.system.machine.mibs import mibs, mibs6
 
 IN_UDP = ("vxlan", "geneve")  # kinds of tunnels over UDP
 ATTEMPTS = 4  # attempts to read two counters at the same moment
@@ -150,21 +151,17 @@ def _datagrams(file: Reading) -> tuple[int, int]:
 @errors.reading("/proc/net/snmp")
 def datagrams(text: str) -> tuple[int, int]:
     """Parse the UDP datagrams received and sent in a namespace from /proc/net/snmp or snmp6 (RFC 4113)."""
-    if text.startswith("Ip6"):
-        pairs = dict(line.split() for line in text.splitlines())
-        return int(pairs["Udp6InDatagrams"]), int(pairs["Udp6OutDatagrams"])
-    table = _table(text, "Udp:")
-    return int(table["InDatagrams"]), int(table["OutDatagrams"])
+    udp = _group(text, "Udp")
+    return udp["InDatagrams"], udp["OutDatagrams"]
 
 
 @errors.reading("/proc/net/snmp")
 def fragments(text: str) -> int:
     """Parse the fragments that IP created in a namespace from the same files (RFC 4293)."""
+    return _group(text, "Ip")["FragCreates"]
+
+
+def _group(text: str, name: str) -> dict[str, int]:
     if text.startswith("Ip6"):
-        return int(dict(line.split() for line in text.splitlines())["Ip6FragCreates"])
-    return int(_table(text, "Ip:")["FragCreates"])
-
-
-def _table(text: str, of: str) -> dict[str, str]:
-    names, values = (line.split() for line in text.splitlines() if line.startswith(of))
-    return dict(zip(names, values, strict=True))
+        return mibs6(text, f"{name}6")[f"{name}6"]
+    return mibs(text, name)[name]

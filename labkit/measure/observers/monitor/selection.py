@@ -54,7 +54,7 @@ class Selection(msgspec.Struct, frozen=True):
             parts.append(f"({self.expression})")
         if self.vlan is not None:
             if not 0 <= self.vlan <= MAX_VLAN:
-                raise BadInput(f"vlan={self.vlan} cannot be: it is 0 to {MAX_VLAN}")
+                raise BadInput(f"vlan={self.vlan} is out of range: use 0 to {MAX_VLAN}")
             parts.insert(0, f"vlan {self.vlan}")  # libpcap looks for what follows it behind the tag
         return " and ".join(parts)
 
@@ -99,9 +99,7 @@ def _port(value: str | int) -> str:
     except ValueError:
         numbers = []
     if not numbers or not 0 <= numbers[0] <= numbers[1] <= MAX_PORT:
-        raise BadInput(
-            f"port={_quoted(value)} cannot be: it is 0 to {MAX_PORT}, or a range such as 5000-5010"
-        )
+        raise BadInput(f"port={_quoted(value)} is no port: use 0 to {MAX_PORT}, or a range such as 5000-5010")
     return f"portrange {numbers[0]}-{numbers[1]}"
 
 

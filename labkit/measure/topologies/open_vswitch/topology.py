@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from labkit.common.errors import BadInput
-from labkit.measure.endpoints import Endpoint, Namespace, namespaces
+from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import (
     BETWEEN,
     EDGE,
@@ -63,18 +63,7 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
         indices = {number: PORT + number for number in numbers(spec)}
         one, mirrors = stack.enter_context(_switched(name, spec, made[count:], indices))
         give_addresses(spec, ends)
-        pairs = pairs_of(spec, ends)
-        mirrors.prove(one, pairs)
-        stack.enter_context(mirrors.read())
-        yield Topology(
-            name,
-            spec,
-            pairs,
-            made,
-            switch=one,
-            meter=mirrors.meter(one),
-            doubts=mirrors.doubts(),
-        )
+        yield stack.enter_context(_proved(name, spec, pairs_of(spec, ends), made, one, mirrors))
 
 
 @contextmanager
@@ -112,18 +101,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
             Endpoint(guest.name, between, "eth0", EDGE, nic.address.partition("/")[0], guest, f"port{number}")
             for number, guest, nic in zip(numbers(spec), booted, nics, strict=True)
         ]
-        pairs = paired(ends)
-        mirrors.prove(one, pairs)
-        stack.enter_context(mirrors.read())
-        yield Topology(
-            name,
-            spec,
-            pairs,
-            made,
-            switch=one,
-            meter=mirrors.meter(one),
-            doubts=mirrors.doubts(),
-        )
+        yield stack.enter_context(_proved(name, spec, paired(ends), made, one, mirrors))
 
 
 def _datapath(name: str) -> str:
@@ -153,6 +131,21 @@ def _switched(
         mirrors.connect(one)
         with mirrors.counted():
             yield one, mirrors
+
+
+@contextmanager
+def _proved(
+    name: str,
+    spec: Spec,
+    pairs: list[Pair],
+    made: list[Namespace],
+    one: Switch,
+    mirrors: Mirrors,
+) -> Iterator[Topology]:
+    """Yield the topology when its mirrors have proved to copy what these pairs send; copies are read meanwhile."""
+    mirrors.prove(one, pairs)
+    with mirrors.read():
+        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
 
 
 def vlan_of(number: int, parameters: words.SwitchOptions) -> int | None:

@@ -42,7 +42,7 @@ PUBLISHED = Results(ROOT / "data" / "results")
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Judgement]:
+def judgements() -> list[Judgement]:
     return document.judgements(PUBLISHED)
 
 
@@ -84,16 +84,16 @@ def test_doubt_decides_nothing() -> None:
 
 
 def test_word_of_a_claim() -> None:
-    found = Results(ROOT)
+    results = Results(ROOT)
     yes, no = (computed("number", lambda value=value: value) for value in (2.0, 0.5))
-    assert judge(claimed(MORE, yes), found).word == CONFIRMED
-    assert judge(claimed(MORE, no), found).word == CONTRADICTED
-    assert judge(claimed(MORE, yes, yes, no, no), found).word == DEPENDS
+    assert judge(claimed(MORE, yes), results).word == CONFIRMED
+    assert judge(claimed(MORE, no), results).word == CONTRADICTED
+    assert judge(claimed(MORE, yes, yes, no, no), results).word == DEPENDS
     some = computed("within noise", lambda: 1.0)
-    assert judge(claimed(MORE, yes, yes, some), found).word == CONFIRMED
-    assert judge(claimed(MORE, yes, some, some), found).word == UNKNOWN  # chance explains one of three
-    assert judge(claimed(MORE, *[yes] * 9, no), found).word == CONFIRMED  # and one of ten
-    assert judge(claimed(MORE, computed("number", lambda: None)), found).word == UNKNOWN
+    assert judge(claimed(MORE, yes, yes, some), results).word == CONFIRMED
+    assert judge(claimed(MORE, yes, some, some), results).word == UNKNOWN  # chance explains one of three
+    assert judge(claimed(MORE, *[yes] * 9, no), results).word == CONFIRMED  # and one of ten
+    assert judge(claimed(MORE, computed("number", lambda: None)), results).word == UNKNOWN
 
 
 def test_ratio_to_the_baseline(tmp_path: Path) -> None:
@@ -159,11 +159,11 @@ def test_speed_of_each_pair(tmp_path: Path) -> None:
     assert one.low < 0.25 < one.high
 
 
-def test_missing_run_cannot_be_told(tmp_path: Path) -> None:
+def test_missing_run_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
-    found = judge(claimed(MORE, against("mine", "macvlan")), Results(tmp_path / "results"))
-    assert found.word == UNKNOWN
-    assert [one.doubt for one, _ in found.evidence] == [
+    judgement = judge(claimed(MORE, against("mine", "macvlan")), Results(tmp_path / "results"))
+    assert judgement.word == UNKNOWN
+    assert [one.doubt for one, _ in judgement.evidence] == [
         "not measured yet: `labkit sweep params/findings-mine.yaml` does it"
     ]
 
@@ -191,14 +191,16 @@ def test_registry_is_complete() -> None:
         assert claim.meant is None or claim.meant[0] < claim.meant[1]
 
 
-def test_page_is_current(found: list[Judgement]) -> None:
+def test_page_is_current(judgements: list[Judgement]) -> None:
     """The page is made of data/results again, and is the same."""
-    assert (ROOT / "docs/FINDINGS.md").read_text() == document.page(PUBLISHED, found), "make docs-reference"
+    assert (ROOT / "docs/FINDINGS.md").read_text() == document.page(PUBLISHED, judgements), (
+        "make docs-reference"
+    )
 
 
-def test_page_has_every_claim_with_a_verdict(found: list[Judgement]) -> None:
+def test_page_has_every_claim_with_a_verdict(judgements: list[Judgement]) -> None:
     text = (ROOT / "docs/FINDINGS.md").read_text()
-    for one in found:
+    for one in judgements:
         assert one.word in WORDS
         assert f"### {document.heading(one)}" in text
         assert f"(#{document.anchor(one)})" in text
@@ -216,7 +218,7 @@ def test_published_runs_are_small_and_without_paths() -> None:
         assert file is None or (ROOT / file[1]).exists()
 
 
-def test_figures_of_the_findings(found: list[Judgement]) -> None:
-    drawn = pictures.of(PUBLISHED, found)
+def test_figures_of_the_findings(judgements: list[Judgement]) -> None:
+    drawn = pictures.of(PUBLISHED, judgements)
     assert set(drawn) >= {"claims", "datapaths"}
     assert all(figure.data for figure in drawn.values())

@@ -44,8 +44,8 @@ def test_folded_stacks_are_what_the_firefox_profiler_imports() -> None:
     """Its importer (src/profile-logic/import/flame-graph.ts) takes text whose lines match this, and no JSON."""
     text = flame.text({"iperf3;main": 5, "KVM/0 (x86);a b;c_[k]": 4})
     assert not text.startswith("{")
-    found = [re.fullmatch(r"([^;]*(?:;[^;]*)*) ([0-9]+)", line) for line in text.splitlines()]
-    assert [one.groups() for one in found if one] == [("KVM/0 (x86);a b;c_[k]", "4"), ("iperf3;main", "5")]
+    matches = [re.fullmatch(r"([^;]*(?:;[^;]*)*) ([0-9]+)", line) for line in text.splitlines()]
+    assert [one.groups() for one in matches if one] == [("KVM/0 (x86);a b;c_[k]", "4"), ("iperf3;main", "5")]
 
 
 @pytest.mark.parametrize(

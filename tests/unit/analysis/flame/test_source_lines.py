@@ -37,15 +37,15 @@ def profiles(folder: Path, **kept: int) -> pd.DataFrame:
 @pytest.fixture
 def printed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Replace perf by a program that prints WITH for files of veth, and WITHOUT for others."""
-    asked: list[list[str]] = []
+    commands: list[list[str]] = []
 
     def output(argv: list[str], timeout_s: float) -> str:
-        asked.append(argv)
+        commands.append(argv)
         return WITH if "veth" in argv[argv.index("-i") + 1] else WITHOUT
 
     monkeypatch.setattr(source_lines.process, "output", output)
     monkeypatch.setattr(source_lines.machine, "needed", lambda name: f"/usr/bin/{name}")
-    return asked
+    return commands
 
 
 def test_shares_are_means_of_rounds(tmp_path: Path, printed: list[list[str]]) -> None:

@@ -186,15 +186,25 @@ def test_two_runs(folder: Path, tmp_path: Path) -> None:
         ("{one}:veth_bridge", "veth_bridge", "are the same"),
         ("nowhere", None, "nowhere is neither the folder"),
         ("{one}:veth_bridge", "{bare}", "was not profiled: measure it with observe=perf_record"),
+        (
+            "{refused}",
+            None,
+            r"nothing to compare with veth_bridge: geneve was not measured \(there is no geneve\)",
+        ),
     ],
 )
 def test_invalid_question_is_one_sentence(
     folder: Path, tmp_path: Path, left: str, right: str | None, sentence: str
 ) -> None:
-    places = {"one": folder, "bare": tmp_path / "bare"}
+    places = {"one": folder, "bare": tmp_path / "bare", "refused": tmp_path / "refused"}
     synthetic_rows.save(
         places["bare"], synthetic_rows.rows({"veth_bridge": 1.0}, protocol="udp", length_bytes=64)
     )
+    rows = synthetic_rows.rows({"veth_bridge": 1.0, "geneve": 1.0})
+    for row in rows:
+        if row["topology"] == "geneve":
+            row |= {"status": "unsupported", "reason": "there is no geneve"}
+    synthetic_rows.save(places["refused"], rows)
     with pytest.raises(BadInput, match=sentence):
         page(left.format(**places), right and right.format(**places), tmp_path / "page.html")
 

@@ -79,7 +79,7 @@ def test_claims_of_many_arms_are_corrected(tmp_path: Path) -> None:
         ),
         (
             MadeArm({COPY: 0.3}, (effect("parameter", "length_bytes", "None", "600", "load"),), frames=90_000),
-            r"copying data",
+            "The cause is the change of parameter length_bytes of the load from default to 600: copying data",
             "parameter length_bytes",
         ),
         (
@@ -96,7 +96,7 @@ def test_tcp_changes(tmp_path: Path, arm: MadeArm, start: str, cause: str) -> No
     assert result.cause == cause
     first = result.sentence.partition(". ")[0]
     assert cause in first
-    assert start in first or "times" in first
+    assert re.search(start, first)
     assert "per gigabyte" in first or "throughput" in first
 
 
@@ -107,8 +107,8 @@ def test_more_loss_in_an_arm_is_named_with_its_share(tmp_path: Path) -> None:
     assert result.claims
     assert "net.ipv4.udp_rmem_min" in result.sentence.partition(". ")[0]
     loss = next(each for each in result.candidates if each.name == "more packets are lost")
-    found = re.findall(r"[\d.]+", dict(loss.evidence)["loss"])
-    assert [float(each) for each in found] == pytest.approx([1.25, 2.5, 20, 60], rel=0.1)
+    numbers = re.findall(r"[\d.]+", dict(loss.evidence)["loss"])
+    assert [float(each) for each in numbers] == pytest.approx([1.25, 2.5, 20, 60], rel=0.1)
 
 
 def test_smaller_frames_between_two_runs(tmp_path: Path) -> None:

@@ -81,8 +81,8 @@ def test_question_has_its_error_rate(count: int) -> None:
 
 def test_new_function_is_found_in_nearly_every_run() -> None:
     rng = np.random.default_rng(4)
-    found = [
+    times = [
         causes.judged(made_rounds(rng, 5)[0], made_rounds(rng, 5, 0.05)[0], None).any_p < causes.CLAIM_SHARE
         for _ in range(40)
     ]
-    assert sum(found) >= 39
+    assert sum(times) >= 39

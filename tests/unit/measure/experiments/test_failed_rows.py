@@ -169,10 +169,10 @@ def test_unbootable_kernel_fails_its_point_only(
     run_folder.write_json(made.folder / "sweep.json", {"seed": 1, "points": ["old", "new"]})
     broken = {"vm:old"}
     measures: list[bool] = []  # whether the point's notebook measures, as real ones do
-    asked_for: list[Row] = []
+    requested: list[Row] = []
 
     def ask(_where: str, request: Row, _say: Any) -> Iterator[Row]:
-        asked_for.append(request)
+        requested.append(request)
         yield {"event": "rows", "point": "1-r0", "rows": [row("veth", point="1-r0")]}
 
     def execute(_notebook: Path, folder: Path, given: Row, _bar: Any, name: str, **_: Any) -> None:
@@ -219,7 +219,7 @@ def test_unbootable_kernel_fails_its_point_only(
     measures.append(True)
     sweep.run(cast(Any, made), bar, bar.say)
     assert sorted(executed) == ["new", "new", "old", "report", "report"]
-    assert asked_for[-1].get("again") is None, "the row of the host is no point of the experiment"
+    assert requested[-1].get("again") is None, "the row of the host is no point of the experiment"
     assert sweep.failed(made.folder) == {}
     assert [one["status"] for one in sweep.rows(made.folder)] == ["ok"]
     assert sweep_command.judge_sweep(made.folder) == 0

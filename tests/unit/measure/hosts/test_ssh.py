@@ -86,14 +86,14 @@ print("Welcome!", flush=True)
 print("labkit-python 3 11", flush=True)
 sys.stdin.readline()
 sys.stdin.readline()
-print({found!r}, flush=True)
+print({packages!r}, flush=True)
 sys.stdin.readline()
 print(json.dumps({{"event": "hello", "labkit": {version!r}}}), flush=True)
 sys.stdin.readline()
-print({said!r}, flush=True)
+print({answer!r}, flush=True)
 sys.stdin.read()
 """
-FOUND = {
+PACKAGES = {
     "versions": {"msgspec": "0.20.0", "pyroute2": "0.9.5"},
     "there": ["labkit"],
     "python": "3.12",
@@ -105,7 +105,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
     """Replace ssh by a script that plays a machine and gives this answer to a request."""
     program = tmp_path / "bin" / "ssh"
     program.parent.mkdir()
-    words = {"found": json.dumps(FOUND), "version": labkit.__version__, "said": lines}
+    words = {"packages": json.dumps(PACKAGES), "version": labkit.__version__, "answer": lines}
     program.write_text(SSH.format(python=sys.executable, **words))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")

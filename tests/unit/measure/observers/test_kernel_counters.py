@@ -16,7 +16,7 @@ from labkit.measure.observers.counters import kernel_counters, packet_loss
 from labkit.measure.observers.perf import control, record, stat
 from labkit.measure.topologies import Step
 from labkit.system import process
-from labkit.system.machine import programs
+from labkit.system.machine import mibs, programs
 
 WAY = [
     ("client0", "eth0", "out"),
@@ -140,11 +140,11 @@ def test_namespace_counters_with_udp_loss() -> None:
     [(name, lo)] = kernel_counters.interfaces(sample("proc-net-dev-6.18.txt")).items()
     assert (name, lo["rx_packets"], lo["tx_packets"], lo["tx_dropped"]) == ("lo", 231359, 231359, 0)
     assert lo["rx_bytes"] == lo["tx_bytes"] == 99011507
-    udp = kernel_counters.mibs(sample("proc-net-snmp-6.18.txt"))["Udp"]
+    udp = mibs.mibs(sample("proc-net-snmp-6.18.txt"))["Udp"]
     assert (udp["InDatagrams"], udp["RcvbufErrors"], udp["OutDatagrams"]) == (201309, 30023, 231332)
-    assert "DefaultTTL" not in kernel_counters.mibs(sample("proc-net-snmp-6.18.txt"))["Ip"]
-    assert {"TcpExt", "IpExt"} < set(kernel_counters.mibs(sample("proc-net-netstat-6.18.txt")))
-    six = kernel_counters.mibs6(sample("proc-net-snmp6-6.18.txt"))
+    assert "DefaultTTL" not in mibs.mibs(sample("proc-net-snmp-6.18.txt"))["Ip"]
+    assert {"TcpExt", "IpExt"} < set(mibs.mibs(sample("proc-net-netstat-6.18.txt")))
+    six = mibs.mibs6(sample("proc-net-snmp6-6.18.txt"))
     assert {"Ip6", "Icmp6", "Udp6"} <= set(six)
     assert "InDatagrams" in six["Udp6"]
 

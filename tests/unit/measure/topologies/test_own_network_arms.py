@@ -54,8 +54,8 @@ def test_file_beside_the_parameters_or_in_the_project(tmp_path: Path) -> None:
     params.mkdir(parents=True)
     written(project, "own.yaml", name="of the project")
     for expected in ("of the project", "of params"):
-        [found] = yaml_files.with_files({"topology": ["own.yaml"]}, params, project)["topology"]
-        assert str(found) == expected
+        [network] = yaml_files.with_files({"topology": ["own.yaml"]}, params, project)["topology"]
+        assert str(network) == expected
         written(params, "own.yaml", name="of params")
     written(tmp_path, "secret.yaml")
     for name in ("../../secret.yaml", str(tmp_path / "secret.yaml")):

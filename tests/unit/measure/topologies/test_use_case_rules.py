@@ -38,9 +38,9 @@ def classifier(lines: list[str]) -> dict[int, list[tuple[int, int, int, str]]]:
 
 def matched(of: list[tuple[int, int, int, str]], value: int) -> list[tuple[int, int, int, str]]:
     """Return the rules that match a value, highest priority first. No two have the same priority."""
-    found = sorted((one for one in of if value & one[2] == one[1]), reverse=True)
-    assert len({one[0] for one in found}) == len(found)
-    return found
+    matching = sorted((one for one in of if value & one[2] == one[1]), reverse=True)
+    assert len({one[0] for one in matching}) == len(matching)
+    return matching
 
 
 def test_first_512_rules_compare_nine_bits_and_the_others_overlap() -> None:
@@ -49,8 +49,8 @@ def test_first_512_rules_compare_nine_bits_and_the_others_overlap() -> None:
     [of] = classifier(lines).values()
     assert [mask.bit_count() for _, _, mask, _ in of] == [9] * 512 + [10] * 488
     overlapping = [matched(of, value) for value in range(512, 1000)]
-    assert {len(found) for found in overlapping} == {2}
-    assert {found[0][2] for found in overlapping} == {0x3FF}
+    assert {len(matching) for matching in overlapping} == {2}
+    assert {matching[0][2] for matching in overlapping} == {0x3FF}
 
 
 @pytest.mark.parametrize("kind", ["l2", "l3"])

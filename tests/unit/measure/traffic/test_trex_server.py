@@ -107,13 +107,13 @@ def test_search_takes_trex_from_the_registry() -> None:
 
 
 def test_doctor(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [found] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
-    assert found.available is False
-    assert found.remedy is not None
-    assert found.remedy.startswith("unpack a TRex release")
+    [tool] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
+    assert tool.available is False
+    assert tool.remedy is not None
+    assert tool.remedy.startswith("unpack a TRex release")
     monkeypatch.setenv(server.FOLDER_VARIABLE, str(release))
-    [found] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
-    assert found.detail == str(release)
+    [tool] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
+    assert tool.detail == str(release)
 
 
 def test_count_that_is_off_by_one_is_no_loss_of_a_search() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure import experiments
-from labkit.runner import trex_profiles
+from labkit.measure.experiments.trex.parameters import Stateless
+from labkit.runner import code_files
 from labkit.runner.permissions import ALLOW, PROGRESS
 
 TEXT = "def register():\n    return None\n"
@@ -27,7 +28,7 @@ def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_file_that_is_named_travels_with_its_digest(profile: str) -> None:
     digest = hashlib.sha256(TEXT.encode()).hexdigest()
-    parameters, sources = trex_profiles.read({"profile": profile, "server": "127.0.0.1"})
+    parameters, sources = code_files.read(Stateless, {"profile": profile, "server": "127.0.0.1"})
     assert parameters == {"profile": profile, "server": "127.0.0.1", "profile_digest": digest}
     assert sources == {digest: TEXT}
     made = experiments.find("trex_stateless").parameters.of(parameters).asdict()
@@ -37,10 +38,10 @@ def test_file_that_is_named_travels_with_its_digest(profile: str) -> None:
 def test_sweep_needs_the_flag(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PROGRESS, "/dev/null")
     with pytest.raises(BadInput, match="is code, and a sweep's file may be somebody else's"):
-        trex_profiles.read({"profile": profile})
-    assert trex_profiles.read({"profile": "imix"}) == ({"profile": "imix"}, {})
+        code_files.read(Stateless, {"profile": profile})
+    assert code_files.read(Stateless, {"profile": "imix"}) == ({"profile": "imix"}, {})
     monkeypatch.setenv(ALLOW, "machine_sysctl,trex_profile")
-    assert trex_profiles.read({"profile": profile})[1]
+    assert code_files.read(Stateless, {"profile": profile})[1]
 
 
 def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> None:
@@ -59,9 +60,9 @@ def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> N
 def test_what_is_no_program(profile: str, content: bytes, words: str) -> None:
     Path(profile).write_bytes(content)
     with pytest.raises(BadInput, match=words):
-        trex_profiles.read({"profile": profile})
+        code_files.read(Stateless, {"profile": profile})
     with pytest.raises(BadInput, match="cannot be read"):
-        trex_profiles.read({"profile": profile + ".py"})
+        code_files.read(Stateless, {"profile": profile + ".py"})
 
 
 def test_sweep_names_no_folder_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +71,7 @@ def test_sweep_names_no_folder_of_a_program(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(
         BadInput, match="is the folder of a program, and a sweep's file may be somebody else's"
     ):
-        trex_profiles.read({"trex": "/tmp/v3.08"})
-    assert trex_profiles.read({"trex": None}) == ({"trex": None}, {})
+        code_files.read(Stateless, {"trex": "/tmp/v3.08"})
+    assert code_files.read(Stateless, {"trex": None}) == ({"trex": None}, {})
     monkeypatch.setenv(ALLOW, "trex_folder")
-    assert trex_profiles.read({"trex": "/tmp/v3.08"}) == ({"trex": "/tmp/v3.08"}, {})
+    assert code_files.read(Stateless, {"trex": "/tmp/v3.08"}) == ({"trex": "/tmp/v3.08"}, {})

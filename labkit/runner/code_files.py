@@ -1,0 +1,62 @@
+"""Read what parameters name and what runs with the user's rights: files of code, and folders of programs.
+
+A sweep file may name them only with permission, because somebody else may have written it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import BadInput
+from labkit.measure.parameters import NamesCode, Parameters
+from labkit.runner import permissions
+
+MAX_BYTES = 1 << 20
+
+
+def read(fields: type[Parameters], parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the parameters with the digest of each code file that they name, and its text by the digest.
+
+    fields: the experiment's parameters, whose CODE says which of them name code. The text is part of the request, so
+    that a run is resumed only with the same code. Raises BadInput for a missing file, one that is not text, and for
+    code or a folder that a sweep's parameters name without the flag in LABKIT_ALLOW.
+    """
+    result, sources = dict(parameters), dict[str, str]()
+    for name, code in fields.CODE.items():
+        value = parameters.get(name)
+        if value in (None, "", "none") or (code.digest and not str(value).endswith(".py")):
+            continue
+        _check_named(f"{name}={value} {code.what}", code)
+        if code.digest:
+            source = _source(f"{name}={value}", Path(str(value)))
+            result[code.digest] = hashlib.sha256(source.encode()).hexdigest()
+            sources[result[code.digest]] = source
+    return result, sources
+
+
+def _source(what: str, path: Path) -> str:
+    """Return the text of a file of Python."""
+    try:
+        content = path.read_bytes()
+        if len(content) > MAX_BYTES:
+            raise BadInput(f"{what} is larger than {MAX_BYTES >> 20} MiB: a profile is a short program")
+        source = content.decode()
+        compile(source, str(path), "exec")
+        return source
+    except (OSError, UnicodeDecodeError) as error:
+        words = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise BadInput(f"{what} cannot be read: {words}") from None
+    except (SyntaxError, ValueError) as error:
+        raise BadInput(f"{what} is not valid Python: {error}") from None
+
+
+def _check_named(what: str, code: NamesCode) -> None:
+    """Raise BadInput if a sweep's file names something that runs, and its user has not allowed that."""
+    if permissions.is_of_a_sweep() and not permissions.is_allowed(code.flag):
+        raise BadInput(
+            f"{what}, and a sweep's file may be somebody else's: name it on the command line or in"
+            f" your own notebook, or allow it with {permissions.ALLOW}={code.flag} in the environment"
+        )

@@ -1,0 +1,119 @@
+"""Two users of one machine: the journals of root's changes, and the measuring lock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from labkit.common.errors import Failed
+from labkit.measure.hosts import local
+from labkit.system.machine import sysctl_journal, tracing_journal
+
+# It reads root's Python and this test's folder, and writes into neither.
+SOMEBODY = ["setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups",
+            "--bounding-set", "-all,+dac_read_search", "--inh-caps", "-all,+dac_read_search",
+            "--ambient-caps", "-all,+dac_read_search", "--", sys.executable, "-P", "-c"]  # fmt: skip
+
+OPENS_JOURNALS = """
+import sys
+from pathlib import Path
+from labkit.common.errors import Unsupported
+from labkit.system.machine import sysctl_journal, tracing_journal
+sysctl_journal.JOURNAL, tracing_journal.JOURNAL = map(Path, sys.argv[1:])
+print(sysctl_journal.put_back_left())
+for opened in (sysctl_journal._locked, tracing_journal.journal):
+    try:
+        with opened():
+            print("opened")
+    except Unsupported as error:
+        print(error)
+"""
+TAKES_THE_LOCK = """
+import sys
+from labkit.common.errors import Failed
+from labkit.measure.hosts import local
+try:
+    with local.measuring_lock(lambda text: print(text, flush=True), patience_s=float(sys.argv[1])):
+        print("taken", flush=True)
+        sys.stdin.read()
+except Failed as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def journals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    paths = [tmp_path / "sysctl.jsonl", tmp_path / "tracing.jsonl"]
+    for module, path in zip((sysctl_journal, tracing_journal), paths, strict=True):
+        monkeypatch.setattr(module, "JOURNAL", path)
+    return paths
+
+
+def test_journal_with_an_invalid_byte_is_restored(
+    journals: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysctl_journal, "ROOT", tmp_path)
+    (tmp_path / "net/core").mkdir(parents=True)
+    (tmp_path / "net/core/rmem_max").write_text("2")
+    good = b'{"name":"net.core.rmem_max","value":"1"}\n'
+    journals[0].write_bytes(b'{"name":"net.core.\xff","value":"9"}\n' + good + b'{"name":"net.co')
+    assert sysctl_journal.put_back_left() == ["net.core.rmem_max"]
+    assert (tmp_path / "net/core/rmem_max").read_text() == "1"
+    assert journals[0].read_bytes() == b""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("held", [False, True])
+def test_another_user_does_not_touch_the_journals(held: bool, journals: list[Path]) -> None:
+    """Whether root's process that changes the machine lives or not, its notes stay, and the sentence says why."""
+    line = b'{"name":"net.core.rmem_max","value":"212992"}\n'
+    argv = [*SOMEBODY, OPENS_JOURNALS, *map(str, journals)]
+    if held:
+        with sysctl_journal._locked() as descriptor, tracing_journal.journal():
+            journals[0].write_bytes(line)
+            done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+            assert journals[0].read_bytes() == line
+            os.ftruncate(descriptor, 0)
+    else:
+        journals[0].write_bytes(line)
+        journals[0].chmod(0o600)
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        assert journals[0].read_bytes() == line
+    assert done.returncode == 0, done.stderr
+    left, sysctl, tracing = done.stdout.splitlines()
+    assert left == "[]"
+    assert sysctl == f"{journals[0]} cannot be written (Permission denied): run as root"
+    assert tracing == (
+        f"{journals[1]}, the journal of tracer settings, cannot be written (Permission denied): run as root"
+    )
+
+
+@pytest.mark.needs("root")
+def test_users_share_the_measuring_lock() -> None:
+    """Each waits for the other, and names the process that it waits for."""
+    with local.measuring_lock(print):
+        argv = [*SOMEBODY, TAKES_THE_LOCK, "0.2"]
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "another measurement is using this machine (process " in done.stdout.splitlines()[0]
+    assert "taken" not in done.stdout
+    with subprocess.Popen(
+        [*SOMEBODY, TAKES_THE_LOCK, "60"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "taken\n"
+        lines: list[str] = []
+        with (
+            pytest.raises(Failed, match=f"process {other.pid}: "),
+            local.measuring_lock(lines.append, patience_s=0.2),
+        ):
+            pass
+        assert f"(process {other.pid}: " in lines[0]
+        other.communicate("")
+    with local.measuring_lock(print, patience_s=1):
+        pass
