@@ -51,22 +51,27 @@ test-all: test test-long test-alone  ## all tests
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks
 
-docs-reference: setup  ## write docs/COMMANDS.md anew from the command line, and docs/FINDINGS.md from data/results
+docs-reference: setup  ## write docs/COMMANDS.md and the manual page anew from the command line, and docs/FINDINGS.md from data/results
 	@$(BIN)/python -P -m labkit.commands.reference docs/COMMANDS.md
+	rm -rf build/manual
+	mkdir -p build/manual
+	cp docs/conf.py docs/COMMANDS.md build/manual
+	$(BIN)/python -m sphinx -q -b man -D root_doc=COMMANDS build/manual build/manual/out
+	cp build/manual/out/labkit.1 docs/labkit.1
 	$(BIN)/python -P -m labkit.analysis.claims.document docs/FINDINGS.md
 
 docs-figures: setup  ## draw the figures of the README's findings anew from data/results (needs a browser)
 	@$(BIN)/python -P -m labkit.analysis.claims.pictures docs
 
-docs: setup  ## the documentation as pages and labkit's manual page, in build/docs; nothing is fetched
+docs: setup  ## the documentation as pages, with executed notebooks, in build/docs; nothing is fetched
 	@rm -rf build/docs
 	mkdir -p build/docs/source
 	cp docs/* build/docs/source
 	cp -r notebooks build/docs/source/notebooks
 	cp CHANGELOG.md README.md SECURITY.md build/docs/source
+	$(BIN)/python -P docs/executed.py build/docs/source/notebooks
 	$(BIN)/python -m sphinx -q -b html build/docs/source build/docs/html
-	$(BIN)/python -m sphinx -q -b man build/docs/source build/docs/man
-	echo "build/docs/html/index.html, build/docs/man/labkit.1"
+	echo "build/docs/html/index.html"
 
 lab: setup  ## JupyterLab on the notebooks, for this machine only; its address with the token is printed
 	@$(BIN)/labkit kernels install

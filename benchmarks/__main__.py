@@ -20,6 +20,7 @@ from benchmarks import (
     packets,
     search,
     set_up,
+    switch,
     vm,
     zoo,
 )
@@ -35,6 +36,7 @@ TABLE: dict[str, Benchmark] = {
     "kill": kill.promises,
     "folding": folding.promises,
     "packets": packets.promises,
+    "switch": switch.promises,
     "search": search.promises,
     "monitor": monitor.promises,
     "vm": vm.promises,

@@ -243,20 +243,25 @@ class LiveTopology:
         keep_count: int = monitoring.KEEP_COUNT,
         snap_bytes: int = SNAP_BYTES,
         display: str | None = None,
+        fields: str = "",
     ) -> LiveMonitor:
         """Monitor an interface from now on: `"mirror0"`, or `"client0:eth0"` if several have the same name.
 
         The kernel selects packets by `source` and `destination` (addresses or prefixes), `port`, `protocol`, `vlan`,
-        and an `expression` in libpcap's syntax. With a tunnel `inside`, the addresses are those of the inner packet.
-        `sample` then selects further: `all`, `one_in:N`, `random:P`, `interval:N:S`, `first:B`.
+        and an `expression` in libpcap's syntax. With a tunnel `inside` (vxlan, geneve, gre, ipip), addresses, port and
+        protocol are those of the inner packet. `sample` then selects further: `all`, `one_in:N`, `random:P`,
+        `interval:N:S`, `first:B`.
 
         The memory holds the last `keep_count` selected packets, `snap_bytes` of each. With `display`, a filter in
-        Wireshark's syntax, it holds only those that tshark accepts. The monitor ends with `close`, with its block, or
+        Wireshark's syntax, it holds only those that tshark accepts, and with `fields` (names as `ip.ttl,_ws.col.Info`)
+        tshark adds their values to each packet. The monitor ends with `close`, with its block, or
         with the topology. Raises BadInput for impossible values.
         """
         selection = Selection(source, destination, port, protocol, vlan, inside, expression)
         return LiveMonitor(
-            self._ask, interface, monitoring.Request(selection, sample, keep_count, snap_bytes, display)
+            self._ask,
+            interface,
+            monitoring.Request(selection, sample, keep_count, snap_bytes, display, fields),
         )
 
     def close(self) -> None:
@@ -379,9 +384,9 @@ class LiveTopology:
 def build(topology: str | Network, where: str = "here", **parameters: Any) -> LiveTopology:
     """Build a live topology from a name or from a Network of your own parts.
 
-    A name takes the parameters of the command line (`pairs`, `mtu_bytes`, `family`, `parent`). Raises BadInput for
-    impossible parameters, Unsupported if the kernel lacks a feature, and Isolated if the datapath isolates the
-    endpoints.
+    A name takes the parameters of the command line (`pairs`, `mtu_bytes`, `family`, `parent`, and `endpoint`, which is
+    namespace or container). Raises BadInput for impossible parameters, Unsupported if the kernel lacks a feature, and
+    Isolated if the datapath isolates the endpoints.
     """
     request = run.one_topology(topology, {"where": where, **parameters})
     return LiveTopology(where, {"do": "live", **request})

@@ -141,6 +141,18 @@ class Run:
             except BadInput as error:
                 display(Markdown(f"*{arm} is not explained: {error}.*"))
 
+    def flames(self, arm: str = "", against: str | None = None) -> list[Any]:
+        """Return the differential flame graphs of `why` as widgets.
+
+        A frame that is clicked offers its function's source lines, if the run kept perf.data. Raises as `why`.
+        """
+        sources = (
+            (lambda name: list(self.source_lines(name).itertuples(index=False, name=None)))
+            if source_lines.are_kept(self.profiles)
+            else None
+        )
+        return [one.widget(sources) for one in self.why(arm, against).flames]
+
     def source_lines(self, function: str) -> pd.DataFrame:
         """Return the source lines in which a function spent its time, for each arm (`flame.source_lines.of_function`).
 
@@ -329,9 +341,17 @@ class Watched:
 
     def show(self) -> None:
         """Show how much less the monitors handed on than they saw, the counts over time, and the last packets."""
-        display(self.filtered.counts)
-        display(monitor_cost.reductions(self.filtered.counts, self.samples.counts))
-        display(figures.selected(self.times_s, self.counts), self.conversations(), self.packets())
+        displays.show(
+            monitor_cost.reductions(self.filtered.counts, self.samples.counts), self.exact_counts(),
+            figures.selected(self.times_s, self.counts), self.conversations(), self.packets(),
+        )  # fmt: skip
+
+    def exact_counts(self) -> pd.DataFrame:
+        """Return what became of each packet, a column for each monitor."""
+        both = {"filter": self.filtered.counts, "samples": self.samples.counts}
+        columns = {name: pd.Series(msgspec.to_builtins(counts)) for name, counts in both.items()}
+        table = pd.DataFrame(columns).rename_axis("packets").reset_index()
+        return table.assign(packets=table["packets"].str.removesuffix("_count"))
 
     def conversations(self) -> pd.DataFrame:
         """Return the conversations that the filter let through."""

@@ -56,6 +56,11 @@ def part(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     return rows[rows["part"].fillna("cost").eq(name)]
 
 
+def _mirror_count(rows: pd.DataFrame) -> go.Figure:
+    lines = virtual_tap.against_none(verdicts.verdicts(rows))
+    return figures.mirror_count(rows, lines, virtual_tap.thesis_count())
+
+
 def _uplink(rows: pd.DataFrame) -> go.Figure:
     table = virtual_tap.uplink(rows)
     return figures.uplink(rows, table, virtual_tap.thesis_uplink()) if len(table) else go.Figure()
@@ -119,6 +124,7 @@ BY_EXPERIMENT: dict[str, dict[str, Draw]] = {
     "what_does_it_cost": {"price_list": _part("cost", lambda rows: figures.price_list(figures.prices(rows)))},
     "virtual_tap": {
         "mirror_tax": _part("cost", lambda rows: figures.mirror_tax(rows, mirror_tax.taxes(rows))),
+        "mirror_count": _part("cost", _mirror_count),
         "uplink": _part("cost", _uplink),
     },
     "monitor_cost": {

@@ -197,6 +197,7 @@ def summary(hop: str, report: MonitorReport) -> dict[str, Any]:
         "conversations": report.conversations,
         "talkers": report.talkers,
         "packets": [one.stack for one in report.packets],
+        "fields": [one.fields for one in report.packets],
     }
 
 
@@ -231,7 +232,8 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
         "\nLast packets", [("time", False), ("", False), ("bytes", True), ("headers", False)]
     )
     for one in report.packets:
-        last.add_row(units.clock(one.time_ns), one.direction, str(one.length_bytes), one.stack)
+        headers = "; ".join([one.stack, *one.fields])
+        last.add_row(units.clock(one.time_ns), one.direction, str(one.length_bytes), headers)
     return Group(by_class, talkers, conversations, last)
 
 
@@ -256,11 +258,13 @@ parameters of a monitor:
     port=                   of the source or the destination: 53, or 5000-5010
     protocol=               arp, gre, icmp, icmp6, ip, ip6, sctp, tcp, udp
     vlan=                   the VLAN's number
-    inside=                 vxlan, geneve, gre: source and destination are inner IPv4 addresses
+    inside=                 vxlan, geneve, gre, ipip: source, destination, port and protocol are those of the
+                            inner packet
     expression=             what else must hold, in libpcap's syntax (pcap-filter)
     sample=                 all, one_in:N, random:P, interval:N:S (N packets every S seconds),
                             first:B (the first B bytes of each flow)
     display=                keep only sampled packets that match, in Wireshark's syntax (needs tshark)
+    fields=                 add the values of Wireshark's fields to each packet: ip.ttl,_ws.col.Info (needs tshark)
     keep_count=             packets in memory; default 10000
     snap_bytes=             bytes of each packet; default 256
     interface=              of a topology: NAMESPACE:INTERFACE, or a name that only one namespace has
@@ -283,6 +287,7 @@ JSON = {
     "conversations": "a list of lists: class, source, destination, packets, bytes",
     "talkers": "a list of lists, by bytes: address, packets and bytes sent, packets and bytes received",
     "packets": "the headers of the last packets, a line of text each",
+    "fields": "of the same packets, a list of the values of `fields=` each",
 }
 
 

@@ -258,6 +258,7 @@ COLUMNS: tuple[Column, ...] = (
         ("switch_lost_count", "1", "integer", "packets that the kernel could not hand to the switch's process"),
         ("copies_expected_count", "1", "integer", "copies that the mirrors should have made"),
         ("copies_count", "1", "integer", "copies that left by the mirrors' ports"),
+        ("copies_dropped_count", "1", "integer", "drops of copies by the queue of the link out of the host (tbf)"),
         ("copies_unread_count", "1", "integer", "copies that arrived and that no reader took"),
     ),
     *_columns(
@@ -370,7 +371,7 @@ COLUMNS: tuple[Column, ...] = (
     *_columns(
         "ovs_test_plan",
         "parametrises",
-        ("datapath", "", "text", "where the switch's datapath is: system (the kernel) or netdev (ovs-vswitchd)"),
+        ("datapath", "", "text", "the switch's datapath: system (the kernel), netdev (ovs-vswitchd) or dpdk"),
         ("use_case", "", "text", "net_to_vm, vm_to_net or vm_to_vm"),
         ("rules", "", "text", "what the rules match beside the input port: l2 or l3"),
         ("rules_count", "1", "integer", "wildcard rules of the switch"),

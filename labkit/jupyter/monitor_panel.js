@@ -6,9 +6,10 @@ const FIELDS = [
   ["port", "port", "53 or 5000-5010"],
   ["protocol", "protocol", "arp, gre, icmp, icmp6, ip, ip6, sctp, tcp, udp"],
   ["vlan", "VLAN", "10"],
-  ["inside", "inside a tunnel", "vxlan, geneve, gre"],
+  ["inside", "inside a tunnel", "vxlan, geneve, gre, ipip"],
   ["expression", "expression (libpcap)", "udp and port 53"],
   ["display", "display filter (Wireshark)", "tcp.flags.syn == 1"],
+  ["fields", "fields (Wireshark)", "ip.ttl,_ws.col.Info"],
   ["sample", "sampling", "all, one_in:100, interval:10:1"],
 ];
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
@@ -59,6 +60,8 @@ function draw(canvas, points, unit, index) {
   const names = [...new Set(points.flatMap((point) => Object.keys(point.rates)))].slice(0, COLOURS.length);
   const most = Math.max(1e-9, ...points.flatMap((point) => names.map((name) => (point.rates[name] || [0, 0])[index])));
   context.clearRect(0, 0, width, height);
+  context.font = "12px sans-serif";
+  let legend = 6;
   names.forEach((name, number) => {
     context.strokeStyle = context.fillStyle = COLOURS[number];
     context.beginPath();
@@ -69,10 +72,12 @@ function draw(canvas, points, unit, index) {
       else context.moveTo(x, y);
     });
     context.stroke();
-    context.fillText(name, 6 + number * 80, 12);
+    context.fillText(name, legend, 13);
+    legend += context.measureText(name).width + 14;
   });
   context.fillStyle = getComputedStyle(canvas).color;
-  context.fillText(`${si(most)}${unit}`, width - 110, 12);
+  context.textAlign = "right";
+  context.fillText(`${si(most)}${unit}`, width - 6, 13);
 }
 
 function render({ model, el }) {
@@ -157,7 +162,7 @@ function render({ model, el }) {
     row(conversations, ["conversations", "source", "destination", "packets", "bytes"], "th");
     for (const cells of report.conversations) row(conversations, cells);
     for (const packet of report.packets) {
-      const cells = [packet.time, packet.direction, packet.length_bytes, packet.stack];
+      const cells = [packet.time, packet.direction, packet.length_bytes, packet.stack, ...packet.fields];
       const line = row(list, cells);
       line.addEventListener("click", () => (detail.textContent = `${packet.layers.join("\n")}\n\n${packet.hex}`));
       list.prepend(line);

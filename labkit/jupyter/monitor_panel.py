@@ -84,6 +84,9 @@ class MonitorPanel(anywidget.AnyWidget):
         self.on_msg(self._hear)
         threading.Thread(target=self._run, daemon=True, name="labkit monitor panel").start()
 
+    def __repr__(self) -> str:
+        return f"the live monitor of {', '.join(self.interfaces)}, which needs this notebook's kernel"
+
     @property
     def is_capturing(self) -> bool:
         """Whether a capture is running."""
@@ -245,6 +248,7 @@ def _row(packet: Any) -> dict[str, Any]:
         "direction": packet.direction,
         "length_bytes": packet.length_bytes,
         "stack": packet.stack,
+        "fields": list(packet.fields),
         "layers": [f"{one.text} ({one.header_bytes} of {one.length_bytes} bytes)" for one in layers],
         "hex": hex_lines(packet.data),
     }

@@ -73,6 +73,8 @@ def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str,
     request_parameters = experiments.find("datapaths").parameters.of({**given, "topology": topology}).asdict()
     if len(request_parameters["pairs"]) > 1:
         raise BadInput(f"pairs={given['pairs']}: one topology is built, so name one number")
+    if len(request_parameters["endpoint"]) > 1:
+        raise BadInput(f"endpoint={given['endpoint']}: one topology is built, so name one kind of endpoint")
     hosts.check(request_parameters["where"])
     return {"parameters": request_parameters}
 

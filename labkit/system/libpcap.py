@@ -13,6 +13,7 @@ from labkit.common.errors import BadInput, Unsupported
 LIBRARY = "libpcap.so.0.8"
 # The parser and the optimizer of libpcap take long, or much of the stack, for what nobody writes by hand.
 MAX_CHARACTERS = 4096
+MAX_GENERATED = 1 << 16  # of a filter that contains one that somebody wrote
 MAX_NESTED = 64
 ERROR_BYTES = 256  # PCAP_ERRBUF_SIZE
 INSTRUCTION_BYTES = 8  # struct bpf_insn and struct sock_filter
@@ -49,11 +50,11 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def check(expression: str) -> None:
+def check(expression: str, limit: int = MAX_CHARACTERS) -> None:
     """Raise BadInput for a text that cannot be a filter because of its length, its characters or its parentheses."""
-    if len(expression) > MAX_CHARACTERS:
+    if len(expression) > limit:
         raise BadInput(
-            f"the filter has {len(expression)} characters: it may have {MAX_CHARACTERS} at most; shorten it"
+            f"the filter has {len(expression)} characters: it may have {limit} at most; shorten it"
         )
     if not expression.isprintable() or not expression.isascii():
         raise BadInput(
@@ -74,7 +75,7 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
     tags that the kernel keeps beside the packet; that needs CAP_NET_RAW. Raises BadInput, with libpcap's words, for
     what is no filter, Unsupported where libpcap is missing.
     """
-    check(expression)
+    check(expression, MAX_GENERATED)
     library = _library()
     if interface is None:
         handle = library.pcap_open_dead(link_type, snap_bytes)

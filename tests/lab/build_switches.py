@@ -6,19 +6,27 @@ The first argument is a JSON list of requests. Standard output gets a JSON list 
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
+from labkit.measure.topologies.open_vswitch.configuration import COLLECTOR
+from labkit.measure.topologies.open_vswitch.readers import COUNTER
+from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import ping
-from labkit.system import process
+from labkit.system import netlink, process
 
 PINGS = 50
 QUIET_S = 0.2
 PATIENCE_S = 10.0
+SAMPLES_S = 2.5  # the agent of sFlow sends at least once a second
 COUNTED = ("switched_count", "copies_expected_count", "copies_count", "copies_unread_count")
 
 
@@ -38,10 +46,12 @@ def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
     words = ping.reachable(topology.pairs, topology.spec.mtu_bytes, topology.spec.family)
     # A copy that arrives late would be counted with the pings.
     settled(topology.meter(), "what was sent before")
-    end = topology.meter()
-    for pair in topology.pairs:
-        ping.answered(pair.client, pair.server.address, PINGS, 56)
-    counted = settled(end, "the pings")
+    with collected(switch) as samples:
+        end = topology.meter()
+        for pair in topology.pairs:
+            ping.answered(pair.client, pair.server.address, PINGS, 56)
+        counted = settled(end, "the pings")
+        sampled = samples() if stray else None
     database = f"--db=unix:{switch.folder / 'db.sock'}"
     return {
         "reachable": words,
@@ -55,6 +65,8 @@ def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
         ).split(),
         "flows": switch.command("dpctl/dump-flows"),
         "readers": [one for one in readers() if stray],
+        "read_bytes": written_bytes(),
+        "sampled": sampled,
         "offloads": process.output([*topology.pairs[0].client.prefix, "ethtool", "-k", "eth0"]),
         "words": switch.words(),
     }
@@ -70,6 +82,58 @@ def settled(end: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
             seen, since = now, time.monotonic()
         assert time.monotonic() < deadline, f"the switch still counts packets {PATIENCE_S:g} s after {what}"
     return seen
+
+
+@contextmanager
+def collected(switch: Switch) -> Iterator[Callable[[], int]]:
+    """Listen where the switch sends samples; yield a function that returns the packets that samples described."""
+    address, _, port = COLLECTOR.partition(":")
+    with (
+        netlink.inside(switch.space.fd),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as collector,
+    ):
+        collector.bind((address, int(port)))
+
+        def samples() -> int:
+            count, bridges = 0, switch.database.rows("Bridge", "sflow", "ipfix")
+            collector.settimeout(SAMPLES_S)
+            while any(one["sflow"] or one["ipfix"] for one in bridges):
+                try:
+                    count += sampled_packets(collector.recv(1 << 16))
+                except TimeoutError:
+                    break
+            return count
+
+        yield samples
+
+
+def sampled_packets(message: bytes) -> int:
+    """Return the number of packets that a datagram of sFlow (version 5) or IPFIX (RFC 7011) describes."""
+    if message[:2] == b"\x00\x0a":  # IPFIX: sets of templates have small numbers, those of data 256 and more
+        count, at = 0, 16
+        while at < len(message):
+            kind, length = struct.unpack_from("!HH", message, at)
+            count, at = count + (kind >= 256), at + length
+        return count
+    *_, samples = struct.unpack_from("!7I", message)
+    count, at = 0, 28
+    for _ in range(samples):
+        kind, length = struct.unpack_from("!II", message, at)
+        count, at = (
+            count + (kind in (1, 3)),
+            at + 8 + length,
+        )  # flow samples; others have counters of interfaces
+    return count
+
+
+def written_bytes() -> list[int]:
+    """Return what each reader of labkit's own has written."""
+    result = []
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        if comm.read_text().strip() == COUNTER:
+            words = comm.with_name("io").read_text().split()
+            result.append(int(words[words.index("wchar:") + 1]))
+    return result
 
 
 def readers() -> list[str]:

@@ -30,6 +30,8 @@ CHANGES = [
     "port: offload tx-checksumming off at between:port0",
     "many: parameter streams=2 and parameter mtu_bytes=1400",
     "steer: rps 0 at server",
+    "queue: txqueuelen 10 at client",
+    "six: parameter family=6",
     "ways: route 192.0.2.0/24 via 10.2.0.1 at client and neighbour 10.2.0.9 02:00:00:00:00:09 at client",
     "picked: tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server",
     "none: offload gro off at server",
@@ -86,6 +88,8 @@ def test_applied_changes_are_read_back_from_the_kernel(rows: list[Row]) -> None:
         (role, "net.ipv4.conf.all.rp_filter", "0", "1") for role in ("client", "server")
     ]
     assert effects(rows, "small") == [(role, "mtu_bytes", "1500", "1400") for role in ("client", "server")]
+    assert effects(rows, "queue") == [("client", "txqueuelen", "1000", "10")]
+    assert effects(rows, "six") == [("load", "family", "4", "6")]
     [(at, setting, before, after)] = effects(rows, "rules")
     assert (at, setting, before) == ("server", "nftables ruleset", "none")
     assert after.startswith("1 lines of rules, sha256:")
@@ -201,7 +205,14 @@ def forward(topology):
     for space in topology.namespaces:
         space.sysctl("ipv4/ip_forward", 1)
 
-run.measure("datapaths", {"change": [forward], "slices": 1, "whole_runs": 0}, Path(sys.argv[1]))
+def sleeper(topology):
+    import subprocess
+    from labkit.system import machine
+    subprocess.Popen([*topology.pairs[0].server.namespace.prefix, "sleep", "60"])
+    while "sleep" not in [name for _, name in machine.running_programs()]:
+        pass
+
+run.measure("datapaths", {"change": [forward, sleeper], "slices": 1, "whole_runs": 0}, Path(sys.argv[1]))
 """
 
 
@@ -210,5 +221,8 @@ def test_topology_function_as_a_change(machine: Sandbox, tmp_path: Path) -> None
     script.write_text(FUNCTION)
     done = machine.run(sys.executable, str(script), str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
-    result = effects(run_folder.read_rows(tmp_path / "run"), "forward")
-    assert ("server", "sysctl net.ipv4.ip_forward", "0", "1") in result
+    rows = run_folder.read_rows(tmp_path / "run")
+    assert ("server", "sysctl net.ipv4.ip_forward", "0", "1") in effects(rows, "forward")
+    [(at, setting, _before, after)] = effects(rows, "sleeper")
+    assert (at, setting) == ("server", "programs")
+    assert "sleep" in after.split(", ")

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from monitored_tunnels import inner_addresses_select
 
-from labkit import live
+from labkit import live, notebook
+from labkit.analysis.findings import monitor_cost
 from labkit.common import packets
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.observers.monitor.live_monitor import LiveMonitor
@@ -139,11 +140,14 @@ def test_vlan_tags_that_the_kernel_keeps_beside_the_packet(net: live.LiveTopolog
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.needs(kind)) for kind in ("vxlan", "geneve", "gre")],
+    ("kind", "family"),
+    [
+        pytest.param(kind, family, marks=pytest.mark.needs(kind))
+        for kind, family in (("vxlan", 4), ("vxlan", 6), ("geneve", 6), ("gre", 4), ("ipip", 4))
+    ],
 )
-def test_inner_addresses_of_a_tunnel(kind: str) -> None:
-    inner_addresses_select(kind)
+def test_inner_addresses_of_a_tunnel(kind: str, family: int) -> None:
+    inner_addresses_select(kind, family=family)
 
 
 INNER = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20, 0, 0, 64, 17, 0, bytes([10, 9, 0, 1]), bytes([10, 9, 0, 2]))
@@ -207,6 +211,25 @@ def test_mirror_port_agrees_with_tcpdump(tmp_path: Path) -> None:
     assert all_of_them.counts.selected_count == 3 * 2 * 10
 
 
+@pytest.mark.needs("root", "openvswitch", "ethtool", "runc", "iperf3", "nft")
+def test_one_pair_of_six_containers(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first part of the notebook 06_live_monitor, with its own parameters but the time."""
+    net, interface = notebook.build_three_pairs("ovs_netdev+mirrors=1+select=all", "container", "mirror0")
+    with net:
+        assert capsys.readouterr().out == "", "something was replaced"
+        for name in (f"{side}{number}" for side in ("client", "server") for number in range(3)):
+            assert net.endpoints[name].run("hostname").strip() == name
+        watched = notebook.watch(net, interface, 2.0, "interval:10:1")
+    filtered, samples = watched.filtered, watched.samples
+    assert filtered.counts.seen_count == pytest.approx(3 * filtered.counts.selected_count, rel=0.3)
+    [(kind, source, destination, count, _bytes)] = filtered.conversations
+    assert (kind, count) == ("udp", filtered.counts.selected_count)
+    assert (source, destination) == (net.endpoints["client2"].address, net.endpoints["server2"].address)
+    assert 20 <= samples.counts.sampled_count <= 40  # 10 in each second of the clock, of which 3 or 4 began
+    table = monitor_cost.reductions(filtered.counts, samples.counts)
+    assert next(iter(table["handed on"])) == str(filtered.counts.selected_count)
+
+
 def test_interface_that_goes_away(net: live.LiveTopology) -> None:
     net.between.run("ip", "link", "add", "short", "type", "veth", "peer", "name", "short2")
     with net.monitor("short") as one:
@@ -214,6 +237,13 @@ def test_interface_that_goes_away(net: live.LiveTopology) -> None:
         net.between.run("ip", "link", "delete", "short")
         assert one.read().is_gone
         assert one.stop().counts.selected_count == one.counts.selected_count
+
+
+def test_guests_are_refused() -> None:
+    with pytest.raises(BadInput, match="endpoint=guest is for measuring only"):
+        live.build("veth_bridge", endpoint="guest")
+    with pytest.raises(BadInput, match="name one kind of endpoint"):
+        live.build("veth", endpoint=["namespace", "container"])
 
 
 def test_what_cannot_be_monitored(net: live.LiveTopology) -> None:
@@ -295,13 +325,17 @@ def test_full_disk_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.needs("tshark")
 class TestDisplayFilter:
     def test_keeps_what_tshark_lets_through(self, net: live.LiveTopology) -> None:
-        with net.monitor("port0", protocol="icmp", display="icmp.type == 8 and icmp.seq > 15") as one:
+        display = "icmp.type == 8 and icmp.seq > 15"
+        with net.monitor("port0", protocol="icmp", display=display, fields="icmp.seq,ip.src") as one:
             ping(net)
             counts = one.stop().counts
             kept = one.packets
         assert (counts.selected_count, counts.kept_count, counts.hidden_count) == (40, 5, 35)
         assert (counts.unexamined_count, counts.waiting_count) == (0, 0)
         assert [packet.data[41] for packet in kept] == [16, 17, 18, 19, 20]
+        assert [packet.fields for packet in kept] == [
+            (str(number), net.client0.address) for number in range(16, 21)
+        ]
 
     @pytest.mark.parametrize(
         ("display", "words"),

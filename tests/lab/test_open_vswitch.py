@@ -18,6 +18,7 @@ from sandbox import LABKIT, one_sentence, only_run, rows_on_disk, sandbox, until
 
 from labkit.common import run_folder
 from labkit.measure.hosts import local
+from labkit.measure.topologies.open_vswitch import dpdk
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch", "ethtool")
 
@@ -75,6 +76,7 @@ SELECTED = {
     "select=vlan:2+vlans=2": 2 * PINGS,
     "snaplen=64": 2 * PINGS,
     "readers=count": 2 * PINGS,
+    "readers=record": 2 * PINGS,
 }
 
 
@@ -89,12 +91,50 @@ def test_mirror_selection(words: str, selecting: dict[str, Answer]) -> None:
     result = selecting[words]
     assert result["counted"]["copies_expected_count"] == result["counted"]["copies_count"] == SELECTED[words]
     assert result["counted"]["copies_unread_count"] == 0
+    if words == "readers=record":
+        [written] = result["read_bytes"]
+        assert written > SELECTED[words] * (14 + 20 + 8 + 56)  # at least the frames of the pings
+
+
+@pytest.mark.parametrize("kind", ["sflow", "ipfix"])
+def test_samples_reach_a_collector(kind: str) -> None:
+    """One of one is sampled. sFlow samples packets that arrive, IPFIX also those that leave."""
+    [result] = ask(f"ovs_netdev+sampling={kind}:1")
+    assert result["reachable"] is None
+    assert result["sampled"] >= 2 * PINGS
+
+
+def test_private_switch_by_hand(tmp_path: Path) -> None:
+    """The tools of Open vSwitch find the switch in the shell and by its process, as docs/DESIGN.md says."""
+    script = """
+        ovs-vsctl --db=unix:$OVS_RUNDIR/db.sock list-ports switch
+        ovs-vsctl --bare --columns=name list mirror
+        ovs-ofctl dump-ports switch
+        ovs-appctl -t $OVS_RUNDIR/vswitchd.ctl dpctl/show
+        set -- $(ps -C ovs-vswitchd -o pid,args | tail -n1)
+        nsenter --target $1 --mount ovs-vsctl --db=${3} show
+    """
+    with sandbox(tmp_path) as machine:
+        argv = [*machine.prefix, *LABKIT, "shell", "ovs_netdev+mirrors=1"]
+        done = subprocess.run(
+            argv, input=script, cwd=machine.folder / "here", env=machine.environment | {"SHELL": "/bin/bash"},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert until(machine.only_namespace, 5)
+    assert done.returncode == 0, done.stderr
+    assert "its switch: ovs-vsctl show;" in done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:4] == ["mirror0", "port0", "port1", "mirror0"]
+    assert "OFPST_PORT reply" in lines[4]
+    assert re.search(r"^netdev@ovs-netdev:$", done.stdout, re.MULTILINE)
+    assert re.search(r'^ +Bridge "?switch"?$', done.stdout, re.MULTILINE)
 
 
 @pytest.mark.needs("tcpdump", "root")
 def test_mirrored_packets_in_tcpdump() -> None:
     [result] = ask("ovs_netdev+mirrors=2+readers=tcpdump")
     assert len(result["readers"]) == 2
+    assert "copies_unread_count" not in result["counted"], "only tcpdump itself counts what its ring drops"
     assert result["counted"]["copies_count"] == 4 * PINGS
 
 
@@ -241,7 +281,7 @@ def test_why_explains_two_use_cases(tmp_path: Path) -> None:
 def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
-    assert words == "observe=switch needs topology=ovs or ovs_netdev"
+    assert words == "observe=switch needs topology=ovs or ovs_netdev or ovs_dpdk"
 
 
 @pytest.mark.parametrize(
@@ -464,3 +504,22 @@ def test_switch_on_a_cpu_that_is_not_there(tmp_path: Path) -> None:
         done = machine.labkit("run", "datapaths", "topology=ovs_netdev+cpu=4000", "rounds=1")
     assert done.returncode == 2
     assert "cpu=4000: there is no CPU 4000 for the switch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["", "+mirrors=2", "+mirrors=2+output=gre", "+mirrors=1+output=vlan", "+cpu=0"]
+)
+def test_dpdk_or_unsupported(words: str) -> None:
+    """DPDK receives by packet sockets, without huge pages. Without DPDK, one sentence names the packages."""
+    [result] = ask(f"ovs_dpdk{words}")
+    if not Path(dpdk.PROGRAM).exists():
+        assert result["error"] == "Unsupported"
+        assert result["text"].startswith(
+            "Open vSwitch has no DPDK here: install Debian's openvswitch-switch-dpdk"
+        )
+        return
+    assert "error" not in result, result
+    assert (result["reachable"], result["datapath"]) == (None, "netdev")
+    if "mirrors" in words:
+        assert result["counted"]["copies_expected_count"] == result["counted"]["copies_count"]
+        assert result["counted"]["copies_count"] == len(result["mirrors"]) * 2 * PINGS

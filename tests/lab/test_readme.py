@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
 COMMANDS = [
-    line
-    for block in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    for line in block.splitlines()
+    line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()
 ]
+CELLS = "".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
 OTHERWISE = {"make test", "make report", "make lab"}
 
 
@@ -39,7 +39,14 @@ def test_readme_has_commands() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in OTHERWISE])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.needs("openvswitch") if "virtual_tap" in command else ())
+        for command in COMMANDS
+        if command not in OTHERWISE
+    ],
+)
 @pytest.mark.needs("set-up", "namespaces", "iperf3", "ping", "vxlan", "nft", "perf")
 def test_readme_command(command: str, environment: dict[str, str]) -> None:
     done = subprocess.run(
@@ -47,6 +54,19 @@ def test_readme_command(command: str, environment: dict[str, str]) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.long
+@pytest.mark.needs("set-up", "namespaces", "iperf3", "nft", "perf")
+def test_readme_cells(environment: dict[str, str]) -> None:
+    """The commands before have measured data/rules."""
+    done = subprocess.run(
+        [ROOT / ".venv/bin/python", "-m", "IPython", "--no-banner", "--colors=NoColor", "-c", CELLS],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "veth_bridge+rules-100" in done.stdout
+    assert "Error" not in done.stdout + done.stderr
 
 
 def test_make_test_is_what_ci_runs() -> None:

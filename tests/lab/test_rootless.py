@@ -77,6 +77,13 @@ def test_nic_as_parent_is_refused(machine: Sandbox) -> None:
     assert machine.interfaces() == before
 
 
+def test_monitor_of_an_interface_of_the_machine_is_refused(machine: Sandbox) -> None:
+    assert (
+        "interfaces of this machine cannot be monitored without privilege: run labkit as root"
+        in one_sentence(machine.labkit("monitor", "nic0", "--seconds", "1"))
+    )
+
+
 def test_doctor_reports_the_privilege(machine: Sandbox) -> None:
     done = machine.labkit("doctor", "--json")
     assert done.returncode == 0, done.stderr

@@ -41,8 +41,10 @@ def pages(why: flame.Difference, tmp_path_factory: pytest.TempPathFactory) -> di
     data = flame_graph.as_json(there[0].data)
     (folder / "widget.html").write_text(
         f"<!doctype html><meta charset='utf-8'><style>{flame.style()}</style><main></main><script>{module}\n"
-        f"widget.render({{model: {{get: name => ({{data: {data}}})[name]}}, el: document.querySelector('main')}});"
-        "</script>"
+        f"const state = {{data: {data}, has_sources: true}}, model = {{get: name => state[name], "
+        "on(_kind, listener) { this.answer = listener; }, "
+        "send({name}) { this.answer({name, rows: [['veth', '<b>net/ipv4/ip_input.c:530', 0.25]]}); }};"
+        "widget.render({model, el: document.querySelector('main')});</script>"
     )
     return {
         "widget": (folder / "widget.html").as_uri(),
@@ -110,6 +112,16 @@ def test_search_and_zoom(page: Any, why: flame.Difference) -> None:
 
     graph.locator("select").select_option("left")
     assert graph.locator("svg g", has_text="planted").count() == 0, "the left side has no such function"
+
+
+@pytest.mark.parametrize("page", ["widget"], indirect=True)
+def test_clicked_frame_shows_its_source_lines(page: Any) -> None:
+    graph = page.locator(".labkit-flame").first
+    frame(page, "all").click()
+    assert graph.locator(".numbers button").count() == 0, "a process has no source"
+    frame(page, "planted").click()
+    graph.locator(".numbers button", has_text="source lines").click()
+    assert graph.locator(".sources td").all_text_contents() == ["25 %", "<b>net/ipv4/ip_input.c:530", "veth"]
 
 
 def test_hover_shows_both_sides(page: Any) -> None:

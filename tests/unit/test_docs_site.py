@@ -1,4 +1,4 @@
-"""`make docs` builds all pages without a warning. They fetch nothing and include the notebooks and the API."""
+"""`make docs` builds all pages without a warning. They fetch nothing, and include executed notebooks and the API."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from labkit.commands import registry
+
 MAKE = (ROOT / "Makefile").read_text()
+MANUAL = ROOT / "docs/labkit.1"
 
 
-def built(source: Path, form: str) -> Path:
-    """Build the pages in this form. A warning is an error."""
-    out = source.parent / form
-    words = [sys.executable, "-P", "-m", "sphinx", "-q", "-W", "-b", form, str(source), str(out)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def python(*words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", *words], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
-    return out
 
 
 @pytest.mark.long
-def test_pages_and_manual(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+def test_pages(tmp_path: Path) -> None:
+    source, pages = tmp_path / "source", tmp_path / "html"
     shutil.copytree(ROOT / "docs", source)
     shutil.copytree(ROOT / "notebooks", source / "notebooks", ignore=shutil.ignore_patterns(".*"))
     for name in ("CHANGELOG.md", "README.md", "SECURITY.md"):
         shutil.copy(ROOT / name, source)
         assert name in MAKE
-    pages = built(source, "html")
+    python("docs/executed.py", str(source / "notebooks"), "04_overlay", "06_live_monitor")
+    python("-m", "sphinx", "-q", "-W", "-b", "html", str(source), str(pages))  # a warning is an error
     assert "open_run" in (pages / "API.html").read_text()
     assert (pages / "notebooks/00_start_here.html").is_file()
     index = (pages / "index.html").read_text()
@@ -43,5 +45,21 @@ def test_pages_and_manual(tmp_path: Path) -> None:
     for page in pages.rglob("*.html"):
         loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', page.read_text())
         assert not loaded, f"{page.name} loads {loaded}"
-    manual = (built(source, "man") / "labkit.1").read_text()
-    assert "\\-\\-parquet" in manual
+    overlay = (pages / "notebooks/04_overlay.html").read_text()
+    assert "Plotly.newPlot" in overlay
+    assert "_static/plotly.min.js" in overlay
+    assert "_static/plotly.min.js" not in guide
+    assert (pages / "_static/plotly.min.js").stat().st_size > 1_000_000
+    # Nothing of these is published, so it is not executed: it would measure.
+    assert "Plotly.newPlot" not in (pages / "notebooks/09_what_does_it_cost.html").read_text()
+
+
+def test_manual_page_has_every_command_and_option() -> None:
+    """It is installed with the wheel, where no Sphinx makes it: `make docs-reference` does."""
+    assert '"share/man/man1" = ["docs/labkit.1"]' in (ROOT / "pyproject.toml").read_text()
+    manual = (ROOT / "docs/labkit.1").read_text().replace("\\-", "-")
+    reference = (ROOT / "docs/COMMANDS.md").read_text()
+    for name in registry.COMMANDS:
+        assert f"labkit {name}" in manual, "make docs-reference"
+    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", reference)):
+        assert option in manual, "make docs-reference"

@@ -51,6 +51,7 @@ def test_only_samples_and_counts_travel(shared_vm: SharedVm, monkeypatch: pytest
     assert 0 < sum(sizes) < 0.05 * PINGS * PAYLOAD_BYTES
 
 
-def test_inner_addresses_of_gre(shared_vm: SharedVm) -> None:
-    """Many kernels have no GRE, and this one does."""
-    inner_addresses_select("gre", shared_vm.where)
+@pytest.mark.parametrize(("kind", "family"), [("gre", 4), ("geneve", 4), ("geneve", 6)])
+def test_inner_addresses(kind: str, family: int, shared_vm: SharedVm) -> None:
+    """Many kernels have no GRE and no Geneve, and this one does."""
+    inner_addresses_select(kind, shared_vm.where, family)

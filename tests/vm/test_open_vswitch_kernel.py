@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from typing import Any
 
 import pytest
 from conftest import ROOT, SharedVm
+from sandbox import LABKIT
 
 from labkit import live
+from labkit.analysis import load
+from labkit.analysis.findings import virtual_tap
+from labkit.analysis.packet_cost import mirror_tax
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel", "openvswitch", "ethtool")
 
@@ -63,22 +68,24 @@ def test_segmentation_offload_stays_on(result: dict[str, Answer]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.needs("nft")
-def test_search_on_the_kernel_datapath(shared_vm: SharedVm) -> None:
-    """Loss of the kernel's datapath shows where packets wait for a CPU; the search ends and says what it found."""
-    words = ["topology=ovs", "rounds=1", "flows=10", "sum_s=0.4", "width=0.3", "limit_s=30", "latency=false"]
-    program = [sys.executable, "-m", "labkit.cli", "run", "throughput", *words, "--folder", "/tmp/search"]
-    with live.build("veth", where=shared_vm.where) as net:
-        net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
-        lines = net.client0.run("cat", "/tmp/search/rows/64b-10f-1-r0.jsonl")
-        net.client0.run("rm", "-r", "/tmp/search")
-    rows = [json.loads(line) for line in lines.splitlines()]
-    trials = [row for row in rows if row["method"] == "trial"]
-    assert trials
-    assert all(row["received_frames_count"] <= row["offered_count"] for row in trials)
-    results = [row for row in rows if row["method"] == "search"]
-    assert [row["loss_goal_ratio"] for row in results] == [0, 0.005]
-    for row in results:
-        assert row["status"] == "ok" or row["reason"].startswith(
-            ("generator-limited: ", "the search did not end")
-        )
+@pytest.mark.needs("iperf3")
+def test_cost_of_copies_in_the_kernel(shared_vm: SharedVm) -> None:
+    """Every copy is made and costs the machine CPU time. ovs-vswitchd itself forwards nothing."""
+    folder = shared_vm.folder / "virtual_tap"
+    words = ("topology=ovs", "mirrors=0,1,4", "readers=", "loads=udp:512", "rounds=2", "slices=3")
+    argv = [*LABKIT, "run", "virtual_tap", f"where={shared_vm.where}", *words, "--folder", str(folder)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = load.load(folder)
+    assert {row["status"] for row in rows.to_dict("records")} <= {"ok", "invalid"}, list(rows["reason"])
+    copied = rows[rows["status"].eq("ok") & rows["topology"].ne("ovs")]
+    assert set(copied["topology"]) == {"ovs+mirrors=1", "ovs+mirrors=4"}
+    for row in copied.to_dict("records"):
+        # The two counts are not read at the same moment.
+        assert row["copies_count"] == pytest.approx(row["copies_expected_count"], rel=0.05, abs=100)
+    [tax] = mirror_tax.taxes(rows)
+    assert (tax.cost, tax.arms) == ("cpu_per_packet_s", ["0", "1", "4"])
+    assert tax.copy is not None
+    assert tax.copy.value > 0
+    [sentence] = virtual_tap.tax_sentences([tax])
+    assert ("emulated CPU" in sentence) == (set(rows["accelerator"]) == {"tcg"})

@@ -66,12 +66,15 @@ def sum_of_vms(column: str, total: str, factor: float) -> float | None:
     return float(one[total] * factor / (4 * one[column]))
 
 
-def mirror_count() -> float:
+def mirror_count() -> float | None:
     """Return the printed throughput with eight unread mirrors, divided by that without any."""
-    return virtual_tap.THESIS_MBIT[8][1] / virtual_tap.THESIS_MBIT[0][1]
+    unread = virtual_tap.thesis_count().set_index("mirrors")["unread"]
+    return float(unread[8] / unread[0]) if len(unread) else None
 
 
-def uplink_plateau() -> float:
+def uplink_plateau() -> float | None:
     """Return the rate that the monitor captured, divided by the NIC's rate: the mean where more than it was offered."""
     table = virtual_tap.thesis_uplink()
+    if not len(table):
+        return None
     return float(table.loc[table["offered_bps"].gt(LINE_BPS), "captured_bps"].mean() / LINE_BPS)

@@ -26,6 +26,7 @@ from labkit.analysis.figures.header_overhead import overhead
 from labkit.analysis.figures.kernels import kernels
 from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against_pairs
 from labkit.analysis.figures.load_loss import load_loss
+from labkit.analysis.figures.mirror_count import mirror_count
 from labkit.analysis.figures.mirror_tax import mirror_tax
 from labkit.analysis.figures.monitor_cost import monitor_cost, selected
 from labkit.analysis.figures.ovs_test_plan import ranked_factors, use_cases
@@ -38,7 +39,8 @@ from labkit.analysis.protocols import PROTOCOLS, TIMED
 __all__ = [
     "claims", "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels",
     "line_shares",
-    "load_loss", "mirror_tax", "monitor_cost", "overhead", "price_list", "price_sentences", "prices", "probe_latency",
+    "load_loss", "mirror_count", "mirror_tax", "monitor_cost", "overhead", "price_list", "price_sentences", "prices",
+    "probe_latency",
     "ramp", "ranked_factors", "rates", "selected", "sides", "slices", "throughput", "timed", "uplink", "use_cases",
 ]  # fmt: skip
 

@@ -17,7 +17,8 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
     captured.
 
     rows: the measurements. table: `virtual_tap.uplink(rows)`. published: `virtual_tap.thesis_uplink()`. A saturated
-    link shows as a decrease. `delivered` is the monitored flow itself, as a share of the offered load.
+    link shows as a decrease. `delivered` is the monitored flow itself, as a share of the offered load. What the queue
+    of the link dropped has a line of its own.
     """
     figure = go.Figure()
     for topology, some in table.groupby("topology", sort=False):
@@ -25,6 +26,7 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
         for column, name, dash in (
             (some["delivered_bps"] / some["offered_bps"], "delivered to the receiver", "dot"),
             (some["arrived_share"], "copies that arrived", "solid"),
+            (some["link_lost_share"], "copies that the link dropped", "dash"),
         ):
             if column.notna().any():
                 figure.add_scatter(

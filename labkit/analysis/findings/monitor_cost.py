@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from labkit.analysis import figures, load, verdicts
+from labkit.analysis import figures, load, theme, verdicts
 from labkit.analysis.displays import show
 from labkit.analysis.findings.packet_size import interval, seconds
 from labkit.analysis.linear_fit import Estimate, mean
@@ -43,7 +43,8 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
         result.append(
             {"load_pps": load_pps, "reader": "nobody", **_means(nobody), "rounds_count": len(usual)}
         )
-        for reader, own in group[group["role"].eq("variant")].groupby("topology", sort=False):
+        variants = group[group["role"].eq("variant")].groupby("topology", sort=False)
+        for reader, own in sorted(variants, key=lambda each: _place(str(each[0]))):
             both = own.set_index(["folder", "round"]).join(usual.add_suffix("_usual"), how="inner")
             result.append(
                 {
@@ -65,6 +66,12 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
     return (
         table.assign(order=order).sort_values("order", kind="stable", ignore_index=True).drop(columns="order")
     )
+
+
+def _place(reader: str) -> int:
+    """The place of a reader in tables: rows are in the random order of the measurements."""
+    known = list(theme.READERS)
+    return known.index(reader) if reader in known else len(known)
 
 
 def _mean(values: pd.Series[float]) -> Estimate | None:
@@ -130,16 +137,18 @@ def reductions(filtered: Any, sampled: Any) -> pd.DataFrame:
     filtered, sampled: the `MonitorCounts` of two monitors at one interface.
     """
     some, all_packets = THESIS_SAMPLED
-    lines = [
-        ("filter, here", filtered.seen_count, filtered.selected_count),
-        ("filter, Senanayake 2024 (shares)", 1, 1 - THESIS_FILTERED),
-        ("samples, here", sampled.seen_count, sampled.sampled_count),
-        ("samples, Senanayake 2024", all_packets, some),
-    ]
-    return pd.DataFrame(
-        [(name, seen, left, percent(1 - left / seen) if seen else "") for name, seen, left in lines],
-        columns=["", "packets on the interface", "handed on", "reduction"],
-    )
+    counted = {
+        "filter, here": (filtered.seen_count, filtered.selected_count),
+        "filter, Senanayake 2024": None,  # the thesis has the share only
+        "samples, here": (sampled.seen_count, sampled.sampled_count),
+        "samples, Senanayake 2024": (all_packets, some),
+    }
+    lines = []
+    for name, counts in counted.items():
+        seen, left = counts or (1, 1 - THESIS_FILTERED)
+        reduction = f"{100 * (1 - left / seen):.4g} %" if seen else ""  # two digits of 99.98 % would be 100 %
+        lines.append((name, *(map(str, counts) if counts else ("", "")), reduction))
+    return pd.DataFrame(lines, columns=["", "packets on the interface", "handed on", "reduction"])
 
 
 def show_costs(rows: pd.DataFrame) -> None:
@@ -154,10 +163,31 @@ def report(rows: pd.DataFrame) -> list[str]:
 
 
 def _sentences(known: pd.DataFrame) -> Iterator[str]:
-    for one in known[known["reader"].ne("nobody")].to_dict("records"):
+    for (load_pps,), group in load.groups(known[known["reader"].ne("nobody")], ["load_pps"]):
+        records = [one for one in group.to_dict("records") if isinstance(one["added"], Estimate)]
+        silent = [one["reader"] for one in records if _shows_nothing(one)]
+        yield from _of_readers([one for one in records if not _shows_nothing(one)])
+        if silent:
+            yield (
+                f"{load_words(load_pps)}: no cost of {', '.join(silent)} is shown (each interval includes 0), and"
+                " they lost nothing."
+            )
+
+
+def _shows_nothing(one: Mapping[Any, Any]) -> bool:
+    """Whether a reader's cost is within the noise, it lost nothing, was in time, and left the traffic as it was."""
+    added, delivered = one["added"], one["delivered"]
+    changed = isinstance(delivered, Estimate) and delivered.excludes_zero
+    return (
+        added.low is not None
+        and not added.excludes_zero
+        and not (one["lost_share"] > 0 or one["late_s"] > 1 or changed)
+    )
+
+
+def _of_readers(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
+    for one in records:
         added = one["added"]
-        if not isinstance(added, Estimate):
-            continue
         words = (
             f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
         )

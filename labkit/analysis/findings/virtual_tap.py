@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
 
 import pandas as pd
 
-from labkit.analysis import figures, load
+from labkit.analysis import figures, load, verdicts
+from labkit.analysis import published as published_figures
 from labkit.analysis.displays import show
 from labkit.analysis.findings.packet_size import interval
 from labkit.analysis.packet_cost import mirror_tax
@@ -19,16 +22,10 @@ from labkit.common import units
 from labkit.common.units import many
 
 MISSING = 0.02  # of the copies: tolerated difference of the two counts, which are not read at the same time
-# Senanayake 2024, Table 4.1: iperf3 -l 64 over OVS 3.0.0 between Docker containers; Mbit/s by the number of mirrors,
-# with mirrors read (ifstat) and unread.
-THESIS_MBIT = {0: (235, 235), 1: (235, 234), 2: (234, 234), 4: (234, 234), 8: (233, 234)}
-# Table 4.2: a mirror over GRE and a NIC of 1 Gbit/s, 60 s each; offered Mbit/s, GB sent, GB that the monitor captured.
-THESIS_UPLINK = (
-    (100, 0.715, 0.783), (200, 1.4, 1.566), (300, 2.1, 2.337), (400, 2.79, 2.921), (500, 3.49, 3.922),
-    (600, 4.19, 4.704), (700, 4.89, 5.317), (800, 5.59, 7.131), (900, 6.29, 6.777), (1000, 6.98, 7.359),
-    (1100, 7.68, 6.802), (1200, 8.38, 6.678), (1300, 9.08, 7.325), (1400, 9.78, 6.722), (1500, 10.5, 7.098),
-)  # fmt: skip
-THESIS_S = 60
+# Senanayake 2024, tables 4.1 and 4.2, and figure 4.11 in words: the drop with one mirror, by bytes of a packet
+THESIS_COUNT, THESIS_UPLINK = "virtual_tap_mirror_count.csv", "virtual_tap_gre_uplink.csv"
+THESIS_DROP = {1024: "up to 20 %"}
+THESIS_S = 60  # of each run of table 4.2
 TUNNELS = ("gre", "erspan", "vxlan")
 
 
@@ -43,9 +40,18 @@ class VirtualTap:
         taxes = mirror_tax.taxes(self.rows)
         show(table(taxes), figures.mirror_tax(self.rows, taxes))
 
-    def thesis(self) -> None:
-        """Show the throughput that the thesis measured with mirrors."""
-        show(thesis_count())
+    @cached_property
+    def compared(self) -> pd.DataFrame:
+        """The verdicts about each number of mirrors."""
+        return verdicts.verdicts(self.rows)
+
+    def count(self) -> None:
+        """Show the throughput against the number of mirrors, beside that of the thesis."""
+        show(figures.mirror_count(self.rows, against_none(self.compared), thesis_count()), thesis_count())
+
+    def sizes(self) -> None:
+        """Show the drop of throughput with a mirror by size of packets, beside that of the thesis."""
+        show(drops(self.compared))
 
     def copies(self) -> None:
         """Show whether mirrors made all copies."""
@@ -69,9 +75,9 @@ def where(tax_key: load.Key, among: Sequence[load.Key]) -> str:
     words += [] if length is None or pd.isna(length) else [f"{length:.0f} bytes"]
     rate = of["rate_bps"]
     words += [] if rate is None or pd.isna(rate) else [f"{units.si(rate, 'bit/s')} offered"]
-    rest = [
-        name for name in mirror_tax.varying(among) if name not in ("protocol", "length_bytes", "rate_bps")
-    ]
+    words += ["emulated CPU"] if load.emulated(of) else []
+    known = ("protocol", "length_bytes", "rate_bps", "accelerator")
+    rest = [name for name in mirror_tax.varying(among) if name not in known]
     return ", ".join(
         [*words, *(f"{name.removesuffix('_bytes').replace('_', ' ')} {of[name]}" for name in rest)]
     )
@@ -138,25 +144,77 @@ def copies(rows: pd.DataFrame) -> list[str]:
     return lines
 
 
-def thesis_count() -> pd.DataFrame:
-    """Return table 4.1 of the thesis: throughput (Mbit/s) by number of mirrors, read and unread."""
-    lines = [
-        {"mirrors": count, "read": read, "unread": unread} for count, (read, unread) in THESIS_MBIT.items()
+def against_none(compared: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts against a switch without mirrors, with the columns `mirrors`, `curve` (the switch with its
+    other options) and `load` (in words)."""
+    lines = compared.assign(
+        mirrors=[mirror_tax.arm(str(name)).mirrors for name in compared["topology"]],
+        curve=[mirror_tax.arm(str(name)).curve for name in compared["topology"]],
+    )
+    plain = [mirror_tax.arm(str(name)).mirrors == 0 for name in compared["baseline"]]
+    lines = lines[pd.Series(plain, index=lines.index, dtype=bool) & lines["mirrors"].gt(0)]
+    keys = [
+        tuple(None if pd.isna(value) else value for value in line)
+        for line in lines[load.GROUP].itertuples(index=False)
     ]
-    return pd.DataFrame(lines)
+    return lines.assign(load=[where(key, keys) for key in keys])
 
 
-def thesis_uplink() -> pd.DataFrame:
-    """Return table 4.2 of the thesis as rates in bit/s (offered, sent and captured), one row per offered rate."""
-    lines = [
+def drops(compared: pd.DataFrame) -> pd.DataFrame:
+    """Return the drop of throughput with the fewest mirrors, by load and switch, in per cent with its 95 % interval.
+
+    `compared`: verdicts. The column `thesis` has what the thesis found with one mirror at this size of packets.
+    """
+    lines = against_none(compared)
+    lines = lines[lines["mirrors"].eq(lines["mirrors"].min())] if len(lines) else lines
+    result = [
         {
-            "offered_bps": offered * 1e6,
-            "sent_bps": sent * 8e9 / THESIS_S,
-            "captured_bps": captured * 8e9 / THESIS_S,
+            "load": line["load"],
+            "switch": line["topology"],
+            "drop": f"{_drop(line['ratio'])} [{_drop(line['high'])}, {_drop(line['low'])}] %"
+            if not pd.isna(line["ratio"])
+            else line["sentence"],
+            "thesis": THESIS_DROP.get(line["length_bytes"], ""),
         }
-        for offered, sent, captured in THESIS_UPLINK
+        for _at, line in lines.sort_values(["protocol", "length_bytes", "rate_bps"]).iterrows()
     ]
-    return pd.DataFrame(lines)
+    return pd.DataFrame(result, columns=["load", "switch", "drop", "thesis"])
+
+
+def _drop(ratio: float) -> str:
+    return f"{100 * (1 - ratio):.1f}"
+
+
+def thesis_count(path: Path | None = None) -> pd.DataFrame:
+    """Return table 4.1 of the thesis, a row for each number of mirrors. Empty if the file is missing.
+
+    `read` and `unread` are Mbit/s with and without a reader of the copies, `CPI …` are the cycles per instruction of
+    ovs-vswitchd. Without mirrors there is one measurement, which stands in both columns.
+    """
+    table = published_figures.table(THESIS_COUNT, path)
+    if table is None:
+        return pd.DataFrame(columns=["mirrors", "read", "unread", "CPI read", "CPI unread"])
+    result = pd.DataFrame({"mirrors": sorted(table["mirror_ports"].unique())})
+    for column, before in (("bitrate_Mbps", ""), ("cpi", "CPI ")):
+        for name, is_read in (("read", "True"), ("unread", "False")):
+            some = table[table["monitored"].isna() | table["monitored"].astype("str").eq(is_read)]
+            result[before + name] = result["mirrors"].map(some.set_index("mirror_ports")[column])
+    return result
+
+
+def thesis_uplink(path: Path | None = None) -> pd.DataFrame:
+    """Return table 4.2 of the thesis as rates in bit/s (offered, sent and captured), one row per offered rate. Empty if
+    the file is missing."""
+    table = published_figures.table(THESIS_UPLINK, path)
+    if table is None:
+        return pd.DataFrame(columns=["offered_bps", "sent_bps", "captured_bps"])
+    return pd.DataFrame(
+        {
+            "offered_bps": table["offered_Mbps"] * 1e6,
+            "sent_bps": table["sent_GB"] * 8e9 / THESIS_S,
+            "captured_bps": table["captured_GB"] * 8e9 / THESIS_S,
+        }
+    )
 
 
 def uplink(rows: pd.DataFrame) -> pd.DataFrame:
@@ -164,7 +222,8 @@ def uplink(rows: pd.DataFrame) -> pd.DataFrame:
 
     Values are means of the rounds. `delivered_bps` is the throughput of the monitored flow at its receiver.
     `copies_made` is the rate of copies that the mirror should make, and `copies_arrived` the rate that reached the
-    monitor, both per second; `arrived_share` is their ratio.
+    monitor, both per second; `arrived_share` is their ratio. `link_lost_share` is the share of the copies that the
+    queue of the link dropped, and `other_lost_share` what was lost elsewhere: before the link, or too large for it.
 
     Arms without a mirror are included; the difference from them is the mirror's effect on the flow. Empty without
     tunnels.
@@ -177,13 +236,19 @@ def uplink(rows: pd.DataFrame) -> pd.DataFrame:
         offered_bps=paced["rate_bps"] * paced["streams"] * paced["pairs"],
         copies_made=paced["copies_expected_count"] / paced["window_s"],
         copies_arrived=paced["copies_count"] / paced["window_s"],
+        copies_dropped=paced["copies_dropped_count"] / paced["window_s"],
     )
     by = ["topology", "protocol", "length_bytes", "offered_bps"]
     table = result.groupby(by, dropna=False, sort=False)[
-        ["throughput_bps", "copies_made", "copies_arrived"]
+        ["throughput_bps", "copies_made", "copies_arrived", "copies_dropped"]
     ].mean()
     table = table.reset_index().rename(columns={"throughput_bps": "delivered_bps"})
     table["arrived_share"] = table["copies_arrived"] / table["copies_made"]
+    # The queue may count more drops than copies are lost (1.3 times here): the userspace datapath seems to offer some
+    # again.
+    lost = table["copies_made"] - table["copies_arrived"]
+    table["link_lost_share"] = table.pop("copies_dropped").clip(upper=lost) / table["copies_made"]
+    table["other_lost_share"] = 1 - table["arrived_share"] - table["link_lost_share"].fillna(0)
     return table.sort_values(["topology", "offered_bps"], ignore_index=True)
 
 

@@ -35,8 +35,9 @@ function mixed(from, to, part) {
 }
 
 class Flame {
-  constructor(place, data) {
-    Object.assign(this, {place, data, count: data.name.length, zoomed: 0, hits: null, widths: "both"});
+  // `ask`: requests the source lines of a function, which `answer` gets. Only a widget has a kernel to ask.
+  constructor(place, data, ask = null) {
+    Object.assign(this, {place, data, ask, count: data.name.length, zoomed: 0, hits: null, widths: "both"});
     this.parents();
     this.build();
     this.measure();
@@ -81,7 +82,7 @@ class Flame {
     this.out.addEventListener("click", () => this.zoom(0));
     save.addEventListener("click", () => this.save());
     this.place.addEventListener("keydown", event => event.key === "Escape" && this.zoom(0));
-    this.box.addEventListener("click", event => { const at = this.at(event); if (at !== null) { this.numbers.replaceChildren(...this.describe(at)); this.zoom(at); } });
+    this.box.addEventListener("click", event => { const at = this.at(event); if (at !== null) { this.numbers.replaceChildren(...this.describe(at), ...this.link(at)); this.zoom(at); } });
     this.box.addEventListener("mousemove", event => this.point(event));
     this.box.addEventListener("mouseleave", () => { this.tip.hidden = true; });
   }
@@ -246,6 +247,26 @@ class Flame {
     if (data.odd.includes(name)) lines.push("† this function enables interrupts: samples from before that are charged to it");
     const title = made("strong", {textContent: data.names[name]});
     return [title, ` ${data.kinds[name] || ""}`, ...lines.map(textContent => made("div", {textContent}))];
+  }
+
+  link(at) {
+    const {data} = this, name = data.names[data.name[at]];
+    if (!this.ask || data.kinds[data.name[at]] === "process") return [];
+    const button = made("button", {type: "button", textContent: "source lines"}), lines = made("div", {className: "sources"});
+    button.addEventListener("click", () => {
+      this.asked = {name, lines};
+      lines.textContent = "perf looks them up …";
+      this.ask(name);
+    });
+    return [button, lines];
+  }
+
+  // Rows of an arm, a line as FILE:NUMBER and its share of all samples; or a sentence why there are none.
+  answer({name, rows, problem}) {
+    if (this.asked?.name !== name) return;
+    const cells = row => row.map(textContent => made("td", {textContent}));
+    const lines = (rows || []).map(([arm, line, share]) => made("tr", {}, ...cells([percent(share), line, arm])));
+    this.asked.lines.replaceChildren(problem || made("table", {}, ...lines));
   }
 
   save() {

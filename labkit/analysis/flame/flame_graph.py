@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,9 +26,13 @@ from labkit.analysis.flame.frame_tree import Tree
 from labkit.analysis.flame.profile import Arm
 from labkit.analysis.flame.significance import round_means
 from labkit.common import run_folder
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, LabkitError
 
 MIME = "application/vnd.labkit.flame.v1+json"
+MAX_LINES = 30  # of a function's source
+Sources = Callable[
+    [str], Sequence[tuple[str, str, float]]
+]  # rows of an arm, FILE:NUMBER, share of all samples
 MAX_FRAMES = 10_000  # the largest frames; the others are too small to see even when zoomed
 _HERE = Path(__file__).parent
 _UNTRUSTED = (
@@ -47,7 +53,9 @@ _WIDGET = """%s
 export default {render({model, el}) {
   const place = made("div", {className: "labkit-flame"});
   el.append(place);
-  new Flame(place, model.get("data"));
+  if (!model.get("has_sources")) { new Flame(place, model.get("data")); return; }
+  const flame = new Flame(place, model.get("data"), name => model.send({name}));
+  model.on("msg:custom", message => flame.answer(message));
 }};
 """
 
@@ -70,8 +78,11 @@ class Flame:
         coded = base64.b64encode(still_picture.svg(self.data).encode()).decode()
         return f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
 
-    def widget(self) -> Any:
-        """Return the flame graph as a widget (anywidget), which JupyterLab, VS Code and Colab draw without trust."""
+    def widget(self, sources: Sources | None = None) -> Any:
+        """Return the flame graph as a widget (anywidget), which JupyterLab, VS Code and Colab draw without trust.
+
+        sources: returns the source lines of a function, or raises LabkitError; a clicked frame then offers them.
+        """
         import anywidget
         import traitlets
 
@@ -79,8 +90,12 @@ class Flame:
             _esm = widget_script()
             _css = style()
             data = traitlets.Dict().tag(sync=True)
+            has_sources = traitlets.Bool().tag(sync=True)
 
-        return FlameWidget(data=self.data)
+        made = FlameWidget(data=self.data, has_sources=sources is not None)
+        if sources is not None:
+            made.on_msg(lambda widget, message, _buffers: _answer(widget, message, sources))
+        return made
 
     def write(self, path: Path) -> Path:
         """Write the flame graph as a standalone page, and return the path. Raises Failed if it cannot be written."""
@@ -95,6 +110,22 @@ class Flame:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return {MIME: self.data, "text/html": self.html(), "text/plain": repr(self)}
+
+
+def _answer(widget: Any, message: Any, sources: Sources) -> None:
+    """Send the source lines of the function that a page asks for; perf needs a while, so a thread waits for it."""
+    name = message.get("name") if isinstance(message, dict) else None
+    if not isinstance(name, str):
+        return
+
+    def look_up() -> None:
+        try:
+            rows = [(str(arm), str(line), float(share)) for arm, line, share in sources(name)[:MAX_LINES]]
+            widget.send({"name": name, "rows": rows})
+        except LabkitError as error:
+            widget.send({"name": name, "problem": str(error)})
+
+    threading.Thread(target=look_up, daemon=True, name="labkit source lines").start()
 
 
 def graph(arm: Arm, per: str | None = None) -> Flame:

@@ -27,7 +27,7 @@ def of_function(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
     """
     if not re.fullmatch(r"[\w.:~<>-]+", function) or function.startswith("-"):
         raise BadInput(f"{function[:60]!r} is not a function name: write one, for example ip_rcv")
-    files = [(arm, path) for arm, path in _kept(profiles) if path.is_file()]
+    files = _kept(profiles)
     if not files:
         raise BadInput(
             "no perf.data was kept, so source lines are not known: measure with observe=perf_record keep_perf_data=true"
@@ -53,6 +53,11 @@ def of_function(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
     return result
 
 
+def are_kept(profiles: pd.DataFrame) -> bool:
+    """Return whether the run kept a perf.data file."""
+    return bool(_kept(profiles))
+
+
 def _kept(profiles: pd.DataFrame) -> list[tuple[str, Path]]:
     """Return the arm and the perf.data file of each round that kept it."""
     result = []
@@ -60,7 +65,7 @@ def _kept(profiles: pd.DataFrame) -> list[tuple[str, Path]]:
         name = load_profiles.observed(row["observed"]).get("perf_data")
         if row["observer"] == load_profiles.OBSERVER and isinstance(name, str) and "/" not in name:
             result.append((str(row["arm"]), (Path(row["folder"]) / row["artefact"]).with_name(name)))
-    return result
+    return [(arm, path) for arm, path in result if path.is_file()]
 
 
 def _of_perf_data(path: Path, function: str) -> list[tuple[str, float]]:

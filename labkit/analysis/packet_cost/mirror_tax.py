@@ -33,8 +33,8 @@ OF_MIRRORS = (
     "uplink_bps",
     "uplink_mtu",
 )  # options that need mirrors
-# Switches whose CPU time is no cost of packets: ovs-vswitchd beside the kernel's datapath
-WITHOUT_COST = {"switch_per_packet_s": ("ovs",)}
+# Switches whose CPU time is no cost of packets: ovs-vswitchd beside the kernel's datapath, and DPDK, which always polls
+WITHOUT_COST = {"switch_per_packet_s": ("ovs", "ovs_dpdk"), "cpu_per_packet_s": ("ovs_dpdk",)}
 
 
 @dataclass(frozen=True)

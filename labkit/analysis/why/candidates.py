@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from labkit.analysis.why import causes, phrases, switch_work
+from labkit.analysis.why import causes, code_paths, phrases, switch_work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.evidence import STOLEN_SHARE, Evidence
 from labkit.analysis.why.work import Estimate
@@ -36,26 +36,29 @@ class Candidate:
 def find(evidence: Evidence) -> Iterator[Candidate]:
     """Yield all candidates."""
     free = [one for one in evidence.settings if one.relevant]
+    known = _known(evidence, free)
     taken: set[str] = set()
     for cause in evidence.causes:
         matched = tuple(one for one in free if _explains(one, cause))
+        if not matched and cause.change != "changed" and not evidence.is_disturbed:
+            matched = known  # the packets of other programs add code, too
         taken |= {one.name for one in matched}
         yield _of_code(evidence, cause, matched)
-    whole = _of_change(evidence, free) or _of_machine(evidence, free)
+    whole = _of_change(evidence, free) or _of_known(evidence, known)
     if whole is not None:
         yield whole
     for setting in free:
         if setting.name not in taken and (whole is None or setting not in whole.settings):
             yield from _of_setting(evidence, setting)
-    yield from _of_loss(evidence)
+    yield from _of_loss(evidence, free)
     yield from _of_frames(evidence, free)
     yield from _of_disturbance(evidence)
 
 
 def _explains(setting: Setting, cause: causes.Cause) -> bool:
     """Return whether a setting changes the code of a cause."""
-    paths = setting.paths
-    return any(path.functions.fullmatch(name) for path in paths for name in (cause.function, *cause.below))
+    own = [cause.path, *map(code_paths.of_function, (cause.function, *cause.below))]
+    return any(path in own for path in setting.paths)
 
 
 def _of_code(evidence: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) -> Candidate:
@@ -118,12 +121,27 @@ def _is_shown(evidence: Evidence, part: switch_work.Part | None) -> bool:
     return part is not None and part.size.p < causes.CLAIM_SHARE / len(evidence.parts)
 
 
-def _of_machine(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None:
-    """Return the candidate for another kernel or machine, or None if both are the same.
+def explains_all(setting: Setting) -> bool:
+    """Return whether a setting that differs between two runs can explain all other differences: another kernel has
+    other code and other defaults, and other parameters of the load use other code.
 
-    It explains all other differences: another kernel has other code, and other defaults of its settings.
+    Two topologies or kinds of endpoints do so, too, but there the question is about their code.
     """
-    settings = tuple(one for one in free if one.of_machine)
+    return setting.of_machine or (setting.parameters and setting.name not in ("topology", "endpoint"))
+
+
+def _known(evidence: Evidence, free: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the kernel, the machine and the parameters in which two runs differ; no parameters if the question is
+    about two topologies or kinds of endpoints, or about one run (`_of_change`)."""
+    code = any(one.parameters and not explains_all(one) for one in free)
+    result = [one for one in free if explains_all(one)]
+    if code or evidence.apart is None:
+        result = [one for one in result if one.of_machine]
+    return tuple(sorted(result, key=lambda one: one.parameters))
+
+
+def _of_known(evidence: Evidence, settings: tuple[Setting, ...]) -> Candidate | None:
+    """Return the candidate for these settings, with the code through which they act, or None if there are none."""
     if not settings:
         return None
     known = [("environment", one.words) for one in settings[:4]]
@@ -187,7 +205,8 @@ def _of_setting(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:
     yield Candidate(setting.name, sure, tuple(known), best, (setting,))
 
 
-def _of_loss(evidence: Evidence) -> Iterator[Candidate]:
+def _of_loss(evidence: Evidence, free: Sequence[Setting]) -> Iterator[Candidate]:
+    matched = tuple(one for one in free if any(path.name == code_paths.DROPPING for path in one.paths))
     spent = evidence.split.spent
     if not spent.certain or math.isnan(evidence.split.loss.estimate.half):
         return
@@ -201,8 +220,10 @@ def _of_loss(evidence: Evidence) -> Iterator[Candidate]:
     if where:
         place, most = next(iter(where.items()))
         known.append(("counters", f"{units.percent(most)} of the lost ones at {place}"))
-    word = "more" if spent.difference > 0 else "fewer"
-    yield Candidate(f"{word} packets are lost", 1, tuple(known), evidence.split.loss.estimate)
+    known += [("environment", one.words) for one in matched]
+    word, loss = "more" if spent.difference > 0 else "fewer", evidence.split.loss.estimate
+    clear = spent.p < causes.CLAIM_SHARE and evidence.matters(loss.difference)
+    yield Candidate(f"{word} packets are lost", 3 if matched and clear else 1, tuple(known), loss, matched)
 
 
 def _of_frames(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:

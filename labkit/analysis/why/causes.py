@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -216,12 +216,52 @@ def explained(frames: Frames) -> list[Cause]:
         if carried * difference[at] > 0 and abs(carried) >= CARRIES * abs(difference[at]):
             continue
         kept = [one for one in kept if one in top or (at, one) not in below] + [at]
-    result = [_cause(frames, at, change[at], plain, only.get(at) or _whole(frames, at)) for at in kept]
-    return sorted(result, key=lambda one: -abs(one.difference_s))
+    made = {at: _cause(frames, at, change[at], plain, only.get(at) or _whole(frames, at)) for at in kept}
+    return sorted(_net(frames, made), key=lambda one: -abs(one.difference_s))
+
+
+def _net(frames: Frames, made: dict[int, Cause]) -> list[Cause]:
+    """Return the causes, with one net cause for each path of which one function is new and another is gone.
+
+    There code took the place of similar code (IPv6 of IPv4, Geneve of VXLAN), so neither function shows what the
+    change costs.
+    """
+    result = dict(made)
+    paths = {one.path.name: one.path for one in made.values() if one.path is not None}
+    for path in paths.values():
+        own = {at: one for at, one in made.items() if one.path is path and one.change != "changed"}
+        if len({one.change for one in own.values()}) < 2:
+            continue
+        rows = np.any([_rows_of_one_side(frames, at, one.change) for at, one in own.items()], axis=0)
+        of = _own(frames, rows)
+        largest = max(own, key=lambda at: abs(own[at].difference_s))
+        for at in own:
+            del result[at]
+        if of.p < CLAIM_SHARE:
+            result[largest] = replace(
+                own[largest], change="changed", left_s=of.left, right_s=of.right, difference_s=of.difference,
+                low_s=of.low, high_s=of.high, p=of.p, samples_count=sum(one.samples_count for one in own.values()),
+            )  # fmt: skip
+    return list(result.values())
 
 
 def _only_of_one_side(frames: Frames, at: int, change: str) -> Estimate:
     """Return the time of a path that is new or gone, without functions that the other side calls in other places."""
+    return _own(frames, _rows_of_one_side(frames, at, change))
+
+
+def _own(frames: Frames, rows: npt.NDArray[np.bool_]) -> Estimate:
+    """Return the own time of these frames together."""
+    values, squares = frames.own[rows].sum(axis=0), frames.own_squares[rows].sum(axis=0)
+    least = _least(squares[None, :], frames.split)
+    return estimate(
+        values[: frames.split], values[frames.split :], frames.apart, (float(least[0][0]), float(least[1][0]))
+    )
+
+
+def _rows_of_one_side(frames: Frames, at: int, change: str) -> npt.NDArray[np.bool_]:
+    """Return which frames belong to a path that is new or gone, without functions that the other side calls in other
+    places."""
     tree, here = frames.tree, int(change == "new")
     inside = np.zeros(len(tree), dtype=bool)
     for depth in range(1, int(tree.depth.max()) + 1):
@@ -235,12 +275,7 @@ def _only_of_one_side(frames: Frames, at: int, change: str) -> Estimate:
     )
     # A function moved here if it takes much less time in its other places than on the other side.
     moved = (within > 0) & (elsewhere - beside > 0.5 * within) & (beside < 0.5 * elsewhere)
-    rows = inside & ~moved[tree.name]
-    values, squares = frames.own[rows].sum(axis=0), frames.own_squares[rows].sum(axis=0)
-    least = _least(squares[None, :], frames.split)
-    return estimate(
-        values[: frames.split], values[frames.split :], frames.apart, (float(least[0][0]), float(least[1][0]))
-    )
+    return np.asarray(inside & ~moved[tree.name])
 
 
 def _whole(frames: Frames, at: int) -> Estimate:
@@ -305,7 +340,13 @@ def _cause(
         elif inside[frame] and not own:
             inner[int(tree.name[frame])] += int(totals[frame])
     size = max(int(frames.samples[at]), 1)
-    names = [plain[one] for one, count in inner.most_common() if count >= BELOW_SHARE * size]
+    # What the other side calls as well, in another place, is no part of a path that is new or gone.
+    left, right = frames.left.mean(axis=1), frames.right.mean(axis=1)
+    names = [
+        plain[one]
+        for one, count in inner.most_common()
+        if count >= BELOW_SHARE * size and change in ("changed", _change(left[one], right[one]))
+    ]
     kernel = tree.names[at].endswith(folded_stacks.KERNEL)
     own_path = code_paths.of_function(plain[at]) if kernel else None
     path = own_path

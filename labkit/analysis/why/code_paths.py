@@ -11,14 +11,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+DROPPING = "dropping packets"
+
 
 @dataclass(frozen=True)
 class Path:
     """A code path of the kernel.
 
     name: what the code does. functions: matches the names of its functions. settings: matches the names and values of
-    the settings that change it (labkit.system.machine.settings). steady: whether the code runs alike on whichever CPUs
-    the scheduler places the programs; else its appearance says nothing about a cause. interface: whether it is the code
+    the settings that change it (labkit.system.machine.settings). steady: whether the code runs alike whenever and on
+    whichever CPUs the programs run; else its appearance says nothing about a cause. interface: whether it is the code
     of a kind of interface, which has what it calls as a part.
     """
 
@@ -133,8 +135,10 @@ PATHS = (
           r"high_order_alloc|min_free_kbytes|transparent huge|zone_reclaim|percpu_pagelist|optmem|memory\.(max"
           r"|high)"
           r"|watermark|page_lock|compaction"),
+    _path(DROPPING, r"kfree_skb(_reason|_list.*)?|__?sk_skb_reason_drop|sk_skb_reason_drop|.*_skb_drop"
+          r"|drop_monitor.*|net_dm_.*", r"[rw]mem|max_backlog|qdisc|police|txqlen|tx_queue_len", steady=False),
     _path("the slab allocator", r"kmem_cache_.*|__kmem_.*|kmalloc_.*|__kmalloc.*|kfree|___slab_.*|__slab_.*|slab_.*"
-          r"|kmalloc_reserve|build_skb.*|skb_free_head|kfree_skb.*|consume_skb|napi_alloc_.*", r"slab"
+          r"|kmalloc_reserve|build_skb.*|skb_free_head|kfree_skbmem|consume_skb|napi_alloc_.*", r"slab"
           r"|mem_pcpu_rsv|skb_defer"),
     _path("copying data", r"copy_.*|_copy_.*|rep_movs.*|memcpy.*|__memcpy.*|__pi_memcpy|skb_copy_.*"
           r"|__skb_datagram_iter"
@@ -145,11 +149,12 @@ PATHS = (
           r"|tcp_pace_.*"
           r"|tcp_update_pacing_rate|tcp_vegas_.*|tcp_cdg_.*|htcp_.*|hybla_.*|westwood_.*", r"congestion|pacing"
           r"|tcp_.*cubic"),
+    # Which segments are lost depends on when programs run, so this is what another cause has done.
     _path("retransmission and loss recovery", r"tcp_retransmit.*|__tcp_retransmit.*|tcp_fastretrans.*"
           r"|tcp_sacktag_.*"
           r"|tcp_rack_.*|tcp_enter_.*|tcp_xmit_retransmit.*|tcp_rearm_rto|tcp_send_loss_probe|tcp_ofo_queue"
           r"|tcp_data_queue_ofo|tcp_write_timer.*|tcp_retransmit_timer", r"tcp_(sack|dsack|recovery"
-          r"|early_retrans|retries)"),
+          r"|early_retrans|retries)", steady=False),
     _path("the search for a socket", r"__udp4_lib_lookup.*|udp4_lib_lookup.*|__inet_lookup.*|inet_ehashfn"
           r"|udp_v4_early_demux"
           r"|tcp_v4_early_demux|reuseport_.*|ip_rcv_finish_core|udp_ehashfn|inet6?_lookup.*", r"early_demux"
@@ -175,6 +180,8 @@ PATHS = (
           r"|switch_.*"
           r"|reweight_entity|load_balance.*|sched_balance.*|newidle_balance|preempt_schedule.*"
           r"|poll_schedule_timeout"
+          r"|prepare_to_wait.*|finish_wait|(add|remove)_wait_queue.*|__skb_wait_for_more_packets|sk_wait_data|wait_woken"
+          r"|sk_stream_wait_.*|sock_wait_for_wmem"
           r"|schedule_hrtimeout.*|yield_.*|(un)?throttle_cfs.*|.*_cfs_rq_runtime|.*_cfs_bandwidth.*",
           r"kernel\.sched|CPUs (allowed|online|isolated)|\bnice\b|scheduling|affinity|preemption|numa"
           r"|cgroup .*cpu(\.|set)", steady=False),
@@ -188,9 +195,10 @@ PATHS = (
           r"|enter_from_.*|x2apic_.*|.*smp_call_function.*|csd_.*|generic_exec_single|.*call_function_single_ipi"
           r"|.*send_IPI.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|clocksource|governor|turbo|boost|SMT",
           steady=False),
-    _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*", r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes"),
-    _path("UDP", r"udp_.*|__udp.*|udpv6_.*"),
-    _path("IP", r"ip_.*|__ip_.*|ip6_.*|ipv6_.*|__ipv6_.*|inet_.*", r"net\.ipv[46]\.ip_"),
+    _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*", r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes"
+          r"|^(parameter )?family"),
+    _path("UDP", r"udp_.*|__udp.*|udpv6_.*", r"^(parameter )?family"),
+    _path("IP", r"ip_.*|__ip_.*|ip6_.*|ipv6_.*|__ipv6_.*|inet6?_.*", r"net\.ipv[46]\.ip_|^(parameter )?family"),
     _path("the virtual cable (veth)", r"veth_.*", r"info_kind veth"),
     _path("the backlog of received packets", r"process_backlog|enqueue_to_backlog|__?netif_rx.*|__napi_poll"
           r"|net_rx_action"

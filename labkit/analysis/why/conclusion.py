@@ -117,10 +117,13 @@ def _own_p(evidence: Evidence, one: Candidate) -> Iterator[float]:
 def _rank(evidence: Evidence, one: Candidate) -> float:
     """Return the rank of a candidate: evidence from environment and profile together first, then new paths, then the
     rest."""
-    if _is_change(evidence, one) or _is_machine(one):
+    if _is_change(evidence, one) or _is_known(evidence, one):
         return one.sure + 0.5
     parameters = bool(one.settings) and one.settings[0].parameters
-    return one.sure - (0.5 if parameters and one.cause is None else 0.0)
+    if one.cause is None and one.settings:
+        # Between two runs a setting that differs says more than code that takes longer for no known reason.
+        return one.sure + (-0.5 if parameters else 0.0 if evidence.apart is None else 0.25)
+    return one.sure
 
 
 def _is_change(evidence: Evidence, one: Candidate) -> bool:
@@ -129,17 +132,19 @@ def _is_change(evidence: Evidence, one: Candidate) -> bool:
     return evidence.apart is None and parameters and one.size is None
 
 
-def _is_machine(one: Candidate) -> bool:
-    """Return whether a candidate is another kernel or machine."""
-    return bool(one.settings) and one.settings[0].of_machine and one.size is None
+def _is_known(evidence: Evidence, one: Candidate) -> bool:
+    """Return whether a candidate is another kernel or machine, or the parameters in which two runs differ."""
+    if not one.settings or one.size is not None or not candidates.explains_all(one.settings[0]):
+        return False
+    return one.settings[0].of_machine or evidence.apart is not None
 
 
 def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
     """Return whether a candidate may be named as the cause."""
     if one.sure < 1 or evidence.is_repetition:
         return False
-    if _is_machine(one):
-        return not disturbed
+    if _is_known(evidence, one):
+        return evidence.has_effect and not disturbed
     if _is_change(evidence, one):
         return one.sure >= 3
     code = one.cause
@@ -175,15 +180,24 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
     sole = "The only known difference between the sides" if _only(evidence, best) else "The first suspect"
     named = "" if setting is None else phrases.setting(setting) + phrases.more(best.settings)
     if code is not None:
-        known = setting if setting is not None and not setting.parameters else None
-        # What was added, such as a BPF program, is known by its code path. A setting that changed is known by its name.
-        by_name = known is not None and ABSENT not in (known.left, known.right)
+        # Of two topologies the code is the answer.
+        answer = setting is not None and setting.parameters and not candidates.explains_all(setting)
+        known = None if answer else setting
+        # What was added, such as a BPF program, is known by its code path. A setting that changed is known by its name,
+        # and so is a limit, which acts by what does not run.
+        by_name = known is not None and (
+            known.parameters or known.name.startswith("cgroup ") or ABSENT not in (known.left, known.right)
+        )
         yield (
             f"{sole} is {named}: {phrases.cost(evidence, code)}" if by_name else phrases.cost(evidence, code)
         )
         yield phrases.place(code)
         if known is not None and not by_name:
             yield f"It is explained by {named}"
+        yield phrases.in_all(whole)
+    elif best.name.endswith("lost") and best.size is not None and setting is not None:
+        made = f"{phrases.amount(best.size)} {phrases.per(evidence)}{phrases.share(best.size, evidence)}"
+        yield f"{sole} is {named}: {best.evidence[0][1]}, which costs {made}"
         yield phrases.in_all(whole)
     elif setting is not None:
         yield f"{sole} is {named}{f': {whole}' if whole else ''}"
@@ -223,16 +237,14 @@ def _only(evidence: Evidence, best: Candidate) -> bool:
 
 def _besides(evidence: Evidence) -> str:
     """Return the setting that also differs and whose effect cannot be judged, or an empty text."""
-    differ = [one for one in evidence.settings if one.relevant and not one.parameters]
+    differ = [one for one in evidence.settings if one.relevant]
     words = phrases.setting(differ[0]) if differ else ""
     return f"The setting {words} also differs, and its effect cannot be separated" if differ else ""
 
 
 def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     """Return a conclusion that names no cause but states what is known."""
-    differ = [
-        one for one in evidence.settings if one.relevant and (evidence.apart is None or not one.parameters)
-    ]
+    differ = [one for one in evidence.settings if one.relevant]
     weak = phrases.capitalised(phrases.foreign(evidence)) if evidence.is_disturbed else ""
     if evidence.has_effect:
         runs = " between two runs at different times" if evidence.apart is not None else ""
@@ -272,6 +284,13 @@ def _notes(evidence: Evidence) -> Iterator[str]:
             "Two runs of one arm also differ. With one run per side labkit assumes"
             f" {units.percent(BETWEEN_SHARE)} of the cost for this (standard deviation), and includes it in every"
             " interval. Name several runs of a side as RUN+RUN, or measure both as arms of one run."
+        )
+    if (frames := evidence.frames_per_work) is not None and min(frames.left, frames.right) > 0:
+        total, names = evidence.split.total, evidence.names
+        left, right = seconds(total.left / frames.left), seconds(total.right / frames.right)
+        yield (
+            f"Each frame that arrived took {left} of CPU time in {names[0]} and {right} in {names[1]}. A frame is what"
+            " the receiving interface counts: several segments where it receives them as one."
         )
     if evidence.is_disturbed:
         yield f"Disturbed: {phrases.foreign(evidence)}."

@@ -50,6 +50,11 @@ IDLE = re.compile(
     r"sysctl net\.(unix|mptcp|netfilter\.nf_log|ipv4\.(ping_group_range|tcp_available|tcp_allowed|ip_local_port_range"
     r"|tcp_orphan_retries|igmp|icmp|route\.|fwmark_reflect)|ipv6\.(icmp|route\.))|digest|tcp_child_ehash"
 )
+# Limits of a cgroup that limit nothing: a program in another cgroup without limits does not differ.
+_UNLIMITED = re.compile(
+    r"cgroup .*(cpu\.max: max .*|cpu\.weight: 100|quota_us: -1|cpu\.shares: 1024|memory\.\w+: max)"
+)
+_OF_INTERFACES = re.compile(r"(number of )?(routes|rules)\b|(function )?packet sockets")
 _INTERFACE = re.compile(r"(\.(?:conf|neigh)\.)(?!all\b|default\b)[^.]+(?=\.)")
 _CONF = re.compile(r"\.conf\.(all|default|\*)\.")
 _NUMBER = re.compile(r"\b(client|server|br|veth|leaf|spine|p|port|router)\d+\b")
@@ -71,6 +76,8 @@ class Setting:
     @property
     def relevant(self) -> bool:
         """Return whether the setting can affect packets or CPU time."""
+        if self.name.startswith("module "):  # most modules do not touch the packets of others
+            return bool(self.paths)
         return self.parameters or (bool(RELEVANT.search(self.name)) and not IDLE.search(self.name))
 
     @property
@@ -87,7 +94,9 @@ class Setting:
     @property
     def paths(self) -> list[code_paths.Path]:
         """Return the known code paths that the setting changes."""
-        return code_paths.of_setting(f"{self.name}: {self.left} {self.right}")
+        # The values of these have the names of interfaces, which say nothing about code.
+        values = "" if _OF_INTERFACES.match(self.name) else f" {self.left} {self.right}"
+        return code_paths.of_setting(f"{self.name}:{values}")
 
 
 def differences(point: ProfiledPoint) -> list[Setting]:
@@ -182,7 +191,9 @@ def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
             unset = "default" if kind == "parameter" else "None"
             values = (one.get("before"), one.get("after"))
             before, after = (unset if value in (None, "None") else str(value) for value in values)
-            result[name, str(one.get("at") or "")] = (before, after)
+            # Several steps of a change may set the same: from the first one's value to the last one's.
+            key = name, str(one.get("at") or "")
+            result[key] = (result[key][0] if key in result else before, after)
     return result
 
 
@@ -218,7 +229,7 @@ def _settings(side: ProfiledArm, rows: pd.DataFrame) -> dict[tuple[str, str], st
 
     def take(place: str, report: Any) -> None:
         for name, value in report.items() if isinstance(report, Mapping) else ():
-            if value is not None:
+            if value is not None and not _UNLIMITED.fullmatch(f"{name}: {value}"):
                 result.setdefault((place, generic(str(name))), {})[str(value)] = None
 
     def take_all(name: str, column: pd.Series) -> None:

@@ -17,8 +17,12 @@ from labkit.analysis.why.evidence import DISTURBED_SHARE, FRAMES_SHARE, Evidence
 from labkit.analysis.why.work import Estimate
 from labkit.common import units
 
-# the place of a change
-AT = {"client": "at the client", "server": "at the server", "both": "at both ends", "load": "of the load"}
+# The place of a change
+AT = {
+    "client": "at the client", "server": "at the server", "both": "at both ends", "client, server": "at both ends",
+    "between": "between the ends", "load": "of the load",
+}  # fmt: skip
+LONGEST = 80  # characters of a value in a sentence; the tables have all of it
 _DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
 
 
@@ -156,7 +160,17 @@ def _places(one: Setting) -> str:
 def _values(one: Setting) -> tuple[str, str]:
     """Return both values for a sentence, without digests unless only these differ."""
     left, right = (_DIGEST.sub("", value) for value in (one.left, one.right))
-    return (left, right) if left != right else (one.left, one.right)
+    if left == right:
+        left, right = one.left, one.right
+    # Values that begin alike are shown from where they differ.
+    both = enumerate(zip(left, right, strict=False))
+    alike = next((at for at, (one_letter, other) in both if one_letter != other), min(len(left), len(right)))
+    start = alike if max(len(left), len(right)) > LONGEST < alike else 0
+    short = [
+        f"{'… ' if start else ''}{value[start : start + LONGEST]}{' …' if len(value) > start + LONGEST else ''}"
+        for value in (left, right)
+    ]
+    return short[0], short[1]
 
 
 def part(evidence: Evidence, of: switch_work.Part) -> str:

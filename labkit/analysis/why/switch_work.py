@@ -23,7 +23,7 @@ from labkit.analysis.flame.processes import READER
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Between, Estimate, Round, estimate
 
-SWITCHES = re.compile(r"(ovs|ovs_netdev)(\+.*)?")  # names of topologies that have a switch
+SWITCHES = re.compile(r"(ovs|ovs_netdev|ovs_dpdk)(\+.*)?")  # names of topologies that have a switch
 ENDPOINTS = "the endpoints and everything else"
 SWITCH = r"ovs-vswitchd|pmd.*|urcu\d*"  # threads of the switch's program that forward packets
 COPYING = (

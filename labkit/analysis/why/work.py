@@ -155,7 +155,8 @@ def _round(
     busy = sum(sum(each.values()) for each in samples.values()) + foreign
     return Round(
         str(row["folder"]), samples, period_s, arrived / unit.one, _passed(row, before),
-        foreign * period_s / capacity_s if capacity_s > 0 else math.nan,
+        # Where programs wait long for a CPU, samples were taken for longer than the window.
+        min(foreign * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan,
         float(row["steal_s"]) / capacity_s if capacity_s > 0 and pd.notna(row["steal_s"]) else 0.0,
         min(busy * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan, stacks,
     )  # fmt: skip

@@ -21,7 +21,7 @@ import msgspec
 
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure import topologies
-from labkit.measure.endpoints import Namespace
+from labkit.measure.endpoints import Endpoint, Namespace
 from labkit.measure.observers import monitor
 from labkit.measure.observers.capture.capture import CapturePoint, capture, everywhere
 from labkit.measure.observers.monitor import Monitor
@@ -135,7 +135,13 @@ class _Programs:
         spaces = _spaces(self._topology)
         if request["at"] not in spaces:
             raise BadInput(f"{self._topology.name} has no {request['at']}: there are {', '.join(spaces)}")
-        program = process.Running([*spaces[request["at"]].prefix, *request["argv"]])
+        container = next(
+            (end for end in _ends(self._topology) if end.runtime and end.name == request["at"]), None
+        )
+        if container is not None:
+            program = container.start(request["argv"])
+        else:
+            program = process.Running([*spaces[request["at"]].prefix, *request["argv"]])
         self._programs[request["number"]] = program
         self._running.append(program)
         return {"event": "started"}
@@ -202,7 +208,11 @@ class _Programs:
 def _spaces(topology: topologies.Topology) -> dict[str, Namespace]:
     """Return the namespaces by their own names and by the names of their endpoints."""
     spaces = {space.name: space for space in topology.namespaces}
-    return spaces | {end.name: end.namespace for pair in topology.pairs for end in (pair.client, pair.server)}
+    return spaces | {end.name: end.namespace for end in _ends(topology)}
+
+
+def _ends(topology: topologies.Topology) -> list[Endpoint]:
+    return [end for pair in topology.pairs for end in (pair.client, pair.server)]
 
 
 class _Captures:

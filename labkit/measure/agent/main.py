@@ -108,12 +108,18 @@ def _built(request: dict[str, Any]) -> Iterator[topologies.Topology]:
     parameters = experiments.find("datapaths").parameters.of(request["parameters"]).asdict()
     if parameters["nodes"] == "two":
         raise BadInput("nodes=two is for measuring only: build a live topology on one host, with nodes=one")
+    endpoint = parameters["endpoint"][0]
+    if endpoint in topologies.IN_GUESTS:
+        raise BadInput(
+            f"endpoint={endpoint} is for measuring only: build a live topology of namespaces or containers"
+        )
     spec = topologies.Spec(
         parameters["pairs"][0],
         parameters["mtu_bytes"],
         parameters["family"],
         parameters["parent"],
         request.get("machine_netns"),
+        endpoint=endpoint,
     )
     with topologies.build(parameters["topology"][0], spec) as topology:
         yield topology
@@ -173,6 +179,10 @@ def shell(request: dict[str, Any]) -> int:
             "PS1": f"{topology.name}:{first.client.name}# ",
             "LABKIT_SERVER": first.server.address,
         }
+        if topology.switch is not None:
+            environment["OVS_RUNDIR"] = str(topology.switch.folder)  # where the tools of Open vSwitch find it
+            print("its switch: ovs-vsctl show; ovs-ofctl dump-ports switch;"
+                  f" ovs-appctl -t $OVS_RUNDIR/{topology.switch.CONTROL} COMMAND", file=sys.stderr)  # fmt: skip
         program = os.environ.get("SHELL", "/bin/sh")
         argv = [program, "--norc"] if Path(program).name == "bash" else [program]
         return process.interactive([*first.client.prefix, *argv], environment)

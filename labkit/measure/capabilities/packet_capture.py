@@ -8,8 +8,8 @@ from contextlib import closing
 
 from labkit.measure.capabilities.base import AS_ROOT, Capability, attempt, kernel_with, refused
 from labkit.measure.capabilities.links import space
-from labkit.measure.observers.capture.packet_ring import Ring
 from labkit.system import netlink
+from labkit.system.recording.packet_ring import Ring
 
 LOST = "no packet can be followed from hop to hop"
 

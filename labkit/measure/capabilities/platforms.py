@@ -14,8 +14,10 @@ import struct
 from pathlib import Path
 
 from labkit.common import packages
+from labkit.common.errors import Unsupported
 from labkit.measure.capabilities import genetlink
 from labkit.measure.capabilities.base import AS_ROOT, Capability, Remedy, attempt, kernel_with, refused
+from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.system import machine, netlink, process
 from labkit.system.qemu import kernels
 from labkit.system.qemu import kvm as tried
@@ -44,7 +46,13 @@ def open_vswitch(version: str | None) -> list[Capability]:
     remedy = f"{packages.install('ovs-vswitchd')}; its service need not run"
     gone = (None, None) if version else (lost, remedy)
     detail = f"ovs-vswitchd {version}" if version else "ovs-vswitchd is not installed"
-    return [*result, Capability("Open vSwitch", "userspace datapath", version is not None, detail, *gone)]
+    result.append(Capability("Open vSwitch", "userspace datapath", version is not None, detail, *gone))
+    try:
+        with_dpdk = Capability("Open vSwitch", "DPDK", True, f"without huge pages: {dpdk.program()}")
+    except Unsupported:
+        absent = "no ovs-vswitchd here has DPDK"
+        with_dpdk = Capability("Open vSwitch", "DPDK", False, absent, "no topology ovs_dpdk", dpdk.REMEDY)
+    return [*result, with_dpdk]
 
 
 def lab_vm() -> Capability:

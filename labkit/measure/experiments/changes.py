@@ -8,6 +8,7 @@ command: each kind checks its options and builds its own argument list or netlin
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import textwrap
 from collections import Counter
@@ -159,11 +160,18 @@ def _call(options: Mapping[str, Any], topology: Topology) -> dict[tuple[str, str
 
 
 def _settings(topology: Topology) -> dict[tuple[str, str], str]:
-    return {
+    """Return the settings of every namespace and its programs by namespace and name, and other programs of the
+    experiment."""
+    result = {
         (space.name, str(name)): str(value)
         for space in topology.namespaces
         for name, value in machine.settings_of_namespace(space.fd).items()
     }
+    places = {os.fstat(space.fd).st_ino: space.name for space in topology.namespaces}
+    programs: dict[str, list[str]] = {}
+    for inode, name in machine.running_programs():
+        programs.setdefault(places.get(inode, "experiment"), []).append(name)
+    return result | {(place, "programs"): ", ".join(sorted(names)) for place, names in programs.items()}
 
 
 def _from_text(text: str, files: Files) -> Change:
@@ -268,7 +276,7 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
             differ = [key for key in {**old, **new} if old.get(key) != new.get(key)]
             if not differ:
                 raise Failed(
-                    f"change {change.name}: the function has no effect on any setting of {topology.name}"
+                    f"change {change.name}: the function has no effect on any setting or program of {topology.name}"
                 )
             result.update(
                 (

@@ -1,7 +1,7 @@
 """The OVS test plan (Netronome, Agilio OVS Test Plan): 1,000 wildcard rules, 64,000 flows, three use cases.
 
 Every switch (datapath, use case, set of rules, tunnel) is an arm, and every arm is searched for NDR and PDR as by the
-experiment `throughput`. The VMs of the plan are namespaces, containers, or guests here.
+experiment `throughput`. The VMs of the plan are namespaces or containers here.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
             within("flows", flows, 1, packet_sender.CAPACITY["target_ip"])
         if not self.arms:
             raise BadInput("case=vm_to_vm has no network behind a tunnel: add tunnel=off")
+        self.refuse_guests("an end of the plan's switches")
         self.of_arms().check()
 
     @property

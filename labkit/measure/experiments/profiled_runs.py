@@ -183,7 +183,7 @@ def _observed(point: Profile, live: LocalArm, observer: str | None, folder: Path
         return arm, {**metrics, **own}
     try:
         with TABLE[observer].armed(
-            parameters, live.topology, artefacts / f"{live.arm.stem}{suffix}"
+            live.arm.parameters(parameters), live.topology, artefacts / f"{live.arm.stem}{suffix}"
         ) as watch:
             arm, metrics = point.run(parameters, live, artefacts, watch.counting, suffix)
             report = watch.report()

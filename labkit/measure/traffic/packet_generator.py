@@ -79,7 +79,6 @@ class PacketGenerator(TrialGenerator):
     )
     guest_files = packet_ends.AGENT
     exact_counts = True
-    across_hosts = True
 
     def version(self) -> str:
         """Return labkit's own version. Raises Unsupported without nft(8), which drops the counted load."""

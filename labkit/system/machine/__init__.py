@@ -18,7 +18,7 @@ from labkit.system.machine.cpu_time import (
 from labkit.system.machine.host_load import HostLoad, with_host_load
 from labkit.system.machine.interfaces import offloads, qdisc
 from labkit.system.machine.privilege import is_root
-from labkit.system.machine.programs import asking_versions, needed, program, versions
+from labkit.system.machine.programs import asking_versions, needed, program, running_programs, versions
 from labkit.system.machine.provenance import (
     accelerator,
     describe,
@@ -56,6 +56,7 @@ __all__ = [
     "offloads",
     "program",
     "qdisc",
+    "running_programs",
     "settings_of_namespace",
     "stolen",
     "sysctls",

@@ -7,7 +7,8 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from labkit.common import packages
 from labkit.common.errors import LabkitError, Unsupported
@@ -68,6 +69,16 @@ def asking_versions(
             return result
 
         yield answers
+
+
+def running_programs() -> Iterator[tuple[int, str]]:
+    """Yield the network namespace (its inode) and the name of every process of this PID namespace."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):  # it has ended, or is another user's
+                _pid, name, state = re.split(r" \(|\) ", (folder / "stat").read_text(), maxsplit=2)
+                if state[0] not in "ZX":
+                    yield (folder / "ns/net").stat().st_ino, name
 
 
 def version_in(text: str) -> str | None:

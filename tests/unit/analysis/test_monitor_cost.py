@@ -91,6 +91,18 @@ def test_sentences_and_ratios() -> None:
     assert "the watched traffic changed by −20 %" in text
 
 
+def test_readers_without_a_known_cost_share_a_sentence() -> None:
+    df = rows()
+    noise = np.random.default_rng(3).normal(0, 1e-3, len(df))
+    lines = monitor_cost.report(df.assign(cpu_per_sent_s=df["cpu_per_sent_s"] + noise))
+    silent = [line for line in lines if "no cost of" in line]
+    assert (
+        "10 kpps: no cost of socket, monitor is shown (each interval includes 0), and they lost nothing."
+        in silent
+    )
+    assert any(line.startswith("**tcpdump**, 10 kpps: ") and "it lost 10 %" in line for line in lines)
+
+
 def test_table_and_figure() -> None:
     df = rows()
     table = monitor_cost.table(df)

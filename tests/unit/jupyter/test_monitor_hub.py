@@ -144,6 +144,7 @@ def test_page_reaches_what_the_hub_was_started_for_only(hub: Hub, fake: Fake, tm
 GIVEN = {
     "source": "10.0.0.1", "destination": "10.0.0.2", "port": "53", "protocol": "udp", "inside": "vxlan",
     "expression": "ip", "sample": "all", "display": "dns", "vlan": "7", "keep_count": "20", "snap_bytes": "64",
+    "fields": "ip.ttl",
 }  # fmt: skip
 TYPED = GIVEN | {"vlan": 7, "keep_count": 20, "snap_bytes": 64}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -140,6 +141,32 @@ class Mtu(Kind):
             )
         except netlink.LinkError as error:
             raise Failed(f"{place} does not accept an MTU of {options['bytes']} bytes: {error}") from None
+
+
+class TxQueueLength(Kind):
+    """The length of an interface's transmission queue, which queueing disciplines take as their limit."""
+
+    example = "txqueuelen 10 at client"
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        return {"packets": text}
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        if options.keys() != {"packets"}:
+            raise BadInput("txqueuelen takes a number of packets")
+        number("txqueuelen", options["packets"], 0, 1 << 20)
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        no_guest("txqueuelen", place)
+        shown = output_or_raise(
+            place.program("ip", "-j", "link", "show", "dev", place.interface), f"the queue of {place}"
+        )
+        [link] = json.loads(shown)
+        return {"txqueuelen": str(link.get("txqlen", 0))}
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        words = ("dev", place.interface, "txqueuelen", str(int(options["packets"])))
+        output_or_raise(place.program("ip", "link", "set", *words), f"txqueuelen of {place}")
 
 
 def _link(place: Place) -> netlink.Link:

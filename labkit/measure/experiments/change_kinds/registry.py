@@ -7,15 +7,16 @@ from typing import Any
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, text_options
-from labkit.measure.experiments.change_kinds.interface import Counts, Mtu, Offload, Steering
+from labkit.measure.experiments.change_kinds.interface import Counts, Mtu, Offload, Steering, TxQueueLength
 from labkit.measure.experiments.change_kinds.nftables import Conntrack, Nftables, Rules
 from labkit.measure.experiments.change_kinds.route import Neighbour, Route
 from labkit.measure.experiments.change_kinds.sysctl import MachineSysctl, Sysctl
 from labkit.measure.experiments.change_kinds.traffic_control import Filter, Qdisc, TcBpf, Xdp
 
-# The parameters that an arm may set itself. An arm is built with its own MTU; the IP version is that of all arms.
+# The parameters that an arm may set itself: it is built with its own MTU, IP version and guests.
 PARAMETERS = (
-    "length_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "affinity", "rate_bps", "mtu_bytes",
+    "length_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "affinity", "rate_bps", "mtu_bytes", "family",
+    "guest",
 )  # fmt: skip
 
 
@@ -89,6 +90,7 @@ KINDS: dict[str, Kind] = {
     "ring": Counts("ring", "-g", "-G"),
     "channels": Counts("channels", "-l", "-L"),
     "mtu": Mtu(),
+    "txqueuelen": TxQueueLength(),
     "qdisc": Qdisc(),
     "tc_filter": Filter(),
     "xdp": Xdp("xdp", "xdp"),

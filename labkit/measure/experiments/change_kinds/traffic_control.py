@@ -219,16 +219,35 @@ class Xdp(Bpf):
 
 
 class TcBpf(Bpf):
-    """A BPF program at tc in direct-action mode, for packets that arrive at an interface."""
+    """A BPF program at tc in direct-action mode, for packets that arrive at an interface or leave it."""
 
-    example = "tc_bpf pass.o tc sha256:0123456789ab at server"
+    example = "tc_bpf egress pass.o tc sha256:0123456789ab at server"
+    HOOKS = ("ingress", "egress")
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        hook, _, rest = text.partition(" ")
+        if hook not in self.HOOKS:
+            return super().of_text(text, files)
+        return {**super().of_text(rest.strip(), files), "way": hook}
+
+    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        result = super().of_mapping({name: value for name, value in given.items() if name != "way"}, files)
+        return result | ({"way": given["way"]} if "way" in given else {})
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        way = options.get("way", "ingress")
+        if way not in self.HOOKS:
+            raise BadInput(f"tc_bpf {way}: choose {' or '.join(self.HOOKS)}")
+        super().check({name: value for name, value in options.items() if name != "way"})
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("tc_bpf", place)
-        return {"filters ingress": _filters(place, "ingress")}
+        way = options.get("way", "ingress")
+        return {f"filters {way}": _filters(place, way)}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        _clsact(place, "ingress")
+        way = options.get("way", "ingress")
+        _clsact(place, way)
         words = ("bpf", "direct-action", "object-file")
         with self._file(options) as path:
             output_or_raise(
@@ -238,7 +257,7 @@ class TcBpf(Bpf):
                     "add",
                     "dev",
                     place.interface,
-                    "ingress",
+                    way,
                     *words,
                     path,
                     "section",

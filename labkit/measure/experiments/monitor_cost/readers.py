@@ -23,9 +23,9 @@ import msgspec
 from labkit.common.errors import Failed
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.capture.capture import SNAP_BYTES, CapturePoint
-from labkit.measure.observers.capture.packet_ring import SOL_PACKET, attach
 from labkit.measure.observers.monitor import Monitor, Request, Selection
 from labkit.system import libpcap, machine, netlink, process
+from labkit.system.recording.packet_ring import SOL_PACKET, attach
 
 START_S, STOP_S = 30.0, 60.0
 READY_S = 0.1  # dumpcap opens and closes sockets before the one that it captures with

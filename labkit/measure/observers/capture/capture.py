@@ -15,9 +15,9 @@ from labkit.common import packets, run_folder, safe_files
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.packets import Counts, pcapng
 from labkit.measure.endpoints import Namespace
-from labkit.measure.observers.capture.packet_ring import Ring
-from labkit.measure.observers.capture.recorder import DRAIN_S, Limits, Recorder, RecorderReport
 from labkit.system import netlink, process
+from labkit.system.recording.packet_ring import Ring
+from labkit.system.recording.recorder import DRAIN_S, Limits, Recorder, RecorderReport
 
 SNAP_BYTES = 256  # holds the headers of a tunnel in a tunnel, and the start of the payload
 MIN_SNAP_BYTES, MAX_SNAP_BYTES = 192, 1 << 18

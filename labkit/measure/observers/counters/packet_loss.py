@@ -269,7 +269,7 @@ def lost_copies(
     pairs, whose drops are not those of copies.
     """
     sent, arrived = metered["copies_expected_count"], metered["copies_count"]
-    unread = metered["copies_unread_count"]
+    unread = metered.get("copies_unread_count", 0)  # tcpdump does not tell
     hops = [
         {
             "at": "mirrors to the monitor",

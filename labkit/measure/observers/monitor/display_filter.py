@@ -1,7 +1,8 @@
-"""The user's own display filter, in Wireshark's syntax, evaluated by tshark on what the sampler chose.
+"""The user's own display filter and fields, in Wireshark's words, evaluated by tshark on what the sampler chose.
 
-tshark gets the filter as one argument, and packets on its standard input. It prints the numbers of those that match. A
-packet with a comment of ours follows each batch and always matches, so it is known how far tshark has come.
+tshark gets the filter and each field's name as one argument, and packets on its standard input. It prints the numbers
+of those that match, and the values of the fields. A packet with a comment of ours follows each batch and always
+matches, so it is known how far tshark has come.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import secrets
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from labkit.common.errors import BadInput, Failed
 from labkit.common.packets import ETHERNET, pcapng
+from labkit.common.printable import printable
 from labkit.measure.observers.monitor.kept import Row
 from labkit.system import libpcap, machine, process
 
@@ -25,6 +27,8 @@ MAX_EXAMINED = 200_000  # tshark remembers conversations for ever, so a new one 
 OPTIONS = ("-n", "-l", "-r", "-")
 _MARK = bytes(64)
 
+FIELD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+MAX_FIELDS, MAX_VALUE = 16, 500  # values are cut to so many characters
 FLAGS = {"in": 1, "out": 2}
 
 
@@ -38,24 +42,50 @@ def check_text(expression: str) -> None:
         raise BadInput("the display filter is empty: write one, or leave display out")
 
 
-def check(expression: str) -> None:
-    """Let tshark check a display filter. Raises BadInput with its words and the position, Unsupported without it."""
-    check_text(expression)
+def field_names(text: str) -> tuple[str, ...]:
+    """Return the names in a text such as `ip.ttl,tcp.seq`. Raises BadInput for what cannot be a field's name."""
+    names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+    for name in names:
+        if not FIELD.fullmatch(name):
+            raise BadInput(f"{name[:80]!r} cannot be a field: write names such as ip.ttl,_ws.col.Info")
+    if len(names) > MAX_FIELDS:
+        raise BadInput(f"there are {len(names)} fields: {MAX_FIELDS} are possible at most")
+    return names
+
+
+def check(expression: str | None, fields: Sequence[str] = ()) -> None:
+    """Let tshark check a display filter and fields.
+
+    Raises BadInput with its words and the position, Unsupported without it.
+    """
+    if expression is not None:
+        check_text(expression)
     with tempfile.TemporaryFile() as empty:
         empty.write(pcapng.header([("check", ETHERNET)], 256))
         empty.seek(0)
-        program = process.Running([*_argv(), "-Y", expression], stdin=empty)
+        program = process.Running(_argv(expression, fields), stdin=empty)
         ended = program.ended_within(CHECK_S)
     if ended.timed_out:
         raise Failed(
             f"tshark did not check the display filter within {CHECK_S:g} s: try again, or leave it out"
         )
-    if ended.returncode != 0:
-        raise BadInput(f"the display filter {expression[:200]!r} is not possible: {_sentence(ended.stderr)}")
+    if ended.returncode == 0:
+        return
+    if "fields aren't valid" in ended.stderr:
+        unknown = ", ".join(
+            line.strip() for line in ended.stderr.partition("fields aren't valid:")[2].split()
+        )
+        raise BadInput(f"tshark does not know the fields {unknown[:200]}: `tshark -G fields` lists them")
+    raise BadInput(
+        f"the display filter {(expression or '')[:200]!r} is not possible: {_sentence(ended.stderr)}"
+    )
 
 
-def _argv() -> list[str]:
-    return [machine.needed("tshark"), *OPTIONS]
+def _argv(expression: str | None, fields: Sequence[str]) -> list[str]:
+    """The command: each packet that matches is a line with its number and the values of the fields, with tabs."""
+    shown = [word for name in ("frame.number", *fields) for word in ("-e", name)]
+    chosen = [] if expression is None else ["-Y", expression]
+    return [machine.needed("tshark"), *OPTIONS, *chosen, "-T", "fields", *shown]
 
 
 def _sentence(text: str) -> str:
@@ -70,8 +100,8 @@ class DisplayFilter:
     """A running tshark. `add` gives it packets, `judged` returns those that matched; the counts say what became of the
     others. After a failure `problem` says what happened, and no packet is examined any more."""
 
-    def __init__(self, expression: str, link_type: int) -> None:
-        self._expression, self._link_type = expression, link_type
+    def __init__(self, expression: str | None, link_type: int, fields: Sequence[str] = ()) -> None:
+        self._expression, self._fields, self._link_type = expression, fields, link_type
         self.hidden_count = self.unexamined_count = 0
         self.problem: str | None = None
         self._awaiting: deque[tuple[int, Row | None]] = (
@@ -81,8 +111,10 @@ class DisplayFilter:
 
     def _start(self) -> None:
         self._mark = secrets.token_hex(8)
-        words = f'({self._expression}) or frame.comment == "{self._mark}"'
-        self._tshark = process.Piped([*_argv(), "-Y", words, "-T", "fields", "-e", "frame.number"])
+        words = None
+        if self._expression is not None:
+            words = f'({self._expression}) or frame.comment == "{self._mark}"'
+        self._tshark = process.Piped(_argv(words, self._fields))
         self._pending = bytearray(pcapng.header([("monitor", self._link_type)], 1 << 18))
         self._heard = b""
         self._given = 0
@@ -109,7 +141,7 @@ class DisplayFilter:
         if not self._awaiting:
             self._since = time.monotonic()
         for row in rows:
-            _number, time_ns, direction, length_bytes, data = row
+            _number, time_ns, direction, length_bytes, data, _values = row
             self._put(row, pcapng.packet(0, time_ns, FLAGS[direction], length_bytes, data))
         self._put(None, pcapng.packet(0, time.time_ns(), 1, len(_MARK), _MARK, self._mark))
 
@@ -119,7 +151,7 @@ class DisplayFilter:
         self._pending += block
 
     def judged(self) -> Iterator[Row]:
-        """Feed tshark and read its answers; yield the packets that matched, in their order."""
+        """Feed tshark and read its answers; yield the packets that matched, in their order, with their values."""
         if self.problem:
             return
         if self._pending:
@@ -130,23 +162,24 @@ class DisplayFilter:
             return
         *lines, self._heard = (self._heard + content).split(b"\n")
         for line in lines:
-            yield from self._until(int(line))
-        if lines:
-            self._since = time.monotonic()
+            number, *values = line.decode(errors="replace").split("\t")
+            if number.isdecimal():
+                self._since = time.monotonic()
+                yield from self._until(int(number), tuple(printable(one[:MAX_VALUE]) for one in values))
         if self._awaiting and time.monotonic() - self._since > SILENT_S:
             self._fail(f"tshark did not answer within {SILENT_S:g} s")
         elif not self._awaiting and self._given >= MAX_EXAMINED:
             self._tshark.kill()
             self._start()
 
-    def _until(self, number: int) -> Iterator[Row]:
+    def _until(self, number: int, values: tuple[str, ...]) -> Iterator[Row]:
         """The packet of that number matched, and those before it that still wait did not."""
         while self._awaiting and self._awaiting[0][0] <= number:
             at, row = self._awaiting.popleft()
             if row is None:
                 continue
             if at == number:
-                yield row
+                yield (*row[:5], values)
             else:
                 self.hidden_count += 1
 

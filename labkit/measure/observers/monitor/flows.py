@@ -9,7 +9,7 @@ import struct
 from ipaddress import ip_address
 
 from labkit.common.packets import ETHERNET, layers
-from labkit.measure.observers.capture.packet_ring import Block
+from labkit.system.recording.packet_ring import Block
 
 MAX_CONVERSATIONS, MAX_CLASSES = 4096, 64
 OTHERS = "others"  # the row of what came when the table was full

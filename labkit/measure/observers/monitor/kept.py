@@ -6,14 +6,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from labkit.measure.observers.capture.packet_ring import OUTGOING, Block
+from labkit.system.recording.packet_ring import OUTGOING, Block
 
-Row = tuple[int, int, str, int, bytes]  # number, time in ns, direction, bytes in all, those that are here
+# Number, time in ns, direction, bytes in all, those that are here, and the values of tshark's fields.
+Row = tuple[int, int, str, int, bytes, tuple[str, ...]]
 
 
 def row(number: int, time_ns: int, kind: int, length_bytes: int, data: bytes) -> Row:
     """Return a packet of the ring as a row."""
-    return number, time_ns, "out" if kind == OUTGOING else "in", length_bytes, data
+    return number, time_ns, "out" if kind == OUTGOING else "in", length_bytes, data, ()
 
 
 @dataclass(slots=True)
@@ -45,7 +46,9 @@ class KeptPackets:
     def add(self, rows: Sequence[Row]) -> None:
         """Keep packets, in the order of their arrival."""
         if rows:
-            self._add(_Part(rows, rows[0][0], len(rows), sum(len(one[-1]) for one in rows)))
+            self._add(
+                _Part(rows, rows[0][0], len(rows), sum(len(one[4]) + sum(map(len, one[5])) for one in rows))
+            )
 
     def add_block(self, first: int, block: Block) -> None:
         """Keep all packets of a block; the first of them has the number `first`."""

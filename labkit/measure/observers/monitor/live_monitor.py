@@ -54,7 +54,8 @@ class MonitoredPacket:
     """A sampled packet.
 
     `number`: since the monitor began. `time_ns`: the kernel's time (since 1970). `direction`: in or out.
-    `length_bytes`: length of the whole packet. `data`: its first bytes.
+    `length_bytes`: length of the whole packet. `data`: its first bytes. `fields`: the values of the monitor's fields,
+    in their order.
     """
 
     number: int
@@ -63,6 +64,7 @@ class MonitoredPacket:
     length_bytes: int
     data: bytes
     link_type: int
+    fields: tuple[str, ...] = ()
 
     @property
     def layers(self) -> list[packets.Layer]:
@@ -192,8 +194,8 @@ def report(answer: monitor.Report) -> MonitorReport:
         answer.unexamined_count,
     )
     rows = [
-        MonitoredPacket(number, time_ns, direction, length_bytes, b64decode(data), answer.link_type)
-        for number, time_ns, direction, length_bytes, data in answer.packets
+        MonitoredPacket(number, time_ns, direction, length_bytes, b64decode(data), answer.link_type, fields)
+        for number, time_ns, direction, length_bytes, data, fields in answer.packets
     ]
     classes = {name: (count, length_bytes) for name, (count, length_bytes) in answer.classes.items()}
     return MonitorReport(

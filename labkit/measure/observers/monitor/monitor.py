@@ -26,7 +26,6 @@ from labkit.measure.observers.capture.capture import (
     CapturePoint,
     open_ring,
 )
-from labkit.measure.observers.capture.packet_ring import Block, Ring
 from labkit.measure.observers.monitor import display_filter
 from labkit.measure.observers.monitor.display_filter import DisplayFilter
 from labkit.measure.observers.monitor.flows import Totals, identify
@@ -34,6 +33,7 @@ from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
 from labkit.measure.observers.monitor.sampling import sampler
 from labkit.measure.observers.monitor.selection import Selection
 from labkit.system import libpcap, netlink, process
+from labkit.system.recording.packet_ring import Block, Ring
 
 BUFFER_BYTES = 16 << 20
 KEEP_COUNT, MAX_KEEP_COUNT = 10_000, 1_000_000
@@ -49,7 +49,8 @@ class Request(msgspec.Struct, frozen=True):
     """What a monitor does.
 
     `sample`: the sampler's text. `keep_count`: how many sampled packets it keeps. `snap_bytes`: how many bytes of each.
-    `display`: a display filter in Wireshark's syntax, which only decides what is kept.
+    `display`: a display filter in Wireshark's syntax, which only decides what is kept. `fields`: names of Wireshark's
+    fields, comma-separated, whose values tshark adds to each kept packet.
     """
 
     selection: Selection = Selection()
@@ -57,6 +58,7 @@ class Request(msgspec.Struct, frozen=True):
     keep_count: int = KEEP_COUNT
     snap_bytes: int = SNAP_BYTES
     display: str | None = None
+    fields: str = ""
 
 
 def check_request(request: Request) -> None:
@@ -65,6 +67,7 @@ def check_request(request: Request) -> None:
     sampler(request.sample)
     if request.display is not None:
         display_filter.check_text(request.display)
+    display_filter.field_names(request.fields)
     for name, value, least, most in (
         ("keep_count", request.keep_count, 1, MAX_KEEP_COUNT),
         ("snap_bytes", request.snap_bytes, MIN_SNAP_BYTES, MAX_SNAP_BYTES),
@@ -79,8 +82,8 @@ class Report(msgspec.Struct):
     selected_count: passed the kernel's filter; dropped_count: of these, found the ring full; waiting_count: not read
     yet; sampled_count: chosen by the sampler; forgotten_count: of these, no longer in memory; hidden_count: the
     display filter did not match; unexamined_count: tshark was too slow or failed (`problem`); awaiting_count: tshark
-    has not judged them yet. `packets` are rows of number, time in ns, direction, bytes in all, and the first bytes in
-    base64.
+    has not judged them yet. `packets` are rows of number, time in ns, direction, bytes in all, the first bytes in
+    base64, and the values of the fields.
     """
 
     selected_count: int
@@ -93,7 +96,7 @@ class Report(msgspec.Struct):
     awaiting_count: int
     classes: dict[str, list[int]]
     conversations: list[tuple[str, str, str, int, int]]
-    packets: list[tuple[int, int, str, int, str]]
+    packets: list[tuple[int, int, str, int, str, tuple[str, ...]]]
     link_type: int = ETHERNET
     seen_count: int = 0
     is_gone: bool = False
@@ -112,14 +115,15 @@ class _MonitorProcess:
         self._kept = KeptPackets(request.keep_count, MAX_KEPT_BYTES)
         self._totals = Totals()
         self._read = self._sampled = 0
-        self._display_expression = request.display
+        self._request = request
         self._display: DisplayFilter | None = None
         self._new: list[Row] = []
 
     def work(self, control: socket.socket) -> None:
         """Take packets and answer requests until the other end of `control` is closed; then send the last counts."""
-        if self._display_expression is not None:
-            self._display = DisplayFilter(self._display_expression, self._ring.link_type)
+        fields = display_filter.field_names(self._request.fields)
+        if self._request.display is not None or fields:
+            self._display = DisplayFilter(self._request.display, self._ring.link_type, fields)
         poll = select.poll()
         poll.register(control, select.POLLIN)
         poll.register(self._ring, select.POLLIN)
@@ -215,9 +219,9 @@ class _MonitorProcess:
         )
         return msgspec.json.encode(report)
 
-    def _newest(self, since: int, most: int) -> list[tuple[int, int, str, int, str]]:
+    def _newest(self, since: int, most: int) -> list[tuple[int, int, str, int, str, tuple[str, ...]]]:
         """Return the newest `most` kept packets after number `since`, in the order of their arrival."""
-        return [(*one[:4], b64encode(one[4]).decode()) for one in self._kept.newest(since, most)]
+        return [(*one[:4], b64encode(one[4]).decode(), one[5]) for one in self._kept.newest(since, most)]
 
     def _drain(self) -> None:
         """Read all that the socket has received: the kernel hands over an unfilled block only after a while."""
@@ -243,8 +247,8 @@ class Monitor:
 
     def __init__(self, hop: CapturePoint, request: Request) -> None:
         check_request(request)
-        if request.display is not None:
-            display_filter.check(request.display)
+        if request.display is not None or request.fields:
+            display_filter.check(request.display, display_filter.field_names(request.fields))
         expression = request.selection.filter()
         ethernet = hop.interface
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from labkit.common.errors import BadInput
 
-TEXTS = ("source", "destination", "port", "protocol", "inside", "expression", "sample", "display")
+TEXTS = ("source", "destination", "port", "protocol", "inside", "expression", "sample", "display", "fields")
 NUMBERS = ("vlan", "keep_count", "snap_bytes")
 
 

@@ -6,9 +6,10 @@ All are one transaction. Sources: RFC 7047, ovs-vswitchd.conf.db(5).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.rpc import a_map, a_set, named
 
 Operation = dict[str, Any]
@@ -51,7 +52,8 @@ class Mirror:
 class Bridge:
     """A learning bridge without a controller.
 
-    `vlan`: of its local port. `sampling`: (`sflow` or `ipfix`, N): one packet of N is sampled.
+    `datapath`: system, netdev or dpdk, where ports with an existing interface are DPDK's. `vlan`: of its local port.
+    `sampling`: (`sflow` or `ipfix`, N): one packet of N is sampled.
     """
 
     name: str
@@ -65,10 +67,12 @@ class Bridge:
 COLLECTOR = "127.0.0.1:6343"  # in the switch's namespace
 
 
-def operations(bridges: Sequence[Bridge], flow_limit: int | None = None) -> list[Operation]:
+def operations(
+    bridges: Sequence[Bridge], flow_limit: int | None = None, cpu: int | None = None
+) -> list[Operation]:
     """Return the operations that insert these bridges into an empty database.
 
-    flow_limit: the most flows in a datapath's table.
+    flow_limit: the most flows in a datapath's table. cpu: the CPU of DPDK's polling thread.
     """
     result: list[Operation] = []
     for bridge in bridges:
@@ -78,16 +82,18 @@ def operations(bridges: Sequence[Bridge], flow_limit: int | None = None) -> list
         "next_cfg": 1,
     }
     settings = {} if flow_limit is None else {"flow-limit": str(flow_limit)}
+    if any(bridge.datapath == "dpdk" for bridge in bridges):
+        settings |= dpdk.settings(cpu)
     root["other_config"] = a_map(settings)
     return [*result, {"op": "insert", "table": "Open_vSwitch", "row": root}]
 
 
 def _bridge(bridge: Bridge) -> list[Operation]:
     local = Port(bridge.name, "internal", vlan=bridge.vlan)
-    ports = [local, *bridge.ports]
+    ports = [local, *(_of_dpdk(port) if bridge.datapath == "dpdk" else port for port in bridge.ports)]
     row: dict[str, Any] = {
         "name": bridge.name,
-        "datapath_type": bridge.datapath,
+        "datapath_type": "system" if bridge.datapath == "system" else "netdev",
         "fail_mode": "standalone",
         "other_config": a_map({"disable-in-band": "true"}),
         "ports": a_set([named(_id("port", port.name)) for port in ports]),
@@ -102,6 +108,13 @@ def _bridge(bridge: Bridge) -> list[Operation]:
         result.append(_sampling(kind, of))
         row[kind] = named(kind)
     return [*result, _insert("Bridge", _id("bridge", bridge.name), row)]
+
+
+def _of_dpdk(port: Port) -> Port:
+    """Return the port as one of DPDK's if it has an existing interface."""
+    return (
+        port if port.kind else replace(port, kind="dpdk", options={"dpdk-devargs": dpdk.devargs(port.name)})
+    )
 
 
 def _port(port: Port) -> list[Operation]:

@@ -11,7 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from typing import Any
@@ -56,14 +56,16 @@ class Counts:
     """Counts up to a moment.
 
     `switched`: packets that the ends sent. `expected`: copies that all mirrors should have made. `copies`: copies that
-    arrived. `unread`: copies dropped at a reader's socket. `lost`: packets dropped at the switch's sockets. `cpu_s`:
-    the switch's CPU time.
+    arrived. `dropped`: copies dropped by the queue of the uplink; None: its rate is not limited. `unread`: copies
+    dropped at a reader's socket; None: nobody can know. `lost`: packets dropped at the switch's sockets. `cpu_s`: the
+    switch's CPU time.
     """
 
     switched: int
     expected: int
     copies: int
-    unread: int
+    dropped: int | None
+    unread: int | None
     lost: int | None
     cpu_s: float
 
@@ -93,10 +95,11 @@ class Mirrors:
         self._arriving, self._leaving = selected(parameters, spec)
         self.outputs = [f"mirror{number}" for number in range(parameters.mirrors)]
         self._indices = indices  # of the ends' ports, by the ends' numbers
-        self._userspace = datapath == "netdev"
+        self._userspace = datapath != "system"
         self._datapath = datapath
         self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indexes in `monitor`
-        self._sockets: list[netlink.PacketSockets] = []
+        self._sockets: netlink.PacketSockets | None = None  # of the switch
+        self._unread: Callable[[], int | None] = lambda: 0
 
     def bridges(self, name: str, ports: Sequence[Port]) -> list[Bridge]:
         """Return the switch with all ports, and a bridge for the outer side of tunnels if the datapath needs one."""
@@ -106,7 +109,10 @@ class Mirrors:
             name, self._datapath, [*ports, *self._ports()], self._mirrors(), ports[0].vlan, sampling
         )
         if self._parameters.output in TUNNELS and self._parameters.mirrors and self._userspace:
-            return [main, Bridge(UNDERLAY, self._datapath, [Port("uplink")])]
+            return [
+                main,
+                Bridge(UNDERLAY, "netdev", [Port("uplink")]),
+            ]  # its frames are too large for DPDK's driver
         return [main]
 
     def _ports(self) -> list[Port]:
@@ -231,19 +237,14 @@ class Mirrors:
         if self._monitor is None:
             yield
             return
-        with reading(self._parameters.readers, self._monitor, self._ends):
+        with reading(self._parameters.readers, self._monitor, self._ends) as self._unread:
             yield
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Open the sockets that report packet socket drops until the block ends."""
-        spaces = [self._between, *([] if self._monitor is None else [self._monitor])]
-        self._sockets = [netlink.PacketSockets(space.fd) for space in spaces]
-        try:
+        """Open the socket that reports drops at the switch's packet sockets until the block ends."""
+        with closing(netlink.PacketSockets(self._between.fd)) as self._sockets:
             yield
-        finally:
-            for one in self._sockets:
-                one.close()
 
     def counts(self, switch: Switch) -> Counts:
         """Return the counts up to now."""
@@ -252,13 +253,25 @@ class Mirrors:
         taken = {number: self._counters(number ^ 1).sent_count for number in self._indices}
         arrived = sum(taken[number] for number in self._arriving)
         left = sum(taken[number ^ 1] for number in self._leaving)
-        copies = unread = 0
+        copies = 0
         if self._monitor is not None:
             copies = sum(self._monitor.netlink.counters(index).received_count for _name, index in self._ends)
-            unread = sum(self._sockets[1].drops().values()) if self._parameters.readers != "none" else 0
-        total = sum(self._sockets[0].drops().values()) if self._userspace else None
+        assert self._sockets is not None, "the switch is counted"
+        # Rings of DPDK's packet sockets drop without a count there.
+        total = sum(self._sockets.drops().values()) if self._datapath == "netdev" else None
         expected = self._parameters.mirrors * (arrived + left)
-        return Counts(sum(taken.values()), expected, copies, unread, total, switch.cpu_s())
+        return Counts(
+            sum(taken.values()), expected, copies, self._dropped(), self._unread(), total, switch.cpu_s()
+        )
+
+    def _dropped(self) -> int | None:
+        """Return the copies that the uplink's queue dropped; None without a limit of its rate."""
+        if self._parameters.uplink_bps is None:
+            return None
+        queues = netlink.qdiscs(self._between.netlink)
+        return sum(
+            counts["drop"] for index, name, counts in queues if index == UPLINK and name.startswith("tbf")
+        )
 
     def _counters(self, number: int) -> netlink.LinkCounters:
         return self._between.netlink.counters(self._indices[number])
@@ -280,7 +293,10 @@ class Mirrors:
                 if self._parameters.mirrors:
                     result["copies_expected_count"] = now.expected - before.expected
                     result["copies_count"] = now.copies - before.copies
+                if now.unread is not None and before.unread is not None:
                     result["copies_unread_count"] = now.unread - before.unread
+                if now.dropped is not None and before.dropped is not None:
+                    result["copies_dropped_count"] = now.dropped - before.dropped
                 return result
 
             return end
@@ -289,7 +305,8 @@ class Mirrors:
 
     def doubts(self) -> tuple[str, ...]:
         """Return doubts about CPUs that a bound switch shares, and about copies that do not fit the uplink."""
-        return (*self._shared_cpus(), *self._oversized())
+        polls = "DPDK's thread polls without a pause and takes a whole CPU, so CPU time is not the cost of packets"
+        return (*self._shared_cpus(), *self._oversized(), *([polls] if self._datapath == "dpdk" else []))
 
     def _shared_cpus(self) -> tuple[str, ...]:
         """Return a doubt if a switch that is bound to a CPU, two ends and the rest have fewer CPUs than they need."""

@@ -1,58 +1,84 @@
-"""Readers of mirrored copies: a process for each interface in the namespace where the copies arrive."""
+"""Readers of mirrored copies: a process for each interface in the namespace where the copies arrive.
+
+To add a reader, write a function, add it to KINDS, and its name to `words.READERS`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.common.errors import Failed
 from labkit.measure.endpoints import Namespace
 from labkit.system import machine, netlink, process
+from labkit.system.recording.packet_ring import Ring
+from labkit.system.recording.recorder import Limits, Recorder
 
 ETH_P_ALL = 3
 START_S = 10.0
 COUNTER = "mirror_reader"  # the name of a counting process in profiles
 ENOUGH_BYTES = 64  # bytes of a packet that suffice to count it
+# Of a recorder: what labkit keeps of a packet and its ring by default; rate and size of the file have no limit.
+SNAP_BYTES, RING_BYTES = 256, 4 << 20
+NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """A running reader.
+
+    `end`: returns how it ended, in words, or None while it runs. `unread`: returns the packets that it has lost since
+    it started, or None if nobody can know; without it, the kernel counts them at its socket.
+    """
+
+    end: Callable[[], str | None] = lambda: None
+    unread: Callable[[], int | None] | None = None
+
+
+Start = Callable[[ExitStack, Namespace, str], _Reader]
 
 
 @contextmanager
-def reading(kind: str, space: Namespace, interfaces: Sequence[tuple[str, int]]) -> Iterator[None]:
-    """Run a reader (`count`, `tcpdump` or `none`) at each of these interfaces (name, index) until the block ends.
+def reading(
+    kind: str, space: Namespace, interfaces: Sequence[tuple[str, int]]
+) -> Iterator[Callable[[], int | None]]:
+    """Run a reader (`words.READERS`) at each of these interfaces (name, index) until the block ends.
 
-    Raises Unsupported if tcpdump is missing, Failed with its message, or if a reader does not start.
+    Yields a function that returns the packets that readers have lost up to now, None if nobody can know. Raises
+    Unsupported if tcpdump is missing, Failed with its message, or if a reader does not start.
     """
+    if kind == "none":
+        yield lambda: 0
+        return
     with ExitStack() as stack:
-        ended: list[Callable[[], str | None]] = []
-        for name, _index in interfaces if kind != "none" else ():
-            if kind == "tcpdump":
-                argv = [*space.prefix, machine.program("tcpdump"), "-n", "-i", name, "-w", "/dev/null"]
-                [program] = stack.enter_context(process.all_ended([process.Running(argv)]))
-                ended.append(lambda one=program: one.ended().words() if one.poll() else None)  # type: ignore[misc]
-            else:
-                stack.callback(_counter(space, name).kill)
-        if kind != "none":
-            _wait(space, {index for _name, index in interfaces}, ended)
-        yield
+        sockets = stack.enter_context(contextlib.closing(netlink.PacketSockets(space.fd)))
+        running = [KINDS[kind](stack, space, name) for name, _index in interfaces]
+        _wait(sockets, {index for _name, index in interfaces}, running)
+        own = [one.unread for one in running if one.unread is not None]
+        yield (lambda: _sum(own)) if own else (lambda: sum(sockets.drops().values()))
 
 
-def _wait(space: Namespace, wanted: set[int], ended: Sequence[Callable[[], str | None]]) -> None:
+def _sum(counters: Sequence[Callable[[], int | None]]) -> int | None:
+    counts = [count() for count in counters]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def _wait(sockets: netlink.PacketSockets, wanted: set[int], running: Sequence[_Reader]) -> None:
     """Wait until every interface has a packet socket that receives from it."""
-    sockets = netlink.PacketSockets(space.fd)
-    try:
-        deadline = time.monotonic() + START_S
-        while not wanted <= set(sockets.drops()):
-            words = next((result for one in ended if (result := one()) is not None), None)
-            if words is not None or time.monotonic() > deadline:
-                raise Failed(f"a reader of copies did not start: {words or f'not within {START_S:.0f} s'}")
-            time.sleep(0.002)
-    finally:
-        sockets.close()
+    deadline = time.monotonic() + START_S
+    while not wanted <= set(sockets.drops()):
+        words = next((result for one in running if (result := one.end()) is not None), None)
+        if words is not None or time.monotonic() > deadline:
+            raise Failed(f"a reader of copies did not start: {words or f'not within {START_S:.0f} s'}")
+        time.sleep(0.002)
 
 
-def _counter(space: Namespace, interface: str) -> process.Forked:
+def _count(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
     """Start a process that receives and discards every packet of an interface."""
 
     def work(_connection: socket.socket) -> None:
@@ -64,4 +90,31 @@ def _counter(space: Namespace, interface: str) -> process.Forked:
                 receiver.recv_into(buffer)
 
     with netlink.inside(space.fd):
-        return process.Forked(work)
+        stack.callback(process.Forked(work).kill)
+    return _Reader()
+
+
+def _tcpdump(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
+    argv = [*space.prefix, machine.program("tcpdump"), "-n", "-i", interface, "-w", "/dev/null"]
+    [program] = stack.enter_context(process.all_ended([process.Running(argv)]))
+    # Its ring drops without a count at the socket, and it tells its own count only when it ends.
+    return _Reader(lambda: program.ended().words() if program.poll() else None, lambda: None)
+
+
+def _record(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
+    """Start the recorder of labkit's captures. Its ring counts what did not fit, and its socket does not."""
+    ring = stack.enter_context(contextlib.closing(Ring(space.fd, interface, SNAP_BYTES, RING_BYTES)))
+    nowhere = Path("/dev/null")
+    file = stack.enter_context(nowhere.open("wb", buffering=0))
+    recorder = Recorder([ring], nowhere, file, Limits(SNAP_BYTES, NO_LIMIT, NO_LIMIT, 0.0))
+
+    def work(control: socket.socket) -> None:
+        Path("/proc/self/comm").write_text(COUNTER)
+        recorder.record(control)
+
+    # It is killed rather than stopped: nobody wants the report of what went to nowhere.
+    stack.callback(process.Forked(work, recorder.descriptors()).kill)
+    return _Reader(unread=lambda: ring.counts()[1])
+
+
+KINDS: dict[str, Start] = {"count": _count, "tcpdump": _tcpdump, "record": _record}

@@ -18,6 +18,7 @@ from typing import Any
 from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Namespace
+from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.rpc import Connection, Database
 from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
@@ -25,7 +26,7 @@ from labkit.system.temporary_files import in_memory, short_folder
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 OLDEST = (2, 17)  # older versions are untested
 START_S = 60.0  # for an emulated CPU; a program that has ended is noticed at once
-CONTROL, LOG = "vswitchd.ctl", "vswitchd.log"
+LOG = "vswitchd.log"
 # Open vSwitch counts the CPUs every 10 s by the clock since boot. Before the first count it assumes none and starts no
 # handler threads for the kernel datapath (lib/ovs-thread.c, count_cpu_cores).
 COUNTED_CPUS_S = 10.5
@@ -33,7 +34,12 @@ CPUCLOCK_SCHED = 2  # linux/posix-timers.h: a process's CPU clock is derived fro
 
 
 class Switch:
-    """A switch: its namespace, its folder, its database, and its two programs."""
+    """A switch: its namespace, its folder, its database, and its two programs.
+
+    The folder has the sockets of both: db.sock, CONTROL for ovs-appctl(8), and BRIDGE.mgmt for ovs-ofctl(8).
+    """
+
+    CONTROL = "vswitchd.ctl"
 
     def __init__(self, space: Namespace, folder: Path, programs: list[process.Running]) -> None:
         self.space = space
@@ -62,7 +68,7 @@ class Switch:
     def command(self, name: str, *words: str) -> str:
         """Run an ovs-appctl(8) command and return its output. Raises Failed with its message."""
         if self._control is None:
-            self._control = Connection(self.folder / CONTROL)
+            self._control = Connection(self.folder / self.CONTROL)
         return str(self._control.call(name, *words))
 
     def cpu_s(self) -> float:
@@ -82,13 +88,14 @@ class Switch:
         )  # fmt: skip
         self._database = Database(socket)
 
-    def start(self, *operations: dict[str, Any], kernel: bool, cpu: int | None = None) -> None:
+    def start(self, *operations: dict[str, Any], datapath: str, cpu: int | None = None) -> None:
         """Start the switch with the configuration that these operations insert into the empty database.
 
-        They name the row of Open_vSwitch `root`. cpu: the CPU on which it runs; None: any. Raises as `settled`,
-        BadInput for a CPU that does not exist, and Unsupported if `kernel` and this kernel has no Open vSwitch
-        datapath.
+        They name the row of Open_vSwitch `root`. datapath: system, netdev or dpdk. cpu: the CPU on which it runs; None:
+        any. Raises as `settled`, BadInput for a CPU that does not exist, and Unsupported if this kernel or this
+        machine's Open vSwitch lacks the datapath.
         """
+        program, kernel = dpdk.program() if datapath == "dpdk" else "ovs-vswitchd", datapath == "system"
         if cpu is not None and cpu not in (there := sorted(os.sched_getaffinity(0))):
             raise BadInput(f"cpu={cpu}: there is no CPU {cpu} for the switch; there are {there}")
         pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
@@ -96,12 +103,13 @@ class Switch:
         self.database.transact(*operations)
         if kernel:
             time.sleep(max(0.0, COUNTED_CPUS_S - time.clock_gettime(time.CLOCK_BOOTTIME)))
-        folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR")
+        # The last is that of DPDK's own files.
+        folders = ("OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY")
         self._daemon = self._run(
-            "env", *(f"{name}={self.folder}" for name in folders), *pinned, "ovs-vswitchd",
+            "env", *(f"{name}={self.folder}" for name in folders), *pinned, program,
             f"unix:{self.folder / 'db.sock'}",
-            f"--unixctl={self.folder / CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
-            until=self.folder / CONTROL,
+            f"--unixctl={self.folder / self.CONTROL}", f"--log-file={self.folder / LOG}", "-vconsole:off",
+            until=self.folder / self.CONTROL,
         )  # fmt: skip
         if kernel:
             self._wait_for_datapath()

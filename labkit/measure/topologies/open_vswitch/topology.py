@@ -1,6 +1,6 @@
-"""The topologies `ovs` and `ovs_netdev`: every end is connected to one private Open vSwitch, with mirrors.
+"""The topologies `ovs`, `ovs_netdev` and `ovs_dpdk`: every end is connected to one private Open vSwitch, with mirrors.
 
-The first switches in the kernel, the second in ovs-vswitchd itself.
+The first switches in the kernel, the others in ovs-vswitchd itself, which receives by packet sockets.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import (
     BETWEEN,
@@ -23,7 +23,7 @@ from labkit.measure.topologies.base import (
     pairs_of,
 )
 from labkit.measure.topologies.containers_and_guests import nic_of, paired
-from labkit.measure.topologies.open_vswitch import words
+from labkit.measure.topologies.open_vswitch import dpdk, words
 from labkit.measure.topologies.open_vswitch.configuration import Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Mirrors
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
@@ -31,8 +31,6 @@ from labkit.measure.topologies.open_vswitch.switch import Switch, switch
 from labkit.measure.topologies.open_vswitch.use_cases import BRIDGE, use_case
 from labkit.measure.topologies.veth import port
 from labkit.system import netlink
-
-# Where the datapath is: the kernel's module, or ovs-vswitchd, which receives by packet sockets.
 
 
 @contextmanager
@@ -57,7 +55,7 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
         between.netlink.do(
             *(port(spec, space, number, None) for space, _, number in endpoint_addresses(spec, ends))
         )
-        if _datapath(name) == "netdev":
+        if _datapath(name) != "system":
             for space in ends:
                 complete_packets(space, "eth0")
         indices = {number: PORT + number for number in numbers(spec)}
@@ -76,15 +74,16 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
     from labkit.measure.endpoints.guest.spec import GuestAdditions, parse
 
     parameters = parse(spec.guest)
-    if _datapath(name) == "netdev" and parameters.offloads:
+    if _datapath(name) != "system" and parameters.offloads:
         raise BadInput(
             f"guest={spec.guest}: {name} receives through packet sockets, which need complete packets: use"
             f" guest={spec.guest},offloads=off"
         )
     if words.options(name).case is not None:
-        with use_case(name, spec, _datapath(name)) as topology:
-            yield topology
-        return
+        raise Unsupported(
+            f"{name} with endpoint={spec.endpoint}: the ends of a case are namespaces or containers: use"
+            " endpoint=namespace or endpoint=container"
+        )
     with namespaces([BETWEEN, *_monitors(name)], family=spec.family) as made, ExitStack() as stack:
         for space in made:
             space.netlink.do(netlink.set_link(1))
@@ -122,12 +121,14 @@ def _switched(
     Its ports are the ends' interfaces there (`indices`, by the ends' numbers).
     """
     parameters, between = words.options(name), spaces[0]
+    if _datapath(name) == "dpdk":
+        dpdk.check_mtu(spec.mtu_bytes)
     mirrors = Mirrors(parameters, spec, _datapath(name), between, next(iter(spaces[1:]), None), indices)
     mirrors.lay_cables()
     ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]
     with switch(between) as one:
-        configuration = operations(mirrors.bridges(BRIDGE, ports), parameters.flow_limit)
-        one.start(*configuration, kernel=_datapath(name) == "system", cpu=parameters.cpu)
+        configuration = operations(mirrors.bridges(BRIDGE, ports), parameters.flow_limit, parameters.cpu)
+        one.start(*configuration, datapath=_datapath(name), cpu=parameters.cpu)
         mirrors.connect(one)
         with mirrors.counted():
             yield one, mirrors

@@ -2,16 +2,15 @@
 
 `ovs+case=net_to_vm`: frames from the network are spread over the VMs. `vm_to_net`: every VM sends to the network.
 `vm_to_vm`: every VM sends to all others. A pair adds a VM; `pairs=4` is the test plan's number. The ends are namespaces
-(or containers in them); with `endpoint=guest` each VM is a guest on a tap, and the network stays a namespace. With
-`tunnel=vxlan` the network reaches the switch through VXLAN.
+(or containers in them). With `tunnel=vxlan` the network reaches the switch through VXLAN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
@@ -28,7 +27,7 @@ from labkit.measure.topologies.base import (
     mac,
 )
 from labkit.measure.topologies.network.encapsulation import PORTS, headers, length_bytes
-from labkit.measure.topologies.open_vswitch import rules, words
+from labkit.measure.topologies.open_vswitch import dpdk, rules, words
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
@@ -36,13 +35,8 @@ from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
 from labkit.measure.topologies.tunnels import LARGEST, UNDER
 from labkit.measure.topologies.veth import port
-from labkit.system import machine, netlink, process
+from labkit.system import netlink
 
-if TYPE_CHECKING:
-    from labkit.measure.endpoints.guest.qemu_guest import QemuGuest
-    from labkit.measure.endpoints.guest.spec import Nic
-
-PATIENCE_S = 60.0  # for a program in an emulated guest
 BRIDGE = "switch"
 NETWORK = "network"
 NET_PORT, VM_PORT = 1, 10  # OpenFlow numbers of the network and of the first VM, as in the test plan
@@ -52,21 +46,15 @@ VNI = 1
 
 @dataclass(frozen=True)
 class _End:
-    """An end of a use case: a VM (`number` from 0), or the network, whose number comes after the last VM's.
-
-    `space` is its namespace; that of a guest is the switch's, where its tap is.
-    """
+    """An end of a use case: a VM (`number` from 0), or the network, whose number comes after the last VM's."""
 
     number: int
     space: Namespace
     address: Interface
     openflow: int
 
-    def endpoint(self, guest: QemuGuest | None = None) -> Endpoint:
-        at = str(self.address.ip)
-        if guest is not None:
-            return Endpoint(guest.name, self.space, "eth0", EDGE, at, guest, f"port{self.number}")
-        return Endpoint(self.space.name, self.space, "eth0", EDGE, at)
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.space.name, self.space, "eth0", EDGE, str(self.address.ip))
 
 
 @contextmanager
@@ -76,6 +64,8 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
     Raises BadInput for too few rules, and the errors of `switch`, of a port, and of a rule that the switch refuses.
     """
     options = words.options(name)
+    if datapath == "dpdk":
+        dpdk.check_mtu(spec.mtu_bytes)
     assert options.case is not None, "the name of the topology has a case"
     vms_count = max(spec.pairs, 2) if options.case == "vm_to_vm" else spec.pairs
     if options.rules_count < vms_count**2:
@@ -88,13 +78,11 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
         raise BadInput(
             f"mtu_bytes={spec.mtu_bytes} does not fit into VXLAN over a veth: the limit is {LARGEST}"
         )
-    in_guests = spec.endpoint == "guest"
-    vm_names = [] if in_guests else [f"vm{number}" for number in range(vms_count)]
+    vm_names = [f"vm{number}" for number in range(vms_count)]
     net_names = [] if options.case == "vm_to_vm" else [NETWORK]
     with (
         namespaces([*vm_names, *net_names, BETWEEN], family=spec.family) as made,
         switch(made[-1]) as one,
-        ExitStack() as stack,
     ):
         for space in made:
             space.netlink.do(netlink.set_link(1))
@@ -102,71 +90,31 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
         # The address of a VM ends with its number, so the rules themselves carry a ping to it.
         vms = [
             _End(number, space, address(spec.family, SERVERS, number - 1), VM_PORT + number)
-            for number, space in enumerate([between] * vms_count if in_guests else made[:vms_count])
+            for number, space in enumerate(made[:vms_count])
         ]
         net = [
-            _End(vms_count, space, address(spec.family, CLIENTS, 0), NET_PORT)
-            for space in made[len(vm_names) : -1]
+            _End(vms_count, space, address(spec.family, CLIENTS, 0), NET_PORT) for space in made[vms_count:-1]
         ]
         tunnelled = net if options.tunnel == "vxlan" else []
         cabled = [*vms, *(end for end in net if end not in tunnelled)]
-        of_namespaces = [end for end in (*vms, *net) if end.space is not between]
-        for end in cabled:
-            if end in of_namespaces:
-                between.netlink.do(port(spec, end.space, end.number, None))
-        nics = [_tap(stack, spec, end, [*vms, *net], between) for end in vms if in_guests]
+        between.netlink.do(*(port(spec, end.space, end.number, None) for end in cabled))
         for end in tunnelled:
             _tunnel_end(spec, end, between, under_bytes)
-        if datapath == "netdev":
-            for end in of_namespaces:
+        if datapath != "system":
+            for end in (*vms, *net):
                 complete_packets(end.space, "eth0")
             for end in tunnelled:
                 complete_packets(end.space, "under")
         ports = [Port(f"port{end.number}", number=end.openflow) for end in cabled]
-        configuration = operations(_bridges(datapath, ports, bool(tunnelled)), options.flow_limit)
-        one.start(*configuration, kernel=datapath == "system", cpu=options.cpu)
+        configuration = operations(
+            _bridges(datapath, ports, bool(tunnelled)), options.flow_limit, options.cpu
+        )
+        one.start(*configuration, datapath=datapath, cpu=options.cpu)
         for end in tunnelled:
             _tunnel_switch(spec, end, one, between, datapath)
-        _give_addresses(spec, of_namespaces, [*vms, *net])
+        _give_addresses(spec, [*vms, *net])
         _install(options, spec, one, vms, net)
-        ends = [
-            vm.endpoint(guest) for vm, guest in zip(vms, _guests(stack, spec, vms, net, nics), strict=True)
-        ]
-        yield Topology(name, spec, _pairs(options.case, spec, ends, net), made, switch=one, meter=_meter(one))
-
-
-def _tap(stack: ExitStack, spec: Spec, end: _End, ends: Sequence[_End], between: Namespace) -> Nic:
-    """Make the tap of a guest, a port of the switch, and return the guest's NIC."""
-    from labkit.measure.endpoints.guest import spec as guest_spec  # what only guests need
-
-    tap = netlink.Tap(between.fd, f"port{end.number}", guest_spec.parse(spec.guest).queues)
-    stack.callback(tap.close)
-    between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
-    other = next(other for other in ends if other is not end)
-    own, partner = mac(end.number, 0, spec.ours), mac(other.number, 0, spec.ours)
-    name, addresses = f"vm{end.number}", (str(end.address), str(other.address.ip))
-    return guest_spec.Nic(name, tap.fds, spec.mtu_bytes, *addresses, own, partner)
-
-
-def _guests(
-    stack: ExitStack, spec: Spec, vms: Sequence[_End], net: Sequence[_End], nics: Sequence[Nic]
-) -> Sequence[QemuGuest | None]:
-    """Boot a guest for each NIC and give it all other ends as permanent neighbours; None for VMs that are no guests."""
-    if not nics:
-        return [None] * len(vms)
-    from labkit.measure.endpoints.guest.qemu_guest import guests
-    from labkit.measure.endpoints.guest.spec import GuestAdditions
-
-    made = stack.enter_context(guests(spec.guest, nics, GuestAdditions(scripts=spec.guest_files)))
-    for end, guest in zip(vms, made, strict=True):
-        others = [other for other in (*vms, *net) if other is not end]
-        lines = [
-            f"neighbour replace {other.address.ip} lladdr {mac(other.number, 0, spec.ours)} dev eth0 nud permanent\n"
-            for other in others
-        ]
-        guest.write("/tmp/neighbours", "".join(lines).encode())
-        process.output([*guest.prefix, machine.program("ip"), "-batch", "/tmp/neighbours"], PATIENCE_S)
-    return made
+        yield Topology(name, spec, _pairs(options.case, spec, vms, net), made, switch=one, meter=_meter(one))
 
 
 def _bridges(datapath: str, ports: Sequence[Port], tunnelled: bool) -> list[Bridge]:
@@ -175,7 +123,7 @@ def _bridges(datapath: str, ports: Sequence[Port], tunnelled: bool) -> list[Brid
     options = {"remote_ip": str(FAR.ip), "local_ip": str(NEAR.ip), "key": str(VNI)}
     main = Bridge(BRIDGE, datapath, [*ports, Port(NETWORK, "vxlan", options, NET_PORT)])
     # Tunnels of the userspace datapath enter and leave through a bridge of their own that has the address.
-    return [main, Bridge(UNDERLAY, datapath, [Port("uplink")])] if datapath == "netdev" else [main]
+    return [main, Bridge(UNDERLAY, "netdev", [Port("uplink")])] if datapath != "system" else [main]
 
 
 def _tunnel_end(spec: Spec, end: _End, between: Namespace, under_bytes: int) -> None:
@@ -205,7 +153,7 @@ def _tunnel_end(spec: Spec, end: _End, between: Namespace, under_bytes: int) -> 
 def _tunnel_switch(spec: Spec, end: _End, one: Switch, between: Namespace, datapath: str) -> None:
     """Give the switch's side of the tunnel its address, and both sides each other as permanent neighbours."""
     index, far_mac = UPLINK, mac(1, UPLINK_SIDE, spec.ours)
-    if datapath == "netdev":
+    if datapath != "system":
         with netlink.inside(between.fd):
             index = netlink.index_of(UNDERLAY)
         one.command("tnl/arp/set", UNDERLAY, str(FAR.ip), far_mac)
@@ -221,10 +169,10 @@ def _tunnel_switch(spec: Spec, end: _End, one: Switch, between: Namespace, datap
     end.space.netlink.do(netlink.new_neighbour(UNDER, str(NEAR.ip), near_mac))
 
 
-def _give_addresses(spec: Spec, ends: Sequence[_End], every: Sequence[_End]) -> None:
-    """Give each of these ends its address, and all others of every end as permanent neighbours."""
+def _give_addresses(spec: Spec, ends: Sequence[_End]) -> None:
+    """Give each end its address, and all others as permanent neighbours."""
     for end in ends:
-        others = [other for other in every if other is not end]
+        others = [other for other in ends if other is not end]
         end.space.netlink.do(
             netlink.set_link(EDGE),
             netlink.new_address(EDGE, end.address),
@@ -248,8 +196,9 @@ def _install(
     rules.install(one, BRIDGE, lines)
 
 
-def _pairs(case: str, spec: Spec, ends: Sequence[Endpoint], net: Sequence[_End]) -> list[Pair]:
+def _pairs(case: str, spec: Spec, vms: Sequence[_End], net: Sequence[_End]) -> list[Pair]:
     """Each VM with the network, or with the next VM."""
+    ends = [vm.endpoint() for vm in vms]
     if case == "vm_to_vm":
         following = [*ends[1:], ends[0]]
         return [Pair(*both) for both in zip(ends, following, strict=True)][: spec.pairs]

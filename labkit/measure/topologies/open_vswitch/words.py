@@ -13,11 +13,12 @@ from typing import Any
 
 from labkit.common.errors import BadInput
 
-NAMES = {"ovs": "system", "ovs_netdev": "netdev"}  # topologies, each with the type of its datapath
+# Topologies, each with its datapath: the kernel's module, ovs-vswitchd with packet sockets, or with DPDK
+NAMES = {"ovs": "system", "ovs_netdev": "netdev", "ovs_dpdk": "dpdk"}
 CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")
 KINDS = ("l2", "l3")  # of rules
 MAX_MIRRORS = 32  # MAX_MIRRORS of Open vSwitch (ofproto/ofproto-dpif-mirror.h): a bit of 32 for each
-READERS = ("none", "count", "tcpdump")
+READERS = ("none", "count", "tcpdump", "record")
 LOCAL = ("internal", "veth")
 TUNNELS = ("gre", "erspan", "vxlan")
 OUTPUTS = (*LOCAL, *TUNNELS, "vlan")
@@ -32,7 +33,7 @@ HELP = {
     "output": "where each mirror's copies go: internal or veth (a port, in a namespace of its own); gre, erspan, vxlan"
     " (a tunnel to a second host); vlan (RSPAN: a VLAN of its own, to a trunk port)",
     "readers": "who reads the copies at the end of each mirror: none, count (a process that receives and counts each),"
-    " tcpdump (to /dev/null)",
+    " tcpdump (to /dev/null), record (labkit's own recorder, to /dev/null)",
     "snaplen": "bytes of a packet that a mirror copies; none: all",
     "vlans": "number of VLANs, to which pairs belong in turn; 0: none",
     "uplink_bps": "rate of the link by which tunnels leave the host (tbf); none: unlimited",

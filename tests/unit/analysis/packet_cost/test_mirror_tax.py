@@ -71,6 +71,12 @@ def test_lack_of_fit_is_reported() -> None:
     assert "the points do not lie on a line" in virtual_tap.tax_sentences([result])[0]
 
 
+def test_emulated_cpu_is_in_the_words() -> None:
+    sentences = virtual_tap.tax_sentences(mirror_tax.taxes(rounds(accelerator="tcg")))
+    assert all("udp, 64 bytes, emulated CPU" in one for one in sentences)
+    assert "emulated" not in " ".join(virtual_tap.tax_sentences(mirror_tax.taxes(rounds(accelerator="kvm"))))
+
+
 def test_counted_copies_decide() -> None:
     """Mirrors that copy only half of the packets make half of the copies. The cost is per copy."""
     table = rounds()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from synthetic_arms import BASELINE, READ, RECEIVE, SOFTIRQ, USUAL, WRITE, MadeArm, concluded, effect, run
 
-from labkit.analysis.why import arms, next_steps
+from labkit.analysis.why import arms, environment, next_steps, phrases
 from labkit.cli import main
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -98,6 +98,11 @@ def test_tcp_changes(tmp_path: Path, arm: MadeArm, start: str, cause: str) -> No
     assert cause in first
     assert re.search(start, first)
     assert "per gigabyte" in first or "throughput" in first
+    cost = re.search(
+        r"^Each frame that arrived took (\d+)[.\d]* µs of CPU time in", "\n".join(result.notes), re.MULTILINE
+    )
+    assert cost is not None
+    assert 40 <= int(cost[1]) <= 80, "1.65 s for a gigabyte of 30,000 frames"
 
 
 def test_more_loss_in_an_arm_is_named_with_its_share(tmp_path: Path) -> None:
@@ -287,3 +292,129 @@ def test_bridge_without_which_an_arm_is_faster_is_named_whole(tmp_path: Path) ->
     result = concluded(f"{folder}:{BASELINE}", "macvlan_bridge")
     assert result.cause == "the bridge"
     assert result.sentence.startswith("The bridge saves")
+
+
+def version_6(more: float) -> dict[str, float]:
+    """Return what IPv6's functions take instead of IPv4's; `more` seconds for each of their stacks."""
+    result = {}
+    for stack, seconds in USUAL["udp"].items():
+        if "ip_rcv" in stack:
+            result |= {
+                stack: -seconds,
+                stack.replace("ip_rcv", "ipv6_rcv").replace(";udp_", ";udpv6_"): seconds + more,
+            }
+    return result
+
+
+@pytest.mark.parametrize("more", [0.0, 3e-6])
+def test_code_that_replaces_similar_code_counts_net(tmp_path: Path, more: float) -> None:
+    """IPv6's functions take the place of IPv4's: only the difference between them is a cost."""
+    left = one(tmp_path / "four", MadeArm(), 1)
+    result = concluded(left, one(tmp_path / "six", MadeArm(version_6(more)), 2, family=6))
+    first = result.sentence.partition(". ")[0]
+    assert "family (4 → 6)" in first
+    assert result.claims == bool(more)
+    for cause in (each.cause for each in result.candidates if each.cause is not None and more):
+        assert cause.change == "changed"
+        assert cause.difference_s == pytest.approx(6e-6 / 0.8, rel=0.3), (
+            "2 stacks, and 20 % of the packets are lost"
+        )
+
+
+def test_parameters_of_two_runs_are_named_before_new_code(tmp_path: Path) -> None:
+    left = one(tmp_path / "one", MadeArm(), 1, "tcp")
+    right = one(
+        tmp_path / "eight", MadeArm({f"{WRITE};tcp_sendmsg_[k];strange_[k]": 0.4}), 2, "tcp", streams=8
+    )
+    result = concluded(left, right)
+    assert result.claims
+    assert result.sentence.startswith("The only known difference between the sides is streams (1 → 8): ")
+
+
+def test_two_topologies_of_two_runs_are_explained_by_their_code(tmp_path: Path) -> None:
+    bridge = {f"{RECEIVE['udp']};br_handle_frame_[k]": 4e-6}
+    veth = dict.fromkeys(("topology", "arm", "built_topology"), "veth")
+    left = one(tmp_path / "plain", MadeArm(columns=veth), 1)
+    right = one(tmp_path / "bridge", MadeArm(bridge), 2)
+    assert concluded(left, right).sentence.startswith("The bridge costs ")
+
+
+QUOTA = "cgroup level 1 cpu.max"
+
+
+def test_a_limit_that_differs_precedes_code_that_is_slower_for_no_known_reason(tmp_path: Path) -> None:
+    left = one(tmp_path / "free", MadeArm(), 1, settings={"cgroup level 0 cpu.weight": "100"})
+    slower = {stack: 1.2 * seconds for stack, seconds in USUAL["udp"].items()}
+    limited = {QUOTA: "50000 100000", "cgroup level 1 memory.max": "max"}
+    right = one(tmp_path / "limited", MadeArm(slower, speed=0.4), 2, settings=limited)
+    result = concluded(left, right)
+    assert result.claims
+    assert result.sentence.startswith(
+        f"The only known difference between the sides is {QUOTA} (absent → 50000"
+    )
+
+
+def test_a_small_buffer_is_named_with_the_loss_that_it_causes(tmp_path: Path) -> None:
+    names = "sysctl net.core.rmem_default", "sysctl net.core.xfrm_acq_expires"
+    left, right = (
+        one(tmp_path / value, MadeArm(lost=lost), seed, settings=dict.fromkeys(names, value))
+        for value, lost, seed in (("212992", 0.1, 1), ("4096", 0.7, 2))
+    )
+    result = concluded(left, right)
+    assert result.claims
+    first = result.sentence.partition(". ")[0]
+    assert first.startswith("The first suspect is sysctl net.core.rmem_default (212992 → 4096): ")
+    assert "lost" in first
+
+
+def test_names_of_interfaces_in_routes_explain_nothing(tmp_path: Path) -> None:
+    """An interface may have the name `bridge`."""
+    hook = f"{RECEIVE['udp']};br_handle_frame_[k];br_nf_pre_routing_[k]"
+    left = one(tmp_path / "left", MadeArm({hook: 3e-6}, foreign=0.4), 1, settings={"routes 1": "dev lo"})
+    right = one(tmp_path / "right", MadeArm(foreign=0.4), 2, settings={"routes 1": "ff00::/8 dev bridge"})
+    result = concluded(left, right)
+    assert not result.claims, result.sentence
+
+
+def test_other_programs_never_have_more_than_all_cpus(tmp_path: Path) -> None:
+    left, right = one(tmp_path / "left", MadeArm(), 1), one(tmp_path / "right", MadeArm(foreign=1.3), 2)
+    [share] = re.findall(r"had (\d+) % of the CPUs", concluded(left, right).sentence)
+    assert 50 < int(share) <= 100
+
+
+def test_modules_that_touch_no_packets_are_no_suspects(tmp_path: Path) -> None:
+    left = one(tmp_path / "left", MadeArm(), 1)
+    slower = {stack: 2 * seconds for stack, seconds in USUAL["udp"].items()}
+    right = one(tmp_path / "right", MadeArm(slower), 2, settings={"module loop": "loaded"})
+    assert "module" not in concluded(left, right).sentence
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_values_in_sentences_are_short(tmp_path: Path, several: bool) -> None:
+    filters = " | ".join(f"filter protocol ip pref {at} u32 chain 0" for at in range(30))
+    tc = f"{RECEIVE['udp']};tcf_classify_[k];u32_classify_[k]"
+    one_step = effect("tc_filter", "filters ingress", "none", filters)
+    steps = (
+        (one_step, one_step | {"before": filters, "after": f"{filters} | last"}) if several else (one_step,)
+    )
+    changed = MadeArm({tc: 5e-6}, steps)
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": changed}, 3)
+    first = concluded(f"{folder}:{BASELINE}", "x").sentence.partition(". ")[0]
+    assert "a filter of traffic control (tc) costs" in first
+    assert " from none to filter protocol ip pref 0 " in first
+    assert len(first) < 300
+
+
+def test_long_values_that_begin_alike_are_shown_where_they_differ() -> None:
+    one = environment.Setting("filters", "x" * 200 + "left", "x" * 200 + "right", ("server",))
+    assert phrases.setting(one) == "filters (server: … left → … right)"
+
+
+def test_shared_callees_do_not_name_a_new_path(tmp_path: Path) -> None:
+    """A new path that allocates memory is not the memory's allocation."""
+    new = f"{WRITE};strange_[k]"
+    made = {f"{new};alloc_skb_with_frags_[k]": 3e-6, new: 2e-6}
+    left, right = one(tmp_path / "left", MadeArm(), 1), one(tmp_path / "right", MadeArm(made), 2)
+    result = concluded(left, right)
+    assert result.cause == "strange"
+    assert "page allocation" not in result.sentence

@@ -54,6 +54,26 @@ def test_text_and_mapping_forms() -> None:
     )
 
 
+def test_program_for_packets_that_leave() -> None:
+    [arriving, leaving] = changes.parse(
+        "a: tc_bpf pass at client; b: tc_bpf egress pass at client", Files(None)
+    )
+    assert leaving.steps[0].options == {**arriving.steps[0].options, "way": "egress"}
+    given = {"name": "c", "steps": [{"kind": "tc_bpf", "at": "client", "options": leaving.steps[0].options}]}
+    assert changes.parse(given, Files(None))[0].steps == leaving.steps
+    given["steps"][0]["options"] = {**leaving.steps[0].options, "way": "sideways"}  # type: ignore[index]
+    with pytest.raises(BadInput, match="choose ingress or egress"):
+        changes.parse(given, Files(None))
+
+
+def test_arm_has_its_own_version_of_ip() -> None:
+    [six] = changes.parse("six: parameter family=6", Files(None))
+    usual = parameters(topology="veth", protocol="udp", change=[six])
+    assert (usual.family, usual.with_change(six).family) == (4, 6)
+    with pytest.raises(BadInput, match="family=5"):
+        parameters(topology="veth", change="five: parameter family=5")
+
+
 def test_several_changes_and_their_json() -> None:
     given = parameters(
         change="a: mtu 1400 at both; b: sysctl net.ipv4.tcp_rmem=4096 131072 6291456 at server"

@@ -50,7 +50,7 @@ def test_loads(load: str, protocol: str, length: int | None, rate: float | None,
     [
         ({"mirrors": "0,33"}, "mirrors=33 is outside 0 to 32: what Open vSwitch takes"),
         ({"mirrors": "1,1"}, "mirrors needs at least one value, each once"),
-        ({"readers": "cat"}, "readers=cat: choose none, count, tcpdump"),
+        ({"readers": "cat"}, "readers=cat: choose none, count, tcpdump, record"),
         ({"topology": "veth_bridge"}, "topology=veth_bridge: choose ovs, ovs_netdev"),
         ({"loads": "sctp"}, "loads=sctp: a load is tcp or udp"),
         ({"loads": "udp:8"}, "length_bytes=8 is outside 16 to 65507"),

@@ -6,22 +6,31 @@ import time
 from pathlib import Path
 
 import pytest
+from example_frames import ethernet, ip, udp
 
 from labkit.common.errors import BadInput, Unsupported
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.monitor import display_filter
 from labkit.measure.observers.monitor.display_filter import DisplayFilter
+from labkit.measure.observers.monitor.kept import Row
 from labkit.system.machine import programs
 
 
-def test_hanging_tshark_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "script",
+    ["exec sleep 60", "while :; do echo 'Frame 1: \\t60 bytes'; sleep 0.02; done"],
+    ids=["hangs", "of another version"],
+)
+def test_tshark_without_an_answer_is_given_up(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "tshark"
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(display_filter, "SILENT_S", 0.2)
     one = DisplayFilter("ip", ETHERNET)
-    one.add([(0, 0, "in", 60, bytes(60))])
+    one.add([(0, 0, "in", 60, bytes(60), ())])
     assert one.awaiting_count == 1
     deadline = time.monotonic() + 20
     while one.problem is None:
@@ -29,7 +38,7 @@ def test_hanging_tshark_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert "did not answer within 0.2 s" in one.problem
-    one.add([(1, 0, "in", 60, bytes(60))])
+    one.add([(1, 0, "in", 60, bytes(60), ())])
     assert (one.awaiting_count, one.unexamined_count, one.hidden_count) == (0, 2, 0)
     one.close()
 
@@ -55,6 +64,42 @@ def test_parentheses_within_quotes() -> None:
         display_filter.check(" ")
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["$(id)", "-r", "ip.ttl -w /tmp/x", "ip.ttl,,ip.src", "a" * 101, "ip\nsrc", ",".join(["ip.src"] * 17)],
+)
+def test_what_is_no_field(text: str) -> None:
+    with pytest.raises(BadInput, match="field"):
+        display_filter.field_names(text)
+
+
+@pytest.mark.needs("tshark")
+def test_fields_are_checked_and_their_values_are_texts() -> None:
+    """A packet's content is in a value; it adds no line to tshark's answer and no control character to the terminal."""
+    with pytest.raises(BadInput, match=r"tshark does not know the fields foo\.bar: "):
+        display_filter.check("ip", ["ip.ttl", "foo.bar"])
+    text = b"<13>\n3\t\x1b[2J<script>"
+    frame = ethernet(ip(udp(text, 514), "10.0.0.1 > 10.0.0.2", 17, ttl=7))
+    one = DisplayFilter(
+        None, ETHERNET, display_filter.field_names("ip.ttl, syslog.msg, tcp.seq, _ws.col.Protocol")
+    )
+    one.add([(number, 0, "in", len(frame), frame, ()) for number in range(3)])
+    deadline = time.monotonic() + 60
+    rows: list[Row] = []
+    while one.awaiting_count:
+        rows += one.judged()
+        assert one.problem is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    one.close()
+    assert [row[0] for row in rows] == [0, 1, 2]
+    for row in rows:
+        ttl, message, missing, protocol = row[5]
+        assert (ttl, missing, protocol) == ("7", "", "Syslog")
+        assert "<script>" in message
+        assert message.isprintable()
+
+
 def test_packets_beyond_the_pipe_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "tshark"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -63,7 +108,7 @@ def test_packets_beyond_the_pipe_are_counted(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(display_filter, "MAX_PENDING_BYTES", 10_000)
     one = DisplayFilter("ip", ETHERNET)
     for number in range(100):
-        one.add([(number, 0, "in", 1000, bytes(1000))])
+        one.add([(number, 0, "in", 1000, bytes(1000), ())])
     assert one.awaiting_count + one.unexamined_count == 100
     assert one.awaiting_count < 20
     one.close()

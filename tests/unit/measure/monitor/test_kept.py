@@ -10,10 +10,10 @@ import pytest
 from monitored_frames import MACS, ip, mutants
 
 from labkit.common.packets import ETHERNET, RAW_IP
-from labkit.measure.observers.capture import packet_ring
-from labkit.measure.observers.capture.packet_ring import OUTGOING, STATUS_VLAN, Block
 from labkit.measure.observers.monitor.flows import MAX_CONVERSATIONS, Totals, identify
 from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
+from labkit.system.recording import packet_ring
+from labkit.system.recording.packet_ring import OUTGOING, STATUS_VLAN, Block
 
 MAC_AT = 82  # where the kernel puts a frame behind its header
 

@@ -27,14 +27,6 @@ HOSTILE = [
         (Selection(protocol="gre"), "proto gre"),
         (Selection(vlan=7, source="10.0.0.1"), "vlan 7 and src net 10.0.0.1/32"),
         (Selection(expression="tcp or arp", port=1), "portrange 1-1 and (tcp or arp)"),
-        (
-            Selection(inside="vxlan", source="10.0.0.1"),
-            "udp dst port 4789 and udp[28:2] = 0x0800 and udp[42:4] & 0xffffffff = 0x0a000001",
-        ),
-        (
-            Selection(inside="gre", destination="10.0.0.0/8"),
-            "proto gre and ip[0] = 0x45 and ip[20:4] = 0x00000800 and ip[40:4] & 0xff000000 = 0x0a000000",
-        ),
     ],
 )  # fmt: skip
 def test_expression_of_a_selection(selection: Selection, expression: str) -> None:
@@ -76,5 +68,3 @@ def test_hostile_expressions_are_refused_at_once(expression: str, words: str) ->
 def test_vlan_out_of_range() -> None:
     with pytest.raises(BadInput, match="vlan=4096"):
         Selection(vlan=4096).filter()
-    with pytest.raises(BadInput, match="IPv4"):
-        Selection(inside="vxlan", source="fd00::1").filter()

@@ -48,7 +48,7 @@ def test_name_round_trip(given: SwitchOptions) -> None:
         ("ovs+mirror=1", "ovs has no option 'mirror=1': choose mirrors=, select="),
         ("ovs+mirrors=1+mirrors=2", "mirrors is given twice"),
         ("ovs+readers=count", "readers needs mirrors: add mirrors=1"),
-        ("ovs+mirrors=1+readers=cat", "readers=cat: choose none, count, tcpdump"),
+        ("ovs+mirrors=1+readers=cat", "readers=cat: choose none, count, tcpdump, record"),
         ("ovs+mirrors=1+select=mirror0", "select=mirror0: a mirror cannot select the output of a mirror"),
         (
             "ovs+mirrors=1+output=vlan+select=trunk",
@@ -62,7 +62,7 @@ def test_name_round_trip(given: SwitchOptions) -> None:
         ("ovs+mirrors=1+output=gre+uplink_bps=fast", "uplink_bps=fast: a number is needed"),
         ("ovs+sampling=sflow", "sampling=sflow: write for example sflow:100 or ipfix:100"),
         ("ovs+mirrors=1+snaplen=13", "snaplen=13: the range is 14 to 65535"),
-        ("veth+mirrors=1", "veth takes no options; ovs, ovs_netdev do"),
+        ("veth+mirrors=1", "veth takes no options; ovs, ovs_netdev, ovs_dpdk do"),
         ("ovsx+mirrors=1", "ovsx is not a topology: choose "),
     ],
 )

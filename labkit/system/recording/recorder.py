@@ -16,7 +16,7 @@ import msgspec
 from labkit.common import run_folder
 from labkit.common.errors import Failed
 from labkit.common.packets import Counts, pcapng
-from labkit.measure.observers.capture.packet_ring import OUTGOING, Ring
+from labkit.system.recording.packet_ring import OUTGOING, Ring
 
 POLL_S = 1.0
 QUIET_S = 0.05  # after such a pause no more packets are expected

@@ -1,0 +1,176 @@
+"""Filters on the IP packet inside a tunnel, in libpcap's syntax, whose own words are about the outer headers.
+
+A tunnel's packets have several forms: the outer header is IPv4 or IPv6, the inner one too, and GRE carries IP or
+Ethernet. A form says which bytes of the packet distinguish it, and where its inner IP header begins, which the packet
+itself may say (options of Geneve, key and sequence number of GRE). Not recognized are outer headers with options or
+extension headers, VLAN tags inside, and ports behind inner options or extension headers.
+
+Arithmetic is used for the length of Geneve's options only: the optimizer of libpcap 1.10.3 makes programs of longer
+arithmetic that the kernel refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
+from itertools import product
+
+from labkit.common.errors import BadInput
+from labkit.common.packets import PORTS
+
+_VXLAN, _GENEVE = ({kind: port for port, kind in PORTS.items()}[name] for name in ("vxlan", "geneve"))
+ETHERTYPES = {4: "0x0800", 6: "0x86dd"}
+TRANSPARENT_ETHERNET = "0x6558"  # GRE's and Geneve's protocol type of Ethernet
+UDP_BYTES, ETHERNET_BYTES, TUNNEL_BYTES = 8, 14, 8  # of VXLAN, and of Geneve without options
+PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "gre": 47, "icmp6": 58, "sctp": 132}
+VERSIONS = {"ip": 4, "ip6": 6}  # words for a protocol that say the version of IP
+WITH_PORTS = ("tcp", "udp", "sctp")
+# In an IP header, by its version.
+_PROTOCOL_AT, _SOURCE_AT, _DESTINATION_AT, _HEADER_BYTES = (
+    {4: 9, 6: 6},
+    {4: 12, 6: 8},
+    {4: 16, 6: 24},
+    {4: 20, 6: 40},
+)
+Network = IPv4Network | IPv6Network
+
+
+@dataclass(frozen=True)
+class Form:
+    """Packets of a tunnel that look alike: the condition that a packet is one, and its inner IP header.
+
+    `version` is that of the inner IP header, which begins `begin` bytes (an expression) after the begin of the outer
+    header that libpcap calls `header`.
+    """
+
+    condition: str
+    version: int
+    header: str
+    begin: str
+
+    def at(self, place: int, size: int = 1) -> str:
+        """Return the value of `size` bytes at a place in the inner IP header."""
+        return f"{self.header}[{self.begin} + {place}:{size}]"
+
+
+def _udp_forms(port: int, tunnel: Callable[[str, int], tuple[str, str]]) -> Iterator[Form]:
+    """`tunnel` returns a condition and the tunnel's payload, by the outer header and where the tunnel begins in it."""
+    outer = (("udp", 0, f"udp[2:2] = {port}"), ("ip6", 40, f"ip6[6] = 17 and ip6[42:2] = {port}"))
+    for header, udp_at, condition in outer:
+        more, payload = tunnel(header, udp_at + UDP_BYTES)
+        yield from _ethernet_forms(f"{condition}{more}", header, payload)
+
+
+def _ethernet_forms(condition: str, header: str, begin: str) -> Iterator[Form]:
+    for version, ethertype in ETHERTYPES.items():
+        inner = f"{condition} and {header}[{begin} + 12:2] = {ethertype}"
+        yield Form(inner, version, header, f"{begin} + {ETHERNET_BYTES}")
+
+
+def _vxlan(_header: str, at: int) -> tuple[str, str]:
+    """RFC 7348."""
+    return "", str(at + TUNNEL_BYTES)
+
+
+def _geneve(header: str, at: int) -> tuple[str, str]:
+    """RFC 8926."""
+    condition = f" and {header}[{at + 2}:2] = {TRANSPARENT_ETHERNET}"
+    return condition, f"{at + TUNNEL_BYTES} + 4 * ({header}[{at}] & 0x3f)"
+
+
+def _gre_forms() -> Iterator[Form]:
+    """RFC 2784 and 2890: a checksum, a key and a sequence number are of 4 bytes each, where their flags are set."""
+    outer = (
+        ("ip", 20, "ip[0] = 0x45 and ip[9] = 47 and ip[6:2] & 0x1fff = 0"),
+        ("ip6", 40, "ip6[6] = 47"),
+    )
+    for header, at, condition in outer:
+        for flags in map(sum, product((0, 0x80), (0, 0x20), (0, 0x10))):
+            begin = str(at + 4 + 4 * flags.bit_count())
+            kind = f"{condition} and {header}[{at}] = 0x{flags:02x} and {header}[{at + 2}:2]"
+            for version, ethertype in ETHERTYPES.items():
+                yield Form(f"{kind} = {ethertype}", version, header, begin)
+            yield from _ethernet_forms(f"{kind} = {TRANSPARENT_ETHERNET}", header, begin)
+
+
+def _ipip_forms() -> Iterator[Form]:
+    """RFC 2003, 2473 and 4213."""
+    for version, number in ((4, 4), (6, 41)):
+        yield Form(f"ip[0] = 0x45 and ip[9] = {number} and ip[6:2] & 0x1fff = 0", version, "ip", "20")
+        yield Form(f"ip6[6] = {number}", version, "ip6", "40")
+
+
+TUNNELS: Mapping[str, Callable[[], Iterator[Form]]] = {
+    "vxlan": lambda: _udp_forms(_VXLAN, _vxlan),
+    "geneve": lambda: _udp_forms(_GENEVE, _geneve),
+    "gre": _gre_forms,
+    "ipip": _ipip_forms,
+}
+
+
+def inner_filter(
+    tunnel: str,
+    source: Network | None,
+    destination: Network | None,
+    protocol: str | None,
+    ports: tuple[int, int] | None,
+) -> str:
+    """Return the expression for the packets of a tunnel (one of TUNNELS) whose inner IP packet has all that is given.
+
+    Raises BadInput for an unknown tunnel, for addresses of different versions, and for a protocol that is not IP's.
+    """
+    if tunnel not in TUNNELS:
+        raise BadInput(f"inside={tunnel[:100]!r} is not known: it is one of {', '.join(TUNNELS)}")
+    if protocol is not None and protocol not in (*PROTOCOLS, *VERSIONS):
+        raise BadInput(
+            f"protocol={protocol} cannot be inside={tunnel}: choose {', '.join((*PROTOCOLS, *VERSIONS))}"
+        )
+    versions: set[int] = {one.version for one in (source, destination) if one is not None}
+    versions |= {VERSIONS[protocol]} if protocol in VERSIONS else set()
+    if len(versions) > 1:
+        raise BadInput(
+            f"with inside={tunnel}, source, destination and protocol belong to one inner packet: give IPv4 only, or"
+            " IPv6 only"
+        )
+    forms = []
+    for form in TUNNELS[tunnel]():
+        if versions and form.version not in versions:
+            continue
+        parts = [form.condition]
+        for place, network in ((_SOURCE_AT, source), (_DESTINATION_AT, destination)):
+            parts += [] if network is None else _address(form, place[form.version], network)
+        if protocol in PROTOCOLS:
+            parts.append(f"{form.at(_PROTOCOL_AT[form.version])} = {PROTOCOLS[protocol]}")
+        if ports is not None:
+            parts += _ports(form, protocol, *ports)
+        forms.append(" and ".join(parts))
+    return f"({' or '.join(f'({form})' for form in forms)})"
+
+
+def _address(form: Form, place: int, network: Network) -> Iterator[str]:
+    """Compare 4 bytes at a time, which is what BPF loads.
+
+    A comparison with the network's limits is used instead of a mask: libpcap 1.10.3 compiles `a & MASK = 0` wrongly
+    where it follows another comparison with the same mask.
+    """
+    first, last = network.network_address.packed, network.broadcast_address.packed
+    for at in range(0, len(first), 4):
+        low, high = (int.from_bytes(one[at : at + 4]) for one in (first, last))
+        word = form.at(place + at, 4)
+        if low == high:
+            yield f"{word} = 0x{low:08x}"
+        elif high - low < 0xFFFFFFFF:
+            yield f"{word} >= 0x{low:08x} and {word} <= 0x{high:08x}"
+
+
+def _ports(form: Form, protocol: str | None, first: int, last: int) -> Iterator[str]:
+    """The source's or the destination's port; of fragments only the first has ports."""
+    if protocol not in PROTOCOLS:
+        kind = form.at(_PROTOCOL_AT[form.version])
+        yield f"({' or '.join(f'{kind} = {PROTOCOLS[name]}' for name in WITH_PORTS)})"
+    if form.version == 4:
+        yield f"{form.at(0)} = 0x45 and {form.at(6, 2)} & 0x1fff = 0"
+    begin = _HEADER_BYTES[form.version]
+    source, destination = form.at(begin, 2), form.at(begin + 2, 2)
+    yield f"({' or '.join(f'({port} >= {first} and {port} <= {last})' for port in (source, destination))})"

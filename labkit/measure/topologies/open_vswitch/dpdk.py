@@ -1,0 +1,64 @@
+"""Open vSwitch with DPDK: its program, its settings, and ports that are interfaces of the kernel.
+
+There are neither huge pages nor a NIC for DPDK: its ports are packet sockets (the driver af_packet). A thread polls
+them without a pause and takes a whole CPU. Sources: Documentation/intro/install/dpdk.rst of Open vSwitch,
+doc/guides/nics/af_packet.rst of DPDK.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from labkit.common.errors import BadInput, LabkitError, Unsupported
+from labkit.system import process
+
+PROGRAM = (
+    "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"  # Debian's and Ubuntu's, beside the one without DPDK
+)
+DRIVER = "net_af_packet"
+EXTRA = "--no-huge --legacy-mem --no-pci --no-telemetry -m 512"  # MB
+MTU_BYTES = (
+    1500  # the driver takes frames of at most 1514 bytes (DPDK 22.11, max_rx_pktlen in rte_eth_af_packet.c)
+)
+VERSION_S = 10.0
+REMEDY = (
+    "install Debian's openvswitch-switch-dpdk and DPDK's driver af_packet (librte-net-af-packet23 in Debian 12); the"
+    " machine's own Open vSwitch stays as it is"
+)
+
+
+def program() -> str:
+    """Return the ovs-vswitchd that has DPDK. Raises Unsupported if there is none."""
+    for name in (PROGRAM, "ovs-vswitchd"):
+        path = name if Path(name).exists() else shutil.which(name)
+        if path is not None and "DPDK" in _version(path):
+            return path
+    raise Unsupported(f"Open vSwitch has no DPDK here: {REMEDY}")
+
+
+def _version(path: str) -> str:
+    try:
+        return process.output([path, "--version"], VERSION_S)
+    except LabkitError:
+        return ""
+
+
+def settings(cpu: int | None) -> dict[str, str]:
+    """Return the settings (other_config of Open_vSwitch) of a switch whose polling thread runs on `cpu`."""
+    result = {"dpdk-init": "true", "dpdk-extra": EXTRA}
+    return result if cpu is None else result | {"pmd-cpu-mask": f"{1 << cpu:#x}"}
+
+
+def devargs(interface: str) -> str:
+    """Return the description of the device that DPDK makes of an interface of the kernel."""
+    return f"{DRIVER}_{interface},iface={interface}"
+
+
+def check_mtu(mtu_bytes: int) -> None:
+    """Raise BadInput for an MTU whose frames do not fit into the driver's ring."""
+    if mtu_bytes > MTU_BYTES:
+        raise BadInput(
+            f"mtu_bytes={mtu_bytes}: DPDK's driver af_packet takes an MTU of at most {MTU_BYTES}: choose a"
+            " smaller one, or ovs_netdev"
+        )

@@ -1,0 +1,116 @@
+"""What a run of virtual_tap shows beside the thesis: its tables, the drop by size, and where copies were lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from labkit.analysis import figures, load, verdicts
+from labkit.analysis.findings import virtual_tap
+
+LEFT = {0: 1.0, 1: 0.8, 4: 0.5}  # of the throughput, by the number of mirrors
+
+
+def row(topology: str, **given: Any) -> dict[str, Any]:
+    return {
+        "experiment": "virtual_tap", "run": "made", "point": "1-r0", "round": 0, "method": "slice", "slice": 0,
+        "arm": topology, "role": "variant", "where": "here", "topology": topology, "protocol": "udp", "status": "ok",
+        "kernel": "6.1", "nodes": "one", "endpoint": "namespace", "pairs": 1, "mtu_bytes": 1500, "length_bytes": 1024,
+        "family": 4, "streams": 1, "window_s": 1.0, "throughput_bps": 1e9, **given,
+    }  # fmt: skip
+
+
+def mirrored(length_bytes: int) -> list[dict[str, Any]]:
+    """Return slices of six rounds in which mirrors take their part of the throughput, with a little noise."""
+    rng = np.random.default_rng(2)
+    result = []
+    for number in range(6):
+        for slice_number in range(4):
+            at = {
+                "round": number,
+                "slice": slice_number,
+                "point": f"1-r{number}",
+                "length_bytes": length_bytes,
+            }
+            for mirrors, left in LEFT.items():
+                name = "ovs_netdev" + (f"+mirrors={mirrors}" if mirrors else "")
+                speed = 1e9 * left * rng.normal(1, 0.002)
+                result.append(
+                    row(name, throughput_bps=speed, role="variant" if mirrors else "baseline", **at)
+                )
+            again = {"arm": "ovs_netdev (again)", "role": "control"}
+            result.append(row("ovs_netdev", throughput_bps=1e9 * rng.normal(1, 0.002), **again, **at))
+    return result
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    return load.complete(pd.DataFrame([*mirrored(512), *mirrored(1024)]))
+
+
+@pytest.fixture(scope="module")
+def lines(rows: pd.DataFrame) -> pd.DataFrame:
+    return virtual_tap.against_none(verdicts.verdicts(rows))
+
+
+def test_drop_by_size_beside_the_thesis(rows: pd.DataFrame) -> None:
+    result = virtual_tap.drops(verdicts.verdicts(rows))
+    assert list(result["load"]) == ["udp, 512 bytes", "udp, 1024 bytes"]
+    assert list(result["thesis"]) == ["", "up to 20 %"]
+    for text in result["drop"]:
+        drop, low, high = (float(word.strip("[],%")) for word in text.split()[:3])
+        assert low <= drop <= high
+        assert drop == pytest.approx(20, abs=0.5)
+
+
+def test_throughput_against_mirrors_beside_the_thesis(rows: pd.DataFrame, lines: pd.DataFrame) -> None:
+    figure = figures.mirror_count(rows, lines, virtual_tap.thesis_count())
+    own = [trace for trace in figure.data if "Senanayake" not in trace.name]
+    assert [trace.name for trace in own] == ["ovs_netdev, udp, 512 bytes", "ovs_netdev, udp, 1024 bytes"]
+    for trace in own:
+        assert list(trace.x) == list(LEFT)
+        assert list(trace.y) == pytest.approx(list(LEFT.values()), abs=0.01)
+    published = [trace for trace in figure.data if "Senanayake" in trace.name]
+    assert [list(trace.x) for trace in published] == [[0, 1, 2, 4, 8]] * 2
+    assert [trace.y[-1] for trace in published] == pytest.approx([233 / 235, 234 / 235])
+
+
+def test_tables_of_the_thesis() -> None:
+    counted = virtual_tap.thesis_count().set_index("mirrors")
+    assert dict(counted.loc[8]) == {"read": 233, "unread": 234, "CPI read": 1.53321, "CPI unread": 1.45719}
+    assert counted.loc[0, "read"] == counted.loc[0, "unread"] == 235
+    left = virtual_tap.thesis_uplink()
+    assert len(left) == 15
+    assert left["captured_bps"].iloc[0] == pytest.approx(0.783e9 * 8 / 60)
+    assert left["offered_bps"].iloc[-1] == 1.5e9
+
+
+def test_without_the_published_files(rows: pd.DataFrame, lines: pd.DataFrame, tmp_path: Path) -> None:
+    nothing = virtual_tap.thesis_count(tmp_path / "missing.csv")
+    assert len(nothing) == len(virtual_tap.thesis_uplink(tmp_path / "missing.csv")) == 0
+    assert len(figures.mirror_count(rows, lines, nothing).data) == 2
+
+
+def test_where_copies_are_lost() -> None:
+    """Of 1,000 copies, 600 arrive, and the link's queue drops 300. The rest is lost elsewhere."""
+    name = "ovs_netdev+mirrors=1+output=gre+uplink_bps=100000000"
+    counts = {"copies_expected_count": 1000, "copies_count": 600, "copies_dropped_count": 300}
+    made = load.complete(
+        pd.DataFrame(
+            [row(name, rate_bps=1.6e8, **counts), row("ovs_netdev", rate_bps=1.6e8, role="baseline")]
+        )
+    )
+    table = virtual_tap.uplink(made).set_index("topology")
+    assert table.loc[name, "arrived_share"] == pytest.approx(0.6)
+    assert table.loc[name, "link_lost_share"] == pytest.approx(0.3)
+    assert table.loc[name, "other_lost_share"] == pytest.approx(0.1)
+    assert pd.isna(table.loc["ovs_netdev", "link_lost_share"])
+    often = virtual_tap.uplink(made.assign(copies_dropped_count=[500, None])).set_index("topology").loc[name]
+    assert often["link_lost_share"] == pytest.approx(0.4), "no more than what did not arrive"
+    assert often["other_lost_share"] == pytest.approx(0)
+    figure = figures.uplink(made, virtual_tap.uplink(made), virtual_tap.thesis_uplink())
+    assert any("copies that the link dropped" in trace.name for trace in figure.data)

@@ -1,0 +1,127 @@
+"""Filters on the headers inside a tunnel: the kernel runs them on frames of every form that a tunnel has."""
+
+from __future__ import annotations
+
+import socket
+import time
+from contextlib import closing, suppress
+
+import pytest
+from example_frames import echo, ethernet, geneve, gre, ip, ip6, tcp, udp, vxlan
+
+from labkit.common.errors import BadInput
+from labkit.common.packets import ETHERNET
+from labkit.measure.observers.monitor import Selection
+from labkit.measure.observers.monitor.inner_headers import TUNNELS
+from labkit.system import libpcap
+from labkit.system.recording.packet_ring import attach
+
+OUTER4, OUTER6 = "192.168.0.1 > 192.168.0.2", "fd99::1 > fd99::2"
+ENDS = {4: "10.9.0.1 > 10.9.0.2", 6: "fd00::a:1 > fd00::b:2"}
+TYPES = {4: 0x0800, 6: 0x86DD}
+
+
+def packet(version: int, inner: bytes, protocol: int) -> bytes:
+    return (ip if version == 4 else ip6)(inner, ENDS[version], protocol)
+
+
+def outside(version: int, inner: bytes, protocol: int) -> bytes:
+    packet = ip(inner, OUTER4, protocol) if version == 4 else ip6(inner, OUTER6, protocol)
+    return ethernet(packet, TYPES[version])
+
+
+def frames(kind: str, inner: bytes, version: int) -> list[bytes]:
+    """Return an inner packet in every form that the tunnel has."""
+    of_ethernet = ethernet(inner, TYPES[version])
+    if kind == "vxlan":
+        return [outside(outer, udp(vxlan(of_ethernet), 4789), 17) for outer in (4, 6)]
+    if kind == "geneve":
+        options = (b"", bytes(4), bytes(range(60)))
+        return [
+            outside(outer, udp(geneve(of_ethernet, options=each), 6081), 17)
+            for outer in (4, 6)
+            for each in options
+        ]
+    if kind == "ipip":
+        return [outside(outer, inner, {4: 4, 6: 41}[version]) for outer in (4, 6)]
+    fields: list[dict[str, int]] = [{}, {"key": 7}, {"checksum": 1, "key": 7, "sequence": 9}]
+    return [
+        outside(outer, gre(content, number, **each), 47)
+        for outer in (4, 6)
+        for each in fields
+        for content, number in ((inner, TYPES[version]), (of_ethernet, 0x6558))
+    ]
+
+
+def selected(selection: Selection, sent: list[bytes]) -> list[bytes]:
+    """Return the frames that the kernel lets through: a unix socket takes the same programs as a packet socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with closing(ours), closing(theirs):
+        attach(theirs, libpcap.compiled(selection.filter(), ETHERNET, 2048))
+        theirs.setblocking(False)
+        result = []
+        for frame in sent:
+            ours.send(frame)
+            with suppress(BlockingIOError):
+                result.append(theirs.recv(4096))
+        return result
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("kind", TUNNELS)
+def test_inner_headers_select(kind: str, version: int) -> None:
+    of_tcp, of_udp = packet(version, tcp(b"x"), 6), packet(version, udp(b"x", 53), 17)
+    of_icmp = packet(version, echo(), 1 if version == 4 else 58)
+    wanted = frames(kind, of_tcp, version)
+    every = [*wanted, *frames(kind, of_udp, version), *frames(kind, of_icmp, version)]
+    every += [frame[:40] for frame in wanted]  # cut off
+    every += frames(
+        kind,
+        (ip6 if version == 4 else ip)(tcp(b""), "::1 > ::2" if version == 4 else "1.1.1.1 > 1.1.1.2", 6),
+        10 - version,
+    )
+    every += [ethernet(of_tcp, TYPES[version])]  # not in a tunnel
+    source, destination = ENDS[version].split(" > ")
+    prefix = {4: "10.9.0.0/30", 6: "fd00::b:0/112"}[version]
+    for selection in (
+        Selection(inside=kind, source=source, destination=prefix, protocol="tcp"),
+        Selection(inside=kind, destination=destination, port="5200-5210"),
+        Selection(inside=kind, source=source, port=40000, protocol="tcp"),
+    ):
+        assert selected(selection, every) == wanted
+    icmp = Selection(inside=kind, protocol="icmp" if version == 4 else "icmp6")
+    assert selected(icmp, every) == frames(kind, of_icmp, version)
+    swapped = Selection(inside=kind, source=destination)
+    assert selected(swapped, every) == []
+    assert selected(Selection(source=source), wanted) == []
+
+
+def test_ports_of_fragments() -> None:
+    first = ip(udp(b"x", 53), ENDS[4], 17, place=0x2000)
+    later = ip(udp(b"x", 53), ENDS[4], 17, place=1)  # its bytes only look like ports
+    sent = [one for each in (first, later) for one in frames("vxlan", each, 4)]
+    assert selected(Selection(inside="vxlan", port=53), sent) == frames("vxlan", first, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"source": "10.0.0.1", "destination": "fd00::1"}, "give IPv4 only, or IPv6 only"),
+        ({"source": "10.0.0.1", "protocol": "ip6"}, "give IPv4 only, or IPv6 only"),
+        ({"protocol": "arp"}, "protocol=arp cannot be inside=vxlan"),
+    ],
+)
+def test_no_packet_could_be_so(given: dict[str, str], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        Selection(inside="vxlan", **given).filter()  # type: ignore[arg-type]
+
+
+def test_the_longest_filter_compiles_at_once() -> None:
+    """GRE has the most forms, and two IPv6 addresses are the most words to compare."""
+    selection = Selection(
+        inside="gre", source="fd00::1", destination="fd00::2", port="1-2", expression="ip or arp", vlan=7
+    )
+    begun = time.monotonic()
+    program = libpcap.compiled(selection.filter(), ETHERNET, 256)
+    assert time.monotonic() - begun < 2
+    assert len(program) // 8 < 4096  # BPF_MAXINSNS
