@@ -111,5 +111,4 @@ def test_why_explains_two_searched_arms(tmp_path: Path) -> None:
             assert row["cpu_s"] > 0
         explained = made.labkit("why", f"{folder}:veth", "veth_routed", timeout=120)
         assert explained.returncode == 0, explained.stderr
-        assert "CPU time" in explained.stdout
-        assert (folder / "why.html").exists()
+        assert "per packet" in (folder / "why.html").read_text()

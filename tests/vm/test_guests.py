@@ -78,7 +78,7 @@ def test_packet_generator_between_guests(lab_kernel: str, machine: Sandbox, endp
     assert len(trials) > 5
     assert {row["endpoint"] for row in rows} == {endpoint}
     for row in trials:
-        assert row["offered_count"] >= row["sent_count"] >= row["received_frames_count"] > 0
+        assert row["offered_count"] >= row["sent_count"] >= row["received_frames_count"]
         assert row["received_by"] == {"server0": row["received_frames_count"]}
         assert row["latency_p50_s"] is None  # each guest has a clock of its own
     assert any(row["lost_count"] == 0 for row in trials if row["phase"] == "search"), trials
