@@ -114,7 +114,7 @@ class Panel:
         try:
             self.run = notebook.Run(running.measure(self._name, given, folder, bar.see))
             self._begun = None
-            bar.end(f"measured: panel.run is the run in {run_folder.shown(folder)}")
+            bar.end("measured: panel.run is the run, and panel.run.verdicts compares")
         except LabkitError as error:
             bar.end(str(error))
         finally:

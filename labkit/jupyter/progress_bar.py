@@ -87,7 +87,12 @@ class NotebookBar:
         first = ", ".join(filter(None, (self._what, self._left)))
         ratios = self.ratios()
         at = load.group_text(self._point) if self._point else ""
-        so_far = [f"Medians so far ({at}), no verdict yet: {'; '.join(ratios)}"] if ratios else []
+        head = (
+            f"Medians so far ({at}), no verdict yet"
+            if self._share < 1
+            else f"Medians ({at}), without intervals"
+        )
+        so_far = [f"{head}: {'; '.join(ratios)}"] if ratios else []
         return [printable(line) for line in (first, *so_far, *self._notes[-5:])]
 
     def _bundle(self) -> dict[str, str]:
