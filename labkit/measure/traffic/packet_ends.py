@@ -222,7 +222,8 @@ class Receivers:
         self._counts: list[Callable[[], int]] = []
         for pair in backward:
             end, wire = pair.client, wire_of(pair)
-            first = ends.setdefault(place(end), end) is end
+            first = place(end) not in ends  # several clients may send to one receiver
+            ends.setdefault(place(end), end)
             frame = learning_frame(wire, mix)
             if end.kernel is None:
                 self._learn.append(stack.enter_context(Learning(end, frame)).send)
