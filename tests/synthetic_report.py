@@ -152,7 +152,8 @@ def notebook(table: pd.DataFrame) -> nbformat.NotebookNode:
     return v4.new_notebook(
         cells=[
             v4.new_markdown_cell(
-                "# How do *veth* and `macvlan` compare?\n\nThe **question**.\n\n|a|b|\n|-|-|\n|1|2|"
+                "# How do *veth* and `macvlan` compare?\n\nThe **question**.\n\n|a|b|\n|-|-|\n|1|2|\n"
+                f"|{'wide ' * 30}|{'wide ' * 30}|"
             ),
             code("pairs: list = [1, 2]  # how many", tags=("parameters",)),
             code("# Parameters\npairs = [1, 2, 8]\n", tags=("injected-parameters",)),

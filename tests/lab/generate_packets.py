@@ -11,6 +11,8 @@ import os
 import re
 import signal
 import socket
+import struct
+import subprocess
 import sys
 import threading
 import time
@@ -22,9 +24,9 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
 from labkit.measure.experiments.throughput_search import mlrsearch
 from labkit.measure.topologies.open_vswitch import rules
-from labkit.measure.traffic import iperf3, ping, registry
+from labkit.measure.traffic import iperf3, packet_agent, ping, registry
 from labkit.measure.traffic.base import Trial
-from labkit.measure.traffic.packet_generator import wire_of
+from labkit.measure.traffic.packet_ends import learning_frame, wire_of
 from labkit.measure.traffic.packet_sender import Mix, Sender
 from labkit.system import machine, netlink, process
 
@@ -91,6 +93,78 @@ def captured(flows: str, block: str, repeats: str) -> Any:
             for part in (ports[at : at + 2000] for at in range(0, len(ports), 2000))
         ],
     }
+
+
+def counted() -> Any:
+    """Run trials of exact numbers of frames from two senders."""
+    with topologies.build("veth_bridge", topologies.Spec(pairs=2)) as net:
+        with GENERATOR.trials(net.pairs, Mix((64, 594), 100)) as ready:
+            return [report(ready.trial(20e3, count / 20e3, count=count)) for count in (1, 10_001)]
+
+
+def tagged() -> Any:
+    """Send frames with a VLAN tag, also as probes; return the VLANs that a socket at the receiver sees, by port."""
+    seen: dict[int, list[int | None]] = {}
+    with topologies.build("veth", topologies.Spec()) as net:
+        [pair] = net.pairs
+        with netlink.inside(pair.server.namespace.fd):
+            one = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
+            one.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA
+            one.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)
+            one.bind(("eth0", 0x0003))
+        with GENERATOR.trials(net.pairs, Mix((1518,), 10, vlan=7)) as ready:
+            before = pair.server.counters()
+            trial = ready.trial(5000, 0.2, latency=True)
+            after = pair.server.counters()
+        one.setblocking(False)
+        for _ in range(trial.sent_count):
+            data, about, _flags, sender = one.recvmsg(64, 128)
+            [(_level, _kind, content)] = about
+            status, *_rest, tci, tpid = struct.unpack("IIIHHHH", content)
+            if sender[1] == 0x0800 and data[9] == 17:  # IPv4, UDP
+                vlan = tci if status & 0x10 and tpid == 0x8100 else None  # TP_STATUS_VLAN_VALID
+                seen.setdefault(int.from_bytes(data[22:24], "big"), []).append(vlan)
+    bytes_count = after.received_bytes - before.received_bytes
+    return report(trial) | {
+        "bytes": bytes_count,
+        "seen": {port: sorted(set(vlans)) for port, vlans in seen.items()},
+    }
+
+
+def agents() -> Any:
+    """Send and count by the programs that run in guests, here in namespaces."""
+    with topologies.build("veth", topologies.Spec()) as net:
+        [pair] = net.pairs
+        wire, mix = asdict(wire_of(pair)), asdict(Mix((64,), 1000, ("target_mac",)))
+        back = learning_frame(wire_of(Pair(pair.server, pair.client)), Mix())
+        requests = [
+            (pair.server, {"interface": "eth0", "v6": False, "frame": back.hex()}),
+            (pair.client, {"wire": wire, "mix": mix}),
+        ]
+        programs = []
+        for end, request in requests:
+            words = [sys.executable, "-I", "-S", packet_agent.__file__, json.dumps(request)]
+            pipe = subprocess.PIPE
+            programs.append(subprocess.Popen([*end.prefix, *words], stdin=pipe, stdout=pipe))
+
+        def ask(number: int, line: str) -> Any:
+            stdin, stdout = programs[number].stdin, programs[number].stdout
+            assert stdin is not None
+            assert stdout is not None
+            stdin.write(line.encode() + b"\n")
+            stdin.flush()
+            return json.loads(stdout.readline())
+
+        for program in programs:
+            assert program.stdout is not None
+            program.stdout.readline()
+        before = [ask(0, "learn")["count"], pair.server.counters().received_count]
+        sent = ask(1, "[20000, 1, 4321]")
+        time.sleep(0.1)
+        counts = [ask(0, "read")["count"], pair.server.counters().received_count]
+        for program in programs:
+            program.communicate()
+    return {"sent": sent, "counted": [now - then for now, then in zip(counts, before, strict=True)]}
 
 
 def jumbo() -> Any:

@@ -72,6 +72,32 @@ def test_flow_profile_of_the_test_plan() -> None:
     assert result["passes"] == [[0, 2000]] * 10 + [[2000, 4000]] * 10
 
 
+@pytest.mark.needs("bridge")
+def test_exact_number_of_frames() -> None:
+    for trial, count in zip(tried("counted"), (1, 10_001), strict=True):
+        assert trial["offered_count"] == trial["sent_count"] == trial["received_count"] == count
+        for interface_count in trial["hops"].values():
+            assert 0 <= interface_count - count < 5  # interfaces also count reports of multicast groups
+
+
+def test_frames_have_a_vlan_tag() -> None:
+    """Frames that fill the MTU too. The receiving interface counts a tag's 4 bytes; both hooks see through it."""
+    result = tried("tagged")
+    assert result["sent_count"] == result["received_count"] > 0
+    assert result["bytes"] == result["sent_count"] * (1514 + 4)
+    assert result["seen"] == {"9": [7], "10": [7]}
+    assert (result["latency"]["lost_count"], result["latency"]["clock"]) == (0, "kernel")
+
+
+def test_programs_for_guests_count_exactly() -> None:
+    """The counter sees the flows of other MAC addresses than the receiver's too."""
+    result = tried("agents")
+    assert result["sent"]["sent_count"] == 4321
+    counted, interface_count = result["counted"]
+    assert counted == 4321
+    assert 0 <= interface_count - counted < 5
+
+
 def test_jumbo_frames() -> None:
     result = tried("jumbo")
     assert result["received_count"] == result["sent_count"] > 0

@@ -90,3 +90,25 @@ def test_killed_search_leaves_nothing(tmp_path: Path) -> None:
         running.communicate()
         assert until(lambda: not made.processes(), 10), made.processes()
         assert until(made.only_namespace, 10)
+
+
+@pytest.mark.needs("perf")
+def test_why_explains_two_searched_arms(tmp_path: Path) -> None:
+    """A router costs CPU time at the same rate; the profiles say where."""
+    with sandbox(tmp_path, user=False) as made:
+        folder = made.folder / "run"
+        words = ["topology=veth,veth_routed", "rounds=1", "sum_s=0.4", "limit_s=20", "latency=false"]
+        observed = ["observe=perf_record", "profile_rounds=3", "most_rate=60kpps"]
+        done = made.labkit("run", "throughput", *words, *observed, "--folder", str(folder), timeout=300)
+        assert done.returncode == 0, done.stderr
+        profiles = [row for row in run_folder.read_rows(folder) if row["method"] == "profile"]
+        assert len(profiles) == 3 * 3 * 2  # two arms and a control, with and without the observer
+        [rate_pps] = {row["requested_pps"] for row in profiles}
+        assert 0 < rate_pps <= 30e3
+        for row in profiles:
+            assert row["status"] in ("ok", "invalid"), row["reason"]
+            assert row["received_count"] > 0
+            assert row["cpu_s"] > 0
+        explained = made.labkit("why", f"{folder}:veth", "veth_routed", timeout=120)
+        assert explained.returncode == 0, explained.stderr
+        assert "per packet" in (folder / "why.html").read_text()

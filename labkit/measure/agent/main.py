@@ -70,7 +70,8 @@ def _ask_peer(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run the servers' host of two: answer the requests of the clients' host."""
-    parameters = experiments.DatapathParameters.of(request["parameters"])
+    parameters = experiments.find(request["experiment"]).parameters.of(request["parameters"])
+    assert isinstance(parameters, experiments.DatapathParameters)
     here = request.get("machine") or machine.describe()
     details = request.get("details") or machine.details()
     run_context = experiments.RunContext(request["experiment"], Path(), 0, here, request.get("machine_netns"))

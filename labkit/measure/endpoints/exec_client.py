@@ -143,15 +143,15 @@ class Conversation:
         raise TimeoutError(errno.ETIMEDOUT, "no answer")
 
 
-def begun(folder: str, words: list[str], held: bool) -> Conversation:
-    """Start a program and return its conversation; with `held` the program is stopped before its first instruction.
+def begun(folder: str, words: list[str], request: bytes) -> Conversation:
+    """Start a program by a request (R, T, or P: see exec_server) and return its conversation.
 
     If the server does not start it in time, it has not noticed the end of an earlier conversation: connect again.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
         conversation = Conversation(folder)
-        conversation.send(b"T" if held else b"R", b"\0".join(os.fsencode(word) for word in words))
+        conversation.send(request, b"\0".join(os.fsencode(word) for word in words))
         until = time.monotonic() + BEGIN_S
         while (rest := until - time.monotonic()) > 0:
             received = conversation.received(rest)
@@ -199,7 +199,7 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     held = "held" in sys.argv[2 : sys.argv.index("--")]
     try:
-        conversation = begun(folder, words, held)
+        conversation = begun(folder, words, b"T" if held else b"R")
         if held:
             os.kill(os.getpid(), signal.SIGSTOP)  # continuing this process continues the program
         code = _relay(conversation, caught)

@@ -6,6 +6,8 @@ letter, four bytes of length, and content.
 
   requests  R arguments with NUL between  start a program (one per conversation)
             T arguments with NUL between  the same, but stopped (SIGSTOP) until a signal continues it
+            P arguments with NUL between  start a program that reads standard input; for others it is empty
+            I content                     give it that on standard input
             S number                      send it a signal
             F path                        read a file
             W path NUL content            write a file
@@ -109,13 +111,18 @@ class Line:
 class Program:
     """A program and the pipes of its output, each with the letter of its frames."""
 
-    def __init__(self, words: list[bytes], *, held: bool) -> None:
+    def __init__(self, words: list[bytes], *, held: bool, reads: bool = False) -> None:
         pipes = [os.pipe(), os.pipe()]
+        self.input: int | None = None
+        if reads:
+            given, self.input = os.pipe()
+        else:
+            given = os.open("/dev/null", os.O_RDONLY)
         self.pid = os.fork()
         if self.pid == 0:
-            _become(words, [writes for _, writes in pipes], held)
-        for _, writes in pipes:
-            os.close(writes)
+            _become(words, given, [writes for _, writes in pipes], held)
+        for fd in (given, *(writes for _, writes in pipes)):
+            os.close(fd)
         self.letters = {pipes[0][0]: b"O", pipes[1][0]: b"X"}
         self.fd = os.pidfd_open(self.pid)
         if held:  # otherwise it might stop after the signal that continues it
@@ -130,6 +137,14 @@ class Program:
             os.close(fd)
             del self.letters[fd]
 
+    def give(self, content: bytes) -> None:
+        """Write to its standard input; what an ended program does not read is lost."""
+        try:
+            while content and self.input is not None:
+                content = content[os.write(self.input, content) :]
+        except BrokenPipeError:
+            pass
+
     def send(self, number: int) -> None:
         """Send a signal to the program and its children."""
         for send in (os.killpg, os.kill):  # it may not lead its process group yet
@@ -142,7 +157,7 @@ class Program:
         """Kill it if it still runs; return its exit code (negative: signal) and its CPU seconds."""
         self.send(SIGKILL)
         _, status, usage = os.wait4(self.pid, 0)
-        for fd in [*self.letters, self.fd]:
+        for fd in [*self.letters, self.fd, *([] if self.input is None else [self.input])]:
             os.close(fd)
         return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
 
@@ -151,10 +166,10 @@ class Program:
         return bool(select.select([self.fd], [], [], 0)[0])
 
 
-def _become(words: list[bytes], writes: list[int], held: bool) -> None:
+def _become(words: list[bytes], given: int, writes: list[int], held: bool) -> None:
     """In the child: execute the program, or write the error to standard error."""
     os.setsid()
-    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    os.dup2(given, 0)
     os.dup2(writes[0], 1)
     os.dup2(writes[1], 2)
     if held:
@@ -200,9 +215,11 @@ def converse(line: Line) -> None:
             watched = [line.fd] if program is None else [line.fd, program.fd, *program.letters]
             ready, _, _ = select.select(watched, [], [], WAKE_S)
             for kind, content in frames.add(line.read()) if line.fd in ready else []:
-                if kind in (b"R", b"T"):
-                    program = Program(content.split(b"\0"), held=kind == b"T")
+                if kind in (b"R", b"T", b"P"):
+                    program = Program(content.split(b"\0"), held=kind == b"T", reads=kind == b"P")
                     line.send(b"B")
+                elif kind == b"I" and program is not None:
+                    program.give(content)
                 elif kind == b"S" and program is not None:
                     program.send(int(content))
                 elif kind in (b"F", b"W"):
@@ -314,9 +331,13 @@ def _reap() -> None:
         pass
 
 
-def _modules() -> None:
-    """Print name and file of each module that a guest needs."""
+def _modules(scripts: list[str]) -> None:
+    """Print name and file of each module that a guest needs for this program and for these Python files."""
     assert resource
+    for script in scripts:
+        sys.path.insert(0, os.path.dirname(script))
+        __import__(os.path.basename(script).removesuffix(".py"))
+        del sys.path[0]
     for name, module in sorted(sys.modules.items()):
         if path := getattr(module, "__file__", None):
             print(name, path)
@@ -328,4 +349,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "ports":
         serve_ports(int(sys.argv[2]))
     else:
-        _modules()
+        _modules(sys.argv[2:])

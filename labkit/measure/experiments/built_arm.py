@@ -11,13 +11,15 @@ from typing import Any
 
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
-from labkit.measure.endpoints import Endpoint, FarPair, Pair
+from labkit.measure.endpoints import Endpoint, FarPair, Namespace, Pair
 from labkit.measure.experiments import changes, rows
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.server_counters import LocalServer, ServerSide, guests_cpu
 from labkit.measure.observers.counters.receive_counters import receivers
-from labkit.measure.traffic.base import FlowGenerator, Flows
+from labkit.measure.topologies.open_vswitch.switch import Switch
+from labkit.measure.traffic.base import FlowGenerator, Flows, TrialGenerator, Trials
+from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import machine, netlink
 from labkit.system.netlink import ethtool
 
@@ -64,6 +66,28 @@ class BuiltArm(abc.ABC):
         self, parameters: DatapathParameters, generator: FlowGenerator
     ) -> AbstractContextManager[tuple[Flows, ServerSide]]:
         """Start servers; yield the flows and the servers' counters."""
+
+    @abc.abstractmethod
+    def trials(self, generator: TrialGenerator, mix: Mix) -> AbstractContextManager[Trials]:
+        """Start a generator of trials between the ends."""
+
+    @property
+    @abc.abstractmethod
+    def namespaces(self) -> Sequence[Namespace]:
+        """The namespaces on this host."""
+
+    @property
+    def switch(self) -> Switch | None:
+        """The Open vSwitch that joins the ends, if any."""
+        return None
+
+    @property
+    def shares_a_clock(self) -> bool:
+        """Whether all ends have this host's clock, so that times of different ends can be compared."""
+        return all(
+            isinstance(pair, Pair) and pair.client.kernel is None and pair.server.kernel is None
+            for pair in self.pairs
+        )
 
     def elsewhere(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of the other host, if any.
@@ -150,6 +174,20 @@ class LocalArm(BuiltArm):
             generator.flows(self.pairs, parameters, emulated=self.emulated) as flows,
         ):
             yield flows, LocalServer(flows, counters, self._ends)
+
+    def trials(self, generator: TrialGenerator, mix: Mix) -> AbstractContextManager[Trials]:
+        """Start a generator of trials between the ends."""
+        return generator.trials(self.pairs, mix)
+
+    @property
+    def namespaces(self) -> Sequence[Namespace]:
+        """The namespaces on this host."""
+        return self.topology.namespaces
+
+    @property
+    def switch(self) -> Switch | None:
+        """The Open vSwitch that joins the ends, if any."""
+        return self.topology.switch
 
     def elsewhere(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of guests; return a function of the counted seconds that returns columns."""

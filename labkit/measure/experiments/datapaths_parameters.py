@@ -390,6 +390,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         """The description of a guest."""
         return self.guest or "debian"
 
+    @property
+    def guest_files(self) -> tuple[str, ...]:
+        """The Python files that the load needs in guests."""
+        return ()
+
     def spec(
         self,
         pairs: int,
@@ -401,7 +406,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         """Return the specification of a topology, or of one side of it; `ours` as in topologies.Spec."""
         if side is None:
             common = (pairs, self.mtu_bytes, self.family, self.parent, machine_netns)
-            return topologies.Spec(*common, endpoint=endpoint, guest=self.guest_word)
+            files = self.guest_files
+            return topologies.Spec(*common, endpoint=endpoint, guest=self.guest_word, guest_files=files)
         one = (self.nic(side), machine_netns, side, ours, self.link_delay_s)
         return topologies.Spec(pairs, self.mtu_bytes, self.family, *one)
 

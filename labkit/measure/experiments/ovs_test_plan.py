@@ -6,6 +6,7 @@ experiment `throughput`. The VMs of the plan are namespaces or containers here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from labkit.measure.traffic import packet_sender
 from labkit.measure.traffic.packet_sender import Mix
 
 VARY = {"l2": "target_mac", "l3": "target_ip"}  # what the rules match, so what flows differ in
-UNUSED = ("vary",)
+UNUSED = ("vary", "nodes")
 SIZES = ("64", "128", "256", "512", "1024", "1514")
 COLUMNS = schema.names(writer=("ovs_test_plan",))
 
@@ -31,6 +32,7 @@ HELP = {
     "topology": f"the datapaths, {' or '.join(NAMES)}; each is compared with every use case, set of rules and tunnel",
     "pairs": "numbers of VMs; the plan has 4",
     "vary": "not used: flows differ in what the rules match",
+    "nodes": "not used: the switch and its ends are on one host",
     "flows": f"numbers of flows of each sender, 1 to {packet_sender.CAPACITY['target_ip']}; the plan has 64000",
     "flow_profile": "test_plan (2,000 flows, 10 times, then the next) or turns (each flow a packet, again and again)",
     "case": f"use cases: {', '.join(CASES)}; the first is the baseline",
@@ -84,6 +86,7 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
             within("flows", flows, 1, packet_sender.CAPACITY["target_ip"])
         if not self.arms:
             raise BadInput("case=vm_to_vm has no network behind a tunnel: add tunnel=off")
+        self.refuse_guests("an end of the plan's switches")
         self.of_arms().check()
 
     @property
@@ -109,8 +112,7 @@ class SearchOfArms(Throughput, frozen=True, kw_only=True):
 
     def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
         """Return the mix for a switch: flows differ in the field that the rules match."""
-        made = self.mix(frame, flows)
-        return Mix(made.frame_bytes, flows, (VARY[options(topology).rules],), made.block, made.repeats)
+        return dataclasses.replace(self.mix(frame, flows), vary=(VARY[options(topology).rules],))
 
     def columns_of(self, topology: str) -> dict[str, Any]:
         """Return the columns that describe a switch."""

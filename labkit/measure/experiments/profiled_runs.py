@@ -7,7 +7,7 @@ so that each profile has the cost of its observer.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +24,15 @@ from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.context import Event, Progress, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured
+from labkit.measure.experiments.whole_runs import Counting
 from labkit.measure.observers.registry import DISTURBING, TABLE
 from labkit.system import machine
 
 METHOD = "profile"
 UNOBSERVED = "unobserved"  # the point whose rows say why observers cannot be used
 AnyParameters = TypeVar("AnyParameters", bound=DatapathParameters)
+# Measures an arm, with the folder and suffix of artefacts, while what `Counting` makes is open in the measured window.
+Run = Callable[[DatapathParameters, LocalArm, Path, Counting | None, str], Measured]
 ARMING_S = 1.0  # about how long an observer needs to arm and to report
 BETWEEN = 6  # the largest number of namespaces between the ends whose settings are kept
 DISTURBED = 0.85  # the least share of its throughput that a tracer must leave to a flow
@@ -37,12 +40,16 @@ DISTURBED = 0.85  # the least share of its throughput that a tracer must leave t
 
 @dataclass(frozen=True)
 class Profile:
-    """One round of profiles for one number of pairs with one load; `prefix` tells it from those of other loads."""
+    """One round of profiles for one number of pairs with one load; `prefix` tells it from those of other loads.
+
+    `run` runs the load once.
+    """
 
     pairs: int
     round: int
     parameters: DatapathParameters
     prefix: str = ""
+    run: Run = whole_runs.measure
 
     @property
     def name(self) -> str:
@@ -140,7 +147,7 @@ def _measure(
         for observer in rng.sample(observers, len(observers)):
             for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
                 yield f"{label}, {observer or 'not observed'}"
-                arm, metrics = _observed(parameters, of[label], observer, run_context.folder, point.name)
+                arm, metrics = _observed(point, of[label], observer, run_context.folder)
                 result.append((arm, {**metrics, "settings": under[label]}))
 
 
@@ -166,21 +173,19 @@ def _settings(live: LocalArm, folder: Path) -> str:
     return str(name)
 
 
-def _observed(
-    parameters: DatapathParameters, live: LocalArm, observer: str | None, folder: Path, point: str
-) -> Measured:
-    """Measure one whole run of an arm under an observer, or without one (None)."""
-    artefacts = folder / "artefacts" / point
+def _observed(point: Profile, live: LocalArm, observer: str | None, folder: Path) -> Measured:
+    """Measure one run of an arm under an observer, or without one (None)."""
+    parameters, artefacts = point.parameters, folder / "artefacts" / point.name
     suffix = f"-{observer or 'not_observed'}"
     own: dict[str, Any] = {"method": METHOD, "observer": observer}
     if observer is None:
-        arm, metrics = whole_runs.measure(parameters, live, artefacts, nullcontext, suffix)
+        arm, metrics = point.run(parameters, live, artefacts, nullcontext, suffix)
         return arm, {**metrics, **own}
     try:
         with TABLE[observer].armed(
             live.arm.parameters(parameters), live.topology, artefacts / f"{live.arm.stem}{suffix}"
         ) as watch:
-            arm, metrics = whole_runs.measure(parameters, live, artefacts, watch.counting, suffix)
+            arm, metrics = point.run(parameters, live, artefacts, watch.counting, suffix)
             report = watch.report()
     except LabkitError as error:
         # An observer that has nothing to observe at this arm has not failed: other arms of the run have it.

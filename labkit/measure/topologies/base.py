@@ -36,6 +36,7 @@ class Spec:
     `parent`: the NIC of the machine under macvlan and ipvlan; `machine_netns` is a file descriptor of its namespace.
 
     `endpoint`: where the programs run: a namespace, a container or a guest; `guest` describes the guest (guest.parse).
+    `guest_files`: Python files that programs in a guest need.
 
     `side`: build only the client ends (1) or the server ends (2), because the others are on another host. `ours`: two
     bytes that the MAC addresses of both sides share.
@@ -51,6 +52,7 @@ class Spec:
     delay_s: float | None = None
     endpoint: str = "namespace"
     guest: str = "debian"
+    guest_files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def with_containers(topology: Topology) -> Iterator[Topology]:
 def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
     """Build a tap from every guest to one Linux bridge: `veth_bridge` with guests in place of namespaces."""
     from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
-    from labkit.measure.endpoints.guest.spec import parse
+    from labkit.measure.endpoints.guest.spec import GuestAdditions, parse
 
     with namespaces([BETWEEN], family=spec.family) as [between], ExitStack() as stack:
         between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
@@ -57,7 +57,7 @@ def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
                 netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes), netlink.set_master(tap.index, BRIDGE)
             )
             nics.append(nic_of(spec, number, tap.fds))
-        made = stack.enter_context(guests(spec.guest, nics))
+        made = stack.enter_context(guests(spec.guest, nics, GuestAdditions(scripts=spec.guest_files)))
         ends = [
             Endpoint(one.name, between, "eth0", EDGE, nic.address.partition("/")[0], one, f"port{number}")
             for number, one, nic in zip(numbers(spec), made, nics, strict=True)
@@ -75,7 +75,8 @@ def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
     nics = [nic_of(spec, number, ()) for number in numbers(spec)]
     machine = Nic(SHARED, (), spec.mtu_bytes, *[""] * 4)
     with namespaces([SHARED], family=spec.family) as [outside]:
-        with guests(spec.guest, [machine], GuestAdditions(len(nics), MODULES, PROGRAMS)) as [guest]:
+        more = GuestAdditions(len(nics), MODULES, PROGRAMS, spec.guest_files)
+        with guests(spec.guest, [machine], more) as [guest]:
             made = guest_namespaces(guest, nics, spec.family)
             ends = [
                 Endpoint(nic.name, outside, "eth0", EDGE, nic.address.partition("/")[0], room)

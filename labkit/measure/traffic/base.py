@@ -154,7 +154,8 @@ class Trial:
     handed to the device under test: `sent_count` and those that the first hop refused. `received_count` counts only
     these frames, and `received_by` has them by the name of the receiver. `hops` has all frames that each interface on
     the path counted, from the sender's to the receiver's. `elapsed_s` is how long the generator sent. `slip_s` is by
-    how much its schedule moved because it was late.
+    how much its schedule moved because it was late. `requested_count`: a trial of exactly so many frames; None: of as
+    many as the rate and the time give.
     """
 
     rate_pps: float | None
@@ -168,6 +169,7 @@ class Trial:
     generator_cpu_s: float
     received_by: Mapping[str, int] = field(default_factory=dict)
     latency: Latency | None = None
+    requested_count: int | None = None
 
     @property
     def lost_count(self) -> int:
@@ -187,26 +189,74 @@ class Trial:
     @property
     def generator_limited(self) -> bool:
         """Whether the generator stayed more than 1 % below the requested rate."""
-        return self.rate_pps is not None and self.offered_count < 0.99 * self.rate_pps * self.duration_s - 1
+        if self.rate_pps is None:
+            return False
+        if self.requested_count is not None:  # it sends all of them, but perhaps later than planned
+            return self.offered_count < self.requested_count or self.offered_pps < 0.99 * self.rate_pps
+        return self.offered_count < 0.99 * self.rate_pps * self.duration_s - 1
 
 
 class Trials(Protocol):
     """A generator that is ready between the ends of a topology."""
 
-    def trial(self, rate_pps: float | None, duration_s: float, *, latency: bool = False) -> Trial:
+    def trial(
+        self,
+        rate_pps: float | None,
+        duration_s: float,
+        *,
+        latency: bool = False,
+        count: int | None = None,
+    ) -> Trial:
         """Offer `rate_pps` frames per second in total (None: as many as possible) for `duration_s`.
 
-        Raises Failed if the generator ends or does not answer.
+        `count`: offer exactly so many frames, which take about `duration_s`; only with `exact_counts`. Raises Failed if
+        the generator ends or does not answer.
         """
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """What has arrived: frames of the load at each receiver, and all frames that their interfaces have received."""
+
+    load: list[int]
+    received_count: int
+
+    @property
+    def count(self) -> int:
+        """The frames of the load at all receivers."""
+        return sum(self.load)
+
+
+class Receiving(Protocol):
+    """The receivers of a load."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Their names."""
+
+    @property
+    def quiet_s(self) -> float:
+        """How long nothing arrives once a load is over."""
+
+    def learn(self) -> None:
+        """Send a frame from each receiver, from which switches learn its port."""
+
+    def read(self) -> Arrived:
+        """Return what has arrived since the receivers exist."""
 
 
 class TrialGenerator(Generator):
     """A generator that offers frames at a rate, counts them exactly, and runs any number of trials.
 
-    `least_trial_s`: a shorter trial would not be exact; a search uses longer ones.
+    `least_trial_s`: a shorter trial would not be exact; a search uses longer ones. `exact_counts`: whether a trial can
+    have an exact number of frames. `guest_files`: the Python files that its ends in guests need; empty: it cannot run
+    in guests. `across_hosts`: whether its two ends can be on two hosts.
     """
 
     least_trial_s: ClassVar[float] = 0.0
+    exact_counts: ClassVar[bool] = False
+    guest_files: ClassVar[tuple[str, ...]] = ()
+    across_hosts: ClassVar[bool] = False
 
     @abc.abstractmethod
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> AbstractContextManager[Trials]:
@@ -215,6 +265,19 @@ class TrialGenerator(Generator):
         Raises Unsupported, with one sentence, for ends that it cannot send from, and BadInput for frames that do not
         fit into the MTU.
         """
+
+    def receiving(self, backward: Sequence[Pair | FarPair], mix: Mix) -> AbstractContextManager[Receiving]:
+        """Count the load at the first end of each of these pairs, which are those of the way back.
+
+        Raises NotImplementedError for a generator without `across_hosts`, as does `trials_to`.
+        """
+        raise NotImplementedError(f"the generator {self.name} has both ends on one host")
+
+    def trials_to(
+        self, pairs: Sequence[Pair | FarPair], mix: Mix, receiving: Receiving
+    ) -> AbstractContextManager[Trials]:
+        """Start the senders of these pairs, whose load is counted by `receiving`; all of them end with the block."""
+        raise NotImplementedError(f"the generator {self.name} has both ends on one host")
 
 
 class LatencyGenerator(Generator):

@@ -8,7 +8,6 @@ device gives no send timestamp, the time just before the send call is used inste
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import json
 import socket
@@ -20,7 +19,16 @@ from typing import Any
 from labkit.common.errors import Unsupported
 from labkit.measure.endpoints import Pair
 from labkit.measure.traffic.base import Latency
-from labkit.measure.traffic.packet_sender import FCS_BYTES, PROBE_PORT, Mix, Wire, headers, prepare_process
+from labkit.measure.traffic.packet_sender import (
+    ETH_P_8021Q,
+    FCS_BYTES,
+    PROBE_PORT,
+    Mix,
+    Wire,
+    headers,
+    only_udp,
+    prepare_process,
+)
 from labkit.system import netlink
 
 RATE_PPS = 1000
@@ -28,24 +36,24 @@ SETTLE_S = 0.05  # time for the last probe to arrive
 LONGEST_NS, DIGITS = 60_000_000_000, 3  # of the histogram
 _MARK = struct.Struct("<IQ")  # sequence number, send time in ns
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 3, 0x0800, 0x86DD
-SO_ATTACH_FILTER, SO_TIMESTAMPNS, SO_TIMESTAMPING = 26, 35, 37
+SO_TIMESTAMPNS, SO_TIMESTAMPING = 35, 37
 # linux/net_tstamp.h: SOFTWARE, OPT_ID, TX_SCHED, OPT_TSONLY. TX_SCHED is taken where a packet enters the sending
 # interface. TX_SOFTWARE would be taken by the lowest driver that supports it, below a tunnel.
 STAMPS = 1 << 4 | 1 << 7 | 1 << 8 | 1 << 11
 SO_RCVBUFFORCE, RCVBUF_BYTES = 33, 8 << 20
 
 
-def frame_bytes(frame: int, wire: Wire) -> int:
-    """Return the size of a probe frame: that of the load, but at least the size that holds its mark."""
+def probe_of(mix: Mix, wire: Wire) -> Mix:
+    """Return what probes are: as large as the first frame of the load, but at least as large as their mark needs."""
     _, header_bytes, _ = headers(wire, Mix(), PROBE_PORT)
-    return max(frame, header_bytes + _MARK.size + FCS_BYTES)
+    return Mix((max(mix.frame_bytes[0], header_bytes + _MARK.size + FCS_BYTES),), vlan=mix.vlan)
 
 
 class Prober:
     """The probe sockets, one in the client's and one in the server's namespace."""
 
-    def __init__(self, pair: Pair, wire: Wire, frame: int) -> None:
-        made, length, sizes = headers(wire, Mix((frame_bytes(frame, wire),)), PROBE_PORT)
+    def __init__(self, pair: Pair, wire: Wire, mix: Mix) -> None:
+        made, length, sizes = headers(wire, probe_of(mix, wire), PROBE_PORT)
         self._frame = bytearray(made[:length]) + bytes(sizes[0] - length)
         self._at = length
         with netlink.inside(pair.client.namespace.fd):
@@ -54,10 +62,11 @@ class Prober:
             _enlarge(self._send)
             self._send.bind((pair.client.interface, 0))
             kind = ETH_P_IPV6 if ":" in wire.source_ip else ETH_P_IP
+            kind = kind if mix.vlan is None else ETH_P_8021Q
             self._to = (pair.client.interface, kind, 0, 0, bytes.fromhex(wire.target_mac.replace(":", "")))
         with netlink.inside(pair.server.namespace.fd):
             self._receive = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
-            _only_probes(self._receive, ":" in wire.source_ip)
+            only_udp(self._receive, ":" in wire.source_ip, (PROBE_PORT,))
             self._receive.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             _enlarge(self._receive)
             # ETH_P_ALL: sockets for one protocol come after the nftables hook that drops the load.
@@ -160,28 +169,9 @@ def _enlarge(one: socket.socket) -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RCVBUF_BYTES)
 
 
-def _only_probes(one: socket.socket, v6: bool) -> None:
-    """Attach a classic BPF filter for UDP to the probe port; the socket sees packets from their IP header on."""
-    load_half, load_byte, jump_equal, take, drop = 0x28, 0x30, 0x15, (6, 0, 0, 0x40000), (6, 0, 0, 0)
-    protocol_at, port_at = (6, 42) if v6 else (9, 22)
-    code = [
-        (load_byte, 0, 0, protocol_at),
-        (jump_equal, 0, 3, 17),
-        (load_half, 0, 0, port_at),
-        (jump_equal, 0, 1, PROBE_PORT),
-        take,
-        drop,
-    ]
-    program = b"".join(struct.pack("HBBI", *line) for line in code)
-    buffer = ctypes.create_string_buffer(program, len(program))
-    one.setsockopt(
-        socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", len(code), ctypes.addressof(buffer))
-    )
-
-
-def work(pair: Pair, wire: Wire, frame: int, connection: socket.socket) -> None:
-    """Run the probing process: one run per request line, until there are no more."""
-    prober = Prober(pair, wire, frame)
+def work(pair: Pair, wire: Wire, mix: Mix, connection: socket.socket) -> None:
+    """Run the probing process beside a load of `mix`: one run per request line, until there are no more."""
+    prober = Prober(pair, wire, mix)
     prepare_process(None)
     with connection.makefile("rwb") as stream:
         for number in itertools.count():

@@ -15,6 +15,7 @@ import errno
 import gc
 import ipaddress
 import itertools
+import json
 import math
 import os
 import socket
@@ -22,10 +23,12 @@ import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from io import BufferedIOBase
 
 PORT, PROBE_PORT = 9, 10  # discard (RFC 863), and the port of latency probes
 FCS_BYTES = 4  # counted in the size of a frame, but never passed to a driver
+TAG_BYTES = 4  # of an 802.1Q tag, which is not counted in the size of a frame
 FIRST_PORT, PORTS_COUNT = 1024, 64512
 # How many values a field can take. The low bits of addresses vary, so they stay in the subnet.
 CAPACITY = {
@@ -43,7 +46,8 @@ SLIP_S = 500e-6  # a frame that is later than this moves the schedule instead of
 WAKES, LATE_TIMES = 9, 10
 SPIN_S, SLEEP_S = 10e-6, 30e-6  # before a frame is due: spin for so long, sleep when it is longer
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20  # linux/if_packet.h
-SO_SNDBUFFORCE = 32
+ETH_P_8021Q = 0x8100
+SO_ATTACH_FILTER, SO_SNDBUFFORCE = 26, 32
 PR_SET_TIMERSLACK = 29
 SNDBUF_BYTES = 4 << 20
 
@@ -52,7 +56,7 @@ SNDBUF_BYTES = 4 << 20
 class Wire:
     """Where frames go: the addresses of both ends and the MAC address of the next hop.
 
-    `ethernet` False: the interface takes packets without an Ethernet header. `vlan`: an 802.1Q tag.
+    `ethernet` False: the interface takes packets without an Ethernet header.
     """
 
     interface: str
@@ -61,7 +65,6 @@ class Wire:
     source_ip: str
     target_ip: str
     ethernet: bool = True
-    vlan: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ class Mix:
     """What to send: frame sizes in bytes with FCS, used in turn; the number of flows; the fields that differ, first
     fastest.
 
-    `block` flows send one packet each, `repeats` times, before the next block; 0 and 1: all flows in turn.
+    `block` flows send one packet each, `repeats` times, before the next block; 0 and 1: all flows in turn. `vlan`: the
+    VLAN of an 802.1Q tag that every frame carries; it makes each frame 4 bytes longer than `frame_bytes`.
     """
 
     frame_bytes: tuple[int, ...] = (64,)
@@ -77,6 +81,7 @@ class Mix:
     vary: tuple[str, ...] = ("source_port",)
     block: int = 0
     repeats: int = 1
+    vlan: int | None = None
 
 
 def capacity(vary: Sequence[str]) -> int:
@@ -94,9 +99,9 @@ def headers(wire: Wire, mix: Mix, port: int = PORT) -> tuple[bytearray, int, lis
     ip = _Ip(wire, port)
     front = b""
     if wire.ethernet:
-        front = _mac(wire.target_mac) + _mac(wire.source_mac)
-        front += b"" if wire.vlan is None else struct.pack("!HH", 0x8100, wire.vlan)
-        front += struct.pack("!H", ip.ethertype)
+        tag = tag_of(mix)
+        front = _mac(wire.target_mac) + _mac(wire.source_mac) + tag + struct.pack("!H", ip.ethertype)
+        sizes = [size + len(tag) for size in sizes]
     else:
         sizes = [size - 14 for size in sizes]
     length = len(front) + ip.length
@@ -109,6 +114,11 @@ def headers(wire: Wire, mix: Mix, port: int = PORT) -> tuple[bytearray, int, lis
             _put(made, length, at, 6, [base ^ value for value in varied[name]])
     ip.fill(made, length, len(front), [size - len(front) for size in sizes], varied)
     return made, length, sizes
+
+
+def tag_of(mix: Mix) -> bytes:
+    """Return the 802.1Q tag of the frames: empty without one."""
+    return b"" if mix.vlan is None else struct.pack("!HH", ETH_P_8021Q, mix.vlan)
 
 
 def _messages(mix: Mix) -> int:
@@ -285,7 +295,7 @@ class Sender:
         self._iov = iov
         index = socket.if_nametoindex(wire.interface)
         kind = 0x0800 if ":" not in wire.source_ip else 0x86DD
-        kind = 0x8100 if wire.vlan is not None else kind
+        kind = ETH_P_8021Q if mix.vlan is not None else kind
         link = struct.pack(
             "HHiHBB8s", socket.AF_PACKET, socket.htons(kind), index, 0, 0, 6, _mac(wire.target_mac)
         )
@@ -306,7 +316,8 @@ class Sender:
         """
         call, fd, base = self._call, self._socket.fileno(), self._all.buffer_info()[0]
         clock, sleep = time.monotonic_ns, time.sleep
-        total = count or (round(rate_pps * duration_s) if rate_pps else 1 << 62)
+        total = round(rate_pps * duration_s) if rate_pps else 1 << 62
+        total = total if count is None else count
         gap_ns = 1e9 / rate_pps if rate_pps else 0.0
         batch = max(1, min(BATCH, round(rate_pps * BATCH_S))) if rate_pps else BATCH
         slip_ns = int(max(SLIP_S, LATE_TIMES * _wakes_late_s()) * 1e9)
@@ -373,6 +384,39 @@ class Sender:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+def serve(requests: BufferedIOBase, answers: BufferedIOBase, sender: Sender) -> None:
+    """Run one trial per request line (the arguments of `Sender.send` as JSON), until there are no more."""
+    answers.write(b"{}\n")
+    answers.flush()
+    while line := requests.readline():
+        try:
+            report = asdict(sender.send(*json.loads(line)))
+        except OSError as error:
+            report = {"error": error.strerror}
+        answers.write(json.dumps(report).encode() + b"\n")
+        answers.flush()
+
+
+def only_udp(one: socket.socket, v6: bool, ports: Sequence[int]) -> None:
+    """Attach a classic BPF filter for UDP to these ports; the socket sees packets from their IP header on."""
+    load_half, load_byte, jump_equal, take, drop = 0x28, 0x30, 0x15, (6, 0, 0, 0x40000), (6, 0, 0, 0)
+    protocol_at, port_at = (6, 42) if v6 else (9, 22)
+    count = len(ports)
+    code = [
+        (load_byte, 0, 0, protocol_at),
+        (jump_equal, 0, count + 1, 17),  # else behind the ports, to `drop`
+        (load_half, 0, 0, port_at),
+        *((jump_equal, count - at, 0, port) for at, port in enumerate(ports)),
+        drop,
+        take,
+    ]
+    program = b"".join(struct.pack("HBBI", *line) for line in code)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    one.setsockopt(
+        socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", len(code), ctypes.addressof(buffer))
+    )
 
 
 def _wakes_late_s() -> float:

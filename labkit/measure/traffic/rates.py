@@ -25,15 +25,15 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)\s*(pps|bit/s|bps|%)", re.I)
 
 @dataclass(frozen=True)
 class Line:
-    """A link: its rate in bit/s (None: no known limit), and the encapsulation of each frame on it."""
+    """A link: its rate in bit/s (None: no known limit), and what each frame on it has in addition (TAGS_BYTES)."""
 
     rate_bps: float | None = None
-    tag: str | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def tag_bytes(self) -> int:
-        """The bytes that encapsulation adds to a frame."""
-        return 0 if self.tag is None else TAGS_BYTES[self.tag]
+        """The bytes that tags and encapsulation add to a frame."""
+        return sum(TAGS_BYTES[name] for name in self.tags)
 
     def wire_bytes(self, frame_bytes: float) -> float:
         """Return the bytes that a frame of this size takes on the line."""
@@ -45,10 +45,9 @@ class Line:
 
     def arithmetic(self, frame_bytes: float) -> str:
         """Explain `most_pps`: `64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps`."""
-        tag = self.tag_bytes
         parts = [
             f"{frame_bytes:g}",
-            *([f"{tag} ({self.tag})"] if tag else []),
+            *(f"{TAGS_BYTES[name]} ({name})" for name in self.tags),
             f"{PREAMBLE_BYTES + GAP_BYTES}",
         ]
         words = f"{' + '.join(parts)} = {self.wire_bytes(frame_bytes):g} bytes on the line"

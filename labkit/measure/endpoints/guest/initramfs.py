@@ -35,8 +35,8 @@ _FOLDER: Entry = (0o040755, b"")
 
 
 @functools.lru_cache(maxsize=4)
-def packed(kernel: Kernel, programs: tuple[str, ...]) -> bytes:
-    """Return the part that all guests of a kernel share.
+def packed(kernel: Kernel, programs: tuple[str, ...], scripts: tuple[str, ...] = ()) -> bytes:
+    """Return the part that all guests of a kernel share, with these programs and Python files.
 
     Raises BadInput for a program that is not installed, Unsupported for a kernel without the modules.
     """
@@ -46,9 +46,9 @@ def packed(kernel: Kernel, programs: tuple[str, ...]) -> bytes:
         "bin/busybox": cpio.busybox(),
         INSIDE: (0o100644, Path(exec_server.__file__).read_bytes()),
     } | modules
-    for path in [*_paths(PROGRAMS, must=False), *_paths(programs, must=True), _python()]:
+    for path in [*_paths(PROGRAMS, must=False), *_paths(programs, must=True), python()]:
         entries |= {each: _file(each) for each in (path, *_libraries(path))}
-    entries |= _python_modules()
+    entries |= _python_modules(scripts)
     for name in process.output(["busybox", "--list"]).split():
         entries.setdefault(f"bin/{name}", (0o120777, b"/bin/busybox"))
     return cpio.archive(_with_folders({name.lstrip("/"): entry for name, entry in entries.items()}))
@@ -69,7 +69,7 @@ def _paths(names: Iterable[str], *, must: bool) -> list[str]:
     return [path for path in result.values() if os.path.isabs(path)]
 
 
-def _python() -> str:
+def python() -> str:
     """Return the path of this Python without its virtual environment."""
     return os.path.realpath(sys.executable)
 
@@ -83,11 +83,12 @@ def _libraries(path: str) -> list[str]:
     return _LIBRARY.findall(process.run(["ldd", path]).stdout)
 
 
-def _python_modules() -> dict[str, Entry]:
-    """Return the Python modules that `exec_server` needs, compiled, because compiling takes seconds on an emulated
-    CPU."""
+def _python_modules(scripts: Sequence[str]) -> dict[str, Entry]:
+    """Return the Python modules that `exec_server` and these files need, compiled, because compiling takes seconds on
+    an emulated CPU."""
     result: dict[str, Entry] = {}
-    for line in process.output([_python(), "-I", "-S", exec_server.__file__, "modules"]).splitlines():
+    program = [python(), "-I", "-S", exec_server.__file__, "modules", *scripts]
+    for line in process.output(program).splitlines():
         name, _, path = line.partition(" ")
         if path.endswith(".so"):
             result |= {each: _file(each) for each in (path, *_libraries(path))}
@@ -155,6 +156,6 @@ def _script(nic: Nic, modules: Sequence[str], ports_count: int) -> str:
         f"hostname {shlex.quote(nic.name)}",
         f"{ip} link set lo up",
         *([] if not nic.fds else _nic_lines(nic, ip)),
-        f"exec {shlex.quote(_python())} -I -S /{INSIDE} ports {ports_count} </dev/console >/dev/console 2>&1",
+        f"exec {shlex.quote(python())} -I -S /{INSIDE} ports {ports_count} </dev/console >/dev/console 2>&1",
     ]
     return "\n".join(lines) + "\n"

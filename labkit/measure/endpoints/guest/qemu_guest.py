@@ -212,7 +212,7 @@ def _started(
             (folder := scratch / nic.name).mkdir(mode=0o700)
             confinement.open_folder(folder)
             own = initramfs.own(nic, kernel, spec.machine.modules, exec_client.PORTS)
-            (folder / "initramfs").write_bytes(initramfs.packed(kernel, spec.programs) + own)
+            (folder / "initramfs").write_bytes(initramfs.packed(kernel, spec.programs, spec.scripts) + own)
             words = nic_words(spec, nic, vhost)
             argv = command.argv(spec.machine, image, folder, kvm=accelerated, more=words, ports=ports)
             running.append(process.Running([*confinement.words, *argv], pass_fds=nic.fds))

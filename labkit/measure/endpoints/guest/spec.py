@@ -20,7 +20,8 @@ class GuestSpec:
     """The parsed description of a guest.
 
     `queues`: queue pairs of its NIC. `offloads`: whether the other side may compute checksums and segment. `vhost`:
-    auto means on if KVM and vhost-net are available. `programs` are packed in addition to those of the load.
+    auto means on if KVM and vhost-net are available. `programs` are packed in addition to those of the load, and the
+    Python files `scripts` with the modules that they need.
     """
 
     machine: vm_spec.Shape
@@ -29,6 +30,7 @@ class GuestSpec:
     vhost: str = "auto"
     programs: tuple[str, ...] = ()
     boot_s: int = 120
+    scripts: tuple[str, ...] = ()
 
 
 def parse(text: str) -> GuestSpec:
@@ -58,21 +60,23 @@ def parse(text: str) -> GuestSpec:
 
 @dataclass(frozen=True)
 class GuestAdditions:
-    """What a shared guest has in addition: `times` the CPUs and memory, more modules and programs."""
+    """What guests have in addition: `times` the CPUs and memory, more modules, programs, and Python files."""
 
     times: int = 1
     modules: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
+    scripts: tuple[str, ...] = ()
 
     def of(self, spec: GuestSpec) -> GuestSpec:
-        """Return the larger guest. Raises BadInput if it is too large."""
+        """Return the guest with them. Raises BadInput if it is too large."""
         one = spec.machine
         cpus, memory_mib = self.times * one.cpus, self.times * one.memory_mib
         if cpus > CPUS or memory_mib > MEMORY_MIB:
             words = f"one guest for {self.times} endpoints needs cpus={cpus},memory_mib={memory_mib}"
             raise BadInput(f"{words}; the limits are {CPUS} and {MEMORY_MIB}: choose fewer pairs")
         made = replace(one, cpus=cpus, memory_mib=memory_mib, modules=(*one.modules, *self.modules))
-        return replace(spec, machine=made, programs=(*spec.programs, *self.programs))
+        programs, scripts = (*spec.programs, *self.programs), (*spec.scripts, *self.scripts)
+        return replace(spec, machine=made, programs=programs, scripts=scripts)
 
 
 NO_ADDITIONS = GuestAdditions()

@@ -14,15 +14,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.common import schema, units
-from labkit.common.errors import Failed, LabkitError
+from labkit.common import run_folder, schema, units
+from labkit.common.errors import Failed, LabkitError, Unsupported
 from labkit.common.units import many
-from labkit.measure.experiments import context, survey
+from labkit.measure.experiments import context, profiled_runs, survey
 from labkit.measure.experiments import rows as row_columns
-from labkit.measure.experiments.built_arm import LocalArm
+from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.rows import Arm, Measured
-from labkit.measure.experiments.throughput_search import mlrsearch
+from labkit.measure.experiments.throughput_search import mlrsearch, profiles
 from labkit.measure.experiments.throughput_search.conditions import (
     Conditions,
     ConditionsMonitor,
@@ -31,6 +31,7 @@ from labkit.measure.experiments.throughput_search.conditions import (
 )
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.parameters import HELP, Throughput
+from labkit.measure.experiments.two_hosts import client_side
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Trial, Trials
@@ -48,7 +49,8 @@ PLANNED_S = 12.0  # about: of a search that ends by itself
 # Additional columns of these rows; null where not measured.
 COLUMNS = schema.names(writer=("throughput",))
 
-Take = Callable[[str, float | None, float, bool], tuple[Trial, Conditions]]
+# Runs a trial for a phase at a rate for a time, with or without latency, or of an exact number of frames.
+Take = Callable[[str, float | None, float, bool, int | None], tuple[Trial, Conditions]]
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,14 @@ def points(parameters: Throughput, seed: int) -> list[SearchPoint]:
 def planned_s(parameters: Throughput) -> float:
     """Estimate the duration of the whole experiment in seconds."""
     usable = survey.planned(parameters)
-    return survey.survey_s(parameters) + sum(
-        _point_s(parameters, point, usable) for point in points(parameters, 0)
-    )
+    searches_s = sum(_point_s(parameters, point, usable) for point in points(parameters, 0))
+    return survey.survey_s(parameters) + searches_s + _profiles_s(parameters, usable)
+
+
+def _profiles_s(parameters: Throughput, usable: list[Arm]) -> float:
+    count = len(parameters.pairs) * len(parameters.frame_bytes) * len(parameters.flows)
+    each_s = profiled_runs.planned_s(parameters, usable) if parameters.observe else 0.0
+    return count * parameters.profile_rounds * each_s
 
 
 def _set_up_s(usable: list[Arm]) -> float:
@@ -105,17 +112,27 @@ def _search_s(parameters: Throughput) -> float:
 def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
     """Measure every point that has no rows yet; yield rows and progress."""
     done = run_context.done()
+    profiled_runs.check(parameters)
     usable, refused = survey.survey(parameters, run_context)
+    profiled_runs.check_built(parameters)
     yield from survey.refused_rows([parameters], run_context, refused, done)
     if not usable:
         return
     left = [point for point in points(parameters, run_context.seed) if point.name not in done]
     begun_s = survey.survey_s(parameters)
-    progress = Progress(begun_s + sum(_point_s(parameters, point, usable) for point in left), begun_s)
+    left_s = sum(_point_s(parameters, point, usable) for point in left)
+    progress = Progress(begun_s + left_s + _profiles_s(parameters, usable), begun_s)
+    there = [row for row in run_folder.read_rows(run_context.folder) if row["point"] in done]
     for point in left:
         end_s = progress.done_s + _point_s(parameters, point, usable)
-        yield from _measured(parameters, run_context, point, usable, progress)
+        for event in _measured(parameters, run_context, point, usable, progress):
+            there += event.get("rows", [])
+            yield event
         progress.done_s = end_s
+    columns = dict.fromkeys(COLUMNS) | {"part": "cost", "vlan": parameters.vlan, "length_bytes": None}
+    searched_rows = [row for row in there if row["method"] == METHOD]
+    observed = [one for one in profiles.points(parameters, searched_rows, columns) if one.name not in done]
+    yield from profiled_runs.measure(run_context, observed, usable, progress)
     for pairs in parameters.pairs:
         yield context.stopped(pairs, f"all {many(parameters.rounds, 'round')} were searched")
 
@@ -132,14 +149,11 @@ def _measured(
     rng = random.Random(f"{run_context.seed} {point.name}")
     search: list[Measured] = []
     yield progress.event(f"{what}: set-up")
-    with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
-        search += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
-        progress.done_s += _set_up_s(usable)
-        of = {one.arm.label: one for one in live}
-        for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
-            yield progress.event(f"{what}: {label}")
-            search += searched(parameters, of[label], point)
-            progress.done_s += _search_s(parameters)
+    progress.done_s += _set_up_s(usable)
+    build = _across if parameters.nodes == "two" else _together
+    for label in build(parameters, run_context, point, usable, rng, search):
+        yield progress.event(f"{what}: {label}")
+        progress.done_s += _search_s(parameters)
     mean = rates.mean_bytes(rates.sizes(point.frame))
     shared = dict.fromkeys(COLUMNS) | {
         "part": "cost",
@@ -148,6 +162,7 @@ def _measured(
         "frame": point.frame,
         "frame_bytes": mean,
         "flows_count": point.flows,
+        "vlan": parameters.vlan,
         "length_bytes": None,
     }
     rows = [
@@ -163,7 +178,46 @@ def _measured(
     yield context.rows(point.name, rows)
 
 
-def searched(parameters: Throughput, live: LocalArm, point: SearchPoint) -> list[Measured]:
+def _together(
+    parameters: Throughput,
+    run_context: RunContext,
+    point: SearchPoint,
+    usable: list[Arm],
+    rng: random.Random,
+    search: list[Measured],
+) -> Iterator[str]:
+    """Build all arms at once and search one after the other; append to `search`, and yield each label before."""
+    with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
+        search += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
+        of = {one.arm.label: one for one in live}
+        for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
+            yield label
+            search += searched(parameters, of[label], point)
+
+
+def _across(
+    parameters: Throughput,
+    run_context: RunContext,
+    point: SearchPoint,
+    usable: list[Arm],
+    _rng: random.Random,
+    search: list[Measured],
+) -> Iterator[str]:
+    """Do the same, but build one arm after the other across two hosts, because the arms share the two NICs."""
+    assert run_context.peer is not None
+    of = {arm.label: arm for arm in usable}
+    for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
+        yield label
+        try:
+            with client_side.across(parameters, run_context, of[label], point.pairs) as one:
+                one.mark_as_replacement(parameters)
+                one.compare(run_context.peer.views[usable[0].topology])
+                search += searched(parameters, one, point)
+        except (Failed, Unsupported) as error:
+            search.append((of[label], {"status": "failed", "reason": str(error), "method": METHOD}))
+
+
+def searched(parameters: Throughput, live: BuiltArm, point: SearchPoint) -> list[Measured]:
     """Search one arm; return a row for each loss ratio and for each trial."""
     search: list[Measured] = []
     try:
@@ -173,32 +227,32 @@ def searched(parameters: Throughput, live: LocalArm, point: SearchPoint) -> list
     return search
 
 
-def _search(parameters: Throughput, live: LocalArm, point: SearchPoint, search: list[Measured]) -> None:
+def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, search: list[Measured]) -> None:
     """Do the same and append to `search`, so that a failure does not lose the earlier measurements."""
     with ExitStack() as stack:
-        generator = parameters.load_generator.trials(
-            live.topology.pairs, parameters.mix_of(live.arm.topology, point.frame, point.flows)
-        )
-        trials = stack.enter_context(generator)
+        mix = parameters.mix_of(live.arm.topology, point.frame, point.flows)
+        trials = stack.enter_context(live.trials(parameters.load_generator, mix))
         generator_pids = frozenset(getattr(trials, "pids", ()))
-        monitor = ConditionsMonitor(live.topology.namespaces, generator_pids)
+        monitor = ConditionsMonitor(live.namespaces, generator_pids, in_guests=parameters.in_guests)
         stack.callback(monitor.close)
-        placed = _placed(monitor, generator_pids, live.topology.switch)
+        placed = _placed(monitor, generator_pids, live.switch, in_guests=parameters.in_guests)
         take = _taking(live, trials, monitor, search)
         least_pps, line_pps = parameters.bounds(point.frame)
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.least_trial_s))
         most_pps = min(reach_pps * WITHIN_REACH, line_pps or reach_pps)
 
         def measure(rate_pps: float, duration_s: float) -> tuple[Trial, str | None]:
-            trial, conditions = take("search", rate_pps, duration_s, False)
+            if (count := parameters.trial_frames) is not None:
+                duration_s = count / rate_pps
+            trial, conditions = take("search", rate_pps, duration_s, False, count)
             return trial, conditions.disturbance(trial)
 
         result = mlrsearch.search(
             measure, parameters.settings, parameters.loss, least_pps, most_pps, parameters.search_limit_s
         )
-        costs = _costs(take, result.bounds, SwitchState(live.topology.switch))
+        costs = _costs(take, result.bounds, SwitchState(live.switch))
         last = next((one.rate_pps for one in reversed(result.bounds) if one.rate_pps), None)
-        for share in SHARES if parameters.latency and last else ():
+        for share in SHARES if parameters.latency and live.shares_a_clock and last else ():
             assert last is not None
             _after(take, f"latency at {units.percent(share)}", share * last, latency=True)
         for one in result.bounds:
@@ -207,10 +261,17 @@ def _search(parameters: Throughput, live: LocalArm, point: SearchPoint, search: 
             search.append(live.measured(metrics, doubts))
 
 
-def _placed(monitor: ConditionsMonitor, generator_pids: frozenset[int], switch: Switch | None) -> str | None:
-    """Set how the datapath's processes are scheduled and return it; None if there are none."""
+def _placed(
+    monitor: ConditionsMonitor, generator_pids: frozenset[int], switch: Switch | None, *, in_guests: bool
+) -> str | None:
+    """Set how the datapath's processes are scheduled and return it; None if there are none.
+
+    The CPUs of guests run the generator too, and several with SCHED_FIFO on one CPU would keep each other from it.
+    """
     if not monitor.pids:
         return None
+    if in_guests:
+        return "normal"
     cpu = min(os.sched_getaffinity(0))
     if switch is not None and not switch.kernel:
         # All senders share one CPU: on the switch's own CPU one would keep it from its packets.
@@ -220,14 +281,14 @@ def _placed(monitor: ConditionsMonitor, generator_pids: frozenset[int], switch: 
     return "fifo" if give_cpus(monitor.pids, cpu) else "normal"
 
 
-def _taking(live: LocalArm, trials: Trials, monitor: ConditionsMonitor, search: list[Measured]) -> Take:
+def _taking(live: BuiltArm, trials: Trials, monitor: ConditionsMonitor, search: list[Measured]) -> Take:
     """Return a function that runs a trial and records its row."""
 
     def take(
-        phase: str, rate_pps: float | None, duration_s: float, latency: bool
+        phase: str, rate_pps: float | None, duration_s: float, latency: bool, count: int | None
     ) -> tuple[Trial, Conditions]:
         monitor.begin()
-        trial = trials.trial(rate_pps, duration_s, latency=latency)
+        trial = trials.trial(rate_pps, duration_s, latency=latency, count=count)
         conditions = monitor.end(trial)
         search.append(live.measured(_trial_row(phase, trial, conditions)))
         return trial, conditions
@@ -278,7 +339,7 @@ def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, An
 
 def _reach_pps(take: Take, trial_s: float) -> float:
     """Return the rate that the generator reaches on this path in trials of `trial_s`. Raises Failed if it is zero."""
-    reached = max(take("calibration", None, trial_s, False)[0].offered_pps for _ in range(CALIBRATIONS))
+    reached = max(take("calibration", None, trial_s, False, None)[0].offered_pps for _ in range(CALIBRATIONS))
     if reached <= 0:
         raise Failed("the generator could not send a single frame")
     return reached
@@ -287,7 +348,7 @@ def _reach_pps(take: Take, trial_s: float) -> float:
 def _after(take: Take, phase: str, rate_pps: float, latency: bool) -> tuple[Trial, Conditions]:
     """Run a trial after the search; repeat it while the machine disturbs it."""
     for _ in range(mlrsearch.REPEATS):
-        trial, conditions = take(phase, rate_pps, AFTER_S, latency)
+        trial, conditions = take(phase, rate_pps, AFTER_S, latency, None)
         if conditions.disturbance(trial) is None:
             break
     return trial, conditions
@@ -331,7 +392,8 @@ def _row(
         "upper_bound_pps": one.upper_pps,
         "most_pps": result.most_pps,
         "exceed_ratio": settings.exceed_ratio,
-        "trial_s": settings.trial_s,
+        "trial_s": settings.trial_s if parameters.trial_frames is None else None,
+        "trial_frames_count": parameters.trial_frames,
         "sum_s": settings.sum_s,
         "trials_count": result.trials_count,
         "repeated_count": result.repeated_count,

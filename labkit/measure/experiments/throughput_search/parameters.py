@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.mlrsearch import PRESETS, Settings
+from labkit.measure.observers import registry as observing
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.traffic import packet_generator, packet_sender, rates, registry
 from labkit.measure.traffic.base import TrialGenerator
@@ -19,21 +20,26 @@ from labkit.measure.traffic.rates import TAGS_BYTES, Line
 # The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
 # repeatedly.
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
-UNUSED = (*usual.OF_FLOWS, "duration_s")
+UNUSED = (*(name for name in usual.OF_FLOWS if name not in ("nodes", "observe")), "duration_s")
 # A search on a device without noise decides about 2 to 10 loads. Repeats and retreats on a noisy machine multiply that.
 MIN_LIMIT_S, LIMIT_SUMS = 60.0, 30
 
 HELP = {
     **usual.help_without(UNUSED, "not used: trials are of frames at a rate, on one host"),
     "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
+    "observe": "observers, each after the searches at half of the lowest rate that an arm carries: "
+    + ", ".join(observing.NAMES),
     "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
-    "frame_bytes": f"sizes of frames with FCS, 64 to 9018, or {', '.join(rates.MIXES)}",
+    "frame_bytes": f"sizes of frames with FCS, without a VLAN tag, 64 to 9018, or {', '.join(rates.MIXES)}",
+    "vlan": "VLAN of an 802.1Q tag in every frame, which makes it 4 bytes longer; none: no tag",
     "flows": "numbers of flows, 1 to 1000000",
     "vary": "the fields in which flows differ, the first fastest: source_port, target_ip, source_mac …",
     "flow_profile": "turns (each flow a packet, again and again) or test_plan (2,000 flows, 10 times, then the next)",
     "loss": "ratios of loss that are searched for: 0 is the NDR (non-drop rate), others are PDRs (partial drop rates)",
     "preset": f"how a search decides: {', '.join(PRESETS)} (one trial of 60 s without loss)",
     "trial_s": "duration of a trial; none: the preset's",
+    "trial_frames": "exact number of frames in each trial of the search, instead of a time; sum_s / trial_s trials"
+    " decide about a load",
     "sum_s": "total duration of the trials that decide about a load; none: the preset's",
     "exceed_ratio": "share of that time in which the loss may exceed the goal; none: the preset's",
     "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
@@ -42,7 +48,7 @@ HELP = {
     "most_rate": "the highest load; none: what the generator reaches on this path",
     "line_rate_bps": "rate of the line, to which percentages refer; none: no line",
     "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
-    "latency": "after each search, one-way latency at 10, 50 and 90 % of the last rate found",
+    "latency": "after each search, one-way latency at 10, 50 and 90 % of the last rate found; not between two kernels",
 }
 
 
@@ -50,7 +56,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's; HELP
     describes each."""
 
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = (*UNUSED, "profile_rounds")
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
         "frame_bytes": rates.MIXES,
         "vary": packet_sender.CAPACITY,
@@ -63,11 +69,13 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     rounds: int = 3
     frame_bytes: tuple[str, ...] = ("64",)
     flows: tuple[int, ...] = (1000,)
+    vlan: int | None = None
     vary: tuple[str, ...] = ("source_port",)
     flow_profile: str = "turns"
     loss: tuple[float, ...] = (0.0, 0.005)
     preset: str = "mlrsearch"
     trial_s: float | None = None
+    trial_frames: int | None = None
     sum_s: float | None = None
     exceed_ratio: float | None = None
     width: float | None = None
@@ -77,6 +85,17 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     line_rate_bps: float | None = None
     line_tag: str | None = None
     latency: bool = True
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return the parameters from names and values, as DatapathParameters.of does."""
+        if given.get("server") is not None and "server" not in cls.__struct_fields__:
+            raise BadInput(
+                f"server={given['server']}: a search loads the ends of a topology, and a TRex server elsewhere has"
+                " none: use generator=trex with LABKIT_TREX, or `labkit run trex_stateless server=HOST`, which ends its"
+                " ramp at a loss limit"
+            )
+        return super().of(given)
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be searched."""
@@ -90,6 +109,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         one_of("line_tag", self.line_tag, (None, *TAGS_BYTES))
         within("trial_s", self.trial_s, 0.05, 600)
         within("sum_s", self.sum_s, 0.05, 3600)
+        within("trial_frames", self.trial_frames, 1, 10**9)
         within("exceed_ratio", self.exceed_ratio, 0, 0.9)
         within("width", self.width, 0.001, 0.5)
         within("limit_s", self.limit_s, 1, 36000)
@@ -104,17 +124,49 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
                 f" {self.settings.sum_s:g} s, and a search needs several loads; leave limit_s out"
             )
         super().check()
-        self.refuse_guests("the packet generator")
+        self._check_generator()
         for frame in self.frame_bytes:
             for flows in self.flows:
                 self.mix(frame, flows)
             least, most = self.bounds(frame)
+            self._check_frames(least)
             if most is not None and most <= least:
                 raise BadInput(f"most_rate={self.most_rate} is not above least_rate={self.least_rate}")
 
     def _check_load(self) -> None:
         """Raise BadInput for a load that the generator's trials do not support."""
         registry.find_trial(self.load_generator.name)
+
+    def _check_generator(self) -> None:
+        """Raise BadInput for what this generator cannot do."""
+        generator = self.load_generator
+        if not generator.guest_files:
+            self.refuse_guests(f"generator={generator.name}")
+        if self.nodes == "two" and not generator.across_hosts:
+            raise BadInput(
+                f"generator={generator.name} has both ends on one host: leave nodes or generator out"
+            )
+        if self.trial_frames is not None and not generator.exact_counts:
+            raise BadInput(
+                f"generator={generator.name} sends for a time: leave trial_frames or generator out"
+            )
+
+    def _check_frames(self, least_pps: float) -> None:
+        """Raise BadInput for a number of frames that takes longer than a search at the lowest load."""
+        if self.trial_frames is None:
+            return
+        if self.trial_s is not None:
+            raise BadInput(f"trial_frames={self.trial_frames} and trial_s={self.trial_s:g}: give one of them")
+        if (longest_s := self.trial_frames / least_pps) > self.search_limit_s:
+            raise BadInput(
+                f"trial_frames={self.trial_frames} takes {longest_s:g} s at least_rate={self.least_rate}, and a search"
+                f" at most {self.search_limit_s:g} s: use a higher least_rate, a longer limit_s, or fewer frames"
+            )
+
+    @property
+    def guest_files(self) -> tuple[str, ...]:
+        """The Python files that the generator needs in guests."""
+        return self.load_generator.guest_files
 
     @property
     def load_generator(self) -> TrialGenerator:
@@ -145,12 +197,13 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
 
     def line(self) -> Line:
         """The line whose rate percentages refer to."""
-        return Line(self.line_rate_bps, self.line_tag)
+        vlan = () if self.vlan is None or self.line_tag == "vlan" else ("vlan",)
+        return Line(self.line_rate_bps, (*vlan, *(() if self.line_tag is None else (self.line_tag,))))
 
     def mix(self, frame: str, flows: int) -> Mix:
         """Return the frames to send. Raises BadInput."""
         block, repeats = PROFILES[self.flow_profile]
-        mix = Mix(rates.sizes(frame), flows, self.vary, block, repeats)
+        mix = Mix(rates.sizes(frame), flows, self.vary, block, repeats, self.vlan)
         packet_generator.check_mix(mix, self.mtu_bytes, self.family)
         return mix
 

@@ -161,7 +161,7 @@ class Stateless(TrexParameters, frozen=True, kw_only=True):
 
     def line(self, server_bps: float) -> Line:
         """Return the line to which percentages refer; `server_bps` is the rate of the server's ports."""
-        return Line(self.line_rate_bps or server_bps, self.line_tag)
+        return Line(self.line_rate_bps or server_bps, () if self.line_tag is None else (self.line_tag,))
 
 
 class Stateful(TrexParameters, frozen=True, kw_only=True):

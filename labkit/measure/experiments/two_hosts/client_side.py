@@ -5,6 +5,7 @@ Clocks are not compared: each side counts its own seconds, and requests order th
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +17,15 @@ import msgspec
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure import topologies
-from labkit.measure.endpoints import FarPair
+from labkit.measure.endpoints import FarPair, Namespace
 from labkit.measure.experiments.built_arm import BuiltArm, offloads, qdisc
 from labkit.measure.experiments.context import Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.experiments.server_counters import ServerSide, Window
 from labkit.measure.traffic import ping
-from labkit.measure.traffic.base import FlowGenerator, Flows, Page
+from labkit.measure.traffic.base import Arrived, FlowGenerator, Flows, Page, TrialGenerator, Trials
+from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import machine
 
 CLOCK = 1.02  # ratio of the other host's clock to this one beyond which its time is doubted
@@ -76,6 +78,24 @@ class RemoteServer:
         return self._used
 
 
+@dataclass(frozen=True)
+class RemoteReceiving:
+    """The receivers of a load on the other host."""
+
+    peer: Peer
+    names: Sequence[str]
+    quiet_s: float
+
+    def learn(self) -> None:
+        """Send a frame from each receiver, from which switches learn its port."""
+        self.peer.ask("learn")
+
+    def read(self) -> Arrived:
+        """Return what has arrived since the receivers exist."""
+        report = self.peer.ask("arrived")
+        return Arrived(report["load"], report["received_count"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Across(BuiltArm):
     """An arm with its clients on this host and its servers on the other."""
@@ -99,6 +119,24 @@ class Across(BuiltArm):
                 yield flows, RemoteServer(self.peer)
         finally:
             self.peer.ask("quiet")
+
+    @contextmanager
+    def trials(self, generator: TrialGenerator, mix: Mix) -> Iterator[Trials]:
+        """Start a generator of trials whose receivers are on the other host."""
+        report = self.peer.ask("receive", mix=dataclasses.asdict(mix))
+        try:
+            receiving = RemoteReceiving(self.peer, report["names"], report["quiet_s"])
+            with generator.trials_to(self.far_pairs, mix, receiving) as trials:
+                yield trials
+        finally:
+            self.peer.ask("quiet")
+
+    @property
+    def namespaces(self) -> Sequence[Namespace]:
+        """The namespaces on this host."""
+        return list(
+            {id(space): space for pair in self.far_pairs if (space := pair.client.namespace)}.values()
+        )
 
     def elsewhere(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of the other host."""

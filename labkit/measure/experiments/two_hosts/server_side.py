@@ -3,6 +3,7 @@ request."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -12,14 +13,15 @@ import msgspec
 
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
-from labkit.measure.endpoints import Endpoint
+from labkit.measure.endpoints import Endpoint, FarEnd, FarPair
 from labkit.measure.experiments import server_counters
 from labkit.measure.experiments.built_arm import offloads
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.observers.counters.receive_counters import Receivers, server_receivers
 from labkit.measure.traffic import registry
-from labkit.measure.traffic.base import FlowGenerator, Servers
+from labkit.measure.traffic.base import FlowGenerator, Receiving, Servers, TrialGenerator
+from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import machine, process
 
 
@@ -32,6 +34,8 @@ class Serving:
         self._parameters, self._run_context, self._environment = parameters, run_context, environment
         self._arm, self._run = ExitStack(), ExitStack()
         self._ends: list[Endpoint] = []
+        self._far: list[FarEnd] = []
+        self._receiving: Receiving | None = None
         self._servers: Servers | None = None
         self._counters: Receivers | None = None
         self._before: list[int] = []
@@ -44,6 +48,9 @@ class Serving:
             "carrying": self.carrying,
             "window": self.window,
             "pages": self.pages,
+            "receive": self.receive,
+            "learn": self.learn,
+            "arrived": self.arrived,
             "quiet": self.quiet,
             "times": self.times,
         }
@@ -60,6 +67,7 @@ class Serving:
             pairs, self._run_context.machine_netns, topologies.SERVERS, bytes.fromhex(ours)
         )
         self._ends = self._arm.enter_context(topologies.half(topology, spec))
+        self._far = topologies.far_ends(spec)
         return {"offloads": offloads(self._ends[0])}
 
     def clear(self) -> dict[str, Any]:
@@ -104,6 +112,25 @@ class Serving:
         servers, _counters = self._listening()
         return {"pages": servers.finish(time.monotonic() + self._generator.last_words_s)}
 
+    def receive(self, mix: dict[str, Any]) -> dict[str, Any]:
+        """Count a load of frames at every end."""
+        generator = self._parameters.load_generator
+        assert isinstance(generator, TrialGenerator)
+        backward = [FarPair(end, far) for end, far in zip(self._ends, self._far, strict=True)]
+        self._receiving = self._run.enter_context(generator.receiving(backward, Mix(**mix)))
+        return {"names": list(self._receiving.names), "quiet_s": self._receiving.quiet_s}
+
+    def learn(self) -> dict[str, Any]:
+        """Send a frame from each receiver, from which switches learn its port."""
+        assert self._receiving is not None
+        self._receiving.learn()
+        return {}
+
+    def arrived(self) -> dict[str, Any]:
+        """Return what has arrived at the receivers."""
+        assert self._receiving is not None
+        return dataclasses.asdict(self._receiving.read())
+
     @property
     def _generator(self) -> FlowGenerator:
         assert isinstance(self._parameters.load_generator, FlowGenerator)
@@ -112,7 +139,7 @@ class Serving:
     def quiet(self) -> dict[str, Any]:
         """Stop the servers."""
         self._run.close()
-        self._servers = self._counters = None
+        self._servers = self._counters = self._receiving = None
         return {}
 
     def times(self) -> dict[str, Any]:

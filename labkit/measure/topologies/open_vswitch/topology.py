@@ -71,18 +71,18 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
     Raises as `ovs`, and BadInput for guests whose packets the userspace datapath cannot carry.
     """
     from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
-    from labkit.measure.endpoints.guest.spec import parse
+    from labkit.measure.endpoints.guest.spec import GuestAdditions, parse
 
-    if words.options(name).case is not None:
-        raise Unsupported(
-            f"{name} with endpoint={spec.endpoint}: the ends of a case are namespaces or containers, because the packet"
-            " generator cannot send in a guest"
-        )
     parameters = parse(spec.guest)
     if _datapath(name) != "system" and parameters.offloads:
         raise BadInput(
             f"guest={spec.guest}: {name} receives through packet sockets, which need complete packets: use"
             f" guest={spec.guest},offloads=off"
+        )
+    if words.options(name).case is not None:
+        raise Unsupported(
+            f"{name} with endpoint={spec.endpoint}: the ends of a case are namespaces or containers: use"
+            " endpoint=namespace or endpoint=container"
         )
     with namespaces([BETWEEN, *_monitors(name)], family=spec.family) as made, ExitStack() as stack:
         for space in made:
@@ -95,7 +95,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
             nics.append(nic_of(spec, number, tap.fds))
             indices[number] = tap.index
         one, mirrors = stack.enter_context(_switched(name, spec, made, indices))
-        booted = stack.enter_context(guests(spec.guest, nics))
+        booted = stack.enter_context(guests(spec.guest, nics, GuestAdditions(scripts=spec.guest_files)))
         ends = [
             Endpoint(guest.name, between, "eth0", EDGE, nic.address.partition("/")[0], guest, f"port{number}")
             for number, guest, nic in zip(numbers(spec), booted, nics, strict=True)

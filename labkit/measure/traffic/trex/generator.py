@@ -65,6 +65,8 @@ def check_mix(mix: Mix) -> None:
             f"flows={mix.flows}: TRex varies one field here, and {first} has {CAPACITY[first]} values: use at most"
             f" flows={CAPACITY[first]}, or generator=packets"
         )
+    if mix.vlan is not None:
+        raise Unsupported(f"vlan={mix.vlan}: TRex's frames carry no tag here: use generator=packets")
     if mix.block:
         raise Unsupported("flow_profile=test_plan: TRex sends all flows in turn here: use generator=packets")
 
@@ -84,12 +86,21 @@ class TrexTrials:
         """The processes of the server and its client."""
         return self._own.pids
 
-    def trial(self, rate_pps: float | None, duration_s: float, *, latency: bool = False) -> Trial:
+    def trial(
+        self,
+        rate_pps: float | None,
+        duration_s: float,
+        *,
+        latency: bool = False,
+        count: int | None = None,
+    ) -> Trial:
         """Offer `rate_pps` frames per second in total for `duration_s`; see `Trials.trial`.
 
         Frames that TRex's own receive ring dropped count as received, because the device has delivered them. TRex stops
         at the end of the trial, and frames that it could not send by then are not offered.
         """
+        if count is not None:
+            raise Unsupported(f"a trial of exactly {count} frames: TRex's trials have a rate and a time here")
         probes_pps = PROBES_PPS if latency else 0.0
         if probes_pps != self._probes_pps:
             self._own.client.load_frames(self._mix, self._own.ends, probes_pps)

@@ -54,13 +54,14 @@ class ProbeLatency:
 
             decoded = HdrHistogram.decode(self.hdr)
             return float(decoded.get_value_at_percentile(100 * share)) * MICROSECOND
-        total = sum(self.buckets.values())
+        # No bucket counts a probe of 1 s or more, so those that arrived and are in no bucket were the slowest.
+        total = max(sum(self.buckets.values()), self.received_count - OFF_BY)
         seen, most = 0, math.inf if self.max_s is None else self.max_s
         for edge, count in sorted(self.buckets.items()):
             seen += count
             if count and seen >= share * total:
                 return min(upper_edge(edge) * MICROSECOND, most)
-        return None
+        return self.max_s if total > 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)

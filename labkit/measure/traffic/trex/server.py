@@ -23,9 +23,9 @@ from pathlib import Path
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
-from labkit.measure.traffic import packet_generator
-from labkit.measure.traffic.packet_generator import Learning
-from labkit.measure.traffic.packet_sender import Wire
+from labkit.measure.traffic.packet_ends import Learning, learning_frame, wire_of
+from labkit.measure.traffic.packet_generator import ETHERNET_BYTES
+from labkit.measure.traffic.packet_sender import Mix, Wire
 from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.client import Address, Client
 from labkit.system import machine, netlink, process, temporary_files
@@ -110,7 +110,7 @@ def config(ports: Sequence[Port], mtu_bytes: int, prefix: str) -> str:
     `prefix` tells the files of this DPDK program from those of others.
     """
     frame = BLOCK_BYTES
-    while frame // 2 >= max(2048, mtu_bytes + packet_generator.ETHERNET_BYTES + RING_HEADER_BYTES):
+    while frame // 2 >= max(2048, mtu_bytes + ETHERNET_BYTES + RING_HEADER_BYTES):
         frame //= 2
     ring = f"blocksz={BLOCK_BYTES},framesz={frame},framecnt={RING_BYTES // frame}"
     devices = [
@@ -191,16 +191,17 @@ def started(
         numbers = range(len(ports))
         connection = Client(companion.fileno(), Address("127.0.0.1"), numbers)
         stack.callback(connection.close)
-        learning = [stack.enter_context(Learning(end, wire)) for end, wire in zip(ends, wires, strict=True)]
+        learning = [
+            stack.enter_context(Learning(end, learning_frame(wire, Mix())))
+            for end, wire in zip(ends, wires, strict=True)
+        ]
         pids = frozenset({server.pid, companion.pid})
         yield OwnServer(connection, ports, learning, pids, _share_one_ethernet(wires))
 
 
 def _wires(pairs: Sequence[Pair]) -> list[Wire]:
     """Return where the frames of each end go. Raises Unsupported without Ethernet."""
-    wires = [
-        packet_generator.wire_of(one) for pair in pairs for one in (pair, Pair(pair.server, pair.client))
-    ]
+    wires = [wire_of(one) for pair in pairs for one in (pair, Pair(pair.server, pair.client))]
     if not all(wire.ethernet for wire in wires):
         raise Unsupported(
             "TRex sends Ethernet frames, which the interfaces of this topology do not carry: choose a topology with"

@@ -56,6 +56,17 @@ def test_held_program_is_released(folder: str) -> None:
         assert program.ended().stdout == "x\n"
 
 
+def test_program_reads_what_it_is_given(folder: str) -> None:
+    conversation = exec_client.begun(folder, ["sh", "-c", "while read -r one; do echo got $one; done"], b"P")
+    seen, deadline = b"", time.monotonic() + 20
+    conversation.send(b"I", b"first\nsec")
+    conversation.send(b"I", b"ond\n")
+    while seen.count(b"\n") < 2 and time.monotonic() < deadline:
+        seen += b"".join(content for kind, content in conversation.received(1) if kind == b"O")
+    conversation.close()
+    assert seen == b"got first\ngot second\n"
+
+
 def test_program_ends_with_its_proxy(folder: str) -> None:
     program = started(folder, "sh", "-c", "echo $$; sleep 1000 & wait")
     assert until(program.lines, 20)

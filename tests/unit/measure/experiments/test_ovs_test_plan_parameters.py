@@ -60,7 +60,8 @@ def test_rows_say_what_the_switch_is() -> None:
         ({"frame_bytes": "63"}, "a frame of 63 bytes is outside 64"),
         ({"frame_bytes": "1519"}, "a frame of 1519 bytes is outside 64 to 1518"),
         ({"most_rate": "2Mpps", "line_rate_bps": "1e9"}, "more than the link carries: 64 \\+ 20 = 84 bytes"),
-        ({"endpoint": "guest"}, r"the packet generator cannot run in a guest \(endpoint=guest\)"),
+        ({"endpoint": "guest"}, r"an end of the plan's switches cannot run in a guest \(endpoint=guest\)"),
+        ({"nodes": "two"}, "nodes=two: not used: the switch and its ends are on one host"),
         ({"vary": "source_ip"}, "vary=.*not used: flows differ in what the rules match"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,8 +35,29 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"preset": "rfc2544", "limit_s": "60"}, "limit_s=60 is too short: .* already take 60 s"),
         ({"generator": "iperf3"}, "generator=iperf3 cannot run trials at a frame rate"),
         ({"slices": "4"}, "slices=4: not used"),
-        ({"observe": "perf_stat"}, "observe=.*not used"),
-        ({"endpoint": "guest"}, r"the packet generator cannot run in a guest \(endpoint=guest\)"),
+        (
+            {"observe": "perf_stat", "nodes": "two", "where": "vm:debian"},
+            "observe works on one host only: with nodes=two leave it out",
+        ),
+        (
+            {"endpoint": "guest", "generator": "trex"},
+            r"generator=trex cannot run in a guest \(endpoint=guest\)",
+        ),
+        ({"endpoint": "guest", "topology": "veth"}, "veth does not support endpoint=guest"),
+        ({"nodes": "two"}, "nodes=two with where=here needs the servers' host"),
+        (
+            {"nodes": "two", "where": "vm:debian", "generator": "trex"},
+            "generator=trex has both ends on one host: leave nodes or generator out",
+        ),
+        (
+            {"generator": "trex", "server": "host"},
+            "server=host: a search loads the ends of a topology, and a TRex",
+        ),
+        ({"vlan": "0"}, "vlan=0 is outside 1 to 4094"),
+        ({"trial_frames": "0"}, "trial_frames=0 is outside 1 to"),
+        ({"trial_frames": "9", "trial_s": "1"}, "trial_frames=9 and trial_s=1: give one of them"),
+        ({"trial_frames": "1000000"}, "trial_frames=1000000 takes 1000 s at least_rate=1kpps"),
+        ({"trial_frames": "9", "generator": "trex"}, "generator=trex sends for a time: leave trial_frames"),
         ({"frame": "64"}, "there is no parameter frame"),
     ],
 )
@@ -75,6 +97,17 @@ def test_line_rate_bounds() -> None:
     least, most = Throughput.of({"line_rate_bps": 1e9, "least_rate": "10%"}).bounds("64")
     assert (least, most) == (pytest.approx(148_809.5), pytest.approx(1_488_095.2))
     assert Throughput.of({}).bounds("64") == (1000, None)
+    tagged = Throughput.of({"line_rate_bps": 1e9, "vlan": "7"})
+    assert tagged.bounds("64")[1] == pytest.approx(1_420_454.5)
+    assert Throughput.of({"line_rate_bps": 1e9, "vlan": "7", "line_tag": "vlan"}).line() == tagged.line()
+    assert tagged.mix("64", 1).vlan == 7
+
+
+def test_guests_get_the_files_of_the_generator() -> None:
+    made = Throughput.of({"endpoint": "guest"})
+    assert [Path(name).name for name in made.spec(1, None, endpoint="guest").guest_files] == [
+        "packet_agent.py"
+    ]
 
 
 def test_parameter_round_trip() -> None:

@@ -10,6 +10,7 @@ import pytest
 from labkit.common import packets
 from labkit.common.errors import BadInput
 from labkit.measure.traffic import packet_generator, rates
+from labkit.measure.traffic.base import Trial
 from labkit.measure.traffic.packet_sender import Mix, Wire, headers
 from labkit.measure.traffic.rates import IMIX, Line
 
@@ -77,8 +78,9 @@ def test_frames_agree_with_the_decoder() -> None:
 
 
 def test_vlan_tag_and_raw_ip() -> None:
-    tagged = Wire("eth0", V4.source_mac, V4.target_mac, V4.source_ip, V4.target_ip, vlan=7)
-    assert frames(tagged, Mix())[0][12:18] == bytes.fromhex("810000070800")
+    tagged, plain = frames(V4, Mix(vlan=7))[0], frames(V4, Mix())[0]
+    assert tagged[12:18] == bytes.fromhex("810000070800")
+    assert tagged[:12] + tagged[16:] == plain  # the tag makes a frame longer and changes nothing else
     bare = Wire("tun0", V4.source_mac, V4.target_mac, V4.source_ip, V4.target_ip, ethernet=False)
     [frame, *_] = frames(bare, Mix((64,), 1))
     assert (frame[0], len(frame)) == (0x45, 46)
@@ -103,8 +105,12 @@ def test_line_rate_arithmetic() -> None:
     gigabit = Line(1e9)
     assert gigabit.wire_bytes(64) == 84
     assert gigabit.most_pps(64) == pytest.approx(1_488_095, abs=1)
-    assert Line(1e9, "vlan").most_pps(64) == pytest.approx(1_420_455, abs=1)
-    assert Line(1e9, "vxlan").wire_bytes(64) == 134
+    assert Line(1e9, ("vlan",)).most_pps(64) == pytest.approx(1_420_455, abs=1)
+    assert Line(1e9, ("vxlan",)).wire_bytes(64) == 134
+    assert Line(1e9, ("vlan", "vxlan")).wire_bytes(64) == 138
+    assert Line(1e9, ("vlan",)).arithmetic(64) == (
+        "64 + 4 (vlan) + 20 = 88 bytes on the line; 1 Gbit/s / (88 · 8 bit) = 1420455 pps"
+    )
     assert gigabit.arithmetic(64) == ("64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps")
 
 
@@ -150,11 +156,35 @@ def test_invalid_rates(text: str, line: Line, words: str) -> None:
         ({"flows": 64_513}, "source_port can distinguish 64512 flows: add a field"),
         ({"vary": ("ttl",)}, "vary=ttl is not a field: choose source_mac"),
         ({"vary": ()}, "vary needs at least one field"),
+        ({"vlan": 0}, "vlan=0 is outside 1 to 4094"),
+        ({"vlan": 4095}, "vlan=4095 is outside 1 to 4094"),
     ],
 )
 def test_invalid_frames_and_flows(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         packet_generator.check_mix(Mix(**given), 1500)
+
+
+@pytest.mark.parametrize(("count", "number"), [(10, 4), (3, 4), (1_000_001, 7), (5, 1)])
+def test_senders_share_a_number_of_frames(count: int, number: int) -> None:
+    shares = [packet_generator.share(count, number, place) for place in range(number)]
+    assert sum(shares) == count
+    assert max(shares) - min(shares) <= 1
+
+
+def counted(offered: int, elapsed_s: float) -> Trial:
+    """Return a trial of 1000 frames at 10 kpps."""
+    return Trial(
+        rate_pps=1e4, duration_s=0.1, requested_count=1000, offered_count=offered, sent_count=offered,
+        received_count=offered, hops={}, elapsed_s=elapsed_s, slip_s=0.0, generator_cpu_s=0.0,
+    )  # fmt: skip
+
+
+def test_a_late_number_of_frames_is_limited_by_the_generator() -> None:
+    """All frames were sent, but more than 1 % slower than the rate that was asked for."""
+    assert not counted(1000, 0.1).generator_limited
+    assert counted(1000, 0.102).generator_limited
+    assert counted(999, 0.1).generator_limited
 
 
 def test_sizes_by_name() -> None:

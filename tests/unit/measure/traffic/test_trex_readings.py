@@ -120,6 +120,16 @@ def test_buckets_are_lower_edges_and_key_0_is_below_10_us() -> None:
     assert latency.mean_s == pytest.approx(484e-6)
 
 
+def test_probes_of_a_second_are_in_no_bucket() -> None:
+    """4: They are the slowest, although the histogram leaves them out."""
+    usual = last_latency("stl_latency")
+    slow = ProbeLatency(**{**vars(usual), "received_count": 5000, "max_s": 1.5})  # a fifth is in no bucket
+    assert slow.percentile_s(0.5) == pytest.approx(600e-6)
+    assert slow.percentile_s(0.9) == slow.percentile_s(1) == 1.5
+    none = ProbeLatency(**{**vars(usual), "received_count": 0, "max_s": None, "buckets": {}})
+    assert none.percentile_s(0.5) is None
+
+
 def test_hdr_histogram_gives_exact_percentiles() -> None:
     """4: With `--hdrh` a percentile lies inside its bucket instead of at its edge."""
     exact = last_latency("stl_latency_loss_hdrh")
@@ -192,7 +202,7 @@ def test_bytes_include_the_fcs_and_per_cent_are_of_a_given_line() -> None:
     system = next(result for _, method, _, result in calls("stl_ramp64") if method == "get_port_status")
     assert system["attr"]["speed"] == 10.0
     assert Line(1e9).most_pps(64) == pytest.approx(1_488_095, abs=1)
-    assert Line(1e9, "vlan").most_pps(64) == pytest.approx(1_420_455, abs=1)
+    assert Line(1e9, ("vlan",)).most_pps(64) == pytest.approx(1_420_455, abs=1)
 
 
 def test_every_transcript_is_there() -> None:

@@ -1,0 +1,120 @@
+"""Profiles of a search: after the searches, every arm carries the same rate under each observer.
+
+The rate is half of the lowest one that any arm carries, so the CPU time of each packet can be compared.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from labkit.common import run_folder
+from labkit.common.errors import LabkitError
+from labkit.measure.experiments import rows as row_columns
+from labkit.measure.experiments.built_arm import BuiltArm
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.profiled_runs import Profile
+from labkit.measure.experiments.rows import Measured
+from labkit.measure.experiments.throughput_search.parameters import Throughput
+from labkit.measure.experiments.whole_runs import Counting
+from labkit.measure.traffic import rates
+from labkit.measure.traffic.packet_sender import FCS_BYTES
+from labkit.system import machine
+
+SHARE = 0.5  # of the lowest rate that the arms carry
+OBSERVED_S = 2.0  # a trial under an observer
+
+
+def points(
+    parameters: Throughput, searched: Sequence[run_folder.Row], columns: dict[str, Any]
+) -> list[Profile]:
+    """Return all profiles, round by round, at the rates that these rows of searches allow.
+
+    `columns`: what every row of the experiment has. Frames and flows whose searches found no rate have no profiles.
+    """
+    result = []
+    for number in range(parameters.profile_rounds if parameters.observe else 0):
+        for pairs in parameters.pairs:
+            for frame in parameters.frame_bytes:
+                for flows in parameters.flows:
+                    rate_pps = common_pps(parameters, searched, pairs, frame, flows)
+                    if rate_pps is not None:
+                        own = columns | {"frame": frame, "flows_count": flows}
+                        run = functools.partial(
+                            _run, frame=frame, flows=flows, rate_pps=rate_pps, columns=own
+                        )
+                        result.append(Profile(pairs, number, parameters, f"{frame}b-{flows}f", run))
+    return result
+
+
+def common_pps(
+    parameters: Throughput, searched: Sequence[run_folder.Row], pairs: int, frame: str, flows: int
+) -> float | None:
+    """Return the rate at which all arms are observed; None if no search found one.
+
+    An arm that never lost carries at least the greatest rate that was tried.
+    """
+    by_arm: dict[str, list[float]] = {}
+    for row in searched:
+        if (row["pairs"], row["frame"], row["flows_count"], row["loss_goal_ratio"]) == (
+            pairs,
+            frame,
+            flows,
+            parameters.loss[0],
+        ) and (pps := row["throughput_pps"] or row["lower_bound_pps"]):
+            by_arm.setdefault(row["arm"], []).append(pps)
+    return SHARE * min(map(statistics.median, by_arm.values())) if by_arm else None
+
+
+def _run(
+    parameters: DatapathParameters,
+    live: BuiltArm,
+    _artefacts: Path,
+    counting: Counting | None,
+    _suffix: str,
+    *,
+    frame: str,
+    flows: int,
+    rate_pps: float,
+    columns: dict[str, Any],
+) -> Measured:
+    """Run one trial of an arm while `counting` is open."""
+    assert isinstance(parameters, Throughput)
+    mean_bytes = rates.mean_bytes(rates.sizes(frame))
+    shared = columns | {"frame_bytes": mean_bytes, "loss_goal_ratio": parameters.loss[0]}
+    shared |= parameters.columns_of(live.arm.topology)
+    try:
+        mix = parameters.mix_of(live.arm.topology, frame, flows)
+        with live.trials(parameters.load_generator, mix) as trials, (counting or nullcontext)():
+            metered, times = live.metered(), machine.cpu_times()
+            trial = trials.trial(rate_pps, OBSERVED_S)
+            used, joined = machine.cpu_times() - times, metered()
+    except LabkitError as error:
+        return live.arm, shared | row_columns.not_measured(error)
+    received_bytes = round(trial.received_count * (mean_bytes - FCS_BYTES))
+    limited = f"generator-limited: {trial.offered_pps:.0f} of {rate_pps:.0f} pps"
+    row = {
+        "status": "invalid" if trial.generator_limited else "ok",
+        "reason": limited if trial.generator_limited else None,
+        "requested_pps": rate_pps,
+        "offered_pps": trial.offered_pps,
+        "window_s": trial.elapsed_s,
+        "throughput_pps": trial.received_count / trial.elapsed_s,
+        "throughput_bps": received_bytes * 8 / trial.elapsed_s,
+        "received_bytes": received_bytes,
+        "received_count": trial.received_count,
+        "offered_count": trial.offered_count,
+        "received_frames_count": trial.received_count,
+        "lost_count": trial.lost_count,
+        "loss_ratio": trial.loss_ratio,
+        "generator_cpu_s": trial.generator_cpu_s,
+        "cpu_s": used.busy_s,
+        "softirq_s": used.softirq_s,
+        "steal_s": used.steal_s,
+    }
+    doubts = [f"{trial.lost_count} of {trial.offered_count} frames were lost"] if trial.lost_count else []
+    return live.measured(shared | joined | row, [*doubts, *machine.stolen(used.steal_s, trial.elapsed_s)])

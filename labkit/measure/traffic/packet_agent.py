@@ -1,0 +1,100 @@
+"""Send the load in a guest, or count it there, on request from outside: a line of JSON for each request and answer.
+
+It runs alone in the guest (`labkit.measure.endpoints.exec_server` starts it), so it imports only the standard library
+and `packet_sender`. No nftables is needed there: a packet socket with a filter counts, and the guest's IP layer drops
+what nobody listens for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+from io import BufferedIOBase
+from typing import Any
+
+if __package__:
+    from labkit.measure.traffic import packet_sender
+else:  # in a guest, where labkit is not
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    packet_sender = __import__("packet_sender")
+
+ETH_P_ALL = 3
+# linux/if_packet.h; a socket that ignores outgoing frames counts each frame of the load once
+SOL_PACKET, PACKET_ADD_MEMBERSHIP, PACKET_STATISTICS, PACKET_IGNORE_OUTGOING, PACKET_MR_PROMISC = (
+    263,
+    1,
+    6,
+    23,
+    1,
+)
+
+
+class Counter:
+    """Counts the load at an interface with a packet socket that is never read: the kernel counts what it drops too.
+
+    `frame`: what `learn` sends, so that switches on the way learn the interface's port. Raises OSError.
+    """
+
+    def __init__(self, interface: str, v6: bool, frame: bytes) -> None:
+        self._frame, self._count = frame, 0
+        self._learning = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+        self._learning.bind((interface, 0))
+        self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
+        packet_sender.only_udp(self._socket, v6, (packet_sender.PORT, packet_sender.PROBE_PORT))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel makes it a few frames
+        self._socket.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+        # Flows may differ in their MAC address, and a NIC would drop those that are not its own.
+        wanted = struct.pack("iHH8s", socket.if_nametoindex(interface), PACKET_MR_PROMISC, 0, b"")
+        self._socket.setsockopt(SOL_PACKET, PACKET_ADD_MEMBERSHIP, wanted)
+        self._socket.bind((interface, ETH_P_ALL))
+
+    def learn(self) -> None:
+        """Send the frame from which switches learn."""
+        self._learning.send(self._frame)
+
+    def read(self) -> int:
+        """Return how many frames of the load have arrived. The kernel's counters start again with each request."""
+        packets, _dropped = struct.unpack("II", self._socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 8))
+        self._count += packets  # with those that found no room
+        return self._count
+
+    def close(self) -> None:
+        """Close both sockets."""
+        self._socket.close()
+        self._learning.close()
+
+
+def count(requests: BufferedIOBase, answers: BufferedIOBase, counter: Counter) -> None:
+    """Answer each request line, `learn` or `read`, with the count, until there are no more."""
+    answers.write(b"{}\n")
+    answers.flush()
+    while line := requests.readline():
+        if line.strip() == b"learn":
+            counter.learn()
+        answers.write(json.dumps({"count": counter.read()}).encode() + b"\n")
+        answers.flush()
+
+
+def main() -> None:
+    """Run as a program whose argument is the request as JSON."""
+    request: dict[str, Any] = json.loads(sys.argv[1])
+    requests, answers = open(0, "rb"), open(1, "wb")
+    try:
+        if "wire" in request:
+            wire, mix = packet_sender.Wire(**request["wire"]), packet_sender.Mix(**request["mix"])
+            sender = packet_sender.Sender(wire, mix)
+            packet_sender.prepare_process(None)
+            packet_sender.serve(requests, answers, sender)
+        else:
+            frame = bytes.fromhex(request["frame"])
+            count(requests, answers, Counter(request["interface"], request["v6"], frame))
+    except OSError as error:
+        answers.write(json.dumps({"error": error.strerror}).encode() + b"\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

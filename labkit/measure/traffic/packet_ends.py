@@ -1,0 +1,300 @@
+"""The two ends of the packet generator: processes that send, and what counts and drops the load where it arrives.
+
+An end is a namespace, a container, or a guest. In a namespace a forked process sends, and an nftables hook counts the
+load and drops it. In a guest, `packet_agent` does both, because a guest has neither.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.endpoints import Endpoint, FarPair, Pair, exec_client
+from labkit.measure.traffic import packet_agent, packet_sender
+from labkit.measure.traffic.base import Arrived
+from labkit.measure.traffic.packet_sender import PORT, PROBE_PORT, Mix, Wire
+from labkit.system import netlink, process
+from labkit.system.process import Forked
+
+TABLE, COUNTER = "labkit_load", "arrived"
+# The start of an ARP reply for IPv4 over Ethernet (RFC 826), which a host accepts unasked without counting a drop
+ARP_REPLY = bytes.fromhex("0806 0001 0800 06 04 0002")
+START_S, GUEST_START_S = 30.0, 180.0  # to build the frames of a million flows; an emulated CPU takes longer
+PATIENCE_S = 5.0  # after a trial's planned end, and for an answer of a guest
+QUIET_S, GUEST_QUIET_S = 0.02, 0.2  # after such a pause no more frames are expected
+NO_MAC = "00:00:00:00:00:00"
+# Files whose Python modules a guest needs to be an end of the packet generator.
+AGENT = (packet_agent.__file__,)
+
+
+def wire_of(pair: Pair | FarPair) -> Wire:
+    """Return where a client's frames to its server go, with the next hop's MAC address from its route and neighbour
+    table.
+
+    Raises Failed if the client does not know that MAC address.
+    """
+    client, server = pair.client, pair.server
+    link = _ip(client, ["link", "show", "dev", client.interface])[0]
+    if link["link_type"] == "loopback":
+        return Wire(client.interface, NO_MAC, NO_MAC, client.address, server.address)
+    if link["link_type"] != "ether":
+        return Wire(client.interface, NO_MAC, NO_MAC, client.address, server.address, ethernet=False)
+    route = _ip(client, ["route", "get", server.address])[0]
+    hop = route.get("gateway", server.address)
+    known = _ip(client, ["neigh", "show", "to", hop, "dev", client.interface])
+    if not known or "lladdr" not in known[0]:
+        if "NOARP" in link["flags"]:  # ipvlan in its layer-3 modes asks nobody
+            return Wire(client.interface, link["address"], link["address"], client.address, server.address)
+        raise Failed(f"{client.name} does not know the MAC address of {hop}, its next hop to {server.name}")
+    return Wire(client.interface, link["address"], known[0]["lladdr"], client.address, server.address)
+
+
+def _ip(end: Endpoint, words: list[str]) -> list[dict[str, Any]]:
+    result: list[dict[str, Any]] = json.loads(process.output([*end.prefix, "ip", "-j", *words]) or "[]")
+    return result
+
+
+def learning_frame(wire: Wire, mix: Mix) -> bytes:
+    """Return a frame from the wire's source from which bridges and switches learn its port; empty without Ethernet.
+
+    They forget it after 300 s; a load in one direction would then be flooded to every port.
+    """
+    if not wire.ethernet:
+        return b""
+    target, source = (bytes.fromhex(mac.replace(":", "")) for mac in (wire.target_mac, wire.source_mac))
+    addresses = [wire.source_ip, wire.target_ip]
+    own, other = (socket.inet_aton(address) if ":" not in address else bytes(4) for address in addresses)
+    tag = packet_sender.tag_of(mix)
+    return (target + source + tag + ARP_REPLY + source + own + target + other).ljust(60, b"\0")
+
+
+class Learning:
+    """Sends a learning frame from an end in a namespace."""
+
+    def __init__(self, end: Endpoint, frame: bytes) -> None:
+        self._frame = frame
+        with netlink.inside(end.namespace.fd):
+            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+            self._socket.bind((end.interface, 0))
+
+    def send(self) -> None:
+        """Send the frame, if there is one."""
+        if self._frame:
+            self._socket.send(self._frame)
+
+    def __enter__(self) -> Learning:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+class Worker(Protocol):
+    """A process that answers lines with lines."""
+
+    def send(self, line: bytes) -> None:
+        """Send it a line. Raises Failed if it has ended."""
+
+    def receive(self, timeout_s: float) -> bytes:
+        """Return its next line. Raises Failed if it has ended or is silent for `timeout_s`."""
+
+
+def answer(worker: Worker, timeout_s: float, name: str) -> dict[str, Any]:
+    """Return a worker's next answer. Raises Failed with the worker's name."""
+    try:
+        result: dict[str, Any] = json.loads(worker.receive(timeout_s))
+    except Failed as error:
+        raise Failed(f"{name} {error}") from None
+    if "error" in result:
+        raise Failed(f"{name} cannot send: {result['error']}")
+    return result
+
+
+class Agent:
+    """`packet_agent` in the guest of an end; it ends with the connection."""
+
+    def __init__(self, end: Endpoint, request: dict[str, Any]) -> None:
+        from labkit.measure.endpoints.guest import initramfs  # what only guests need
+
+        prefix = end.prefix
+        at = prefix.index("--")
+        program = [initramfs.python(), "-I", "-S", f"{packet_agent.__file__}c", json.dumps(request)]
+        self._rest, self._words = bytearray(), bytearray()
+        try:
+            self._conversation = exec_client.begun(prefix[at - 1], [*prefix[at + 1 :], *program], b"P")
+        except (OSError, exec_client.Disconnected) as error:
+            raise Failed(f"the guest {end.name} does not start the packet generator: {error}") from None
+
+    def send(self, line: bytes) -> None:
+        """Send it a line. Raises Failed if its guest has gone."""
+        try:
+            self._conversation.send(b"I", line + b"\n")
+        except exec_client.Disconnected:
+            raise Failed("has gone with its guest") from None
+
+    def receive(self, timeout_s: float) -> bytes:
+        """Return the next line that it writes. Raises Failed if it has ended or is silent for `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while b"\n" not in self._rest:
+            if (left_s := deadline - time.monotonic()) <= 0:
+                raise Failed(f"did not answer within {timeout_s:g} s")
+            try:
+                frames = self._conversation.received(left_s)
+            except (exec_client.Disconnected, OSError):
+                raise Failed("has gone with its guest") from None
+            for kind, content in frames:
+                if kind == b"O":
+                    self._rest += content
+                elif kind == b"X":
+                    self._words += content
+                elif kind == b"D" and b"\n" not in self._rest:
+                    last = self._words.decode(errors="replace").strip().splitlines()[-1:]
+                    raise Failed(
+                        f"ended with {content.split()[0].decode()}{''.join(f': {one}' for one in last)}"
+                    )
+        line, _, rest = bytes(self._rest).partition(b"\n")
+        self._rest = bytearray(rest)
+        return line
+
+    def close(self) -> None:
+        """End it."""
+        self._conversation.close()
+
+
+class Sender:
+    """A sending process at a client: forked into its namespace, or an agent in its guest."""
+
+    def __init__(self, stack: ExitStack, client: Endpoint, wire: Wire, mix: Mix, cpu: int) -> None:
+        self._name = f"the packet generator at {client.name}"
+        self._begun_s: float | None = None
+        self.in_guest = client.kernel is not None
+        self.pid: int | None = None
+        if self.in_guest:
+            request = {"wire": dataclasses.asdict(wire), "mix": dataclasses.asdict(mix)}
+            agent = Agent(client, request)
+            stack.callback(agent.close)
+            self._worker: Worker = agent
+            return
+        namespace = client.namespace.fd
+
+        def work(connection: socket.socket) -> None:
+            with netlink.inside(namespace):
+                sender = packet_sender.Sender(wire, mix)
+            packet_sender.prepare_process(cpu)
+            with connection.makefile("rwb") as stream:
+                packet_sender.serve(stream, stream, sender)
+
+        forked = Forked(work, [namespace])
+        stack.callback(forked.kill)
+        self._worker, self.pid = forked, forked.pid
+
+    def ready(self) -> None:
+        """Wait until the frames are built."""
+        answer(self._worker, GUEST_START_S if self.in_guest else START_S, self._name)
+
+    def go(self, rate_pps: float | None, duration_s: float, count: int | None) -> None:
+        """Start a trial of at most `duration_s`, with at most `count` frames."""
+        self._begun_s = time.monotonic()
+        try:
+            self._worker.send(json.dumps([rate_pps, duration_s, count]).encode())
+        except Failed as error:
+            raise Failed(f"{self._name} {error}") from None
+
+    def report(self, duration_s: float) -> dict[str, Any]:
+        """Return the report after the trial (`packet_sender.Report`), with the begin by this host's clock."""
+        result = answer(self._worker, duration_s + PATIENCE_S, self._name)
+        # A guest has a clock of its own. Its start is known only up to the way of the request.
+        return result | ({"begun_s": self._begun_s} if self.in_guest else {})
+
+
+class Receivers:
+    """Receivers on this host. `backward`: each with one of those that send to it, as the pair of the way back."""
+
+    def __init__(self, stack: ExitStack, backward: Sequence[Pair | FarPair], mix: Mix) -> None:
+        ends: dict[tuple[int, str], Endpoint] = {}
+        self._learn: list[Callable[[], object]] = []
+        self._counts: list[Callable[[], int]] = []
+        for pair in backward:
+            end, wire = pair.client, wire_of(pair)
+            first = place(end) not in ends  # several clients may send to one receiver
+            ends.setdefault(place(end), end)
+            frame = learning_frame(wire, mix)
+            if end.kernel is None:
+                self._learn.append(stack.enter_context(Learning(end, frame)).send)
+                if first:
+                    self._counts.append(stack.enter_context(_dropping(end)).read)
+            elif first:
+                counting = _InGuest(stack, end, frame)
+                self._learn.append(counting.learn)
+                self._counts.append(counting.read)
+        self._ends = list(ends.values())
+        self.names = [end.name for end in self._ends]
+        self.quiet_s = GUEST_QUIET_S if any(end.kernel is not None for end in self._ends) else QUIET_S
+
+    def learn(self) -> None:
+        """Send a frame from each receiver, from which switches learn its port."""
+        for learn in self._learn:
+            learn()
+
+    def read(self) -> Arrived:
+        """Return what has arrived since the receivers exist."""
+        load = [count() for count in self._counts]
+        return Arrived(load, sum(end.counters().received_count for end in self._ends))
+
+
+def place(end: Endpoint) -> tuple[int, str]:
+    """Return what ends have in common that are the same place: a namespace, or a guest's."""
+    return id(end.namespace), "" if end.kernel is None else end.name
+
+
+class _InGuest:
+    """The counter in a guest."""
+
+    def __init__(self, stack: ExitStack, end: Endpoint, frame: bytes) -> None:
+        self._name = f"the packet counter at {end.name}"
+        request = {"interface": end.interface, "v6": ":" in end.address, "frame": frame.hex()}
+        self._agent = Agent(end, request)
+        stack.callback(self._agent.close)
+        answer(self._agent, GUEST_START_S, self._name)
+
+    def learn(self) -> None:
+        self._ask(b"learn")
+
+    def read(self) -> int:
+        return self._ask(b"read")
+
+    def _ask(self, word: bytes) -> int:
+        try:
+            self._agent.send(word)
+        except Failed as error:
+            raise Failed(f"{self._name} {error}") from None
+        return int(answer(self._agent, PATIENCE_S, self._name)["count"])
+
+
+@contextmanager
+def _dropping(end: Endpoint) -> Iterator[netlink.NftCounter]:
+    """Count and drop the load at an end as soon as its interface receives it, during the block."""
+    prefix = [*end.namespace.prefix, "nft"]
+    rules = (
+        f"add table netdev {TABLE}",
+        f"add chain netdev {TABLE} load {{ type filter hook ingress device {end.interface} priority 0 ; }}",
+        f"add counter netdev {TABLE} {COUNTER}",
+        f"add rule netdev {TABLE} load udp dport {{ {PORT}, {PROBE_PORT} }} counter name {COUNTER} drop",
+    )
+    ended = process.run([*prefix, " ; ".join(rules)])
+    if ended.returncode != 0:
+        raise Unsupported(
+            f"this kernel cannot drop frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.words()}"
+        )
+    counter = netlink.NftCounter(end.namespace.fd, TABLE, COUNTER)
+    try:
+        yield counter
+    finally:
+        counter.close()
+        process.run([*prefix, f"delete table netdev {TABLE}"])
