@@ -142,6 +142,10 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         generator = self.load_generator
         if not generator.guest_files:
             self.refuse_guests(f"generator={generator.name}")
+        if "shared_guest" in self.endpoint:
+            raise BadInput(
+                f"generator={generator.name} cannot run in a guest that several endpoints share: use endpoint=guest"
+            )
         if self.nodes == "two" and not generator.across_hosts:
             raise BadInput(
                 f"generator={generator.name} has both ends on one host: leave nodes or generator out"
