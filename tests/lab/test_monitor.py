@@ -379,7 +379,7 @@ class TestDisplayFilter:
         (["veth"], "veth has several interfaces: name one"),
         (["lo", "foo=1"], "foo is not a parameter of a monitor"),
         (["lo", "vlan=x"], "vlan='x' is not a number"),
-        (["lo", "--seconds", "-1"], "--seconds -1 cannot be"),
+        (["lo", "--seconds", "-1"], "--seconds -1: give more than 0"),
         (["lo", "source=$(id)"], "source='$(id)' is not an address"),
     ],
 )
