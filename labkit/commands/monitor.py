@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import math
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -115,16 +114,16 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
         ) from None
 
     net, interface, own = building(target, given)
-    with net, tempfile.TemporaryDirectory(prefix="labkit-") as folder:
+    with net, safe_files.own_folder(safe_files.runtime_folder(), "labkit-page-") as folder:
         if pings:
             _ping(net)
         names = monitor_panel.interfaces_of(net) if interface is None else [interface]
         choice = {"interface": names[0], **{name: str(value) for name, value in own.items()}}
         monitor_panel.checked(choice, names)
-        path = f"{folder}/hub"
+        path = str(folder / "hub")
         with monitor_hub.Hub(net, names, path):
             argv, environment, address = monitor_page.prepared(
-                Path(folder), path, names, choice, port or monitor_page.free_port()
+                folder, path, names, choice, port or monitor_page.free_port()
             )
             print(f"page: {address}", flush=True)
             with contextlib.suppress(KeyboardInterrupt):

@@ -178,9 +178,10 @@ function render({ model, el }) {
         if (!waiting) return;
         const [newest, packets] = waiting;
         waiting = null;
-        show({ ...newest, packets: packets.slice(-MAX_ROWS) });
+        show({ ...newest, packets });
       });
-      waiting = [message, [...(waiting ? waiting[1] : []), ...message.packets]];
+      // A hidden page draws no frames, so what waits is bounded here.
+      waiting = [message, [...(waiting ? waiting[1] : []), ...message.packets].slice(-MAX_ROWS)];
     } else if (message.do === "cleared") {
       waiting = null;
       empty();

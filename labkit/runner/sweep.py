@@ -13,7 +13,6 @@ import itertools
 import math
 import random
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from labkit.common import run_folder, units
+from labkit.common import run_folder, safe_files, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts
 from labkit.runner import papermill_run, plain_notebook, unmeasured_point, yaml_files
@@ -368,8 +367,10 @@ def show(folder: Path, bar: Bar) -> Path:
     with contextlib.ExitStack() as stack:
         result = notebook_of(described["experiment"])
         if result is None:
-            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="labkit-"))
-            result = Path(scratch) / "plain.ipynb"
+            scratch = stack.enter_context(
+                safe_files.own_folder(safe_files.runtime_folder(), "labkit-report-")
+            )
+            result = scratch / "plain.ipynb"
             plain_notebook.write(result, described["experiment"])
         _show(folder, described, result, bar)
     return folder / "notebook.ipynb"

@@ -24,7 +24,7 @@ from labkit.common.errors import Failed
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.capture.capture import SNAP_BYTES, CapturePoint
 from labkit.measure.observers.monitor import Monitor, Request, Selection
-from labkit.system import libpcap, machine, netlink, process
+from labkit.system import libpcap, machine, netlink, process, temporary_files
 from labkit.system.recording.packet_ring import SOL_PACKET, attach
 
 START_S, STOP_S = 30.0, 60.0
@@ -154,7 +154,7 @@ def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: 
 
     def start(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReader]:
         path = machine.needed(name)
-        with TemporaryDirectory(prefix="labkit-") as folder:
+        with TemporaryDirectory(prefix="labkit-", dir=temporary_files.in_memory()) as folder:
             begun = time.monotonic()
             argv = [*hop.namespace.prefix, path, *arguments(hop.interface, f"{folder}/packets", port)]
             with process.all_ended([process.Running(argv)]) as [program]:

@@ -43,7 +43,10 @@ from labkit.measure.traffic.packet_sender import Mix
             {"endpoint": "guest", "generator": "trex"},
             r"generator=trex cannot run in a guest \(endpoint=guest\)",
         ),
-        ({"endpoint": "shared_guest"}, "generator=packets cannot run in a guest that several endpoints share"),
+        (
+            {"endpoint": "shared_guest"},
+            "generator=packets cannot run in a guest that several endpoints share",
+        ),
         ({"endpoint": "guest", "topology": "veth"}, "veth does not support endpoint=guest"),
         ({"nodes": "two"}, "nodes=two with where=here needs the servers' host"),
         (
