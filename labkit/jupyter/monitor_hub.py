@@ -117,11 +117,20 @@ class Hub:
         key = msgspec.json.encode(sorted(choice.items()))
         with self._lock:
             if key in self._shared:
-                one, count = self._shared[key]
-                self._shared[key] = one, count + 1
-            else:
-                one = self._watched.monitor(choice["interface"], **parameters.typed(choice))
+                return self._joined(key)
+        # With a display filter this takes seconds, and other pages must get their answers meanwhile.
+        one = self._watched.monitor(choice["interface"], **parameters.typed(choice))
+        with self._lock:
+            if key not in self._shared:
                 self._shared[key] = one, 1
+                return key
+            self._joined(key)  # another page has asked for the same meanwhile
+        one.close()
+        return key
+
+    def _joined(self, key: bytes) -> bytes:
+        one, count = self._shared[key]
+        self._shared[key] = one, count + 1
         return key
 
     def _answered(self, key: bytes, request: dict[str, Any]) -> _Answer:
@@ -145,12 +154,13 @@ class Hub:
             if count == 1:
                 one.clear()
                 return key
-            choice = dict(msgspec.json.decode(key.partition(OWN)[0], type=list[tuple[str, str]]))
             self._own_count += 1
             own = key.partition(OWN)[0] + OWN + str(self._own_count).encode()
-            fresh = self._watched.monitor(choice["interface"], **parameters.typed(choice))
+        choice = dict(msgspec.json.decode(key.partition(OWN)[0], type=list[tuple[str, str]]))
+        fresh = self._watched.monitor(choice["interface"], **parameters.typed(choice))
+        with self._lock:
             self._shared[own] = fresh, 1
-            self._shared[key] = one, count - 1
+        self._release(key)
         return own
 
     def _release(self, key: bytes) -> None:

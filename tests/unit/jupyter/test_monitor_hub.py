@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +29,13 @@ class Fake:
         self.begun: list[tuple[str, dict[str, Any]]] = []
         self.requests: list[int] = []
         self.closed = self.cleared = 0
+        self.slow: threading.Event | None = None
 
     def monitor(self, interface: str, **parameters: Any) -> Fake:
         if parameters.get("source") == "wrong":
             raise BadInput("source='wrong' is not an address")
+        if self.slow is not None:
+            self.slow.wait(20)
         self.begun.append((interface, parameters))
         return self
 
@@ -79,6 +83,29 @@ def test_viewers_share_one_capture_which_ends_with_the_last(hub: Hub, fake: Fake
     while fake.closed < 2 or hub.captures_count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_slow_start_keeps_no_other_page_waiting(hub: Hub, fake: Fake, tmp_path: Path) -> None:
+    """tshark checks a display filter for seconds. Two pages that request the same meanwhile share one monitor."""
+    client = HubClient(str(tmp_path / "hub"))
+    there = client.monitor("server0:eth0")
+    fake.slow = threading.Event()
+    begun: list[Any] = []
+    pages = [
+        threading.Thread(target=lambda: begun.append(client.monitor("client0:eth0", display="ip")))
+        for _ in range(2)
+    ]
+    for page in pages:
+        page.start()
+    assert there.read(4).packets[0].number == 5
+    assert not begun
+    fake.slow.set()
+    for page in pages:
+        page.join(20)
+    assert (len(begun), hub.captures_count) == (2, 2)
+    assert begun[0].read(4).packets[0].number == begun[1].read(4).packets[0].number == 5
+    for each in (there, *begun):
+        each.close()
 
 
 def test_clear_is_of_one_page(hub: Hub, fake: Fake, tmp_path: Path) -> None:
