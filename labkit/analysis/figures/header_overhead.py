@@ -15,9 +15,10 @@ from labkit.analysis.figures.cost_by_size import of_part
 from labkit.analysis.figures.forest_plot import as_rows, drawn_range, ratio_ticks
 from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
 from labkit.analysis.packet_cost.cost_model import IP_BYTES, UDP_BYTES
+from labkit.common.packets import ETHERNET_BYTES
 
 BAR_PX, AROUND_BARS_PX, RATIO_PX, BETWEEN_PX, TOP_PX = 34, 40, 300, 90, 100
-ETHERNET_BYTES, TCP_BYTES = 14, 32  # TCP header with timestamps (RFC 7323)
+TCP_BYTES = 32  # TCP header with timestamps (RFC 7323)
 
 
 def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:

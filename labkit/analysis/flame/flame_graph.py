@@ -124,6 +124,11 @@ def _answer(widget: Any, message: Any, sources: Sources) -> None:
             widget.send({"name": name, "rows": rows})
         except LabkitError as error:
             widget.send({"name": name, "problem": str(error)})
+        except Exception as error:  # otherwise the page would wait for ever
+            widget.send(
+                {"name": name, "problem": f"the source lines failed ({type(error).__name__}: {error})"}
+            )
+            raise
 
     threading.Thread(target=look_up, daemon=True, name="labkit source lines").start()
 

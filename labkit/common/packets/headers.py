@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 # Link types of pcap (LINKTYPE_ETHERNET, LINKTYPE_RAW: IPv4 or IPv6 without a link's header).
 ETHERNET, RAW_IP = 1, 101
+ETHERNET_BYTES = 14
 PORTS: Mapping[int, str] = {4789: "vxlan", 6081: "geneve"}  # IANA's (RFC 7348, RFC 8926)
 UNKNOWN, CUT = "unknown", "cut"
 
@@ -117,7 +118,7 @@ def _ethernet(data: bytes, length: int) -> Decoded:
     target, source, kind = struct.unpack_from("!6s6sH", data)
     fields: dict[str, int | str] = {"source": _mac(source), "target": _mac(target)}
     following = _ethertype(kind) if kind >= 0x600 else "802.3"  # below, it is a length (IEEE 802.3)
-    return Layer("ethernet", "Ethernet", 14, length, fields), following
+    return Layer("ethernet", "Ethernet", ETHERNET_BYTES, length, fields), following
 
 
 def _vlan(data: bytes, length: int) -> Decoded:

@@ -19,6 +19,7 @@ RECEIVED, DROPPED_BY_KERNEL, DELIVERED = 4, 7, 8  # of an interface's statistics
 IN, OUT = "in", "out"
 MAX_COMMENT_BYTES = 1000
 DIRECTIONS = {1: IN, 2: OUT}  # the two lowest of a packet's flags
+DIRECTION_FLAGS = {name: flag for flag, name in DIRECTIONS.items()}
 
 # Kind, block's length, interface, time (high, low), captured bytes, bytes of the whole frame.
 _packet = struct.Struct("<IIIIIII")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import labkit
 from labkit.common.errors import BadInput, Unsupported
+from labkit.common.packets import ETHERNET_BYTES
 from labkit.measure.endpoints import Endpoint, FarPair, Pair
 from labkit.measure.traffic import latency_probes, packet_ends, packet_sender
 from labkit.measure.traffic.base import (
@@ -32,7 +33,6 @@ from labkit.measure.traffic.packet_sender import FCS_BYTES, Mix
 from labkit.system import machine
 from labkit.system.process import Forked
 
-ETHERNET_BYTES = 14
 # IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS.
 MIN_FRAME, LARGEST_FRAME = 64, 9018
 MIN_OF_FAMILY = {4: MIN_FRAME, 6: ETHERNET_BYTES + 40 + 8 + FCS_BYTES}  # IPv6 has 40 bytes, UDP 8
@@ -226,11 +226,10 @@ class PacketTrials:
                 break
             last = now
         counted = zip(self._receiving.names, last.arrived.load, before.arrived.load, strict=True)
-        first, final = self._sending[0].client, self._sending[0].server
         received = last.arrived.received_count - before.arrived.received_count
         return {name: now - then for name, now, then in counted}, {
-            f"{first.name} {first.interface} sent": last.sent_count - before.sent_count,
-            f"{final.name} received": received,
+            "the clients' interfaces sent": last.sent_count - before.sent_count,
+            "the receivers' interfaces received": received,
         }
 
 

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from io import BufferedIOBase
 
 PORT, PROBE_PORT = 9, 10  # discard (RFC 863), and the port of latency probes
+ETHERNET_BYTES = 14  # as in labkit.common.packets, which this file does not import
 FCS_BYTES = 4  # counted in the size of a frame, but never passed to a driver
 TAG_BYTES = 4  # of an 802.1Q tag, which is not counted in the size of a frame
 FIRST_PORT, PORTS_COUNT = 1024, 64512
@@ -103,7 +104,7 @@ def headers(wire: Wire, mix: Mix, port: int = PORT) -> tuple[bytearray, int, lis
         front = _mac(wire.target_mac) + _mac(wire.source_mac) + tag + struct.pack("!H", ip.ethertype)
         sizes = [size + len(tag) for size in sizes]
     else:
-        sizes = [size - 14 for size in sizes]
+        sizes = [size - ETHERNET_BYTES for size in sizes]
     length = len(front) + ip.length
     made = bytearray((front + ip.template) * count)
     varied = dict(_varied(mix, count))

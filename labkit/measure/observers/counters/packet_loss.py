@@ -265,20 +265,23 @@ def lost_copies(
 ) -> Counts:
     """Return what became of the copies of a switch's mirrors, in the form of a pair's loss.
 
+    Counts that depend on what the readers lost are None if nobody can know that (tcpdump).
+
     metered: the columns of the topology's meter. space: the switch's namespace. ports: its interfaces on the paths of
     pairs, whose drops are not those of copies.
     """
     sent, arrived = metered["copies_expected_count"], metered["copies_count"]
-    unread = metered.get("copies_unread_count", 0)  # tcpdump does not tell
-    hops = [
-        {
-            "at": "mirrors to the monitor",
-            "lost_count": sent - arrived,
-            "why": _CounterChanges(changed, switched).others(space, ports),
-        },
-        {"at": "the readers' sockets", "lost_count": unread, "why": {}},
-    ]
-    return _loss_summary("copies", sent, arrived - unread, hops)
+    on_the_way = {
+        "at": "mirrors to the monitor",
+        "lost_count": sent - arrived,
+        "why": _CounterChanges(changed, switched).others(space, ports),
+    }
+    unread = metered.get("copies_unread_count")
+    if unread is None:
+        unknown = dict.fromkeys(("received_count", "lost_count", "unexplained_count"))
+        return {"unit": "copies", "sent_count": sent, **unknown, "hops": [on_the_way]}
+    read = {"at": "the readers' sockets", "lost_count": unread, "why": {}}
+    return _loss_summary("copies", sent, arrived - unread, [on_the_way, read])
 
 
 class _Losses:

@@ -29,7 +29,6 @@ _MARK = bytes(64)
 
 FIELD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 MAX_FIELDS, MAX_VALUE = 16, 500  # values are cut to so many characters
-FLAGS = {"in": 1, "out": 2}
 
 
 def check_text(expression: str) -> None:
@@ -67,7 +66,7 @@ def check(expression: str | None, fields: Sequence[str] = ()) -> None:
         ended = program.ended_within(CHECK_S)
     if ended.timed_out:
         raise Failed(
-            f"tshark did not check the display filter within {CHECK_S:g} s: try again, or leave it out"
+            f"tshark did not check {_given(expression, fields)} within {CHECK_S:g} s: try again, or leave it out"
         )
     if ended.returncode == 0:
         return
@@ -76,9 +75,14 @@ def check(expression: str | None, fields: Sequence[str] = ()) -> None:
             line.strip() for line in ended.stderr.partition("fields aren't valid:")[2].split()
         )
         raise BadInput(f"tshark does not know the fields {unknown[:200]}: `tshark -G fields` lists them")
-    raise BadInput(
-        f"the display filter {(expression or '')[:200]!r} is not possible: {_sentence(ended.stderr)}"
-    )
+    raise BadInput(f"{_given(expression, fields)} is not possible: {_sentence(ended.stderr)}")
+
+
+def _given(expression: str | None, fields: Sequence[str]) -> str:
+    """Return what tshark checked, for messages."""
+    parts = [] if expression is None else [f"the display filter {expression[:200]!r}"]
+    parts += [f"fields={','.join(fields)[:200]}"] if fields else []
+    return " with ".join(parts)
 
 
 def _argv(expression: str | None, fields: Sequence[str]) -> list[str]:
@@ -142,7 +146,7 @@ class DisplayFilter:
             self._since = time.monotonic()
         for row in rows:
             _number, time_ns, direction, length_bytes, data, _values = row
-            self._put(row, pcapng.packet(0, time_ns, FLAGS[direction], length_bytes, data))
+            self._put(row, pcapng.packet(0, time_ns, pcapng.DIRECTION_FLAGS[direction], length_bytes, data))
         self._put(None, pcapng.packet(0, time.time_ns(), 1, len(_MARK), _MARK, self._mark))
 
     def _put(self, row: Row | None, block: bytes) -> None:

@@ -2,8 +2,9 @@
 
 A tunnel's packets have several forms: the outer header is IPv4 or IPv6, the inner one too, and GRE carries IP or
 Ethernet. A form says which bytes of the packet distinguish it, and where its inner IP header begins, which the packet
-itself may say (options of Geneve, key and sequence number of GRE). Not recognized are outer headers with options or
-extension headers, VLAN tags inside, and ports behind inner options or extension headers.
+itself may say (options of Geneve, key and sequence number of GRE). Of outer extension headers, only the destination options
+of 8 bytes are recognized that Linux puts before GRE and IP in IPv6 by default (encaplimit, RFC 2473). Not recognized
+are outer headers with IPv4 options, VLAN tags inside, and ports behind inner options or extension headers.
 
 Arithmetic is used for the length of Geneve's options only: the optimizer of libpcap 1.10.3 makes programs of longer
 arithmetic that the kernel refuses.
@@ -17,15 +18,16 @@ from ipaddress import IPv4Network, IPv6Network
 from itertools import product
 
 from labkit.common.errors import BadInput
-from labkit.common.packets import PORTS
+from labkit.common.packets import ETHERNET_BYTES, PORTS
 
 _VXLAN, _GENEVE = ({kind: port for port, kind in PORTS.items()}[name] for name in ("vxlan", "geneve"))
 ETHERTYPES = {4: "0x0800", 6: "0x86dd"}
 TRANSPARENT_ETHERNET = "0x6558"  # GRE's and Geneve's protocol type of Ethernet
-UDP_BYTES, ETHERNET_BYTES, TUNNEL_BYTES = 8, 14, 8  # of VXLAN, and of Geneve without options
+UDP_BYTES, TUNNEL_BYTES = 8, 8  # the second of VXLAN, and of Geneve without options
 PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "gre": 47, "icmp6": 58, "sctp": 132}
 VERSIONS = {"ip": 4, "ip6": 6}  # words for a protocol that say the version of IP
 WITH_PORTS = ("tcp", "udp", "sctp")
+DESTINATION_OPTIONS = 60  # RFC 8200: the next header, then the length beyond 8 bytes in units of 8
 # In an IP header, by its version.
 _PROTOCOL_AT, _SOURCE_AT, _DESTINATION_AT, _HEADER_BYTES = (
     {4: 9, 6: 6},
@@ -83,7 +85,7 @@ def _gre_forms() -> Iterator[Form]:
     """RFC 2784 and 2890: a checksum, a key and a sequence number are of 4 bytes each, where their flags are set."""
     outer = (
         ("ip", 20, "ip[0] = 0x45 and ip[9] = 47 and ip[6:2] & 0x1fff = 0"),
-        ("ip6", 40, "ip6[6] = 47"),
+        *(("ip6", at, condition) for condition, at in _outer_ip6(47)),
     )
     for header, at, condition in outer:
         for flags in map(sum, product((0, 0x80), (0, 0x20), (0, 0x10))):
@@ -94,11 +96,19 @@ def _gre_forms() -> Iterator[Form]:
             yield from _ethernet_forms(f"{kind} = {TRANSPARENT_ETHERNET}", header, begin)
 
 
+def _outer_ip6(protocol: int) -> Iterator[tuple[str, int]]:
+    """Yield the condition that an outer IPv6 header carries this protocol, and where that begins: without and with
+    8 bytes of destination options."""
+    yield f"ip6[6] = {protocol}", 40
+    yield f"ip6[6] = {DESTINATION_OPTIONS} and ip6[40:2] = {protocol << 8}", 48
+
+
 def _ipip_forms() -> Iterator[Form]:
     """RFC 2003, 2473 and 4213."""
     for version, number in ((4, 4), (6, 41)):
         yield Form(f"ip[0] = 0x45 and ip[9] = {number} and ip[6:2] & 0x1fff = 0", version, "ip", "20")
-        yield Form(f"ip6[6] = {number}", version, "ip6", "40")
+        for condition, at in _outer_ip6(number):
+            yield Form(condition, version, "ip6", str(at))
 
 
 TUNNELS: Mapping[str, Callable[[], Iterator[Form]]] = {
@@ -118,13 +128,19 @@ def inner_filter(
 ) -> str:
     """Return the expression for the packets of a tunnel (one of TUNNELS) whose inner IP packet has all that is given.
 
-    Raises BadInput for an unknown tunnel, for addresses of different versions, and for a protocol that is not IP's.
+    Raises BadInput for an unknown tunnel, for addresses of different versions, for a protocol that is not IP's, and for
+    ports with a protocol that has none.
     """
     if tunnel not in TUNNELS:
         raise BadInput(f"inside={tunnel[:100]!r} is not known: it is one of {', '.join(TUNNELS)}")
     if protocol is not None and protocol not in (*PROTOCOLS, *VERSIONS):
         raise BadInput(
             f"protocol={protocol} cannot be inside={tunnel}: choose {', '.join((*PROTOCOLS, *VERSIONS))}"
+        )
+    if ports is not None and protocol in PROTOCOLS and protocol not in WITH_PORTS:
+        raise BadInput(
+            f"port cannot be given with protocol={protocol}, which has no ports: leave one of them out, or choose"
+            f" protocol={', '.join(WITH_PORTS)}"
         )
     versions: set[int] = {one.version for one in (source, destination) if one is not None}
     versions |= {VERSIONS[protocol]} if protocol in VERSIONS else set()

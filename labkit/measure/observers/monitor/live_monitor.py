@@ -19,7 +19,6 @@ from labkit.measure.observers import monitor
 
 Ask = Callable[..., dict[str, Any]]
 SAVED_COUNT = 100_000  # packets that one request may return
-FLAGS = {"in": 1, "out": 2}
 
 
 @dataclass(frozen=True)
@@ -213,4 +212,5 @@ def report(answer: monitor.Report) -> MonitorReport:
 def blocks(there: list[MonitoredPacket]) -> Iterator[bytes]:
     """Yield each packet as a block of a pcapng file, with its headers as a comment."""
     for one in there:
-        yield pcapng.packet(0, one.time_ns, FLAGS[one.direction], one.length_bytes, one.data, one.stack)
+        flag = pcapng.DIRECTION_FLAGS[one.direction]
+        yield pcapng.packet(0, one.time_ns, flag, one.length_bytes, one.data, one.stack)

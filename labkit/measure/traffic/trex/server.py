@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.common.errors import Failed, Unsupported
+from labkit.common.packets import ETHERNET_BYTES
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.traffic.packet_ends import Learning, learning_frame, wire_of
-from labkit.measure.traffic.packet_generator import ETHERNET_BYTES
 from labkit.measure.traffic.packet_sender import Mix, Wire
 from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.client import Address, Client

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import queue
+import threading
 import re
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,8 @@ def test_widget_has_the_same_data() -> None:
 
 def test_widget_answers_with_source_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     def sources(name: str) -> list[tuple[str, str, float]]:
+        if name == "h":
+            raise ValueError("a defect")
         if name != "f":
             raise Unsupported(f"there are no debug symbols of {name} here")
         return [("a", f"f.c:{number}", 0.01) for number in range(100)]
@@ -274,6 +277,9 @@ def test_widget_answers_with_source_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert (first["name"], len(first["rows"]), first["rows"][2]) == ("f", 30, ("a", "f.c:2", 0.01))
     widget._handle_custom_msg({"name": "g"}, [])
     assert sent.get(timeout=20) == {"name": "g", "problem": "there are no debug symbols of g here"}
+    monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
+    widget._handle_custom_msg({"name": "h"}, [])
+    assert sent.get(timeout=20) == {"name": "h", "problem": "the source lines failed (ValueError: a defect)"}
     assert sent.empty()
 
 

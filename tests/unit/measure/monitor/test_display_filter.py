@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from example_frames import ethernet, ip, udp
 
-from labkit.common.errors import BadInput, Unsupported
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.monitor import display_filter
 from labkit.measure.observers.monitor.display_filter import DisplayFilter
@@ -112,3 +112,30 @@ def test_packets_beyond_the_pipe_are_counted(tmp_path: Path, monkeypatch: pytest
     assert one.awaiting_count + one.unexamined_count == 100
     assert one.awaiting_count < 20
     one.close()
+
+
+@pytest.mark.parametrize(
+    ("expression", "fields", "what"),
+    [
+        ("ip", (), "the display filter 'ip'"),
+        (None, ("ip.ttl",), "fields=ip.ttl"),
+        ("ip", ("ip.ttl", "tcp.seq"), "the display filter 'ip' with fields=ip.ttl,tcp.seq"),
+    ],
+)
+def test_what_tshark_refuses_is_named(
+    expression: str | None,
+    fields: tuple[str, ...],
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = tmp_path / "tshark"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    program.write_text("#!/bin/sh\necho 'tshark: No memory.' >&2; exit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(BadInput, match=f"^{what} is not possible: No memory$"):
+        display_filter.check(expression, fields)
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(display_filter, "CHECK_S", 0.05)
+    with pytest.raises(Failed, match=f"^tshark did not check {what} within 0.05 s: try again"):
+        display_filter.check(expression, fields)

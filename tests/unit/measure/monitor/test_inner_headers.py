@@ -96,6 +96,19 @@ def test_inner_headers_select(kind: str, version: int) -> None:
     assert selected(Selection(source=source), wanted) == []
 
 
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("kind", ["gre", "ipip"])
+def test_destination_options_outside(kind: str, version: int) -> None:
+    """Linux puts a limit of tunnels in tunnels (RFC 2473) before GRE and IP in IPv6, unless a device has none."""
+    inner = packet(version, tcp(b"x"), 6)
+    protocol, content = (47, gre(inner, TYPES[version])) if kind == "gre" else ({4: 4, 6: 41}[version], inner)
+    limit, more = bytes((protocol, 0, 4, 1, 4, 1, 0, 0)), bytes((protocol, 1, 4, 1, 4, 1, 8)) + bytes(9)
+    wanted, longer = (outside(6, options + content, 60) for options in (limit, more))
+    other = outside(6, bytes((17, *limit[1:])) + content, 60)
+    selection = Selection(inside=kind, source=ENDS[version].split(" > ")[0], port=40000)
+    assert selected(selection, [wanted, longer, other]) == [wanted]
+
+
 def test_ports_of_fragments() -> None:
     first = ip(udp(b"x", 53), ENDS[4], 17, place=0x2000)
     later = ip(udp(b"x", 53), ENDS[4], 17, place=1)  # its bytes only look like ports
@@ -109,6 +122,7 @@ def test_ports_of_fragments() -> None:
         ({"source": "10.0.0.1", "destination": "fd00::1"}, "give IPv4 only, or IPv6 only"),
         ({"source": "10.0.0.1", "protocol": "ip6"}, "give IPv4 only, or IPv6 only"),
         ({"protocol": "arp"}, "protocol=arp cannot be inside=vxlan"),
+        ({"protocol": "icmp", "port": "2048"}, "port cannot be given with protocol=icmp, which has no ports"),
     ],
 )
 def test_no_packet_could_be_so(given: dict[str, str], words: str) -> None:

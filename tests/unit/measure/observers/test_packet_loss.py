@@ -181,3 +181,12 @@ def test_copies_of_mirrors_are_followed() -> None:
     assert result["hops"][0]["why"] == {
         "uplink: qdisc tbf 1: dropped": 6, "mirror0: Open vSwitch tx_dropped": 2,
     }  # fmt: skip
+
+
+def test_unknown_loss_of_copies_is_not_zero() -> None:
+    """tcpdump does not tell how many copies it lost."""
+    metered = {"copies_expected_count": 100, "copies_count": 90}
+    result = packet_loss.lost_copies({"namespaces": {"between": {}}}, {}, metered, "between", set())
+    assert (result["sent_count"], result["received_count"], result["lost_count"]) == (100, None, None)
+    assert result["unexplained_count"] is None
+    assert [(hop["at"], hop["lost_count"]) for hop in result["hops"]] == [("mirrors to the monitor", 10)]
