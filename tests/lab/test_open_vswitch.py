@@ -455,7 +455,7 @@ def program(folder: Path, name: str, text: str) -> str:
 FAULTS = {
     "too old": (
         "ovs-vswitchd", 'echo "ovs-vswitchd (Open vSwitch) 2.9.8"',
-        "Open vSwitch 2.9.8 is too old: install 2.17 or newer",
+        "Open vSwitch 2.9.8 (ovs-vswitchd) is too old: install 2.17 or newer",
     ),
     "database corrupted": (
         "ovsdb-tool", 'echo "no database" >"$2"',

@@ -5,6 +5,6 @@ from labkit.common.packets.journey import Journey, Sighting, comments, journeys,
 from labkit.common.packets.pcapng import Counts, Frame, Recorded, read
 
 __all__ = [
-    "ETHERNET", "ETHERNET_BYTES", "PORTS", "RAW_IP", "Counts", "Frame", "Journey", "Layer", "Recorded", "Sighting", "comments",
-    "journeys", "layers", "read", "rows", "stack",
+    "ETHERNET", "ETHERNET_BYTES", "PORTS", "RAW_IP", "Counts", "Frame", "Journey", "Layer", "Recorded", "Sighting",
+    "comments", "journeys", "layers", "read", "rows", "stack",
 ]  # fmt: skip

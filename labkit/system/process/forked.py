@@ -70,6 +70,15 @@ class Forked:
         assert self._ended is not None
         return f"was killed by signal {-self._ended}" if self._ended < 0 else f"ended with {self._ended}"
 
+    def poll(self) -> str | None:
+        """Return how it ended, in words, or None while it runs."""
+        if (
+            self._ended is None
+            and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        ):
+            return None
+        return self._how()
+
     def stop(self, timeout_s: float) -> bytes:
         """Close our side of the connection, which stops it; return what it wrote until it ended.
 

@@ -2,9 +2,9 @@
 
 A tunnel's packets have several forms: the outer header is IPv4 or IPv6, the inner one too, and GRE carries IP or
 Ethernet. A form says which bytes of the packet distinguish it, and where its inner IP header begins, which the packet
-itself may say (options of Geneve, key and sequence number of GRE). Of outer extension headers, only the destination options
-of 8 bytes are recognized that Linux puts before GRE and IP in IPv6 by default (encaplimit, RFC 2473). Not recognized
-are outer headers with IPv4 options, VLAN tags inside, and ports behind inner options or extension headers.
+itself may say (options of Geneve, key and sequence number of GRE). Linux puts 8 bytes of destination options before GRE
+and IP in IPv6 by default (encaplimit, RFC 2473); these are recognized. Not recognized are other outer extension headers
+and options, VLAN tags inside, and ports behind inner options or extension headers.
 
 Arithmetic is used for the length of Geneve's options only: the optimizer of libpcap 1.10.3 makes programs of longer
 arithmetic that the kernel refuses.

@@ -13,17 +13,15 @@ from pathlib import Path
 from labkit.common.errors import BadInput, LabkitError, Unsupported
 from labkit.system import process
 
-PROGRAM = (
-    "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"  # Debian's and Ubuntu's, beside the one without DPDK
-)
+# Debian's and Ubuntu's, beside the one without DPDK.
+PROGRAM = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
 DRIVER = "net_af_packet"
-EXTRA = "--no-huge --legacy-mem --no-pci --no-telemetry -m 512"  # MB
-MTU_BYTES = (
-    1500  # the driver takes frames of at most 1514 bytes (DPDK 22.11, max_rx_pktlen in rte_eth_af_packet.c)
-)
+EAL_ARGUMENTS = "--no-huge --legacy-mem --no-pci --no-telemetry -m 512"  # MB
+# The driver takes frames of at most 1514 bytes (DPDK 22.11, max_rx_pktlen in rte_eth_af_packet.c).
+MAX_MTU_BYTES = 1500
 VERSION_S = 10.0
 REMEDY = (
-    "install Debian's openvswitch-switch-dpdk and DPDK's driver af_packet (librte-net-af-packet23 in Debian 12); the"
+    "install Debian's openvswitch-switch-dpdk and DPDK's driver af_packet (Debian: librte-net-af-packet*); the"
     " machine's own Open vSwitch stays as it is"
 )
 
@@ -46,7 +44,7 @@ def _version(path: str) -> str:
 
 def settings(cpu: int | None) -> dict[str, str]:
     """Return the settings (other_config of Open_vSwitch) of a switch whose polling thread runs on `cpu`."""
-    result = {"dpdk-init": "true", "dpdk-extra": EXTRA}
+    result = {"dpdk-init": "true", "dpdk-extra": EAL_ARGUMENTS}
     return result if cpu is None else result | {"pmd-cpu-mask": f"{1 << cpu:#x}"}
 
 
@@ -57,8 +55,8 @@ def devargs(interface: str) -> str:
 
 def check_mtu(mtu_bytes: int) -> None:
     """Raise BadInput for an MTU whose frames do not fit into the driver's ring."""
-    if mtu_bytes > MTU_BYTES:
+    if mtu_bytes > MAX_MTU_BYTES:
         raise BadInput(
-            f"mtu_bytes={mtu_bytes}: DPDK's driver af_packet takes an MTU of at most {MTU_BYTES}: choose a"
+            f"mtu_bytes={mtu_bytes}: DPDK's driver af_packet takes an MTU of at most {MAX_MTU_BYTES}: choose a"
             " smaller one, or ovs_netdev"
         )

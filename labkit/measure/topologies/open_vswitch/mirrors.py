@@ -57,8 +57,8 @@ class Counts:
 
     `switched`: packets that the ends sent. `expected`: copies that all mirrors should have made. `copies`: copies that
     arrived. `dropped`: copies dropped by the queue of the uplink; None: its rate is not limited. `unread`: copies
-    dropped at a reader's socket; None: nobody can know. `lost`: packets dropped at the switch's sockets. `cpu_s`: the
-    switch's CPU time.
+    dropped at a reader's socket; None: nobody can know. `lost`: packets dropped at the switch's sockets; None:
+    they cannot be counted (the kernel's datapath, DPDK). `cpu_s`: the switch's CPU time.
     """
 
     switched: int
@@ -95,11 +95,14 @@ class Mirrors:
         self._arriving, self._leaving = selected(parameters, spec)
         self.outputs = [f"mirror{number}" for number in range(parameters.mirrors)]
         self._indices = indices  # of the ends' ports, by the ends' numbers
-        self._userspace = datapath != "system"
         self._datapath = datapath
         self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indexes in `monitor`
         self._sockets: netlink.PacketSockets | None = None  # of the switch
         self._unread: Callable[[], int | None] = lambda: 0
+
+    @property
+    def _userspace(self) -> bool:
+        return self._datapath != "system"
 
     def bridges(self, name: str, ports: Sequence[Port]) -> list[Bridge]:
         """Return the switch with all ports, and a bridge for the outer side of tunnels if the datapath needs one."""
@@ -109,10 +112,8 @@ class Mirrors:
             name, self._datapath, [*ports, *self._ports()], self._mirrors(), ports[0].vlan, sampling
         )
         if self._parameters.output in TUNNELS and self._parameters.mirrors and self._userspace:
-            return [
-                main,
-                Bridge(UNDERLAY, "netdev", [Port("uplink")]),
-            ]  # its frames are too large for DPDK's driver
+            # Also with DPDK: the frames of tunnels are too large for its driver.
+            return [main, Bridge(UNDERLAY, "netdev", [Port("uplink")])]
         return [main]
 
     def _ports(self) -> list[Port]:

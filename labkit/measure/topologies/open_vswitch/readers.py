@@ -36,7 +36,7 @@ class _Reader:
     it started, or None if nobody can know; without it, the kernel counts them at its socket.
     """
 
-    end: Callable[[], str | None] = lambda: None
+    end: Callable[[], str | None]
     unread: Callable[[], int | None] | None = None
 
 
@@ -49,8 +49,9 @@ def reading(
 ) -> Iterator[Callable[[], int | None]]:
     """Run a reader (`words.READERS`) at each of these interfaces (name, index) until the block ends.
 
-    Yields a function that returns the packets that readers have lost up to now, None if nobody can know. Raises
-    Unsupported if tcpdump is missing, Failed with its message, or if a reader does not start.
+    Yields a function that returns the packets that readers have lost up to now, None if nobody can know; it raises
+    Failed if a reader has ended. Raises Unsupported if tcpdump is missing, Failed with its message, or if a reader does
+    not start.
     """
     if kind == "none":
         yield lambda: 0
@@ -60,7 +61,18 @@ def reading(
         running = [KINDS[kind](stack, space, name) for name, _index in interfaces]
         _wait(sockets, {index for _name, index in interfaces}, running)
         own = [one.unread for one in running if one.unread is not None]
-        yield (lambda: _sum(own)) if own else (lambda: sum(sockets.drops().values()))
+
+        def unread() -> int | None:
+            if (words := _end(running)) is not None:
+                raise Failed(f"a reader of copies has ended: {words}")
+            return _sum(own) if own else sum(sockets.drops().values())
+
+        yield unread
+
+
+def _end(running: Sequence[_Reader]) -> str | None:
+    """Return how the first of the readers that have ended did so, in words; None while all run."""
+    return next((words for one in running if (words := one.end()) is not None), None)
 
 
 def _sum(counters: Sequence[Callable[[], int | None]]) -> int | None:
@@ -72,7 +84,7 @@ def _wait(sockets: netlink.PacketSockets, wanted: set[int], running: Sequence[_R
     """Wait until every interface has a packet socket that receives from it."""
     deadline = time.monotonic() + START_S
     while not wanted <= set(sockets.drops()):
-        words = next((result for one in running if (result := one.end()) is not None), None)
+        words = _end(running)
         if words is not None or time.monotonic() > deadline:
             raise Failed(f"a reader of copies did not start: {words or f'not within {START_S:.0f} s'}")
         time.sleep(0.002)
@@ -90,8 +102,9 @@ def _count(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
                 receiver.recv_into(buffer)
 
     with netlink.inside(space.fd):
-        stack.callback(process.Forked(work).kill)
-    return _Reader()
+        counting = process.Forked(work)
+    stack.callback(counting.kill)
+    return _Reader(counting.poll)
 
 
 def _tcpdump(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
@@ -112,9 +125,10 @@ def _record(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
         Path("/proc/self/comm").write_text(COUNTER)
         recorder.record(control)
 
+    recording = process.Forked(work, recorder.descriptors())
     # It is killed rather than stopped: nobody wants the report of what went to nowhere.
-    stack.callback(process.Forked(work, recorder.descriptors()).kill)
-    return _Reader(unread=lambda: ring.counts()[1])
+    stack.callback(recording.kill)
+    return _Reader(recording.poll, lambda: ring.counts()[1])
 
 
 KINDS: dict[str, Start] = {"count": _count, "tcpdump": _tcpdump, "record": _record}

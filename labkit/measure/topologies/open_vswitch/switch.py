@@ -24,6 +24,7 @@ from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+DAEMON = "ovs-vswitchd"
 OLDEST = (2, 17)  # older versions are untested
 START_S = 60.0  # for an emulated CPU; a program that has ended is noticed at once
 LOG = "vswitchd.log"
@@ -91,11 +92,13 @@ class Switch:
     def start(self, *operations: dict[str, Any], datapath: str, cpu: int | None = None) -> None:
         """Start the switch with the configuration that these operations insert into the empty database.
 
-        They name the row of Open_vSwitch `root`. datapath: system, netdev or dpdk. cpu: the CPU on which it runs; None:
-        any. Raises as `settled`, BadInput for a CPU that does not exist, and Unsupported if this kernel or this
-        machine's Open vSwitch lacks the datapath.
+        datapath: system, netdev or dpdk. cpu: the CPU on which it runs; None: any. Raises as `settled`, BadInput for a
+        CPU that does not exist, and Unsupported if this kernel or this machine's Open vSwitch lacks the datapath or is
+        too old for it.
         """
-        program, kernel = dpdk.program() if datapath == "dpdk" else "ovs-vswitchd", datapath == "system"
+        program, kernel = dpdk.program() if datapath == "dpdk" else DAEMON, datapath == "system"
+        if program != DAEMON:
+            version(program)
         if cpu is not None and cpu not in (there := sorted(os.sched_getaffinity(0))):
             raise BadInput(f"cpu={cpu}: there is no CPU {cpu} for the switch; there are {there}")
         pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
@@ -200,17 +203,16 @@ class Switch:
                 one.close()
 
 
-def version() -> str:
-    """Return the version of ovs-vswitchd. Raises Unsupported if it is missing or too old."""
-    result = machine.versions(["ovs-vswitchd"])["ovs-vswitchd"]
+def version(program: str = DAEMON) -> str:
+    """Return the version of an ovs-vswitchd (name or path). Raises Unsupported if it is missing or too old."""
+    result = machine.versions([program])[program]
     if result is None or not SCHEMA.exists():
         raise Unsupported(
-            f"Open vSwitch is not installed (ovs-vswitchd): {packages.install('ovs-vswitchd')};"
-            " its service need not run"
+            f"Open vSwitch is not installed ({program}): {packages.install(DAEMON)}; its service need not run"
         )
     if tuple(int(number) for number in re.findall(r"\d+", result)[:2]) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise Unsupported(f"Open vSwitch {result} is too old: install {oldest} or newer")
+        raise Unsupported(f"Open vSwitch {result} ({program}) is too old: install {oldest} or newer")
     return result
 
 

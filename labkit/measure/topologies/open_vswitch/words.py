@@ -40,7 +40,7 @@ HELP = {
     "uplink_mtu": "MTU of that link; none: as large as the copies with their outer headers need",
     "cpu": "the CPU on which ovs-vswitchd runs; none: any",
     "flow_limit": "most flows in the datapath's table; none: 200,000, the most",
-    "sampling": "sample packets beside forwarding them: sflow:N or ipfix:N, one of N",
+    "sampling": "sflow:N or ipfix:N samples one packet of N; none: no sampling",
     "case": f"a use case of the OVS test plan, with a network and as many VMs as pairs: {', '.join(CASES)}; none: pairs"
     " of endpoints, and a switch that learns",
     "rules": "what the rules of a case match beside the input port: l2 (low bits of the destination MAC address) or l3"

@@ -6,8 +6,8 @@ import base64
 import gzip
 import json
 import queue
-import threading
 import re
+import threading
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
