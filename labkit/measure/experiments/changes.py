@@ -11,7 +11,7 @@ import inspect
 import os
 import re
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -161,17 +161,28 @@ def _call(options: Mapping[str, Any], topology: Topology) -> dict[tuple[str, str
 
 def _settings(topology: Topology) -> dict[tuple[str, str], str]:
     """Return the settings of every namespace and its programs by namespace and name, and other programs of the
-    experiment."""
+    experiment.
+
+    Programs that begin or end while the settings are read come and go by themselves, so they are left out.
+    """
+    earlier = _programs(topology)
     result = {
         (space.name, str(name)): str(value)
         for space in topology.namespaces
         for name, value in machine.settings_of_namespace(space.fd).items()
     }
+    later = _programs(topology)
+    lasting = {place: sorted((names & later[place]).elements()) for place, names in earlier.items()}
+    return result | {(place, "programs"): ", ".join(names) for place, names in lasting.items() if names}
+
+
+def _programs(topology: Topology) -> dict[str, Counter[str]]:
+    """Return the names of the programs in each namespace, and of others of the experiment."""
     places = {os.fstat(space.fd).st_ino: space.name for space in topology.namespaces}
-    programs: dict[str, list[str]] = {}
+    result: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for inode, name in machine.running_programs():
-        programs.setdefault(places.get(inode, "experiment"), []).append(name)
-    return result | {(place, "programs"): ", ".join(sorted(names)) for place, names in programs.items()}
+        result[places.get(inode, "experiment")][name] += 1
+    return result
 
 
 def _from_text(text: str, files: Files) -> Change:

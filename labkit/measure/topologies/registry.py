@@ -19,12 +19,18 @@ from labkit.measure.topologies.veth import loopback, veth, veth_bridge, veth_rou
 
 _MACVLAN = TopologyKind(macvlan, takes_parent=True)
 _IPVLAN = TopologyKind(ipvlan, takes_parent=True)
+_IPVLAN_ROUTED = replace(
+    _IPVLAN, drops_tags=lambda _name: "ipvlan in layer 3 sends only IP packets without a tag"
+)
 _TUNNEL = TopologyKind(
     tunnels.tunnel,
     check_load=lambda name, _pairs, mtu_bytes, family: tunnels.outside_bytes(name, mtu_bytes, family),
 )
 _OVS = TopologyKind(
-    open_vswitch.ovs, check_options=open_vswitch.options, guests={"guest": open_vswitch.ovs_guests}
+    open_vswitch.ovs,
+    check_options=open_vswitch.options,
+    guests={"guest": open_vswitch.ovs_guests},
+    drops_tags=open_vswitch.drops_tags,
 )
 TABLE: dict[str, TopologyKind] = {
     "loopback": TopologyKind(loopback),
@@ -34,7 +40,9 @@ TABLE: dict[str, TopologyKind] = {
         guests={"guest": tap_bridge, "shared_guest": bridge_inside},
         side=across_hosts.veth_bridge,
     ),
-    "veth_routed": TopologyKind(veth_routed),
+    "veth_routed": TopologyKind(
+        veth_routed, drops_tags=lambda _name: "its router has no interface in a VLAN"
+    ),
     **{f"macvlan_{mode}": _MACVLAN for mode in MACVLAN_MODES},
     "macvlan_bridge": replace(_MACVLAN, side=across_hosts.macvlan_bridge),
     # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
@@ -42,7 +50,7 @@ TABLE: dict[str, TopologyKind] = {
     "macvlan_private": replace(
         _MACVLAN, isolated="macvlan private mode passes no frame between two devices of one parent"
     ),
-    **{f"ipvlan_{mode}": _IPVLAN for mode in IPVLAN_MODES},
+    **{f"ipvlan_{mode}": _IPVLAN_ROUTED for mode in IPVLAN_MODES},
     "ipvlan_l2": replace(_IPVLAN, side=across_hosts.ipvlan_l2),
     **dict.fromkeys(tunnels.ARMS, _TUNNEL),
     "overlay": TopologyKind(network_builder.overlay),
@@ -82,6 +90,7 @@ def kind_of(topology: str | Network) -> TopologyKind:
         return TopologyKind(
             lambda _name, spec: network_builder.arm(topology, spec),
             check_load=lambda _name, *load: network_builder.check_load(topology, *load),
+            drops_tags=lambda _name: network_builder.drops_tags(topology),
         )
     return TABLE[topology.partition("+")[0]]
 
@@ -95,6 +104,15 @@ def check_parent(topology: str | Network, parent: str | None) -> None:
 def check_carries(topology: str | Network, pairs: int, mtu_bytes: int, family: int) -> None:
     """Raise BadInput if a tunnel or a network of one's own cannot carry the load of this many pairs."""
     kind_of(topology).check_load(str(topology), pairs, mtu_bytes, family)
+
+
+def check_tags(topology: str | Network, vlan: int) -> None:
+    """Raise BadInput, with the reason, if a topology passes no frame with a VLAN tag."""
+    if reason := kind_of(topology).drops_tags(str(topology)):
+        raise BadInput(
+            f"vlan={vlan}: {topology} drops frames with a VLAN tag, because {reason}: leave vlan out, or choose for"
+            " example veth_bridge"
+        )
 
 
 def usual(topology: str | Network) -> dict[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 from labkit.common.errors import BadInput
+from labkit.measure import topologies
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.mlrsearch import PRESETS, Settings
@@ -25,7 +26,7 @@ UNUSED = (*(name for name in usual.OF_FLOWS if name not in ("nodes", "observe"))
 MIN_LIMIT_S, LIMIT_SUMS = 60.0, 30
 
 HELP = {
-    **usual.help_without(UNUSED, "not used: trials are of frames at a rate, on one host"),
+    **usual.help_without(UNUSED, "not used: trials are of frames at a rate"),
     "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
     "observe": "observers, each after the searches at half of the lowest rate that an arm carries: "
     + ", ".join(observing.NAMES),
@@ -125,6 +126,8 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
             )
         super().check()
         self._check_generator()
+        for one in self.topology if self.vlan is not None else ():
+            topologies.check_tags(one, self.vlan)
         for frame in self.frame_bytes:
             for flows in self.flows:
                 self.mix(frame, flows)

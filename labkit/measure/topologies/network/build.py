@@ -83,6 +83,16 @@ def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> Non
                 )
 
 
+def drops_tags(network: Network) -> str | None:
+    """Return why this network passes no frame with a VLAN tag, None if it does: only IP packets are routed."""
+    described, _mtus = validate.check(network)
+    for pair in network.pairs:
+        client, server = (described.addressed(name)[0].address for name in pair)
+        if client is not None and server is not None and client.network != server.network:
+            return f"{pair[0]} and {pair[1]} are in two subnets, and its routers have no interface in a VLAN"
+    return None
+
+
 @contextmanager
 def arm(network: Network, spec: Spec) -> Iterator[Topology]:
     """Build a network as a topology to be measured, with the number of its pairs that `spec` has."""

@@ -99,6 +99,15 @@ def options(name: str) -> SwitchOptions:
     return result
 
 
+def drops_tags(name: str) -> str | None:
+    """Return why a switch with this name passes no frame with a VLAN tag; None if it does."""
+    wanted = options(name)
+    if not wanted.vlans and wanted.output != "vlan":
+        return None
+    why = f"vlans={wanted.vlans}" if wanted.vlans else "output=vlan"
+    return f"{why} makes the ends' ports access ports"
+
+
 def _one_of(*known: str) -> Callable[[str], str]:
     def checked(text: str) -> str:
         if text not in known:

@@ -12,7 +12,7 @@ import pytest
 
 from labkit.analysis import load
 from labkit.analysis.why import selection
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments
 from labkit.measure.experiments import Change, Files, changes, survey
 from labkit.measure.experiments.change_kinds.base import digest
@@ -286,3 +286,21 @@ def test_arm_lookup(tmp_path: Path) -> None:
         None,
     ]
     assert list(table["built_topology"]) == ["veth"] * 3
+
+
+def without_effect(topology: Topology) -> None:
+    """Change nothing."""
+
+
+def test_programs_that_come_and_go_are_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """labkit's own programs begin and end meanwhile."""
+    empty = Topology("empty", Spec(), [], [])
+    [change] = changes.parse(without_effect)
+    of_reads = [["python"], ["python", "ping"], ["python", "tc"], ["python"]]
+    reads = iter(of_reads)
+    monkeypatch.setattr(changes.machine, "running_programs", lambda: [(1, name) for name in next(reads)])
+    with pytest.raises(Failed, match="has no effect on any setting or program of empty"):
+        changes.apply(change, empty)
+    reads = iter([*of_reads[:2], ["python", "sleep"], ["python", "sleep"]])
+    [effect] = changes.apply(change, empty)
+    assert (effect["setting"], effect["before"], effect["after"]) == ("programs", "python", "python, sleep")

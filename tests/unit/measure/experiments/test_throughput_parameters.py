@@ -58,6 +58,16 @@ from labkit.measure.traffic.packet_sender import Mix
             "server=host: a search loads the ends of a topology, and a TRex",
         ),
         ({"vlan": "0"}, "vlan=0 is outside 1 to 4094"),
+        (
+            {"vlan": "7", "topology": "veth_bridge,veth_routed"},
+            "vlan=7: veth_routed drops frames with a VLAN tag, because its router has no interface in a VLAN: leave",
+        ),
+        ({"vlan": "7", "topology": "ipvlan_l3s"}, "vlan=7: ipvlan_l3s drops frames with a VLAN tag"),
+        (
+            {"vlan": "7", "topology": "ovs_netdev+vlans=2"},
+            r"vlan=7: ovs_netdev\+vlans=2 drops .*, because vlans=2 makes the ends' ports access ports",
+        ),
+        ({"vlan": "7", "topology": "ovs+mirrors=1+output=vlan"}, "because output=vlan makes the ends' ports"),
         ({"trial_frames": "0"}, "trial_frames=0 is outside 1 to"),
         ({"trial_frames": "9", "trial_s": "1"}, "trial_frames=9 and trial_s=1: give one of them"),
         ({"trial_frames": "1000000"}, "trial_frames=1000000 takes 1000 s at least_rate=1kpps"),
@@ -68,6 +78,11 @@ from labkit.measure.traffic.packet_sender import Mix
 def test_invalid_searches(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         Throughput.of(given)
+
+
+@pytest.mark.parametrize("topology", ["veth_bridge", "ipvlan_l2", "ovs+mirrors=1", "vxlan", "overlay"])
+def test_tags_pass_switched_topologies(topology: str) -> None:
+    assert Throughput.of({"vlan": "7", "topology": topology}).vlan == 7
 
 
 def test_presets_and_overrides() -> None:

@@ -11,9 +11,11 @@ import pytest
 import yaml
 
 from labkit.common.errors import BadInput
+from labkit.measure import topologies
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.changes import check_place
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node, Part, Route
 from labkit.runner import yaml_files
 
 ROUTED = example_networks.routed({"kind": "vxlan", "id": 30})
@@ -118,3 +120,17 @@ def test_places_of_a_network_are_places_of_changes() -> None:
     check_place("site-1_A:eth0")
     with pytest.raises(BadInput):
         check_place("../x:eth0")
+
+
+def test_routed_path_drops_tags() -> None:
+    """A tunnel between bridges carries frames with a VLAN tag; a router between two subnets drops them."""
+    topologies.check_tags(ROUTED, 7)
+    parts: list[Part] = [Node("c1", container=True), Node("r", forwards=True), Node("c2", container=True)]
+    for number in (1, 2):
+        near, far = (f"10.0.{number}.{host}/24" for host in (1, 254))
+        parts.append(Cable(CableEnd(f"c{number}", "eth0", near), CableEnd("r", f"to_c{number}", far)))
+        parts.append(Route(f"c{number}", "default", via=f"10.0.{number}.254"))
+    with pytest.raises(
+        BadInput, match=r"vlan=7: apart drops frames .*, because c1 and c2 are in two subnets"
+    ):
+        topologies.check_tags(Network("apart", tuple(parts), (("c1", "c2"),)), 7)
