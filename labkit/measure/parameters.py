@@ -14,16 +14,16 @@ from labkit.common.errors import BadInput
 MAX_INTEGER = 1 << 62  # the largest integer that JSON and the kernel can hold
 
 
-class NamesCode(NamedTuple):
+class CodeParameter(NamedTuple):
     """A parameter that names something that runs with the user's rights.
 
-    `what` says so in a refusal. `flag`: what LABKIT_ALLOW must name before a sweep's file may do it. `digest`: the
-    parameter that gets the SHA-256 of the file of Python; empty for a folder of programs.
+    `what` says so in a refusal. `flag`: what LABKIT_ALLOW must name before a sweep's file may do it.
+    `digest_parameter`: the parameter that gets the SHA-256 of the file of Python; empty for a folder of programs.
     """
 
     what: str
     flag: str
-    digest: str = ""
+    digest_parameter: str = ""
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     NOT_RECORDED: ClassVar[tuple[str, ...]] = ()
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {}
-    CODE: ClassVar[Mapping[str, NamesCode]] = {}
+    CODE: ClassVar[Mapping[str, CodeParameter]] = {}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput
-from labkit.measure.parameters import NamesCode, Parameters
+from labkit.measure.parameters import CodeParameter, Parameters
 from labkit.runner import permissions
 
 MAX_BYTES = 1 << 20
@@ -27,13 +27,13 @@ def read(fields: type[Parameters], parameters: Mapping[str, Any]) -> tuple[dict[
     result, sources = dict(parameters), dict[str, str]()
     for name, code in fields.CODE.items():
         value = parameters.get(name)
-        if value in (None, "", "none") or (code.digest and not str(value).endswith(".py")):
+        if value in (None, "", "none") or (code.digest_parameter and not str(value).endswith(".py")):
             continue
-        _check_named(f"{name}={value} {code.what}", code)
-        if code.digest:
+        _check_permission(f"{name}={value} {code.what}", code)
+        if code.digest_parameter:
             source = _source(f"{name}={value}", Path(str(value)))
-            result[code.digest] = hashlib.sha256(source.encode()).hexdigest()
-            sources[result[code.digest]] = source
+            result[code.digest_parameter] = hashlib.sha256(source.encode()).hexdigest()
+            sources[result[code.digest_parameter]] = source
     return result, sources
 
 
@@ -53,7 +53,7 @@ def _source(what: str, path: Path) -> str:
         raise BadInput(f"{what} is not valid Python: {error}") from None
 
 
-def _check_named(what: str, code: NamesCode) -> None:
+def _check_permission(what: str, code: CodeParameter) -> None:
     """Raise BadInput if a sweep's file names something that runs, and its user has not allowed that."""
     if permissions.is_of_a_sweep() and not permissions.is_allowed(code.flag):
         raise BadInput(

@@ -180,6 +180,11 @@ class Pair:
     client: Endpoint
     server: Endpoint
 
+    @property
+    def shares_a_clock(self) -> bool:
+        """Whether both ends have this host's clock, so that their times can be compared."""
+        return self.client.kernel is None and self.server.kernel is None
+
 
 @dataclass(frozen=True)
 class FarEnd:

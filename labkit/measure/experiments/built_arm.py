@@ -84,10 +84,7 @@ class BuiltArm(abc.ABC):
     @property
     def shares_a_clock(self) -> bool:
         """Whether all ends have this host's clock, so that times of different ends can be compared."""
-        return all(
-            isinstance(pair, Pair) and pair.client.kernel is None and pair.server.kernel is None
-            for pair in self.pairs
-        )
+        return all(isinstance(pair, Pair) and pair.shares_a_clock for pair in self.pairs)
 
     def elsewhere(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of the other host, if any.

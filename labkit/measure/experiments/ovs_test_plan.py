@@ -18,7 +18,14 @@ from labkit.measure.experiments.throughput_search import parameters as search
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions, options
-from labkit.measure.topologies.open_vswitch.words import CASES, KINDS, MAX_RULES, MIN_RULES, PLAN_TUNNELS
+from labkit.measure.topologies.open_vswitch.words import (
+    ANY_NAME,
+    CASES,
+    KINDS,
+    MAX_RULES,
+    MIN_RULES,
+    PLAN_TUNNELS,
+)
 from labkit.measure.traffic import packet_sender
 from labkit.measure.traffic.packet_sender import Mix
 
@@ -29,7 +36,7 @@ COLUMNS = schema.names(writer=("ovs_test_plan",))
 
 HELP = {
     **search.HELP,
-    "topology": f"the datapaths, {' or '.join(NAMES)}; each is compared with every use case, set of rules and tunnel",
+    "topology": f"the datapaths, {ANY_NAME}; each is compared with every use case, set of rules and tunnel",
     "pairs": "numbers of VMs; the plan has 4",
     "vary": "not used: flows differ in what the rules match",
     "nodes": "not used: the switch and its ends are on one host",

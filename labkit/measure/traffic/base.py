@@ -236,7 +236,7 @@ class Receiving(Protocol):
 
     @property
     def quiet_s(self) -> float:
-        """How long nothing arrives once a load is over."""
+        """A load counts as over when nothing has arrived for so long."""
 
     def learn(self) -> None:
         """Send a frame from each receiver, from which switches learn its port."""

@@ -1,7 +1,8 @@
 """The two ends of the packet generator: processes that send, and what counts and drops the load where it arrives.
 
 An end is a namespace, a container, or a guest. In a namespace a forked process sends, and an nftables hook counts the
-load and drops it. In a guest, `packet_agent` does both, because a guest has neither.
+load and drops it. In a guest, `packet_agent` does both, because labkit can neither fork a process in a guest nor load
+nftables rules there.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Agent:
         self._conversation.close()
 
 
-class Sender:
+class SendingProcess:
     """A sending process at a client: forked into its namespace, or an agent in its guest."""
 
     def __init__(self, stack: ExitStack, client: Endpoint, wire: Wire, mix: Mix, cpu: int) -> None:
@@ -222,8 +223,8 @@ class Receivers:
         self._counts: list[Callable[[], int]] = []
         for pair in backward:
             end, wire = pair.client, wire_of(pair)
-            first = place(end) not in ends  # several clients may send to one receiver
-            ends.setdefault(place(end), end)
+            first = endpoint_key(end) not in ends  # several clients may send to one receiver
+            ends.setdefault(endpoint_key(end), end)
             frame = learning_frame(wire, mix)
             if end.kernel is None:
                 self._learn.append(stack.enter_context(Learning(end, frame)).send)
@@ -248,7 +249,7 @@ class Receivers:
         return Arrived(load, sum(end.counters().received_count for end in self._ends))
 
 
-def place(end: Endpoint) -> tuple[int, str]:
+def endpoint_key(end: Endpoint) -> tuple[int, str]:
     """Return what ends have in common that are the same place: a namespace, or a guest's."""
     return id(end.namespace), "" if end.kernel is None else end.name
 

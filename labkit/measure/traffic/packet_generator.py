@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import labkit
 from labkit.common.errors import BadInput, Unsupported
 from labkit.common.packets import ETHERNET_BYTES
-from labkit.measure.endpoints import Endpoint, FarPair, Pair
+from labkit.measure.endpoints import FarPair, Pair
 from labkit.measure.traffic import latency_probes, packet_ends, packet_sender
 from labkit.measure.traffic.base import (
     Arrived,
@@ -34,10 +34,10 @@ from labkit.system import machine
 from labkit.system.process import Forked
 
 # IEEE 802.3, and what a jumbo frame of 9,000 bytes is with header and FCS.
-MIN_FRAME, LARGEST_FRAME = 64, 9018
+MIN_FRAME, MAX_FRAME = 64, 9018
 MIN_OF_FAMILY = {4: MIN_FRAME, 6: ETHERNET_BYTES + 40 + 8 + FCS_BYTES}  # IPv6 has 40 bytes, UDP 8
-FLOWS_COUNT = 1_000_000
-LATE_TIMES, LATE_S = 2, 10.0  # how much longer than planned a trial with an exact number of frames may take
+MAX_FLOWS = 1_000_000
+MAX_STRETCH, LATE_S = 2, 10.0  # how much longer than planned a trial with an exact number of frames may take
 NO_LATENCY = "latency cannot be measured between the clocks of two kernels: use latency=false"
 VLANS = (1, 4094)  # IEEE 802.1Q reserves 0 and 4095
 DRAIN_S, STEP_S = 1.0, 0.005  # how long packets may still arrive after a load
@@ -51,14 +51,14 @@ def check_mix(mix: Mix, mtu_bytes: int, family: int = 4) -> None:
     least = MIN_OF_FAMILY[family]
     most = mtu_bytes + ETHERNET_BYTES + FCS_BYTES
     for size in mix.frame_bytes:
-        if not least <= size <= min(LARGEST_FRAME, most):
+        if not least <= size <= min(MAX_FRAME, most):
             headers = "" if least == MIN_FRAME else f", with headers of IPv{family} and UDP {least}"
             raise BadInput(
-                f"a frame of {size} bytes is outside {least} to {min(LARGEST_FRAME, most)}: Ethernet frames have"
+                f"a frame of {size} bytes is outside {least} to {min(MAX_FRAME, most)}: Ethernet frames have"
                 f" at least {MIN_FRAME}{headers}, and mtu_bytes={mtu_bytes} allows {most} with header and FCS"
             )
-    if not 1 <= mix.flows <= FLOWS_COUNT:
-        raise BadInput(f"flows={mix.flows} is outside 1 to {FLOWS_COUNT}")
+    if not 1 <= mix.flows <= MAX_FLOWS:
+        raise BadInput(f"flows={mix.flows} is outside 1 to {MAX_FLOWS}")
     for name in mix.vary:
         if name not in packet_sender.CAPACITY:
             raise BadInput(f"vary={name} is not a field: choose {', '.join(packet_sender.CAPACITY)}")
@@ -75,7 +75,7 @@ class PacketGenerator(TrialGenerator):
 
     name = "packets"
     capabilities = Capabilities(
-        length_bytes={"udp": (MIN_FRAME, LARGEST_FRAME)}, metric="throughput_pps", paced=True
+        length_bytes={"udp": (MIN_FRAME, MAX_FRAME)}, metric="throughput_pps", paced=True
     )
     guest_files = packet_ends.AGENT
     exact_counts = True
@@ -121,7 +121,7 @@ class PacketTrials:
         self._mix, self._receiving, self._stack = mix, receiving, stack
         first_of: dict[tuple[int, str], Pair | FarPair] = {}
         for pair in pairs:
-            first_of.setdefault(packet_ends.place(pair.client), pair)
+            first_of.setdefault(packet_ends.endpoint_key(pair.client), pair)
         self._sending = list(first_of.values())
         self.wires = [wire_of(pair) for pair in self._sending]
         if mix.vlan is not None and not all(wire.ethernet for wire in self.wires):
@@ -131,7 +131,7 @@ class PacketTrials:
             )
         cpus = sorted(os.sched_getaffinity(0))
         self._senders = [
-            packet_ends.Sender(stack, pair.client, wire, mix, cpus[number % len(cpus)])
+            packet_ends.SendingProcess(stack, pair.client, wire, mix, cpus[number % len(cpus)])
             for number, (pair, wire) in enumerate(zip(self._sending, self.wires, strict=True))
         ]
         for sender in self._senders:
@@ -164,7 +164,7 @@ class PacketTrials:
         assert count is None or not latency
         load_pps = None if rate_pps is None else max(rate_pps - probes_pps, rate_pps / 2) / number
         # A sender that is late sends its last frame later than planned.
-        limit_s = duration_s if count is None else LATE_TIMES * duration_s + LATE_S
+        limit_s = duration_s if count is None else MAX_STRETCH * duration_s + LATE_S
         for place, sender in enumerate(self._senders):
             sender.go(load_pps, limit_s, None if count is None else share(count, number, place))
         reports = [sender.report(limit_s) for sender in self._senders]
@@ -197,7 +197,7 @@ class PacketTrials:
 
     def _probe(self, duration_s: float, rate_pps: int) -> Forked:
         pair, wire = self._sending[0], self.wires[0]
-        if not isinstance(pair, Pair) or not _share_a_clock(pair.client, pair.server):
+        if not isinstance(pair, Pair) or not pair.shares_a_clock:
             raise Unsupported(NO_LATENCY)
         if self._prober is None:
             keep = (pair.client.namespace.fd, pair.server.namespace.fd)
@@ -244,7 +244,3 @@ class _Counted:
 def share(count: int, number: int, place: int) -> int:
     """Return how many of `count` frames the sender at this place of `number` sends; together they send all."""
     return count * (place + 1) // number - count * place // number
-
-
-def _share_a_clock(client: Endpoint, server: Endpoint) -> bool:
-    return client.kernel is None and server.kernel is None

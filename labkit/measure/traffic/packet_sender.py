@@ -401,7 +401,10 @@ def serve(requests: BufferedIOBase, answers: BufferedIOBase, sender: Sender) -> 
 
 
 def only_udp(one: socket.socket, v6: bool, ports: Sequence[int]) -> None:
-    """Attach a classic BPF filter for UDP to these ports; the socket sees packets from their IP header on."""
+    """Attach a classic BPF filter for UDP to these ports; the socket sees packets from their IP header on.
+
+    It attaches the program itself, because this file imports only the standard library.
+    """
     load_half, load_byte, jump_equal, take, drop = 0x28, 0x30, 0x15, (6, 0, 0, 0x40000), (6, 0, 0, 0)
     protocol_at, port_at = (6, 42) if v6 else (9, 22)
     count = len(ports)

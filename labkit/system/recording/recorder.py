@@ -27,7 +27,11 @@ RECEPTION = {0: 4, 1: 12, 2: 8, 3: 16}  # sll_pkttype to pcapng's reception type
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a recording, see `capture`."""
+    """The limits of a recording.
+
+    `snap_bytes`: how many bytes of each packet are recorded. `rate_pps`: how many packets of a ring within a second.
+    `total_bytes`: the size of the file. `settle_s`: how long recording goes on at most once it is to stop.
+    """
 
     snap_bytes: int
     rate_pps: int
@@ -42,7 +46,7 @@ class RecorderReport(msgspec.Struct):
     error: str | None = None
 
 
-class _Hop:
+class _RecordedInterface:
     """A ring and the counts of its packets."""
 
     def __init__(self, number: int, ring: Ring, limits: Limits) -> None:
@@ -84,7 +88,7 @@ class Recorder:
     """Writes what the rings capture to a file until it is stopped."""
 
     def __init__(self, rings: Sequence[Ring], path: Path, file: IO[bytes], limits: Limits) -> None:
-        self._hops = [_Hop(number, ring, limits) for number, ring in enumerate(rings)]
+        self._hops = [_RecordedInterface(number, ring, limits) for number, ring in enumerate(rings)]
         self._path = path
         self._file = file
         self._limits = limits

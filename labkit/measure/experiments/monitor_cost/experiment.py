@@ -90,7 +90,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
         for load in self.loads:
             self.pps(load)
         sampler(self.sample)
-        within("flows", self.flows, 2, packet_generator.FLOWS_COUNT)
+        within("flows", self.flows, 2, packet_generator.MAX_FLOWS)
         within("patience_s", self.patience_s, 1, 600)
         super().check()
         self.refuse_guests("the packet generator")

@@ -203,7 +203,10 @@ def _across(
     _rng: random.Random,
     search: list[Measured],
 ) -> Iterator[str]:
-    """Do the same, but build one arm after the other across two hosts, because the arms share the two NICs."""
+    """Search all arms across two hosts, and yield the label of each.
+
+    One arm is built after the other, because the arms share the two NICs.
+    """
     assert run_context.peer is not None
     of = {arm.label: arm for arm in usable}
     for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
@@ -228,7 +231,7 @@ def searched(parameters: Throughput, live: BuiltArm, point: SearchPoint) -> list
 
 
 def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, search: list[Measured]) -> None:
-    """Do the same and append to `search`, so that a failure does not lose the earlier measurements."""
+    """Search one arm and append each row to `search`, so that a failure does not lose the earlier measurements."""
     with ExitStack() as stack:
         mix = parameters.mix_of(live.arm.topology, point.frame, point.flows)
         trials = stack.enter_context(live.trials(parameters.load_generator, mix))

@@ -126,8 +126,9 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
             )
         super().check()
         self._check_generator()
-        for one in self.topology if self.vlan is not None else ():
-            topologies.check_tags(one, self.vlan)
+        if self.vlan is not None:
+            for one in self.topology:
+                topologies.check_tags(one, self.vlan)
         for frame in self.frame_bytes:
             for flows in self.flows:
                 self.mix(frame, flows)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.parameters import NamesCode, check_unused, each_once, one_of, within
+from labkit.measure.parameters import CodeParameter, check_unused, each_once, one_of, within
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
 from labkit.measure.traffic.trex import client, server
 from labkit.measure.traffic.trex.generator import Trex
@@ -55,9 +55,9 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
     """What the experiments with a TRex server share."""
 
     NAMED: ClassVar[tuple[str, ...]] = ()
-    CODE: ClassVar[Mapping[str, NamesCode]] = {
-        "trex": NamesCode("is the folder of a program", "trex_folder"),
-        "profile": NamesCode("is code", "trex_profile", digest="profile_digest"),
+    CODE: ClassVar[Mapping[str, CodeParameter]] = {
+        "trex": CodeParameter("is the folder of a program", "trex_folder"),
+        "profile": CodeParameter("is code", "trex_profile", digest_parameter="profile_digest"),
     }
     NOT_RECORDED: ClassVar[tuple[str, ...]] = tuple(name for name in UNUSED if name != "protocol")
 

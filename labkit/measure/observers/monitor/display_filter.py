@@ -100,9 +100,12 @@ def _sentence(text: str) -> str:
     return words + (f" (at character {pointers[0].index('^') - 3})" if pointers else "")
 
 
-class DisplayFilter:
-    """A running tshark. `add` gives it packets, `judged` returns those that matched; the counts say what became of the
-    others. After a failure `problem` says what happened, and no packet is examined any more."""
+class Tshark:
+    """A running tshark, with a display filter, fields, or both.
+
+    `add` gives it packets, `judged` returns those that matched (all without a filter), and the counts say what became
+    of the others. After a failure `problem` says what happened, and no packet is examined any more.
+    """
 
     def __init__(self, expression: str | None, link_type: int, fields: Sequence[str] = ()) -> None:
         self._expression, self._fields, self._link_type = expression, fields, link_type

@@ -27,7 +27,7 @@ from labkit.measure.observers.capture.capture import (
     open_ring,
 )
 from labkit.measure.observers.monitor import display_filter
-from labkit.measure.observers.monitor.display_filter import DisplayFilter
+from labkit.measure.observers.monitor.display_filter import Tshark
 from labkit.measure.observers.monitor.flows import Totals, identify
 from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
 from labkit.measure.observers.monitor.sampling import sampler
@@ -42,7 +42,7 @@ POLL_MS = 200
 BLOCKS_AT_ONCE = 8  # of about 500 packets each, before requests are answered
 ANSWER_S = 10.0
 DRAIN_S, STEP_S = 5.0, 0.01
-MAX_CONVERSATIONS = MAX_TALKERS = 20
+REPORTED_CONVERSATIONS = REPORTED_TALKERS = 20
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -116,14 +116,14 @@ class _MonitorProcess:
         self._totals = Totals()
         self._read = self._sampled = 0
         self._request = request
-        self._display: DisplayFilter | None = None
+        self._display: Tshark | None = None
         self._new: list[Row] = []
 
     def work(self, control: socket.socket) -> None:
         """Take packets and answer requests until the other end of `control` is closed; then send the last counts."""
         fields = display_filter.field_names(self._request.fields)
         if self._request.display is not None or fields:
-            self._display = DisplayFilter(self._request.display, self._ring.link_type, fields)
+            self._display = Tshark(self._request.display, self._ring.link_type, fields)
         poll = select.poll()
         poll.register(control, select.POLLIN)
         poll.register(self._ring, select.POLLIN)
@@ -211,11 +211,11 @@ class _MonitorProcess:
             self._display.unexamined_count if self._display else 0,
             self._display.awaiting_count if self._display else 0,
             self._totals.classes(),
-            self._totals.conversations(MAX_CONVERSATIONS),
+            self._totals.conversations(REPORTED_CONVERSATIONS),
             self._newest(request.get("since", -1), request.get("most", 0)),
             self._ring.link_type,
             problem=self._display.problem if self._display else None,
-            talkers=self._totals.talkers(MAX_TALKERS),
+            talkers=self._totals.talkers(REPORTED_TALKERS),
         )
         return msgspec.json.encode(report)
 

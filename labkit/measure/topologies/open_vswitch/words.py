@@ -15,6 +15,8 @@ from labkit.common.errors import BadInput
 
 # Topologies, each with its datapath: the kernel's module, ovs-vswitchd with packet sockets, or with DPDK
 NAMES = {"ovs": "system", "ovs_netdev": "netdev", "ovs_dpdk": "dpdk"}
+*_first, _last = NAMES
+ANY_NAME = f"{', '.join(_first)} or {_last}"
 CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")
 KINDS = ("l2", "l3")  # of rules
 MAX_MIRRORS = 32  # MAX_MIRRORS of Open vSwitch (ofproto/ofproto-dpif-mirror.h): a bit of 32 for each

@@ -9,7 +9,7 @@ from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.endpoints import Pair
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Capabilities, Latency, LoadParameters, Trial, TrialGenerator
-from labkit.measure.traffic.packet_generator import LARGEST_FRAME, MIN_FRAME
+from labkit.measure.traffic.packet_generator import MAX_FRAME, MIN_FRAME
 from labkit.measure.traffic.packet_sender import CAPACITY, Mix
 from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import server
@@ -30,7 +30,7 @@ class Trex(TrialGenerator):
 
     name = "trex"
     capabilities = Capabilities(
-        length_bytes={"udp": (MIN_FRAME, LARGEST_FRAME)}, metric="throughput_pps", paced=True
+        length_bytes={"udp": (MIN_FRAME, MAX_FRAME)}, metric="throughput_pps", paced=True
     )
     least_trial_s = 0.5  # requests to the server take milliseconds, and a trial has to be long against that
 

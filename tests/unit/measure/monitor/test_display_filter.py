@@ -11,7 +11,7 @@ from example_frames import ethernet, ip, udp
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.monitor import display_filter
-from labkit.measure.observers.monitor.display_filter import DisplayFilter
+from labkit.measure.observers.monitor.display_filter import Tshark
 from labkit.measure.observers.monitor.kept import Row
 from labkit.system.machine import programs
 
@@ -29,7 +29,7 @@ def test_tshark_without_an_answer_is_given_up(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(display_filter, "SILENT_S", 0.2)
-    one = DisplayFilter("ip", ETHERNET)
+    one = Tshark("ip", ETHERNET)
     one.add([(0, 0, "in", 60, bytes(60), ())])
     assert one.awaiting_count == 1
     deadline = time.monotonic() + 20
@@ -80,9 +80,7 @@ def test_fields_are_checked_and_their_values_are_texts() -> None:
         display_filter.check("ip", ["ip.ttl", "foo.bar"])
     text = b"<13>\n3\t\x1b[2J<script>"
     frame = ethernet(ip(udp(text, 514), "10.0.0.1 > 10.0.0.2", 17, ttl=7))
-    one = DisplayFilter(
-        None, ETHERNET, display_filter.field_names("ip.ttl, syslog.msg, tcp.seq, _ws.col.Protocol")
-    )
+    one = Tshark(None, ETHERNET, display_filter.field_names("ip.ttl, syslog.msg, tcp.seq, _ws.col.Protocol"))
     one.add([(number, 0, "in", len(frame), frame, ()) for number in range(3)])
     deadline = time.monotonic() + 60
     rows: list[Row] = []
@@ -106,7 +104,7 @@ def test_packets_beyond_the_pipe_are_counted(tmp_path: Path, monkeypatch: pytest
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(display_filter, "MAX_PENDING_BYTES", 10_000)
-    one = DisplayFilter("ip", ETHERNET)
+    one = Tshark("ip", ETHERNET)
     for number in range(100):
         one.add([(number, 0, "in", 1000, bytes(1000), ())])
     assert one.awaiting_count + one.unexamined_count == 100
