@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.analysis.why import causes, code_paths, phrases, switch_work
 from labkit.analysis.why.environment import Setting
@@ -21,7 +21,8 @@ class Candidate:
 
     sure: the strength of the evidence, 0 (none) to 3 (strong), by which candidates are ordered. evidence: pairs of a
     source and a finding. size: seconds per unit that arrived with its interval, or None if unknown. part: the kind of a
-    switch's work that a change of its options affects most.
+    switch's work that a change of its options affects most. place: the code path that `size` is about, if a setting's
+    code was tested by itself.
     """
 
     name: str
@@ -31,20 +32,22 @@ class Candidate:
     settings: tuple[Setting, ...] = ()
     cause: causes.Cause | None = None
     part: switch_work.Part | None = None
+    place: str = ""
 
 
 def find(evidence: Evidence) -> Iterator[Candidate]:
     """Yield all candidates."""
     free = [one for one in evidence.settings if one.relevant]
-    known = _known(evidence, free)
+    known = _run_differences(evidence, free)
     taken: set[str] = set()
     for cause in evidence.causes:
         matched = tuple(one for one in free if _explains(one, cause))
-        if not matched and cause.change != "changed" and not evidence.is_disturbed:
+        steady = cause.path is None or cause.path.steady
+        if not matched and cause.change != "changed" and steady and not evidence.is_disturbed:
             matched = known  # the packets of other programs add code, too
         taken |= {one.name for one in matched}
         yield _of_code(evidence, cause, matched)
-    whole = _of_change(evidence, free) or _of_known(evidence, known)
+    whole = _of_change(evidence, free) or _of_run_differences(evidence, known)
     if whole is not None:
         yield whole
     for setting in free:
@@ -99,12 +102,16 @@ def _of_change(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None:
         known.insert(0, ("profile", phrases.code_path(evidence, code)))
     if (frames := phrases.frames(evidence)) is not None:
         known.append(("counters", frames))
-    shown = evidence.has_effect or _shows(evidence, code, settings) or _is_shown(evidence, part)
+    shown = (
+        evidence.has_effect
+        or _code_shows_effect(evidence, code, settings)
+        or _part_shows_effect(evidence, part)
+    )
     sure = 3 if shown else 0
     return Candidate(parameters[0].name, sure, tuple(known), None, settings, code, part)
 
 
-def _shows(evidence: Evidence, code: causes.Cause | None, settings: Sequence[Setting]) -> bool:
+def _code_shows_effect(evidence: Evidence, code: causes.Cause | None, settings: Sequence[Setting]) -> bool:
     """Return whether code shows an effect of the parameters in which two arms of one run differ, even if the total
     difference is uncertain.
 
@@ -116,7 +123,7 @@ def _shows(evidence: Evidence, code: causes.Cause | None, settings: Sequence[Set
     return explained or not evidence.is_disturbed or code.change != "changed"
 
 
-def _is_shown(evidence: Evidence, part: switch_work.Part | None) -> bool:
+def _part_shows_effect(evidence: Evidence, part: switch_work.Part | None) -> bool:
     """Return whether a part of a switch's work shows an effect, even if the total difference is uncertain."""
     return part is not None and part.size.p < causes.CLAIM_SHARE / len(evidence.parts)
 
@@ -130,7 +137,7 @@ def explains_all(setting: Setting) -> bool:
     return setting.of_machine or (setting.parameters and setting.name not in ("topology", "endpoint"))
 
 
-def _known(evidence: Evidence, free: Sequence[Setting]) -> tuple[Setting, ...]:
+def _run_differences(evidence: Evidence, free: Sequence[Setting]) -> tuple[Setting, ...]:
     """Return the kernel, the machine and the parameters in which two runs differ; no parameters if the question is
     about two topologies or kinds of endpoints, or about one run (`_of_change`)."""
     code = any(one.parameters and not explains_all(one) for one in free)
@@ -140,12 +147,14 @@ def _known(evidence: Evidence, free: Sequence[Setting]) -> tuple[Setting, ...]:
     return tuple(sorted(result, key=lambda one: one.parameters))
 
 
-def _of_known(evidence: Evidence, settings: tuple[Setting, ...]) -> Candidate | None:
+def _of_run_differences(evidence: Evidence, settings: tuple[Setting, ...]) -> Candidate | None:
     """Return the candidate for these settings, with the code through which they act, or None if there are none."""
     if not settings:
         return None
     known = [("environment", one.words) for one in settings[:4]]
     code = _code_of_change(evidence, settings)
+    if code is not None and evidence.is_disturbed and not any(_explains(one, code) for one in settings):
+        code = None  # other programs also change what code costs
     if code is not None:
         known.insert(0, ("profile", phrases.code_path(evidence, code)))
     return Candidate(settings[0].name, 3 if evidence.has_effect else 0, tuple(known), None, settings, code)
@@ -154,14 +163,24 @@ def _of_known(evidence: Evidence, settings: tuple[Setting, ...]) -> Candidate | 
 def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.Cause | None:
     """Return the code through which a change acts.
 
-    That is code that the change is known to affect, or else the largest cause, in the direction of the total difference
-    if that is certain.
+    That is code that the change is known to affect, or else the largest cause. Code in the direction of the total
+    difference comes first, if that is certain.
     """
     total = evidence.split.total
-    there = [one for one in evidence.causes if evidence.matters(one.difference_s)]
+    # Code whose runs depend on the scheduler differs between two runs for no reason of the settings.
+    there = [
+        one
+        for one in evidence.causes
+        if evidence.matters(one.difference_s)
+        and (evidence.apart is None or one.path is None or one.path.steady)
+    ]
     known = [one for one in there if any(_explains(setting, one) for setting in settings)]
-    along = [one for one in there if not evidence.cost_differs or one.difference_s * total.difference > 0]
-    return next(iter([*known, *_expected(evidence, settings), *along]), None)
+    known += _expected(evidence, settings)
+
+    def is_along(one: causes.Cause) -> bool:
+        return not evidence.cost_differs or one.difference_s * total.difference > 0
+
+    return next(iter([*filter(is_along, known), *known, *filter(is_along, there)]), None)
 
 
 def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Cause]:
@@ -169,16 +188,13 @@ def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Ca
 
     All functions together need stronger evidence, which a small cost does not have.
     """
+    if evidence.polls:
+        return []
     paths = {path.name: path for one in settings if one.parameters for path in one.paths}
-    named = [causes.of_path(evidence.frames, path) for path in paths.values()]
+    made = (causes.of_path(evidence.frames, path) for path in paths.values())
+    corrected = [replace(one, p=min(one.p * len(paths), 1.0)) for one in made if one is not None]
     return sorted(
-        (
-            one
-            for one in named
-            if one is not None
-            and one.p < causes.CLAIM_SHARE / len(paths)
-            and evidence.matters(one.difference_s)
-        ),
+        (one for one in corrected if one.p < causes.CLAIM_SHARE and evidence.matters(one.difference_s)),
         key=lambda one: one.p,
     )
 
@@ -188,7 +204,7 @@ def _of_setting(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:
     itself."""
     best: Estimate | None = None
     where = ""
-    for path in setting.paths:
+    for path in setting.paths if not evidence.polls else ():
         one = causes.part(evidence.frames, path, evidence.apart)
         if (one.left or one.right) and (best is None or one.p < best.p):
             best, where = one, path.name
@@ -200,9 +216,10 @@ def _of_setting(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:
         and best.p < 0.05 / max(len(evidence.settings), 1)
         and evidence.matters(best.difference)
     )
-    sure = 1 if setting.parameters or evidence.has_effect else 0
+    excluded = best is not None and not evidence.matters(max(best.high, -best.low))
+    sure = 1 if setting.parameters or (evidence.has_effect and not excluded) else 0
     sure = 2 if certain and not setting.parameters else sure
-    yield Candidate(setting.name, sure, tuple(known), best, (setting,))
+    yield Candidate(setting.name, sure, tuple(known), best, (setting,), place=where)
 
 
 def _of_loss(evidence: Evidence, free: Sequence[Setting]) -> Iterator[Candidate]:

@@ -31,9 +31,10 @@ BELOW_SHARE = 0.25  # of a path's samples: a function with fewer does not name t
 MAX_FUNCTIONS = 80  # functions examined
 # A path of which less than this share is new or gone only calls from elsewhere what the other side calls as well.
 MOVED = 0.5
-# Three tests may claim a difference where there is none: of CPU time, of speed, and of all functions. Each has a third
-# of the 5 % (Bonferroni).
-CLAIM_SHARE = FALSE_SHARE / 3
+# Four tests may claim a difference where there is none: of CPU time, of speed, of all functions, and of what a setting
+# is known to affect (code paths, parts of a switch's work, loss). Each has a quarter of the 5 % (Bonferroni).
+TESTS_COUNT = 4
+CLAIM_SHARE = FALSE_SHARE / TESTS_COUNT
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ def _net(frames: Frames, made: dict[int, Cause]) -> list[Cause]:
         largest = max(own, key=lambda at: abs(own[at].difference_s))
         for at in own:
             del result[at]
-        if of.p < CLAIM_SHARE:
+        if of.p < CLAIM_SHARE / len(paths):
             result[largest] = replace(
                 own[largest], change="changed", left_s=of.left, right_s=of.right, difference_s=of.difference,
                 low_s=of.low, high_s=of.high, p=of.p, samples_count=sum(one.samples_count for one in own.values()),

@@ -135,11 +135,12 @@ PATHS = (
           r"high_order_alloc|min_free_kbytes|transparent huge|zone_reclaim|percpu_pagelist|optmem|memory\.(max"
           r"|high)"
           r"|watermark|page_lock|compaction"),
-    _path(DROPPING, r"kfree_skb(_reason|_list.*)?|__?sk_skb_reason_drop|sk_skb_reason_drop|.*_skb_drop"
-          r"|drop_monitor.*|net_dm_.*", r"[rw]mem|max_backlog|qdisc|police|txqlen|tx_queue_len", steady=False),
+    _path(DROPPING, r"kfree_skb(_reason|_list.*)?|(__)?sk_skb_reason_drop|.*_skb_drop"
+          r"|drop_monitor.*|net_dm_.*", r"core\.[rw]mem|udp_[rw]mem|max_backlog|qdisc|police|txqlen|tx_queue_len",
+          steady=False),
     _path("the slab allocator", r"kmem_cache_.*|__kmem_.*|kmalloc_.*|__kmalloc.*|kfree|___slab_.*|__slab_.*|slab_.*"
-          r"|kmalloc_reserve|build_skb.*|skb_free_head|kfree_skbmem|consume_skb|napi_alloc_.*", r"slab"
-          r"|mem_pcpu_rsv|skb_defer"),
+          r"|kmalloc_reserve|build_skb.*|skb_free_head|kfree_skbmem|kfree_skb_partial|consume_skb|napi_alloc_.*",
+          r"slab|mem_pcpu_rsv|skb_defer"),
     _path("copying data", r"copy_.*|_copy_.*|rep_movs.*|memcpy.*|__memcpy.*|__pi_memcpy|skb_copy_.*"
           r"|__skb_datagram_iter"
           r"|csum_and_copy.*|pskb_copy.*|skb_copy|__pskb_.*|pskb_expand_head|simple_copy_to_iter|ip_generic_getfrag"

@@ -16,7 +16,7 @@ import numpy as np
 
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.flame.load_profiles import WITHIN
-from labkit.analysis.why import candidates, environment, next_steps, phrases, switch_work, work
+from labkit.analysis.why import candidates, causes, environment, next_steps, phrases, switch_work, work
 from labkit.analysis.why.candidates import FOREIGN_LOAD, Candidate
 from labkit.analysis.why.environment import ABSENT, Setting
 from labkit.analysis.why.evidence import BETWEEN_SHARE, Evidence, gather
@@ -101,23 +101,25 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
         notes=tuple(_notes(evidence)),
         next=tuple(next_steps.steps(evidence, result.claims, order)),
         split=evidence.split,
-        p=min([evidence.p, *(p for one in order[:1] for p in _own_p(evidence, one))]),
+        p=min([evidence.p, *(p for one in order[:1] for p in _further_p_values(evidence, one))]),
         parts=evidence.parts,
     )
 
 
-def _own_p(evidence: Evidence, one: Candidate) -> Iterator[float]:
+def _further_p_values(evidence: Evidence, one: Candidate) -> Iterator[float]:
     """Yield the p values of tests that a candidate's claim rests on and that are not among those of `evidence.p`."""
     if one.cause is not None and one.cause.expected:
-        yield 3 * one.cause.p
+        yield causes.TESTS_COUNT * one.cause.p
     if one.part is not None:
-        yield 3 * len(evidence.parts) * one.part.size.p
+        yield causes.TESTS_COUNT * len(evidence.parts) * one.part.size.p
+    if one.name.endswith("lost") and one.settings:
+        yield causes.TESTS_COUNT * evidence.split.spent.p
 
 
 def _rank(evidence: Evidence, one: Candidate) -> float:
     """Return the rank of a candidate: evidence from environment and profile together first, then new paths, then the
     rest."""
-    if _is_change(evidence, one) or _is_known(evidence, one):
+    if _is_change(evidence, one) or _is_run_difference(evidence, one):
         return one.sure + 0.5
     parameters = bool(one.settings) and one.settings[0].parameters
     if one.cause is None and one.settings:
@@ -129,12 +131,14 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
 def _is_change(evidence: Evidence, one: Candidate) -> bool:
     """Return whether a candidate is the parameters in which two arms or two points of one run differ."""
     parameters = bool(one.settings) and one.settings[0].parameters
-    return evidence.apart is None and parameters and one.size is None
+    return evidence.apart is None and parameters and one.size is None and one.name == one.settings[0].name
 
 
-def _is_known(evidence: Evidence, one: Candidate) -> bool:
+def _is_run_difference(evidence: Evidence, one: Candidate) -> bool:
     """Return whether a candidate is another kernel or machine, or the parameters in which two runs differ."""
     if not one.settings or one.size is not None or not candidates.explains_all(one.settings[0]):
+        return False
+    if one.name != one.settings[0].name:
         return False
     return one.settings[0].of_machine or evidence.apart is not None
 
@@ -143,7 +147,7 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
     """Return whether a candidate may be named as the cause."""
     if one.sure < 1 or evidence.is_repetition:
         return False
-    if _is_known(evidence, one):
+    if _is_run_difference(evidence, one):
         return evidence.has_effect and not disturbed
     if _is_change(evidence, one):
         return one.sure >= 3
@@ -195,19 +199,19 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         if known is not None and not by_name:
             yield f"It is explained by {named}"
         yield phrases.in_all(whole)
-    elif best.name.endswith("lost") and best.size is not None and setting is not None:
+    elif best.size is not None and best.name.endswith("lost"):
+        verb = "costs" if best.size.difference > 0 else "saves"
         made = f"{phrases.amount(best.size)} {phrases.per(evidence)}{phrases.share(best.size, evidence)}"
-        yield f"{sole} is {named}: {best.evidence[0][1]}, which costs {made}"
+        start = best.name if setting is None else f"{sole} is {named}"
+        yield f"{start}: {best.evidence[0][1]}, which {verb} {made}"
         yield phrases.in_all(whole)
     elif setting is not None:
         yield f"{sole} is {named}{f': {whole}' if whole else ''}"
         if best.size is not None and best.size.certain:
-            where, _, size = best.evidence[-1][1].partition(": ")
-            yield f"The CPU time of {where} differs by {size}{phrases.share(best.size, evidence)}"
-    elif best.size is not None and best.name.endswith("lost"):
-        made = f"{phrases.amount(best.size)} {phrases.per(evidence)}{phrases.share(best.size, evidence)}"
-        yield f"{best.name}: {best.evidence[0][1]}, which costs {made}"
-        yield phrases.in_all(whole)
+            size = (
+                f"{phrases.interval(best.size)} {phrases.per(evidence)}{phrases.share(best.size, evidence)}"
+            )
+            yield f"The CPU time of {best.place} differs by {size}"
     else:
         yield f"{best.name}: {best.evidence[0][1]}"
         yield phrases.in_all(whole)
@@ -245,10 +249,13 @@ def _besides(evidence: Evidence) -> str:
 def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     """Return a conclusion that names no cause but states what is known."""
     differ = [one for one in evidence.settings if one.relevant]
-    weak = phrases.capitalised(phrases.foreign(evidence)) if evidence.is_disturbed else ""
+    weak = phrases.capitalised(phrases.disturbance(evidence))
     if evidence.has_effect:
         runs = " between two runs at different times" if evidence.apart is not None else ""
-        nothing = f"no setting differs and no code path stands out{runs}"
+        there = any(evidence.matters(one.difference_s) for one in evidence.causes)
+        code = "the code that stands out may do so by chance" if there else f"no code path stands out{runs}"
+        named = phrases.setting(differ[0]) + phrases.more(differ) if differ else ""
+        nothing = f"{code}, though {named} differs" if differ else f"no setting differs and {code}"
         if evidence.is_repetition:
             nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
         text = f"No cause is named: {phrases.difference(evidence)}, but {nothing}"
@@ -259,8 +266,8 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         setting = first.settings[0] if first is not None else differ[0]
         more = phrases.more(differ)
         size = first.size if first is not None else None
-        if first is not None and size is not None and np.isfinite(size.half):
-            bound, where = max(size.high, -size.low), f" ({first.evidence[-1][1].partition(':')[0]})"
+        if first is not None and first.place and size is not None and np.isfinite(size.half):
+            bound, where = max(size.high, -size.low), f" ({first.place})"
         else:
             bound, where = max(abs(evidence.split.total.low), abs(evidence.split.total.high)), ""
         verb, whose = ("differ", "their") if more else ("differs", "its")
@@ -292,5 +299,10 @@ def _notes(evidence: Evidence) -> Iterator[str]:
             f"Each frame that arrived took {left} of CPU time in {names[0]} and {right} in {names[1]}. A frame is what"
             " the receiving interface counts: several segments where it receives them as one."
         )
+    if evidence.polls:
+        yield (
+            "A thread of Open vSwitch with DPDK polls without a pause, so CPU time per packet only mirrors the speed."
+            " labkit does not compare it."
+        )
     if evidence.is_disturbed:
-        yield f"Disturbed: {phrases.foreign(evidence)}."
+        yield f"Disturbed: {phrases.disturbance(evidence)}."

@@ -50,8 +50,8 @@ IDLE = re.compile(
     r"sysctl net\.(unix|mptcp|netfilter\.nf_log|ipv4\.(ping_group_range|tcp_available|tcp_allowed|ip_local_port_range"
     r"|tcp_orphan_retries|igmp|icmp|route\.|fwmark_reflect)|ipv6\.(icmp|route\.))|digest|tcp_child_ehash"
 )
-# Limits of a cgroup that limit nothing: a program in another cgroup without limits does not differ.
-_UNLIMITED = re.compile(
+UNLIMITED = "unlimited"  # the value of a cgroup's limit that limits nothing
+_NO_LIMIT = re.compile(
     r"cgroup .*(cpu\.max: max .*|cpu\.weight: 100|quota_us: -1|cpu\.shares: 1024|memory\.\w+: max)"
 )
 _OF_INTERFACES = re.compile(r"(number of )?(routes|rules)\b|(function )?packet sockets")
@@ -122,6 +122,8 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     result: dict[tuple[str, str, str], list[str]] = {}
     for place, name in sorted(both[0].keys() | both[1].keys()):
         one, other = (side.get((place, name), ABSENT) for side in both)
+        if {one, other} <= {ABSENT, UNLIMITED}:  # a program in another cgroup without limits does not differ
+            continue
         if one != other and not (place == "row" and ABSENT in (one, other)):
             result.setdefault((name, one, other), []).append(place)
     rest = [
@@ -151,9 +153,9 @@ def _requested_settings(point: ProfiledPoint, left: ProfiledArm, right: Profiled
     changed = [_changed(rows) for rows in point.rows[:2]]
     for name, at in dict.fromkeys([*changed[0], *changed[1]]):
         sides = [each.get((name, at)) for each in changed]
-        if sides[0] != sides[1]:
-            before = next(one[0] for one in sides if one is not None)
-            after = [before if one is None else one[1] for one in sides]
+        before = next(one[0] for one in sides if one is not None)
+        after = [before if one is None else one[1] for one in sides]
+        if after[0] != after[1]:
             result.append(Setting(name, after[0], after[1], (at,) if at else (), parameters=True))
     return result
 
@@ -229,8 +231,9 @@ def _settings(side: ProfiledArm, rows: pd.DataFrame) -> dict[tuple[str, str], st
 
     def take(place: str, report: Any) -> None:
         for name, value in report.items() if isinstance(report, Mapping) else ():
-            if value is not None and not _UNLIMITED.fullmatch(f"{name}: {value}"):
-                result.setdefault((place, generic(str(name))), {})[str(value)] = None
+            if value is not None:
+                text = UNLIMITED if _NO_LIMIT.fullmatch(f"{name}: {value}") else str(value)
+                result.setdefault((place, generic(str(name))), {})[text] = None
 
     def take_all(name: str, column: pd.Series) -> None:
         for value in load.values(column.dropna()):

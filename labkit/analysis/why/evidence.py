@@ -70,8 +70,13 @@ class Evidence:
 
     @property
     def cost_differs(self) -> bool:
-        """Whether the sides certainly differ in CPU time per unit of work."""
-        return self.split.total.p < causes.CLAIM_SHARE
+        """Whether the sides certainly differ in CPU time per unit of work; never if a thread polls."""
+        return not self.polls and self.split.total.p < causes.CLAIM_SHARE
+
+    @property
+    def polls(self) -> bool:
+        """Whether a side's switch polls: its CPU time per packet is the inverse of the speed."""
+        return switch_work.polls(self.point)
 
     @property
     def speed_differs(self) -> bool:
@@ -87,7 +92,8 @@ class Evidence:
     def p(self) -> float:
         """The p value of the hypothesis that nothing differs, from all tests that may claim a difference."""
         speed = 1.0 if self.speed is None else self.speed.p
-        return min(3 * min(self.split.total.p, speed, self.frames.any_p), 1.0)
+        cost = [] if self.polls else [self.split.total.p, self.frames.any_p]
+        return min(causes.TESTS_COUNT * min([speed, *cost]), 1.0)
 
     @property
     def is_repetition(self) -> bool:
@@ -116,13 +122,18 @@ def gather(
     frames = causes.judged(*rounds, apart)
     unit = protocols.find(point.protocol).unit
     foreign, elsewhere = (np.array([one.foreign_share for one in side]) for side in rounds)
+    by_code, parts = (
+        ([], [])
+        if switch_work.polls(point)
+        else (causes.explained(frames), switch_work.parts(point, rounds, apart))
+    )
     steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
     busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]
     return Evidence(
-        point, names, rounds, apart, work.split(*rounds, unit, apart), frames, causes.explained(frames), settings,
+        point, names, rounds, apart, work.split(*rounds, unit, apart), frames, by_code, settings,
         _speed(point, apart), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
         (_others(point, 0), _others(point, 1)), _frames(point, apart),
-        (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])), switch_work.parts(point, rounds, apart),
+        (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])), parts,
     )  # fmt: skip
 
 

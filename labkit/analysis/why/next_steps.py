@@ -23,6 +23,11 @@ USUAL = {
     "where": "here", "endpoint": "namespace", "pairs": "1", "mtu_bytes": "1500", "streams": "1", "family": "4",
     "zerocopy": "False",
 }  # fmt: skip
+# The same of a search for a rate, each with its column of a row
+SEARCHED = {
+    "where": "where", "endpoint": "endpoint", "guest": "guest", "pairs": "pairs", "mtu_bytes": "mtu_bytes",
+    "family": "family", "frame_bytes": "frame", "flows": "flows_count", "vlan": "vlan",
+}  # fmt: skip
 USUAL_GENERATORS = ("iperf3", "ping")  # each is the usual one of its protocols
 VALUE = r"[A-Za-z0-9_ .,:-]{1,200}"
 OBSERVED = "observe=perf_record,counters"
@@ -62,15 +67,26 @@ def _again(evidence: Evidence, options: str) -> str:
 def _command(evidence: Evidence, sides: Sequence[int]) -> str:
     """Return the command that measures these sides as arms of one run."""
     values = {"topology": ",".join(dict.fromkeys(_topology(evidence, at) for at in sides))}
-    for name in PARAMETERS:
+    search = any(rows["frame"].notna().any() for rows in evidence.point.rows[:2] if "frame" in rows)
+    columns = SEARCHED if search else {name: name for name in PARAMETERS}
+    for name, column in columns.items():
         of = dict.fromkeys(
-            text for at in sides for text in load.values(evidence.point.rows[:2][at][name].dropna())
+            text
+            for at in sides
+            for text in (
+                load.values(evidence.point.rows[:2][at][column].dropna())
+                if column in evidence.point.rows[:2][at]
+                else ()
+            )
         )
         several = name in ("endpoint", "pairs")
         text = (",".join(of) if several else next(iter(of))) if of else ""
         if text and text != USUAL.get(name) and not (name == "generator" and text in USUAL_GENERATORS):
             values[name] = text
-    return f"labkit run datapaths {' '.join(f'{name}={text}' for name, text in values.items())} rounds=1 whole_runs=1"
+    words = " ".join(f"{name}={text}" for name, text in values.items())
+    return (
+        f"labkit run throughput {words}" if search else f"labkit run datapaths {words} rounds=1 whole_runs=1"
+    )
 
 
 def _as_arms(evidence: Evidence) -> str:

@@ -96,14 +96,19 @@ def share(size: Estimate, evidence: Evidence) -> str:
     return f", {units.percent(min(size.difference / total.difference, 1.0))} of the difference"
 
 
-def caveat(evidence: Evidence) -> str:
-    """Return the sentence about what weakens a claim, or an empty text."""
+def disturbance(evidence: Evidence) -> str:
+    """Return what disturbed the measurement, or an empty text."""
     if not evidence.is_disturbed:
         return ""
     if max(evidence.foreign.left, evidence.foreign.right) >= DISTURBED_SHARE:
-        return f"{capitalised(foreign(evidence))}, so the size is less certain"
-    stolen = units.percent(max(evidence.steal))
-    return f"The hypervisor took {stolen} of the CPU time, so the size is less certain"
+        return foreign(evidence)
+    return f"the hypervisor took {units.percent(max(evidence.steal))} of the CPU time"
+
+
+def caveat(evidence: Evidence) -> str:
+    """Return the sentence about what weakens a claim, or an empty text."""
+    what = disturbance(evidence)
+    return f"{capitalised(what)}, so the size is less certain" if what else ""
 
 
 def code_path(evidence: Evidence, code: causes.Cause) -> str:
@@ -165,7 +170,9 @@ def _values(one: Setting) -> tuple[str, str]:
     # Values that begin alike are shown from where they differ.
     both = enumerate(zip(left, right, strict=False))
     alike = next((at for at, (one_letter, other) in both if one_letter != other), min(len(left), len(right)))
-    start = alike if max(len(left), len(right)) > LONGEST < alike else 0
+    is_long = max(len(left), len(right)) > LONGEST and alike > LONGEST
+    word = left.rfind(" ", 0, alike) + 1  # a number is not cut
+    start = (word if alike - word <= LONGEST // 4 else alike) if is_long else 0
     short = [
         f"{'… ' if start else ''}{value[start : start + LONGEST]}{' …' if len(value) > start + LONGEST else ''}"
         for value in (left, right)

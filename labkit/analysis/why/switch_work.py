@@ -24,6 +24,7 @@ from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Between, Estimate, Round, estimate
 
 SWITCHES = re.compile(r"(ovs|ovs_netdev|ovs_dpdk)(\+.*)?")  # names of topologies that have a switch
+POLLING = re.compile(r"ovs_dpdk(\+.*)?")  # of these, the ones whose thread never pauses
 ENDPOINTS = "the endpoints and everything else"
 SWITCH = r"ovs-vswitchd|pmd.*|urcu\d*"  # threads of the switch's program that forward packets
 COPYING = (
@@ -105,6 +106,12 @@ def kind_of(stack: str) -> str | None:
 def _does(functions: str, name: str) -> bool:
     """Return whether a function is one of these, or a copy of it that the compiler made (`name.part.0`)."""
     return re.fullmatch(rf"(?:{functions})(?:\..*)?", name) is not None
+
+
+def polls(point: ProfiledPoint) -> bool:
+    """Return whether the switch of a side polls without a pause: then CPU time per packet is the inverse of the
+    speed."""
+    return any(POLLING.fullmatch(side.topology) for side in point.sides[:2] if side is not None)
 
 
 def parts(

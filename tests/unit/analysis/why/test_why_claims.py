@@ -15,6 +15,7 @@ from labkit.analysis.why import arms, environment, next_steps, phrases
 from labkit.cli import main
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.throughput_search.parameters import Throughput
 
 FILTER = (effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1"),)
 AGAIN = f"{BASELINE} (again)"
@@ -314,7 +315,9 @@ def test_code_that_replaces_similar_code_counts_net(tmp_path: Path, more: float)
     first = result.sentence.partition(". ")[0]
     assert "family (4 → 6)" in first
     assert result.claims == bool(more)
-    for cause in (each.cause for each in result.candidates if each.cause is not None and more):
+    net = [each.cause for each in result.candidates if each.cause is not None]
+    assert bool(net) == bool(more)
+    for cause in net:
         assert cause.change == "changed"
         assert cause.difference_s == pytest.approx(6e-6 / 0.8, rel=0.3), (
             "2 stacks, and 20 % of the packets are lost"
@@ -365,6 +368,44 @@ def test_a_small_buffer_is_named_with_the_loss_that_it_causes(tmp_path: Path) ->
     first = result.sentence.partition(". ")[0]
     assert first.startswith("The first suspect is sysctl net.core.rmem_default (212992 → 4096): ")
     assert "lost" in first
+    assert ", which costs " in first
+    first = concluded(right, left).sentence.partition(". ")[0]
+    assert first.startswith("The first suspect is sysctl net.core.rmem_default (4096 → 212992): ")
+    assert ", which saves " in first
+
+
+def test_a_limit_is_evidence_though_the_topologies_differ(tmp_path: Path) -> None:
+    """Of two topologies only settings of both sides are compared; a limit that limits nothing is one."""
+    veth = dict.fromkeys(("topology", "arm", "built_topology"), "veth")
+    left = one(tmp_path / "free", MadeArm(columns=veth), 1, settings={QUOTA: "max 100000"})
+    right = one(tmp_path / "limited", MadeArm(), 2, settings={QUOTA: "50000 100000"})
+    result = concluded(left, right)
+    assert (QUOTA, "unlimited", "50000 100000") in [
+        (each.name, each.left, each.right) for each in result.settings
+    ]
+
+
+def test_a_value_that_is_alike_on_both_sides_is_no_difference(tmp_path: Path) -> None:
+    """Each run set the same value, over another default."""
+    left, right = (
+        one(tmp_path / before, MadeArm(effects=[effect("sysctl", "net.core.x", before, "1")]), seed)
+        for seed, before in enumerate(("0", "2"))
+    )
+    assert "net.core.x" not in [each.name for each in concluded(left, right).settings]
+
+
+def test_another_kernel_without_effect_has_the_bound_of_the_whole_cost(tmp_path: Path) -> None:
+    """New code that takes next to nothing says nothing about the cost of another kernel."""
+    tiny = {f"{RECEIVE['udp']};strange_[k]": 4e-8}
+    left = one(tmp_path / "old", MadeArm(), 1, kernel="6.1.0")
+    right = one(tmp_path / "new", MadeArm(tiny), 2, kernel="6.12.0")
+    result = concluded(left, right)
+    assert not result.claims
+    assert "no effect was seen: its cost is below " in result.sentence
+    assert result.split is not None
+    total = result.split.total
+    bound = float(re.search(r"below ([\d.]+) µs", result.sentence)[1]) * 1e-6  # type: ignore[index]
+    assert bound == pytest.approx(max(abs(total.low), abs(total.high)), rel=0.02)
 
 
 def test_names_of_interfaces_in_routes_explain_nothing(tmp_path: Path) -> None:
@@ -408,6 +449,8 @@ def test_values_in_sentences_are_short(tmp_path: Path, several: bool) -> None:
 def test_long_values_that_begin_alike_are_shown_where_they_differ() -> None:
     one = environment.Setting("filters", "x" * 200 + "left", "x" * 200 + "right", ("server",))
     assert phrases.setting(one) == "filters (server: … left → … right)"
+    one = environment.Setting("mem", "1 " * 100 + "212995", "1 " * 100 + "212996", ("server",))
+    assert phrases.setting(one) == "mem (server: … 212995 → … 212996)"
 
 
 def test_shared_callees_do_not_name_a_new_path(tmp_path: Path) -> None:
@@ -418,3 +461,18 @@ def test_shared_callees_do_not_name_a_new_path(tmp_path: Path) -> None:
     result = concluded(left, right)
     assert result.cause == "strange"
     assert "page allocation" not in result.sentence
+
+
+def test_command_for_a_search_is_that_of_a_search(tmp_path: Path) -> None:
+    """datapaths takes neither frame sizes nor numbers of flows."""
+    veth = dict.fromkeys(("topology", "arm", "built_topology"), "veth")
+    made = {BASELINE: MadeArm(), "veth": MadeArm(columns=veth)}
+    folder = run(tmp_path / "run", made, 1, frame="64", flows_count=8)
+    steps = concluded(f"{folder}:{BASELINE}", "veth").next
+    commands = [step.partition("labkit run ")[2] for step in steps if "labkit run " in step]
+    assert commands
+    for words in commands:
+        experiment, *given = words.split()
+        assert experiment == "throughput"
+        assert {"frame_bytes=64", "flows=8"} <= set(given)
+        Throughput.of(dict(one.split("=", 1) for one in given))
