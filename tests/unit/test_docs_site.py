@@ -57,9 +57,10 @@ def test_pages(tmp_path: Path) -> None:
 def test_manual_page_has_every_command_and_option() -> None:
     """It is installed with the wheel, where no Sphinx makes it: `make docs-reference` does."""
     assert '"share/man/man1" = ["docs/labkit.1"]' in (ROOT / "pyproject.toml").read_text()
-    manual = (ROOT / "docs/labkit.1").read_text().replace("\\-", "-")
+    manual = re.sub(r"\\f(\w|\(\w\w|\[\w*])", "", (ROOT / "docs/labkit.1").read_text()).replace("\\-", "-")
     reference = (ROOT / "docs/COMMANDS.md").read_text()
     for name in registry.COMMANDS:
-        assert f"labkit {name}" in manual, "make docs-reference"
-    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", reference)):
-        assert option in manual, "make docs-reference"
+        assert re.search(rf"labkit {name}(?![\w-])", manual), "make docs-reference"
+    option = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+    missing = set(option.findall(reference)) - set(option.findall(manual))
+    assert not missing, "make docs-reference"
