@@ -14,6 +14,7 @@ from typing import Any
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import DatapathParameters, RunContext, profiled_runs, survey
+from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.observers import registry
 from labkit.measure.observers.ftrace.guest_function_times import TRACEFS
 from labkit.system import machine
@@ -54,11 +55,11 @@ def seen(word: str, folder: Path) -> dict[str, Any]:
         accepts = refused(parameters, topology)
         for _ in range(ATTEMPTS):
             before = sum(map(received_count, ends))
-            _arm, row = profiled_runs._observed(parameters, live[0], OBSERVER, folder, "1-p0")
+            _arm, row = profiled_runs._observed(Profile(1, 0, parameters), live[0], OBSERVER, folder)
             if row["status"] == "ok" and row["sent_count"]:  # the time limit did not end ping
                 break
         received = sum(map(received_count, ends)) - before
-        _arm, counted = profiled_runs._observed(parameters, live[0], "counters", folder, "1-p1")
+        _arm, counted = profiled_runs._observed(Profile(1, 1, parameters), live[0], "counters", folder)
         return {
             "row": row,
             "counted": counted,
