@@ -17,15 +17,15 @@ from labkit.runner import permissions
 MAX_BYTES = 1 << 20
 
 
-def read(fields: type[Parameters], parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def read(kind: type[Parameters], parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the parameters with the digest of each code file that they name, and its text by the digest.
 
-    fields: the experiment's parameters, whose CODE says which of them name code. The text is part of the request, so
-    that a run is resumed only with the same code. Raises BadInput for a missing file, one that is not text, and for
-    code or a folder that a sweep's parameters name without the flag in LABKIT_ALLOW.
+    kind: the class of the experiment's parameters, whose CODE says which of them name code. The text is part of the
+    request, so that a run is resumed only with the same code. Raises BadInput for a missing file, one that is not text,
+    and for code or a folder that a sweep's parameters name without the flag in LABKIT_ALLOW.
     """
     result, sources = dict(parameters), dict[str, str]()
-    for name, code in fields.CODE.items():
+    for name, code in kind.CODE.items():
         value = parameters.get(name)
         if value in (None, "", "none") or (code.digest_parameter and not str(value).endswith(".py")):
             continue

@@ -117,9 +117,9 @@ def measure(
     before anything runs for an invalid name or value, or if the folder holds a run with other parameters.
     """
     parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
-    fields = experiments.find(experiment).parameters
-    parameters, sources = code_files.read(fields, parameters)
-    requested = fields.of(parameters)
+    kind = experiments.find(experiment).parameters
+    parameters, sources = code_files.read(kind, parameters)
+    requested = kind.of(parameters)
     request_parameters = requested.asdict()
     hosts.check(request_parameters["where"])
     _check_machine_sysctls(request_parameters)

@@ -30,9 +30,8 @@ from labkit.common.errors import BadInput, LabkitError
 
 MIME = "application/vnd.labkit.flame.v1+json"
 MAX_LINES = 30  # of a function's source
-Sources = Callable[
-    [str], Sequence[tuple[str, str, float]]
-]  # rows of an arm, FILE:NUMBER, share of all samples
+# Returns the source lines of a function: rows of an arm, FILE:NUMBER, and the share of all samples.
+Sources = Callable[[str], Sequence[tuple[str, str, float]]]
 MAX_FRAMES = 10_000  # the largest frames; the others are too small to see even when zoomed
 _HERE = Path(__file__).parent
 _UNTRUSTED = (

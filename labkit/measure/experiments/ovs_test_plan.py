@@ -125,7 +125,7 @@ class SearchOfArms(Throughput, frozen=True, kw_only=True):
         """Return the columns that describe a switch."""
         wanted = options(topology)
         values = {
-            "datapath": NAMES[topology.partition("+")[0]],
+            "datapath": str(NAMES[topology.partition("+")[0]]),
             "use_case": wanted.case,
             "rules": wanted.rules,
             "rules_count": wanted.rules_count,

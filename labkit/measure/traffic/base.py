@@ -200,12 +200,7 @@ class Trials(Protocol):
     """A generator that is ready between the ends of a topology."""
 
     def trial(
-        self,
-        rate_pps: float | None,
-        duration_s: float,
-        *,
-        latency: bool = False,
-        count: int | None = None,
+        self, rate_pps: float | None, duration_s: float, *, latency: bool = False, count: int | None = None
     ) -> Trial:
         """Offer `rate_pps` frames per second in total (None: as many as possible) for `duration_s`.
 

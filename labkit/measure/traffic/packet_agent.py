@@ -23,13 +23,9 @@ else:  # in a guest, where labkit is not
 
 ETH_P_ALL = 3
 # linux/if_packet.h; a socket that ignores outgoing frames counts each frame of the load once
-SOL_PACKET, PACKET_ADD_MEMBERSHIP, PACKET_STATISTICS, PACKET_IGNORE_OUTGOING, PACKET_MR_PROMISC = (
-    263,
-    1,
-    6,
-    23,
-    1,
-)
+SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
+PACKET_ADD_MEMBERSHIP, PACKET_MR_PROMISC = 1, 1
+PACKET_STATISTICS = 6
 
 
 class Counter:

@@ -153,7 +153,7 @@ class TxQueueLength(Kind):
 
     def check(self, options: Mapping[str, Any]) -> None:
         if options.keys() != {"packets"}:
-            raise BadInput("txqueuelen takes a number of packets")
+            raise BadInput(f"txqueuelen takes a number of packets, for example `{self.example}`")
         number("txqueuelen", options["packets"], 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:

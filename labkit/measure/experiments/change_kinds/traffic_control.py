@@ -224,30 +224,39 @@ class TcBpf(Bpf):
     example = "tc_bpf egress pass.o tc sha256:0123456789ab at server"
     HOOKS = ("ingress", "egress")
 
+    @staticmethod
+    def _hook(options: Mapping[str, Any]) -> str:
+        return str(options.get("hook", "ingress"))
+
+    @staticmethod
+    def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the options of the program, and that of the hook if it is given."""
+        hook = {name: value for name, value in options.items() if name == "hook"}
+        return {name: value for name, value in options.items() if name != "hook"}, hook
+
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
         hook, _, rest = text.partition(" ")
         if hook not in self.HOOKS:
             return super().of_text(text, files)
-        return {**super().of_text(rest.strip(), files), "way": hook}
+        return {**super().of_text(rest.strip(), files), "hook": hook}
 
     def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
-        result = super().of_mapping({name: value for name, value in given.items() if name != "way"}, files)
-        return result | ({"way": given["way"]} if "way" in given else {})
+        program, hook = self._split(given)
+        return super().of_mapping(program, files) | hook
 
     def check(self, options: Mapping[str, Any]) -> None:
-        way = options.get("way", "ingress")
-        if way not in self.HOOKS:
-            raise BadInput(f"tc_bpf {way}: choose {' or '.join(self.HOOKS)}")
-        super().check({name: value for name, value in options.items() if name != "way"})
+        if (hook := self._hook(options)) not in self.HOOKS:
+            raise BadInput(f"tc_bpf {hook}: choose {' or '.join(self.HOOKS)}")
+        super().check(self._split(options)[0])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest("tc_bpf", place)
-        way = options.get("way", "ingress")
-        return {f"filters {way}": _filters(place, way)}
+        hook = self._hook(options)
+        return {f"filters {hook}": _filters(place, hook)}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        way = options.get("way", "ingress")
-        _clsact(place, way)
+        hook = self._hook(options)
+        _clsact(place, hook)
         words = ("bpf", "direct-action", "object-file")
         with self._file(options) as path:
             output_or_raise(
@@ -257,7 +266,7 @@ class TcBpf(Bpf):
                     "add",
                     "dev",
                     place.interface,
-                    way,
+                    hook,
                     *words,
                     path,
                     "section",

@@ -58,14 +58,11 @@ def common_pps(
 
     An arm that never lost carries at least the greatest rate that was tried.
     """
+    wanted = {"pairs": pairs, "frame": frame, "flows_count": flows, "loss_goal_ratio": parameters.loss[0]}
     by_arm: dict[str, list[float]] = {}
     for row in searched:
-        if (row["pairs"], row["frame"], row["flows_count"], row["loss_goal_ratio"]) == (
-            pairs,
-            frame,
-            flows,
-            parameters.loss[0],
-        ) and (pps := row["throughput_pps"] or row["lower_bound_pps"]):
+        pps = row["throughput_pps"] or row["lower_bound_pps"]
+        if pps and all(row[name] == value for name, value in wanted.items()):
             by_arm.setdefault(row["arm"], []).append(pps)
     return SHARE * min(map(statistics.median, by_arm.values())) if by_arm else None
 

@@ -20,7 +20,7 @@ from itertools import product
 from labkit.common.errors import BadInput
 from labkit.common.packets import ETHERNET_BYTES, PORTS
 
-_VXLAN, _GENEVE = ({kind: port for port, kind in PORTS.items()}[name] for name in ("vxlan", "geneve"))
+_PORT_OF = {kind: port for port, kind in PORTS.items()}
 ETHERTYPES = {4: "0x0800", 6: "0x86dd"}
 TRANSPARENT_ETHERNET = "0x6558"  # GRE's and Geneve's protocol type of Ethernet
 UDP_BYTES, TUNNEL_BYTES = 8, 8  # the second of VXLAN, and of Geneve without options
@@ -29,12 +29,9 @@ VERSIONS = {"ip": 4, "ip6": 6}  # words for a protocol that say the version of I
 WITH_PORTS = ("tcp", "udp", "sctp")
 DESTINATION_OPTIONS = 60  # RFC 8200: the next header, then the length beyond 8 bytes in units of 8
 # In an IP header, by its version.
-_PROTOCOL_AT, _SOURCE_AT, _DESTINATION_AT, _HEADER_BYTES = (
-    {4: 9, 6: 6},
-    {4: 12, 6: 8},
-    {4: 16, 6: 24},
-    {4: 20, 6: 40},
-)
+_PROTOCOL_AT = {4: 9, 6: 6}
+_SOURCE_AT, _DESTINATION_AT = {4: 12, 6: 8}, {4: 16, 6: 24}
+_HEADER_BYTES = {4: 20, 6: 40}
 Network = IPv4Network | IPv6Network
 
 
@@ -112,8 +109,8 @@ def _ipip_forms() -> Iterator[Form]:
 
 
 TUNNELS: Mapping[str, Callable[[], Iterator[Form]]] = {
-    "vxlan": lambda: _udp_forms(_VXLAN, _vxlan),
-    "geneve": lambda: _udp_forms(_GENEVE, _geneve),
+    "vxlan": lambda: _udp_forms(_PORT_OF["vxlan"], _vxlan),
+    "geneve": lambda: _udp_forms(_PORT_OF["geneve"], _geneve),
     "gre": _gre_forms,
     "ipip": _ipip_forms,
 }

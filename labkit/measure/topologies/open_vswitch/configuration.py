@@ -11,6 +11,7 @@ from typing import Any
 
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.rpc import a_map, a_set, named
+from labkit.measure.topologies.open_vswitch.words import Datapath
 
 Operation = dict[str, Any]
 
@@ -52,12 +53,12 @@ class Mirror:
 class Bridge:
     """A learning bridge without a controller.
 
-    `datapath`: system, netdev or dpdk, where ports with an existing interface are DPDK's. `vlan`: of its local port.
+    With DPDK, ports with an existing interface are DPDK's. `vlan`: of its local port.
     `sampling`: (`sflow` or `ipfix`, N): one packet of N is sampled.
     """
 
     name: str
-    datapath: str
+    datapath: Datapath
     ports: Sequence[Port]
     mirrors: Sequence[Mirror] = ()
     vlan: int | None = None
@@ -82,7 +83,7 @@ def operations(
         "next_cfg": 1,
     }
     settings = {} if flow_limit is None else {"flow-limit": str(flow_limit)}
-    if any(bridge.datapath == "dpdk" for bridge in bridges):
+    if any(bridge.datapath is Datapath.DPDK for bridge in bridges):
         settings |= dpdk.settings(cpu)
     root["other_config"] = a_map(settings)
     return [*result, {"op": "insert", "table": "Open_vSwitch", "row": root}]
@@ -90,10 +91,10 @@ def operations(
 
 def _bridge(bridge: Bridge) -> list[Operation]:
     local = Port(bridge.name, "internal", vlan=bridge.vlan)
-    ports = [local, *(_of_dpdk(port) if bridge.datapath == "dpdk" else port for port in bridge.ports)]
+    ports = [local, *(_of_dpdk(port) if bridge.datapath is Datapath.DPDK else port for port in bridge.ports)]
     row: dict[str, Any] = {
         "name": bridge.name,
-        "datapath_type": "system" if bridge.datapath == "system" else "netdev",
+        "datapath_type": bridge.datapath.type,
         "fail_mode": "standalone",
         "other_config": a_map({"disable-in-band": "true"}),
         "ports": a_set([named(_id("port", port.name)) for port in ports]),

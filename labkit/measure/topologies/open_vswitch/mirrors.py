@@ -32,7 +32,7 @@ from labkit.measure.topologies.network.encapsulation import (
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
 from labkit.measure.topologies.open_vswitch.readers import reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
-from labkit.measure.topologies.open_vswitch.words import TUNNELS, SwitchOptions
+from labkit.measure.topologies.open_vswitch.words import TUNNELS, Datapath, SwitchOptions
 from labkit.system import machine, netlink, process
 
 MONITOR = "monitor"  # the namespace where copies arrive: on this host, or a second host behind a tunnel
@@ -86,7 +86,7 @@ class Mirrors:
         self,
         parameters: SwitchOptions,
         spec: Spec,
-        datapath: str,
+        datapath: Datapath,
         between: Namespace,
         monitor: Namespace | None,
         indices: Mapping[int, int],
@@ -102,7 +102,7 @@ class Mirrors:
 
     @property
     def _userspace(self) -> bool:
-        return self._datapath != "system"
+        return self._datapath.in_userspace
 
     def bridges(self, name: str, ports: Sequence[Port]) -> list[Bridge]:
         """Return the switch with all ports, and a bridge for the outer side of tunnels if the datapath needs one."""
@@ -113,7 +113,7 @@ class Mirrors:
         )
         if self._parameters.output in TUNNELS and self._parameters.mirrors and self._userspace:
             # Also with DPDK: the frames of tunnels are too large for its driver.
-            return [main, Bridge(UNDERLAY, "netdev", [Port("uplink")])]
+            return [main, Bridge(UNDERLAY, Datapath.SOCKETS, [Port("uplink")])]
         return [main]
 
     def _ports(self) -> list[Port]:
@@ -259,7 +259,7 @@ class Mirrors:
             copies = sum(self._monitor.netlink.counters(index).received_count for _name, index in self._ends)
         assert self._sockets is not None, "the switch is counted"
         # Rings of DPDK's packet sockets drop without a count there.
-        total = sum(self._sockets.drops().values()) if self._datapath == "netdev" else None
+        total = sum(self._sockets.drops().values()) if self._datapath is Datapath.SOCKETS else None
         expected = self._parameters.mirrors * (arrived + left)
         return Counts(
             sum(taken.values()), expected, copies, self._dropped(), self._unread(), total, switch.cpu_s()
@@ -307,7 +307,11 @@ class Mirrors:
     def doubts(self) -> tuple[str, ...]:
         """Return doubts about CPUs that a bound switch shares, and about copies that do not fit the uplink."""
         polls = "DPDK's thread polls without a pause and takes a whole CPU, so CPU time is not the cost of packets"
-        return (*self._shared_cpus(), *self._oversized(), *([polls] if self._datapath == "dpdk" else []))
+        return (
+            *self._shared_cpus(),
+            *self._oversized(),
+            *([polls] if self._datapath is Datapath.DPDK else []),
+        )
 
     def _shared_cpus(self) -> tuple[str, ...]:
         """Return a doubt if a switch that is bound to a CPU, two ends and the rest have fewer CPUs than they need."""

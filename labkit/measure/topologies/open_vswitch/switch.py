@@ -20,6 +20,7 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.rpc import Connection, Database
+from labkit.measure.topologies.open_vswitch.words import Datapath
 from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
 
@@ -89,14 +90,15 @@ class Switch:
         )  # fmt: skip
         self._database = Database(socket)
 
-    def start(self, *operations: dict[str, Any], datapath: str, cpu: int | None = None) -> None:
+    def start(self, *operations: dict[str, Any], datapath: Datapath, cpu: int | None = None) -> None:
         """Start the switch with the configuration that these operations insert into the empty database.
 
-        datapath: system, netdev or dpdk. cpu: the CPU on which it runs; None: any. Raises as `settled`, BadInput for a
+        cpu: the CPU on which it runs; None: any. Raises as `settled`, BadInput for a
         CPU that does not exist, and Unsupported if this kernel or this machine's Open vSwitch lacks the datapath or is
         too old for it.
         """
-        program, kernel = dpdk.program() if datapath == "dpdk" else DAEMON, datapath == "system"
+        program = dpdk.program() if datapath is Datapath.DPDK else DAEMON
+        kernel = not datapath.in_userspace
         if program != DAEMON:
             version(program)
         if cpu is not None and cpu not in (there := sorted(os.sched_getaffinity(0))):

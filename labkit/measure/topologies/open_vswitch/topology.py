@@ -55,7 +55,7 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
         between.netlink.do(
             *(port(spec, space, number, None) for space, _, number in endpoint_addresses(spec, ends))
         )
-        if _datapath(name) != "system":
+        if _datapath(name).in_userspace:
             for space in ends:
                 complete_packets(space, "eth0")
         indices = {number: PORT + number for number in numbers(spec)}
@@ -74,7 +74,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
     from labkit.measure.endpoints.guest.spec import GuestAdditions, parse
 
     parameters = parse(spec.guest)
-    if _datapath(name) != "system" and parameters.offloads:
+    if _datapath(name).in_userspace and parameters.offloads:
         raise BadInput(
             f"guest={spec.guest}: {name} receives through packet sockets, which need complete packets: use"
             f" guest={spec.guest},offloads=off"
@@ -103,7 +103,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
         yield stack.enter_context(_proved(name, spec, paired(ends), made, one, mirrors))
 
 
-def _datapath(name: str) -> str:
+def _datapath(name: str) -> words.Datapath:
     return words.NAMES[name.partition("+")[0]]
 
 
@@ -121,7 +121,7 @@ def _switched(
     Its ports are the ends' interfaces there (`indices`, by the ends' numbers).
     """
     parameters, between = words.options(name), spaces[0]
-    if _datapath(name) == "dpdk":
+    if _datapath(name) is words.Datapath.DPDK:
         dpdk.check_mtu(spec.mtu_bytes)
     mirrors = Mirrors(parameters, spec, _datapath(name), between, next(iter(spaces[1:]), None), indices)
     mirrors.lay_cables()

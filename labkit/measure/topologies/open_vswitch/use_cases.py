@@ -33,6 +33,7 @@ from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, 
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
+from labkit.measure.topologies.open_vswitch.words import Datapath
 from labkit.measure.topologies.tunnels import LARGEST, UNDER
 from labkit.measure.topologies.veth import port
 from labkit.system import netlink
@@ -58,13 +59,13 @@ class _End:
 
 
 @contextmanager
-def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
+def use_case(name: str, spec: Spec, datapath: Datapath) -> Iterator[Topology]:
     """Build the use case that `name` asks for.
 
     Raises BadInput for too few rules, and the errors of `switch`, of a port, and of a rule that the switch refuses.
     """
     options = words.options(name)
-    if datapath == "dpdk":
+    if datapath is Datapath.DPDK:
         dpdk.check_mtu(spec.mtu_bytes)
     assert options.case is not None, "the name of the topology has a case"
     vms_count = max(spec.pairs, 2) if options.case == "vm_to_vm" else spec.pairs
@@ -100,7 +101,7 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
         between.netlink.do(*(port(spec, end.space, end.number, None) for end in cabled))
         for end in tunnelled:
             _tunnel_end(spec, end, between, under_bytes)
-        if datapath != "system":
+        if datapath.in_userspace:
             for end in (*vms, *net):
                 complete_packets(end.space, "eth0")
             for end in tunnelled:
@@ -117,13 +118,13 @@ def use_case(name: str, spec: Spec, datapath: str) -> Iterator[Topology]:
         yield Topology(name, spec, _pairs(options.case, spec, vms, net), made, switch=one, meter=_meter(one))
 
 
-def _bridges(datapath: str, ports: Sequence[Port], tunnelled: bool) -> list[Bridge]:
+def _bridges(datapath: Datapath, ports: Sequence[Port], tunnelled: bool) -> list[Bridge]:
     if not tunnelled:
         return [Bridge(BRIDGE, datapath, ports)]
     options = {"remote_ip": str(FAR.ip), "local_ip": str(NEAR.ip), "key": str(VNI)}
     main = Bridge(BRIDGE, datapath, [*ports, Port(NETWORK, "vxlan", options, NET_PORT)])
     # Tunnels of the userspace datapath enter and leave through a bridge of their own that has the address.
-    return [main, Bridge(UNDERLAY, "netdev", [Port("uplink")])] if datapath != "system" else [main]
+    return [main, Bridge(UNDERLAY, Datapath.SOCKETS, [Port("uplink")])] if datapath.in_userspace else [main]
 
 
 def _tunnel_end(spec: Spec, end: _End, between: Namespace, under_bytes: int) -> None:
@@ -150,10 +151,10 @@ def _tunnel_end(spec: Spec, end: _End, between: Namespace, under_bytes: int) -> 
     )
 
 
-def _tunnel_switch(spec: Spec, end: _End, one: Switch, between: Namespace, datapath: str) -> None:
+def _tunnel_switch(spec: Spec, end: _End, one: Switch, between: Namespace, datapath: Datapath) -> None:
     """Give the switch's side of the tunnel its address, and both sides each other as permanent neighbours."""
     index, far_mac = UPLINK, mac(1, UPLINK_SIDE, spec.ours)
-    if datapath != "system":
+    if datapath.in_userspace:
         with netlink.inside(between.fd):
             index = netlink.index_of(UNDERLAY)
         one.command("tnl/arp/set", UNDERLAY, str(FAR.ip), far_mac)

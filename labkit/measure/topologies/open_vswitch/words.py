@@ -9,12 +9,31 @@ import dataclasses
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from labkit.common.errors import BadInput
 
-# Topologies, each with its datapath: the kernel's module, ovs-vswitchd with packet sockets, or with DPDK
-NAMES = {"ovs": "system", "ovs_netdev": "netdev", "ovs_dpdk": "dpdk"}
+
+class Datapath(StrEnum):
+    """What forwards packets: the kernel's module, ovs-vswitchd with packet sockets, or ovs-vswitchd with DPDK."""
+
+    KERNEL = "system"
+    SOCKETS = "netdev"
+    DPDK = "dpdk"
+
+    @property
+    def in_userspace(self) -> bool:
+        """Whether ovs-vswitchd itself forwards."""
+        return self is not Datapath.KERNEL
+
+    @property
+    def type(self) -> str:
+        """The `datapath_type` in the switch's database."""
+        return "netdev" if self.in_userspace else "system"
+
+
+NAMES = {"ovs": Datapath.KERNEL, "ovs_netdev": Datapath.SOCKETS, "ovs_dpdk": Datapath.DPDK}  # by topology
 *_first, _last = NAMES
 ANY_NAME = f"{', '.join(_first)} or {_last}"
 CASES = ("net_to_vm", "vm_to_net", "vm_to_vm")

@@ -87,12 +87,7 @@ class TrexTrials:
         return self._own.pids
 
     def trial(
-        self,
-        rate_pps: float | None,
-        duration_s: float,
-        *,
-        latency: bool = False,
-        count: int | None = None,
+        self, rate_pps: float | None, duration_s: float, *, latency: bool = False, count: int | None = None
     ) -> Trial:
         """Offer `rate_pps` frames per second in total for `duration_s`; see `Trials.trial`.
 

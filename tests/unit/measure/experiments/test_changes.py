@@ -58,10 +58,10 @@ def test_program_for_packets_that_leave() -> None:
     [arriving, leaving] = changes.parse(
         "a: tc_bpf pass at client; b: tc_bpf egress pass at client", Files(None)
     )
-    assert leaving.steps[0].options == {**arriving.steps[0].options, "way": "egress"}
+    assert leaving.steps[0].options == {**arriving.steps[0].options, "hook": "egress"}
     given = {"name": "c", "steps": [{"kind": "tc_bpf", "at": "client", "options": leaving.steps[0].options}]}
     assert changes.parse(given, Files(None))[0].steps == leaving.steps
-    given["steps"][0]["options"] = {**leaving.steps[0].options, "way": "sideways"}  # type: ignore[index]
+    given["steps"][0]["options"] = {**leaving.steps[0].options, "hook": "sideways"}  # type: ignore[index]
     with pytest.raises(BadInput, match="choose ingress or egress"):
         changes.parse(given, Files(None))
 

@@ -12,6 +12,7 @@ from labkit.measure.topologies.open_vswitch import SwitchOptions, options
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import selected, tunnel_headers
 from labkit.measure.topologies.open_vswitch.rpc import plain
+from labkit.measure.topologies.open_vswitch.words import Datapath
 
 
 def test_options_from_a_name() -> None:
@@ -105,7 +106,7 @@ def test_tunnel_overhead_of_a_copy(output: str, size: int) -> None:
 def test_configuration_transaction() -> None:
     mirror = Mirror("mirror0", ("port0",), ("port0",), port="mirror0")
     ports = [Port("port0", number=1, vlan=7), Port("port1", number=2), Port("mirror0")]
-    result = operations([Bridge("switch", "netdev", ports, [mirror], sampling=("sflow", 10))])
+    result = operations([Bridge("switch", Datapath.SOCKETS, ports, [mirror], sampling=("sflow", 10))])
     tables = Counter(one["table"] for one in result)
     assert tables == {"Interface": 4, "Port": 4, "Mirror": 1, "sFlow": 1, "Bridge": 1, "Open_vSwitch": 1}
     defined = {one["uuid-name"] for one in result if "uuid-name" in one}

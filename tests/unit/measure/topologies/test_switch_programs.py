@@ -15,6 +15,7 @@ import pytest
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.open_vswitch import readers, switch
+from labkit.measure.topologies.open_vswitch.words import Datapath
 from labkit.system import netlink, process
 
 SPACE = cast(Namespace, SimpleNamespace(fd=-1, prefix=[]))
@@ -57,4 +58,4 @@ def test_version_of_the_program_with_dpdk_is_checked(tmp_path: Path, monkeypatch
     monkeypatch.setattr(switch.dpdk, "program", lambda: str(program))
     made = switch.Switch(SPACE, tmp_path, [])
     with pytest.raises(Unsupported, match=r"Open vSwitch 2.9.8 \(.*ovs-vswitchd-dpdk\) is too old"):
-        made.start(datapath="dpdk")
+        made.start(datapath=Datapath.DPDK)
