@@ -217,6 +217,8 @@ def test_concurrent_threads(notebook: Notebook) -> None:
 def test_background_program(notebook: Notebook) -> None:
     printed = notebook.printed(
         'server = net.server0.start("sh", "-c", "echo ready; exec sleep 600")\n'
+        "while not server.output:\n"
+        "    pass\n"
         'print(net.client0.run("echo", "meanwhile").strip(), server.is_running)\n'
         "print(server.stop().strip(), server.is_running)\n"
     )

@@ -142,7 +142,10 @@ def sources(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _call(options: Mapping[str, Any], topology: Topology) -> dict[tuple[str, str], str]:
-    """Call a function that is a change, and return the settings of every namespace afterwards, as `_settings`."""
+    """Call a function that is a change, and return the settings of every namespace afterwards, as `_settings`.
+
+    The programs that it leaves running end with the topology: every round builds the topology anew and calls it again.
+    """
     source = SOURCES.get(options["digest"])
     if source is None:
         raise BadInput(
@@ -150,12 +153,15 @@ def _call(options: Mapping[str, Any], topology: Topology) -> dict[tuple[str, str
         )
     space: dict[str, Any] = {}
     exec(compile(source, f"<change {options['name']}>", "exec"), space)
+    earlier = machine.descendants(os.getpid())
     try:
         space[options["name"]](topology)
     except LabkitError:
         raise
     except Exception as error:
         raise Failed(f"the function {options['name']} failed ({type(error).__name__}: {error})") from None
+    finally:
+        topology.at_end.callback(machine.kill_descendants, machine.descendants(os.getpid()) - earlier)
     return _settings(topology)
 
 

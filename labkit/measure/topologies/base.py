@@ -61,7 +61,7 @@ class Topology:
 
     `switch`: the Open vSwitch that joins the ends, if any. `meter`: reads counters of what joins the ends and returns
     a function; that function reads them again and returns the row columns for the time between. `doubts`: reasons to
-    doubt every row of this topology.
+    doubt every row of this topology. `at_end`: what has to be undone before the topology is removed.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Topology:
     switch: Switch | None = None
     meter: Meter | None = None
     doubts: tuple[str, ...] = ()
+    at_end: ExitStack = field(default_factory=ExitStack, compare=False)
 
 
 Builder = Callable[[str, Spec], AbstractContextManager[Topology]]

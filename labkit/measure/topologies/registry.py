@@ -133,10 +133,13 @@ def build(topology: str | Network, spec: Spec) -> Iterator[Topology]:
     with ExitStack() as stack:
         if spec.endpoint in IN_GUESTS:
             check_guests([name], spec.endpoint)
-            yield entered(stack, kind.guests[spec.endpoint](name, spec))
-            return
-        built = entered(stack, kind.build(name, spec))
-        yield stack.enter_context(with_containers(built)) if spec.endpoint == "container" else built
+            built = entered(stack, kind.guests[spec.endpoint](name, spec))
+        else:
+            built = entered(stack, kind.build(name, spec))
+            if spec.endpoint == "container":
+                built = stack.enter_context(with_containers(built))
+        stack.enter_context(built.at_end)
+        yield built
 
 
 def check_guests(parameters: Iterable[str | Network], endpoint: str = "guest") -> None:

@@ -18,7 +18,14 @@ from labkit.system.machine.cpu_time import (
 from labkit.system.machine.host_load import HostLoad, with_host_load
 from labkit.system.machine.interfaces import offloads, qdisc
 from labkit.system.machine.privilege import is_root
-from labkit.system.machine.programs import asking_versions, needed, program, running_programs, versions
+from labkit.system.machine.programs import (
+    asking_versions,
+    kill_descendants,
+    needed,
+    program,
+    running_programs,
+    versions,
+)
 from labkit.system.machine.provenance import (
     accelerator,
     describe,
@@ -50,6 +57,7 @@ __all__ = [
     "git_revision",
     "is_root",
     "kernel_config",
+    "kill_descendants",
     "load1",
     "lscpu",
     "needed",

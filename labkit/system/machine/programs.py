@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,11 +14,13 @@ from pathlib import Path
 from labkit.common import packages
 from labkit.common.errors import LabkitError, Unsupported
 from labkit.system import process
+from labkit.system.machine.cpu_time import descendants
 
 # On Debian, ethtool and tc are in folders outside an ordinary user's PATH, and virtiofsd is outside everybody's.
 _MORE_PATH = ["/usr/sbin", "/sbin", "/usr/libexec", "/usr/lib/qemu"]
 # tshark and a browser need more than a second to print theirs, and several where other programs have the CPUs.
 _PATIENCE_S = 15.0
+_KILLED_S = 5.0  # a killed process ends at once, unless the kernel waits for a device in its name
 _VERSION_FLAG = {"ip": "-V", "tc": "-V", "ping": "-V"}
 
 
@@ -73,12 +76,33 @@ def asking_versions(
 
 def running_programs() -> Iterator[tuple[int, str]]:
     """Yield the network namespace (its inode) and the name of every process of this PID namespace."""
+    for pid, name in _living():
+        with suppress(OSError):  # it has ended, or is another user's
+            yield Path(f"/proc/{pid}/ns/net").stat().st_ino, name
+
+
+def _living() -> Iterator[tuple[int, str]]:
+    """Yield the PID and the name of every process that is no zombie."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            with suppress(OSError):  # it has ended, or is another user's
+            with suppress(OSError):
                 _pid, name, state = re.split(r" \(|\) ", (folder / "stat").read_text(), maxsplit=2)
                 if state[0] not in "ZX":
-                    yield (folder / "ns/net").stat().st_ino, name
+                    yield int(folder.name), name
+
+
+def kill_descendants(pids: Iterable[int]) -> None:
+    """Kill these descendants of this process, and theirs, and wait until they have ended.
+
+    A PID that is another process's by now is left alone.
+    """
+    doomed = {one for pid in pids for one in (pid, *descendants(pid))} & descendants(os.getpid())
+    for pid in doomed:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _KILLED_S
+    while doomed & dict(_living()).keys() and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def version_in(text: str) -> str | None:
