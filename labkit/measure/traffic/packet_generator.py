@@ -79,6 +79,7 @@ class PacketGenerator(TrialGenerator):
     )
     guest_files = packet_ends.AGENT
     exact_counts = True
+    across_hosts = True
 
     def version(self) -> str:
         """Return labkit's own version. Raises Unsupported without nft(8), which drops the counted load."""
@@ -145,12 +146,7 @@ class PacketTrials:
         return probing | {sender.pid for sender in self._senders if sender.pid is not None}
 
     def trial(
-        self,
-        rate_pps: float | None,
-        duration_s: float,
-        *,
-        latency: bool = False,
-        count: int | None = None,
+        self, rate_pps: float | None, duration_s: float, *, latency: bool = False, count: int | None = None
     ) -> Trial:
         """Offer `rate_pps` frames per second in total for `duration_s`, or exactly `count`; see `Trials.trial`.
 
