@@ -177,6 +177,19 @@ def odd(folder: Path) -> Any:
         return {"frames": _as_json(made), "left": _after_an_error(ends(pair), folder)}
 
 
+def switched(folder: Path) -> Any:
+    """Return where a ping through an Open vSwitch with a mirror was seen, and its copies."""
+    with topologies.build("ovs_netdev+mirrors=1", topologies.Spec()) as built:
+        [pair] = built.pairs
+        with capture(everywhere(built.namespaces), folder) as made:
+            ping(pair, "-c1")
+        names = {pair.client.address: "client0", pair.server.address: "server0"}
+        return {
+            one.what(names): [f"{seen.hop} {seen.direction}" for seen in one.sightings]
+            for one in made.journeys()
+        }
+
+
 def _after_an_error(hops: list[CapturePoint], folder: Path) -> bool:
     """Return whether the recorder still runs after the block has failed."""
     try:
@@ -191,5 +204,7 @@ def _as_json(made: Capture) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    tried = {each.__name__: each for each in (agrees, flood, killed, repeated, refused, full_disk, odd)}
+    tried = {
+        each.__name__: each for each in (agrees, flood, killed, repeated, refused, full_disk, odd, switched)
+    }
     print(json.dumps(tried[sys.argv[1]](Path(sys.argv[2]))))

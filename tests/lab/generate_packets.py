@@ -24,7 +24,7 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import Pair
 from labkit.measure.experiments.throughput_search import mlrsearch
 from labkit.measure.topologies.open_vswitch import rules
-from labkit.measure.traffic import iperf3, packet_agent, ping, registry
+from labkit.measure.traffic import iperf3, packet_agent, ping, rates, registry
 from labkit.measure.traffic.base import Trial
 from labkit.measure.traffic.packet_ends import learning_frame, wire_of
 from labkit.measure.traffic.packet_sender import Mix, Sender
@@ -100,6 +100,18 @@ def counted() -> Any:
     with topologies.build("veth_bridge", topologies.Spec(pairs=2)) as net:
         with GENERATOR.trials(net.pairs, Mix((64, 594), 100)) as ready:
             return [report(ready.trial(20e3, count / 20e3, count=count)) for count in (1, 10_001)]
+
+
+def mixed(flows: str) -> Any:
+    """Send one frame of each flow, with the sizes of IMIX in turn. Return the bytes that the receiver's interface
+    counted."""
+    fields = ("source_port", "target_port")
+    with topologies.build("veth", topologies.Spec()) as net:
+        with GENERATOR.trials(net.pairs, Mix(rates.IMIX, int(flows), fields)) as ready:
+            before = net.pairs[0].server.counters()
+            trial = ready.trial(None, 5.0, count=int(flows))
+            after = net.pairs[0].server.counters()
+    return report(trial) | {"bytes": after.received_bytes - before.received_bytes}
 
 
 def tagged() -> Any:
@@ -225,9 +237,9 @@ def planted_loss(permille: str) -> Any:
     return {"bounds": [asdict(one) for one in outcome.bounds], "ratio": seen["lost"] / seen["offered"]}
 
 
-def use_case(name: str, vary: str) -> Any:
+def use_case(name: str, vary: str, endpoint: str) -> Any:
     """Send a load through a use case of the OVS test plan. Return how often each rule matched."""
-    with topologies.build(name, topologies.Spec(pairs=4)) as net:
+    with topologies.build(name, topologies.Spec(pairs=4, endpoint=endpoint)) as net:
         words = ping.reachable(net.pairs, 1500, 4)
         with GENERATOR.trials(net.pairs, Mix((64,), 64_000, (vary,), 2000, 10)) as ready:
             ready.trial(10_000, 0.3)  # the switch learns the flows

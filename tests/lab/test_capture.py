@@ -219,3 +219,22 @@ def test_vlan_tags_link_down_and_failing_blocks(tmp_path: Path) -> None:
     assert report["frames"][:2] == [["client0:eth0", "out", tagged], ["server0:eth0", "in", tagged]]
     assert len(report["frames"]) >= 2 + 4  # a ping after that
     assert not report["left"]
+
+
+@pytest.mark.needs("openvswitch", "ethtool")
+def test_packets_followed_through_a_switch(tmp_path: Path) -> None:
+    """The userspace datapath sends each packet from a socket, and so its mirror the copies."""
+    seen = tried("switched", tmp_path)
+    hops = [
+        "client0:eth0",
+        "between:port0",
+        "between:mirror0",
+        "monitor:mirror0",
+        "between:port1",
+        "server0:eth0",
+    ]
+    request, reply = seen["client0 > server0 echo request"], seen["server0 > client0 echo reply"]
+    assert {hop.partition(" ")[0] for hop in request} == {hop.partition(" ")[0] for hop in reply} == set(hops)
+    assert (request[0], request[1]) == ("client0:eth0 out", "between:port0 in")
+    assert (reply[0], reply[1]) == ("server0:eth0 out", "between:port1 in")
+    assert {"between:port1 out", "server0:eth0 in", "monitor:mirror0 in"} <= set(request)

@@ -34,6 +34,7 @@ CHANGES = [
     "six: parameter family=6",
     "ways: route 192.0.2.0/24 via 10.2.0.1 at client and neighbour 10.2.0.9 02:00:00:00:00:09 at client",
     "picked: tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server",
+    "watched: monitor one_in:10 at between:port1",
     "none: offload gro off at server",
     "nowhere: mtu 1400 at between:eth7",
     "broken: nftables {broken} at server",
@@ -103,6 +104,8 @@ def test_applied_changes_are_read_back_from_the_kernel(rows: list[Row]) -> None:
     [(_, setting, before, after)] = effects(rows, "picked")
     assert (setting, before) == ("filters ingress", "none")
     assert "u32" in after
+    sockets = "on port1 of protocol 0x0003"
+    assert effects(rows, "watched") == [("between", "packet sockets", "none", sockets)]
     assert [row["changed"] for row in rows if row["change"] is None] == [None] * 2
 
 
@@ -169,12 +172,44 @@ def test_steering_needs_root(rows: list[Row]) -> None:
 
 
 @pytest.mark.needs("root")
-def test_steering_and_channels(tmp_path: Path) -> None:
+def test_steering_queues_and_programs(tmp_path: Path) -> None:
+    """Steering and BPF programs need root outside of a user namespace."""
+    wanted = (
+        "steer: rps 0 at server",
+        "queues: channels rx 2 tx 2 at client and xps 0 at client",
+        "rings: ring rx 64 at client",
+        "xdp: xdp pass at server",
+        "arriving: tc_bpf pass at server",
+        "leaving: tc_bpf egress pass at client",
+        "reno: congestion reno",
+        "plain: qdisc pfifo_fast at client",
+        "fair: qdisc fq_codel limit 1000 at client",
+    )
     with sandbox(tmp_path, user=False) as machine:
-        change = "change=steer: rps 0 at server; queues: channels rx 2 tx 2 at client"
-        result = machine.rows(change, "slices=1", "whole_runs=0")
+        result = machine.rows(f"change={'; '.join(wanted)}", "slices=1", "whole_runs=0")
     assert effects(result, "steer") == [("server", "rps rx-0", "0", "1")]
-    assert effects(result, "queues") == [("client", f"channels {way}", "1", "2") for way in ("rx", "tx")]
+    channels = [("client", f"channels {way}", "1", "2") for way in ("rx", "tx")]
+    assert effects(result, "queues") == [
+        *channels,
+        *(("client", f"xps tx-{one}", "0", "1") for one in (0, 1)),
+    ]
+    assert refused(result, "rings")[0] == "unsupported"
+    [(at, setting, before, after)] = effects(result, "xdp")
+    assert (at, setting, before) == ("server", "xdp", "none")
+    assert after.startswith("program of tag ")
+    for change, role, hook in (("arriving", "server", "ingress"), ("leaving", "client", "egress")):
+        [(at, setting, before, after)] = effects(result, change)
+        assert (at, setting, before) == (role, f"filters {hook}", "none")
+        assert "program.o:[tc] direct-action" in after
+    [(at, setting, _, after)] = effects(result, "reno")
+    assert (at, setting, after) == ("load", "congestion", "reno")
+    [(at, _, before, after)] = effects(result, "plain")
+    assert (at, before) == ("client", "noqueue root")
+    assert after.startswith("pfifo_fast root")
+    if "unsupported" in {row["status"] for row in result if row["change"] == "fair"}:  # a kernel without it
+        assert "lacks qdisc fq_codel limit 1000" in refused(result, "fair")[1]
+    else:
+        assert effects(result, "fair")[0][3].startswith("fq_codel root limit 1000p")
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch"
 
 Answer = dict[str, Any]
 PINGS = 50
+SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 
 
 def ask(*names: str, **spec: Any) -> list[Answer]:
@@ -186,19 +189,27 @@ def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
             assert row["copies_count"] == pytest.approx(row["copies_expected_count"], rel=0.2, abs=600)
 
 
-def test_killed_run_leaves_nothing(tmp_path: Path) -> None:
+def test_killed_runs_leave_nothing(tmp_path: Path) -> None:
+    """Two are killed at random moments after a program of the switch has started, the last one when it measures."""
+    rng = random.Random(SEED)
+    print(f"LABKIT_TEST_SEED={SEED}")
+    words = ("topology=ovs_netdev+mirrors=2+readers=count", "rounds=50", "slices=2", "whole_runs=0")
     with sandbox(tmp_path) as machine:
         before = machine.interfaces()
-        words = ("topology=ovs_netdev+mirrors=2+readers=count", "rounds=50", "slices=2", "whole_runs=0")
-        program = machine.start(*LABKIT, "run", "datapaths", *words)
-        assert until(lambda: any("ovs-vswitchd" in running for running in machine.processes().values()), 20)
-        assert until(lambda: bool(rows_on_disk(only_run(machine))), 30)
-        os.kill(program.pid, signal.SIGKILL)
-        program.communicate()
-        assert until(lambda: not machine.processes(), 5), machine.processes()
-        assert until(machine.only_namespace, 5)
-        assert machine.interfaces() == before
-        assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
+        for moment_s in (0.5 * rng.random(), 2 * rng.random(), None):
+            folder = machine.folder / f"run{moment_s}"
+            program = machine.start(*LABKIT, "run", "datapaths", *words, "--folder", str(folder))
+            assert until(lambda: any("ovsdb-server" in argv for argv in machine.processes().values()), 20)
+            if moment_s is None:
+                assert until(lambda folder=folder: bool(rows_on_disk(folder)), 30)  # type: ignore[misc]
+            else:
+                time.sleep(moment_s)
+            os.kill(program.pid, signal.SIGKILL)
+            program.communicate()
+            assert until(lambda: not machine.processes(), 5), (moment_s, machine.processes())
+            assert until(machine.only_namespace, 5)
+            assert machine.interfaces() == before
+            assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
 
 
 @pytest.mark.parametrize(
@@ -486,13 +497,26 @@ def test_fault_is_one_sentence_and_leaves_nothing(fault: str, tmp_path: Path) ->
         assert [list(folder.iterdir()) for folder in machine.empty] == [[], [], []]
 
 
-def test_switch_on_one_cpu(tmp_path: Path) -> None:
-    """A machine with few CPUs says what cannot be separated."""
+def test_switch_on_one_cpu_beside_the_monitor(tmp_path: Path) -> None:
+    """A machine with few CPUs says what cannot be separated. labkit's monitor at a port is an arm beside mirrors; the
+    switch has a packet socket of its own there."""
     words = ("mirrors=0,1", "readers=count", "cores=thesis", "loads=udp:512", "rounds=1", "slices=1")
     with sandbox(tmp_path) as machine:
-        done = machine.labkit("run", "virtual_tap", *words, "--json")
+        watched = "change=watched: monitor all at between:port0"
+        done = machine.labkit("run", "virtual_tap", *words, watched, "--json")
         assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
+    names = ("ovs_netdev+cpu=0", "ovs_netdev+mirrors=1+readers=count+cpu=0")
+    assert {row["arm"] for row in rows if row["change"]} == {f"{name}+watched" for name in names}
+    for row in rows:
+        assert row["status"] == "ok", row["reason"]
+        if row["change"]:
+            [effect] = row["changed"]
+            assert effect["setting"] == "packet sockets"
+            assert ("2 times on port0" in effect["before"], "2 times on port0" in effect["after"]) == (
+                False,
+                True,
+            )
     assert {row["affinity"] for row in rows} == {"0,1"}
     assert all("+cpu=0" in row["topology"] for row in rows)
     shared = "the switch is bound to CPU 0, but this machine has"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,12 @@ from typing import Any
 import pytest
 from sandbox import printed
 
+from labkit.measure.traffic.rates import IMIX
+
 pytestmark = pytest.mark.needs("namespaces", "ip", "nft", "veth")
+
+
+VMS = {"vm0", "vm1", "vm2", "vm3"}
 
 
 def tried(what: str, *words: str) -> Any:
@@ -80,6 +86,15 @@ def test_exact_number_of_frames() -> None:
             assert 0 <= interface_count - count < 5  # interfaces also count reports of multicast groups
 
 
+@pytest.mark.long
+def test_a_million_flows_of_mixed_sizes() -> None:
+    """Each flow sends one frame, so every prepared frame leaves once. Interfaces do not count FCS."""
+    trial = tried("mixed", "1000000")
+    assert trial["offered_count"] == trial["sent_count"] == trial["received_count"] == 1_000_000
+    sizes = itertools.islice(itertools.cycle(IMIX), 1_000_000)
+    assert trial["bytes"] == sum(sizes) - 4 * 1_000_000
+
+
 def test_frames_have_a_vlan_tag() -> None:
     """Frames that fill the MTU too. The receiving interface counts a tag's 4 bytes; both hooks see through it."""
     result = tried("tagged")
@@ -134,20 +149,25 @@ def test_latency_beside_a_load() -> None:
 
 @pytest.mark.needs("openvswitch", "ping", "ethtool")
 @pytest.mark.parametrize(
-    ("words", "vary", "receivers"),
+    ("words", "vary", "receivers", "endpoint"),
     [
-        ("case=net_to_vm", "target_mac", {"vm0", "vm1", "vm2", "vm3"}),
-        ("case=vm_to_net+rules=l3", "target_ip", {"network"}),
-        ("case=vm_to_vm+rules=l3", "target_ip", {"vm0", "vm1", "vm2", "vm3"}),
+        ("case=net_to_vm", "target_mac", VMS, "namespace"),
         pytest.param(
-            "case=net_to_vm+rules=l3+tunnel=vxlan", "target_ip", {"vm0", "vm1", "vm2", "vm3"},
-            marks=pytest.mark.needs("vxlan"),
+            "case=net_to_vm", "target_mac", VMS, "container",
+            marks=[pytest.mark.long, pytest.mark.needs("root", "runc")],
         ),
-        pytest.param("case=vm_to_net+tunnel=vxlan", "target_mac", {"network"}, marks=pytest.mark.needs("vxlan")),
+        ("case=vm_to_net+rules=l3", "target_ip", {"network"}, "namespace"),
+        ("case=vm_to_vm+rules=l3", "target_ip", VMS, "namespace"),
+        pytest.param(
+            "case=net_to_vm+rules=l3+tunnel=vxlan", "target_ip", VMS, "namespace", marks=pytest.mark.needs("vxlan"),
+        ),
+        pytest.param(
+            "case=vm_to_net+tunnel=vxlan", "target_mac", {"network"}, "namespace", marks=pytest.mark.needs("vxlan"),
+        ),
     ],
 )  # fmt: skip
-def test_use_cases_of_the_test_plan(words: str, vary: str, receivers: set[str]) -> None:
-    result = tried("use_case", f"ovs_netdev+{words}", vary)
+def test_use_cases_of_the_test_plan(words: str, vary: str, receivers: set[str], endpoint: str) -> None:
+    result = tried("use_case", f"ovs_netdev+{words}", vary, endpoint)
     assert result["reachable"] is None
     assert len(result["used"]) == 1000
     assert min(result["used"]) > 0  # every rule matched packets

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit.analysis import figures, load, verdicts
+from labkit.analysis import figures, linear_fit, load, verdicts
 from labkit.analysis import published as published_figures
 from labkit.analysis.displays import show
 from labkit.analysis.findings.packet_size import interval
+from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.packet_cost import mirror_tax
 from labkit.analysis.packet_cost.mirror_tax import COSTS, Tax
 from labkit.common import units
@@ -27,13 +28,15 @@ THESIS_COUNT, THESIS_UPLINK = "virtual_tap_mirror_count.csv", "virtual_tap_gre_u
 THESIS_DROP = {1024: "up to 20 %"}
 THESIS_S = 60  # of each run of table 4.2
 TUNNELS = ("gre", "erspan", "vxlan")
+CYCLES = ("cycles", "instructions")  # of perf_stat
+NO_CYCLES = "No run counted cycles and instructions of ovs-vswitchd: set observe to perf_stat and events_of to switch."
 
 
 class VirtualTap:
-    """The findings of a run or sweep with these rows. Each method shows one section."""
+    """The findings of a run or sweep with these rows, and those of its profiles. Each method shows one section."""
 
-    def __init__(self, rows: pd.DataFrame) -> None:
-        self.rows = rows
+    def __init__(self, rows: pd.DataFrame, profiles: pd.DataFrame) -> None:
+        self.rows, self.profiles = rows, profiles
 
     def tax(self) -> None:
         """Show the cost of a packet and of a copy for each load and switch."""
@@ -48,6 +51,13 @@ class VirtualTap:
     def count(self) -> None:
         """Show the throughput against the number of mirrors, beside that of the thesis."""
         show(figures.mirror_count(self.rows, against_none(self.compared), thesis_count()), thesis_count())
+
+    def cycles(self) -> None:
+        """Show the cycles per instruction of ovs-vswitchd, or why they are missing."""
+        result, why = cycles_per_instruction(self.profiles)
+        if why:
+            print(why)
+        show(result)
 
     def sizes(self) -> None:
         """Show the drop of throughput with a mirror by size of packets, beside that of the thesis."""
@@ -183,6 +193,44 @@ def drops(compared: pd.DataFrame) -> pd.DataFrame:
 
 def _drop(ratio: float) -> str:
     return f"{100 * (1 - ratio):.1f}"
+
+
+def cycles_per_instruction(profiles: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return the cycles per instruction of ovs-vswitchd for each load and arm, and why some are missing ("" if none).
+
+    The table has the mean over rounds with its 95 % interval. `profiles`: the rows of runs beside observers
+    (`load.profiles`); those of perf_stat count that count the switch alone.
+    """
+    of_each: dict[tuple[load.Key, str], list[float]] = {}
+    reasons: dict[str, None] = {}
+    some = profiles[profiles["observer"].eq("perf_stat") & profiles["status"].eq("ok")]
+    for _at, line in some.iterrows():
+        report = observed(line["observed"])
+        if not str(report.get("scope", "")).startswith("processes"):
+            continue
+        events = [report["events"].get(name) or {"reason": f"{name} were not requested"} for name in CYCLES]
+        cycles, instructions = (one.get("count") for one in events)
+        if cycles is None or not instructions:
+            reasons |= {one["reason"]: None for one in events if one["reason"]}
+            continue
+        key = tuple(None if pd.isna(line[name]) else line[name] for name in load.GROUP)
+        of_each.setdefault((key, str(line["topology"])), []).append(cycles / instructions)
+    among = [key for key, _ in of_each]
+    table = pd.DataFrame(
+        [
+            {"load": where(key, among), "switch": topology, "cycles per instruction": _ratio(values)}
+            for (key, topology), values in of_each.items()
+        ]
+    )
+    if reasons:
+        return table, f"Cycles and instructions of ovs-vswitchd were not counted: {'; '.join(reasons)}."
+    return table, "" if of_each else NO_CYCLES
+
+
+def _ratio(values: Sequence[float]) -> str:
+    one = linear_fit.mean(values)
+    limits = "" if one.low is None or one.high is None else f" [{one.low:.2f}, {one.high:.2f}]"
+    return f"{one.value:.2f}{limits}"
 
 
 def thesis_count(path: Path | None = None) -> pd.DataFrame:

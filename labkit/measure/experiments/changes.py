@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
-from labkit.measure.endpoints import Endpoint
 from labkit.measure.experiments.change_kinds import base, registry
 from labkit.measure.experiments.change_kinds.base import Files, Place
 from labkit.measure.experiments.change_kinds.interface import OFFLOAD_NAMES
@@ -368,7 +367,7 @@ def _all_places(at: str, topology: Topology) -> Iterator[Place]:
         for pair in topology.pairs:
             for role, end in (("client", pair.client), ("server", pair.server)):
                 if at in (role, "both"):
-                    yield _place(role, end)
+                    yield Place(role, end.namespace, end.interface, end.kernel, topology.at_end)
         return
     ends = {
         id(end.namespace) for pair in topology.pairs for end in (pair.client, pair.server) if end.tap is None
@@ -379,8 +378,4 @@ def _all_places(at: str, topology: Topology) -> Iterator[Place]:
             role = "between" if id(space) not in ends else re.sub(r"\d+$", "", space.name)
             for link in netlink.links(space.netlink):
                 if link.name == interface or (at == "between" and link.kind is not None):
-                    yield Place(role, space, link.name)
-
-
-def _place(role: str, end: Endpoint) -> Place:
-    return Place(role, end.namespace, end.interface, end.kernel)
+                    yield Place(role, space, link.name, at_end=topology.at_end)

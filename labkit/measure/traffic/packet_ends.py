@@ -19,7 +19,7 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, FarPair, Pair, exec_client
 from labkit.measure.traffic import packet_agent, packet_sender
 from labkit.measure.traffic.base import Arrived
-from labkit.measure.traffic.packet_sender import PORT, PROBE_PORT, Mix, Wire
+from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, PORTS_COUNT, PROBE_PORT, Mix, Wire
 from labkit.system import netlink, process
 from labkit.system.process import Forked
 
@@ -229,7 +229,12 @@ class Receivers:
             if end.kernel is None:
                 self._learn.append(stack.enter_context(Learning(end, frame)).send)
                 if first:
-                    self._counts.append(stack.enter_context(_dropping(end)).read)
+                    self._counts.append(stack.enter_context(_dropping(end, mix)).read)
+            elif "target_port" in mix.vary:
+                raise Unsupported(
+                    f"vary=target_port: the packet counter in a guest ({end.name}) knows the load by its port: vary"
+                    " other fields"
+                )
             elif first:
                 counting = _InGuest(stack, end, frame)
                 self._learn.append(counting.learn)
@@ -279,14 +284,17 @@ class _InGuest:
 
 
 @contextmanager
-def _dropping(end: Endpoint) -> Iterator[netlink.NftCounter]:
+def _dropping(end: Endpoint, mix: Mix) -> Iterator[netlink.NftCounter]:
     """Count and drop the load at an end as soon as its interface receives it, during the block."""
+    ports = f"{PORT}, {PROBE_PORT}"
+    if "target_port" in mix.vary:
+        ports += f", {FIRST_PORT}-{FIRST_PORT + PORTS_COUNT - 1}"
     prefix = [*end.namespace.prefix, "nft"]
     rules = (
         f"add table netdev {TABLE}",
         f"add chain netdev {TABLE} load {{ type filter hook ingress device {end.interface} priority 0 ; }}",
         f"add counter netdev {TABLE} {COUNTER}",
-        f"add rule netdev {TABLE} load udp dport {{ {PORT}, {PROBE_PORT} }} counter name {COUNTER} drop",
+        f"add rule netdev {TABLE} load udp dport {{ {ports} }} counter name {COUNTER} drop",
     )
     ended = process.run([*prefix, " ; ".join(rules)])
     if ended.returncode != 0:

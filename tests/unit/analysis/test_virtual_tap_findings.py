@@ -89,6 +89,44 @@ def test_tables_of_the_thesis() -> None:
     assert left["offered_bps"].iloc[-1] == 1.5e9
 
 
+def counted(topology: str, cycles: int | None, instructions: int | None, **given: Any) -> dict[str, Any]:
+    """Return the row of a run beside perf_stat of the switch."""
+    reason = "this machine has no such counter"
+    events = {
+        name: {"count": count, "running_ratio": 1.0, "reason": None if count is not None else reason}
+        for name, count in (("cycles", cycles), ("instructions", instructions))
+    }
+    report = {"scope": "processes 17", "events": events}
+    return row(topology, method="profile", observer="perf_stat", observed=report, **given)
+
+
+def test_cycles_per_instruction_of_the_switch() -> None:
+    """Those of other scopes and without an observer do not count."""
+    mirrored = [
+        counted("ovs_netdev+mirrors=1", cycles, 1000, round=at) for at, cycles in enumerate((1500, 1700))
+    ]
+    plain = counted("ovs_netdev", 1200, 1000)
+    machine = counted("ovs_netdev", 9000, 1000)
+    machine["observed"]["scope"] = "whole machine"
+    table, why = virtual_tap.cycles_per_instruction(
+        load.complete(pd.DataFrame([plain, *mirrored, machine, row("ovs_netdev")]))
+    )
+    assert why == ""
+    # The interval of two rounds: 1.6 plus and minus 12.706 times the standard error 0.1.
+    assert list(table["cycles per instruction"]) == ["1.20", "1.60 [0.33, 2.87]"]
+    assert list(table["switch"]) == ["ovs_netdev", "ovs_netdev+mirrors=1"]
+
+
+def test_missing_counters_have_a_reason() -> None:
+    table, why = virtual_tap.cycles_per_instruction(pd.DataFrame([counted("ovs_netdev", None, None)]))
+    assert (len(table), why) == (
+        0,
+        "Cycles and instructions of ovs-vswitchd were not counted: this machine has no such counter.",
+    )
+    _table, why = virtual_tap.cycles_per_instruction(pd.DataFrame([row("ovs_netdev", observer=None)]))
+    assert why == virtual_tap.NO_CYCLES
+
+
 def test_without_the_published_files(rows: pd.DataFrame, lines: pd.DataFrame, tmp_path: Path) -> None:
     nothing = virtual_tap.thesis_count(tmp_path / "missing.csv")
     assert len(nothing) == len(virtual_tap.thesis_uplink(tmp_path / "missing.csv")) == 0

@@ -123,7 +123,9 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         assert set(watched) == {"perf_record", "guest_function_times", "function_times"}
     elif result.experiment == "virtual_tap":
         outputs = [point.parameters.get("output", "veth") for point in result.points]
-        assert (len(outputs), outputs.count("gre")) == (6, 2)
+        assert (len(outputs), outputs.count("gre")) == (7, 2)
+        changes = [one["name"] for point in result.points for one in point.parameters.get("change", [])]
+        assert changes == ["watched"]
     elif result.experiment == "ovs_test_plan":
         plan, factors = (point.parameters for point in result.points)
         assert (len(plan["frame_bytes"]), plan["rules"]) == (6, ["l2", "l3"])

@@ -7,7 +7,8 @@ import errno
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,15 @@ State = dict[str, str]  # settings of a place by name, as the kernel reports the
 class Place:
     """A namespace, or an interface in it.
 
-    `role`: client, server or between. `kernel`: a guest's kernel, or None for this host's kernel.
+    `role`: client, server or between. `kernel`: a guest's kernel, or None for this host's kernel. `at_end`: what has to
+    be undone before the topology is removed.
     """
 
     role: str
     namespace: Namespace
     interface: str
     kernel: Kernel | None = None
+    at_end: ExitStack = field(default_factory=ExitStack, compare=False)
 
     def program(
         self, name: str, *words: str, text: str | None = None, timeout_s: float = 20.0

@@ -8,6 +8,7 @@ from typing import Any
 from labkit.common.errors import BadInput
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, text_options
 from labkit.measure.experiments.change_kinds.interface import Counts, Mtu, Offload, Steering, TxQueueLength
+from labkit.measure.experiments.change_kinds.monitor import Monitored
 from labkit.measure.experiments.change_kinds.nftables import Conntrack, Nftables, Rules
 from labkit.measure.experiments.change_kinds.route import Neighbour, Route
 from labkit.measure.experiments.change_kinds.sysctl import MachineSysctl, Sysctl
@@ -99,6 +100,7 @@ KINDS: dict[str, Kind] = {
     "neighbour": Neighbour(),
     "rps": Steering("rps", "rx-*/rps_cpus"),
     "xps": Steering("xps", "tx-*/xps_cpus"),
+    "monitor": Monitored(),
     "parameter": Parameter(),
     "affinity": Parameter("affinity"),
     "congestion": Parameter("congestion"),

@@ -124,6 +124,7 @@ def test_documented_examples_are_valid(tmp_path: Path) -> None:
         ("x: offload gro maybe at client", "on or off"),
         ("x: rps all at client", "CPUs are like"),
         ("x: channels rx many at client", "whole number"),
+        ("x: monitor some at client", "sample='some' is not possible: there are all"),
     ],
 )
 def test_invalid_change_is_refused(text: str, words: str) -> None:

@@ -1,0 +1,35 @@
+"""The change that watches an interface with labkit's own monitor, to measure its cost beside that of a mirror."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, no_guest, text_options
+from labkit.measure.observers.capture.capture import CapturePoint
+from labkit.measure.observers.monitor import Monitor, Request, sampler
+from labkit.system import netlink
+from labkit.system.machine import settings
+
+
+class Monitored(Kind):
+    """labkit's monitor at an interface, with a sampler; it counts and keeps packets until the topology is removed."""
+
+    example = "monitor one_in:100 at between:port0"
+
+    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+        return {"sample": text}
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        text_options("monitor", options, "sample")
+        sampler(options["sample"])
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        no_guest("monitor", place)
+        with netlink.inside(place.namespace.fd):
+            return settings.packet_sockets(Path("/proc/thread-self/net/packet").read_text())
+
+    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
+        hop = CapturePoint(place.namespace, place.interface)
+        place.at_end.callback(Monitor(hop, Request(sample=options["sample"])).kill)
