@@ -51,7 +51,9 @@ class _Page(msgspec.Struct):
 def panel() -> MonitorPanel:
     """Return the panel, in a kernel of the page."""
     page = msgspec.json.decode(os.environ[VARIABLE], type=_Page)
-    return MonitorPanel(HubClient(page.socket), page.interfaces, page.choice)
+    made = MonitorPanel(HubClient(page.socket), page.interfaces, page.choice)
+    made.is_page = True
+    return made
 
 
 def free_port() -> int:
