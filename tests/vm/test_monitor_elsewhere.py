@@ -90,7 +90,6 @@ def test_page_with_where(
     shared_vm: SharedVm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`labkit monitor veth --serve where=…`: the page's kernel reaches the monitor there over the hub here."""
-    pytest.importorskip("voila")
     seen: list[MonitorReport] = []
 
     def page(_argv: Sequence[str], environment: Mapping[str, str]) -> int:
