@@ -100,10 +100,6 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "ethtool": (lambda: works("ethtool", "--version"), "there is no ethtool (Debian package ethtool)"),
     "tcpdump": (lambda: works("tcpdump", "--version"), "there is no tcpdump (Debian package tcpdump)"),
     "tshark": (lambda: works("tshark", "--version"), "there is no tshark (Debian package tshark)"),
-    "dumpcap": (
-        lambda: works("dumpcap", "--version"),
-        "there is no dumpcap (Debian package wireshark-common)",
-    ),
     "jq": (lambda: works("jq", "--version"), "there is no jq (Debian package jq)"),
     "nft": (lambda: works("nft", "--version"), "there is no nft (Debian package nftables)"),
     "perf": (

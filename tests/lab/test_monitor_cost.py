@@ -62,7 +62,7 @@ def test_tshark_finds_the_wanted_flow_but_for_what_it_dropped(rows: dict[str, Ro
 
 
 @pytest.mark.parametrize(
-    "name", ["tcpdump", "monitor_sampled", pytest.param("dumpcap", marks=pytest.mark.needs("dumpcap"))]
+    "name", ["tcpdump", "monitor_sampled", pytest.param("dumpcap", marks=pytest.mark.needs("tshark"))]
 )
 def test_others_take_every_frame(rows: dict[str, Row], name: str) -> None:
     row = rows[f"veth+{name}"]

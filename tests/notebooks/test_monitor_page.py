@@ -79,7 +79,9 @@ EXECUTE = """
     const { msg_type, parent_header } = JSON.parse(data);
     if (parent_header.session !== "test") return;
     if (msg_type.endsWith("_reply")) replies.push(msg_type);
-    if (msg_type === "kernel_info_reply") done(replies);
+    if (msg_type !== "kernel_info_reply") return;
+    socket.close();
+    done(replies);
   };
   socket.onerror = fail;
   socket.onopen = () => {
@@ -315,7 +317,7 @@ def test_pages_at_100_kpps_share_a_capture_while_they_read(tmp_path: Path) -> No
                     browser.set_default_timeout(PAGE_S)
                     page = browser.new_page()
                     page.add_init_script(NO_BEAT)
-                    page.on("websocket", lambda one: one.on("framesent", beats.append))
+                    page.on("websocket", lambda one: one.on("framesent", lambda text: beats.append(text)))
                     page.goto(page_address)
                     page.wait_for_selector(".labkit-monitor .packets tbody tr")
                     before = int(page.locator(".labkit-monitor .counts").get_attribute("data-selected"))
