@@ -1,6 +1,6 @@
 """Readers of external texts and files return an answer or raise labkit's own error, whatever the content.
 
-The mutants come from a fixed seed. All readers together have a budget of 3 seconds, and of 60 in the long tests.
+The mutants come from a fixed seed. All readers together have a budget of 3 seconds, and of 30 in the long tests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from labkit.system import machine, process
 from labkit.system.machine import interfaces, mibs, provenance, tracing_journal
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-BUDGETS = [0.125, pytest.param(2.5, marks=pytest.mark.long)]  # seconds for each of the 24 readers
+BUDGETS = [0.125, pytest.param(1.25, marks=pytest.mark.long)]  # seconds for each of the 24 readers
 SEED = 12
 
 
