@@ -23,7 +23,7 @@ from labkit.measure.topologies.open_vswitch import dpdk
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch", "ethtool")
 
 Answer = dict[str, Any]
-PINGS = 50
+PINGS = 20
 
 
 def ask(*names: str, **spec: Any) -> list[Answer]:
@@ -86,6 +86,7 @@ def selecting() -> dict[str, Answer]:
     return dict(zip(SELECTED, switches, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", SELECTED)
 def test_mirror_selection(words: str, selecting: dict[str, Answer]) -> None:
     result = selecting[words]
