@@ -238,8 +238,9 @@ def test_tunnel_or_unsupported(name: str) -> None:
         assert result["full"] == [True]
 
 
+@pytest.mark.long
 @pytest.mark.needs("bridge")
-@pytest.mark.parametrize("family", [pytest.param(4, marks=pytest.mark.long), 6])
+@pytest.mark.parametrize("family", [4, 6])
 def test_more_than_256_pairs(family: int) -> None:
     [result] = ask([{"name": "veth_bridge", "pairs": 260, "family": family}])
     assert result["full"] == [True] * 260
