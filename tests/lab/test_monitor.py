@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from monitored_tunnels import inner_addresses_select
+from sandbox import TOGETHER, ended_together, one_sentence
 
 from labkit import live, notebook
 from labkit.analysis.findings import monitor_cost
@@ -268,11 +270,6 @@ def test_monitor_of_a_closed_topology() -> None:
         one.read()
 
 
-def labkit(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-P", "-m", "labkit.cli", "monitor", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-
-
 @pytest.mark.needs("root")
 def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     path = tmp_path / "seen.pcapng"
@@ -288,7 +285,7 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
         "--pcapng",
         str(path),
     ]
-    running = subprocess.Popen([*argv, "--seconds", "6"], stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen([*argv, "--seconds", "4"], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 50
     # Wait for a packet socket for all protocols.
     while " 0003 " not in Path("/proc/thread-self/net/packet").read_text():
@@ -301,6 +298,19 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     assert running.returncode == 0
     assert answer["selected_count"] == 20  # requests and replies, each outgoing and incoming
     assert len(packets.read(path.read_bytes()).frames) == 20
+
+
+@pytest.mark.needs("root")
+def test_without_the_capability_one_sentence() -> None:
+    """Namespaces and interfaces can be made, but no packet socket."""
+    without = ["setpriv", "--bounding-set", "-net_raw", "--"]
+    words = ["monitor", "veth", "interface=client0:eth0", "protocol=icmp", "--seconds", "1"]
+    argv = [*without, sys.executable, "-P", "-m", "labkit.cli", *words]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines() == [
+        "labkit: packets cannot be captured without CAP_NET_RAW: run as root, or allow user namespaces"
+    ]
 
 
 SMALL_DISK = 'mount -t tmpfs -o size=16k none "$0" && exec "$@"'
@@ -336,6 +346,20 @@ class TestDisplayFilter:
         assert [packet.fields for packet in kept] == [
             (str(number), net.client0.address) for number in range(16, 21)
         ]
+
+    def test_saved_packets_in_wireshark(self, net: live.LiveTopology, tmp_path: Path) -> None:
+        """tshark, which is not labkit's reader, sees the interface's name and the headers as comments."""
+        with net.monitor("port0", protocol="icmp") as one:
+            ping(net, 3)
+            one.stop()
+            one.save(tmp_path / "saved.pcapng")
+            stacks = [packet.stack for packet in one.packets]
+        assert "IP 10.1.0.1 > 10.2.0.1 / ICMP echo request" in stacks[0]
+        fields = ["-T", "fields", "-e", "frame.interface_name", "-e", "frame.comment"]
+        argv = ["tshark", "-n", "-r", str(tmp_path / "saved.pcapng"), *fields]
+        read = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        assert read.splitlines() == [f"between:port0\t{stack}" for stack in stacks]
+        assert len(stacks) == 6
 
     @pytest.mark.parametrize(
         ("display", "words"),
@@ -373,18 +397,19 @@ class TestDisplayFilter:
         assert_complete(one)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["veth"], "veth has several interfaces: name one"),
-        (["lo", "foo=1"], "foo is not a parameter of a monitor"),
-        (["lo", "vlan=x"], "vlan='x' is not a number"),
-        (["lo", "--seconds", "-1"], "--seconds -1: give more than 0"),
-        (["lo", "source=$(id)"], "source='$(id)' is not an address"),
-    ],
-)
-def test_bad_input_of_the_command(words: list[str], sentence: str) -> None:
-    ended = labkit(*words)
-    assert ended.returncode == 2
-    assert sentence in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+BAD = {
+    "veth": "veth has several interfaces: name one",
+    "lo foo=1": "foo is not a parameter of a monitor",
+    "lo vlan=x": "vlan='x' is not a number",
+    "lo --seconds -1": "--seconds -1: give more than 0",
+    "lo 'source=$(id)'": "source='$(id)' is not an address",
+}
+
+
+def test_bad_input_of_the_command() -> None:
+    argvs = json.dumps([shlex.split(f"monitor {words}") for words in BAD])
+    argv = [sys.executable, "-P", "-c", TOGETHER, argvs]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    for ended, sentence in zip(ended_together(done, list(BAD)), BAD.values(), strict=True):
+        assert sentence in one_sentence(ended)
+        assert len(ended.stderr.splitlines()) == 1

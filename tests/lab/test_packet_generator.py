@@ -157,12 +157,10 @@ def test_latency_beside_a_load() -> None:
             marks=[pytest.mark.long, pytest.mark.needs("root", "runc")],
         ),
         ("case=vm_to_net+rules=l3", "target_ip", {"network"}, "namespace"),
-        ("case=vm_to_vm+rules=l3", "target_ip", VMS, "namespace"),
+        pytest.param("case=vm_to_vm+rules=l3", "target_ip", VMS, "namespace", marks=pytest.mark.long),
         pytest.param(
-            "case=net_to_vm+rules=l3+tunnel=vxlan", "target_ip", VMS, "namespace", marks=pytest.mark.needs("vxlan"),
-        ),
-        pytest.param(
-            "case=vm_to_net+tunnel=vxlan", "target_mac", {"network"}, "namespace", marks=pytest.mark.needs("vxlan"),
+            "case=net_to_vm+rules=l3+tunnel=vxlan", "target_ip", VMS, "namespace",
+            marks=[pytest.mark.needs("vxlan"), pytest.mark.long],
         ),
     ],
 )  # fmt: skip

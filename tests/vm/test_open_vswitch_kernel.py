@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import subprocess
 import sys
 from typing import Any
@@ -22,8 +20,7 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel"
 
 Answer = dict[str, Any]
 PATIENCE_S = 400
-PINGS = 50
-SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
+PINGS = 20
 TOPOLOGIES = {
     "plain": "ovs",
     "veth": "ovs+mirrors=2",
@@ -68,19 +65,6 @@ def test_rules_of_a_case_are_in_the_kernel(result: dict[str, Answer]) -> None:
 def test_segmentation_offload_stays_on(result: dict[str, Answer]) -> None:
     """The kernel's datapath forwards frames that are segmented later. Only the userspace datapath cannot."""
     assert "tcp-segmentation-offload: on" in result["plain"]["offloads"]
-
-
-@pytest.mark.long
-def test_killed_experiments_leave_no_datapath(shared_vm: SharedVm) -> None:
-    """Both are killed at a random moment after the switch got its first port, one perhaps before the last."""
-    print(f"LABKIT_TEST_SEED={SEED}")
-    program = [sys.executable, str(ROOT / "tests/vm/kill_switches.py"), str(SEED)]
-    with live.build("veth", where=shared_vm.where) as net:
-        report = net.client0.run("env", f"PYTHONPATH={ROOT}", *program, timeout_s=PATIENCE_S)
-    for one in json.loads(report):
-        during_count, after_count = one["ports"]
-        assert during_count > 0 == after_count, one
-        assert one["datapaths"] == []
 
 
 @pytest.mark.long
