@@ -1,4 +1,5 @@
-"""Read what parameters name and what runs with the user's rights: files of code, and folders of programs.
+"""Read the files of code that parameters name, and check who may name code and folders of programs: they run with the
+user's rights.
 
 A sweep file may name them only with permission, because somebody else may have written it.
 """

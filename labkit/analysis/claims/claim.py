@@ -1,9 +1,10 @@
 """A claim of a document, the rule of its verdict, and the verdict.
 
-A piece of evidence **agrees** if its 95 % interval lies in the range of ratios for which the claim holds, and
-**contradicts** it if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed
-if more of its ratios agree than chance explains, contradicted if more contradict it than chance explains, and it
-depends if both is so. Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
+A ratio **agrees** with a claim if its 95 % interval lies in the range for which the claim holds, and **contradicts** the
+claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed if more of
+its ratios agree than chance explains, and contradicted if more contradict it than chance explains. One exact count is
+enough for either. It depends if both is so, or if it is contradicted under conditions other than the document's.
+Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
 
 A document's own numbers, put together, measure nothing. They never decide a claim that runs answer. A claim that only
 they answer is consistent with them or inconsistent.

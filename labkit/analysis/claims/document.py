@@ -115,7 +115,7 @@ def picture(judgements: Sequence[Judgement]) -> str:
         if any(evidence.run != PUBLISHED and not math.isnan(evidence.ratio) for evidence, _ in one.evidence)
     }
     words = (
-        f"The {many(len(shown), 'claim')} that a run here answers ({many(len(set(shown.values())), 'document')}):"
+        f"The {many(len(shown), 'claim')} with measured ratios ({many(len(set(shown.values())), 'document')}):"
         " the range of ratios for which each holds, and the measured ratios"
     )
     return f"![{words}](findings-claims.svg)\n"

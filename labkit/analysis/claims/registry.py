@@ -233,7 +233,7 @@ CLAIMS: tuple[Claim, ...] = (
         "double-size",
         "With twice the size of the datagrams, the throughput is twice as high.",
         "report", "part 2, section 2.4", "`params/packet_size.yaml` on a quiet machine",
-        "UDP throughput with twice the size, divided by that with the size", about(2),
+        "UDP throughput with datagrams of twice the size, divided by that with the smaller ones", about(2),
         tuple(
             ratio_of_values("packet_size", "length_bytes", size, 2 * size, "veth_bridge", where="here")
             for size in (200, 400)

@@ -129,10 +129,10 @@ def _part_shows_effect(evidence: Evidence, part: switch_work.Part | None) -> boo
 
 
 def explains_all(setting: Setting) -> bool:
-    """Return whether a setting that differs between two runs can explain all other differences: another kernel has
-    other code and other defaults, and other parameters of the load use other code.
+    """Return whether a setting that differs between two runs can explain all other differences by itself.
 
-    Two topologies or kinds of endpoints do so, too, but there the question is about their code.
+    True for another kernel or machine, which has other code and defaults, and for a parameter of the load. False for
+    the topology and the kind of endpoint, because there the question is about their code.
     """
     return setting.of_machine or (setting.parameters and setting.name not in ("topology", "endpoint"))
 

@@ -301,8 +301,8 @@ def _notes(evidence: Evidence) -> Iterator[str]:
         )
     if evidence.polls:
         yield (
-            "A thread of Open vSwitch with DPDK polls without a pause, so CPU time per packet only mirrors the speed."
-            " labkit does not compare it."
+            "A thread of Open vSwitch with DPDK polls without a pause, so CPU time per packet is only the inverse of the"
+            " packet rate. labkit does not compare it."
         )
     if evidence.is_disturbed:
         yield f"Disturbed: {phrases.disturbance(evidence)}."

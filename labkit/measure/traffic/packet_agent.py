@@ -1,5 +1,7 @@
-"""Send the load in a guest, or count it there, on request from outside: a line of JSON for each request and answer.
+"""Send the load in a guest, or count it there, on request from outside.
 
+Each request is a line: the arguments of a trial as JSON, or `learn` or `read` for the counter. Each answer is a line of
+JSON.
 It runs alone in the guest (`labkit.measure.endpoints.exec_server` starts it), so it imports only the standard library
 and `packet_sender`. No nftables is needed there: a packet socket with a filter counts, and the guest's IP layer drops
 what nobody listens for.

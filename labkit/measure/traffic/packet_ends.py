@@ -75,7 +75,7 @@ def learning_frame(wire: Wire, mix: Mix) -> bytes:
     return (target + source + tag + ARP_REPLY + source + own + target + other).ljust(60, b"\0")
 
 
-class Learning:
+class LearningFrameSender:
     """Sends a learning frame from an end in a namespace."""
 
     def __init__(self, end: Endpoint, frame: bytes) -> None:
@@ -89,7 +89,7 @@ class Learning:
         if self._frame:
             self._socket.send(self._frame)
 
-    def __enter__(self) -> Learning:
+    def __enter__(self) -> LearningFrameSender:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,7 +113,7 @@ def answer(worker: Worker, timeout_s: float, name: str) -> dict[str, Any]:
     except Failed as error:
         raise Failed(f"{name} {error}") from None
     if "error" in result:
-        raise Failed(f"{name} cannot send: {result['error']}")
+        raise Failed(f"{name} failed: {result['error']}")
     return result
 
 
@@ -215,23 +215,26 @@ class SendingProcess:
 
 
 class Receivers:
-    """Receivers on this host. `backward`: each with one of those that send to it, as the pair of the way back."""
+    """Receivers on this host.
 
-    def __init__(self, stack: ExitStack, backward: Sequence[Pair | FarPair], mix: Mix) -> None:
+    `reversed_pairs`: the pairs of the load with their ends swapped, so that `client` is the receiver.
+    """
+
+    def __init__(self, stack: ExitStack, reversed_pairs: Sequence[Pair | FarPair], mix: Mix) -> None:
         ends: dict[tuple[int, str], Endpoint] = {}
         self._learn: list[Callable[[], object]] = []
         self._counts: list[Callable[[], int]] = []
-        for pair in backward:
+        for pair in reversed_pairs:
             end, wire = pair.client, wire_of(pair)
             first = endpoint_key(end) not in ends  # several clients may send to one receiver
             ends.setdefault(endpoint_key(end), end)
             frame = learning_frame(wire, mix)
             if end.kernel is None:
-                self._learn.append(stack.enter_context(Learning(end, frame)).send)
+                self._learn.append(stack.enter_context(LearningFrameSender(end, frame)).send)
                 if first:
                     self._counts.append(stack.enter_context(_dropping(end)).read)
             elif first:
-                counting = _InGuest(stack, end, frame)
+                counting = _GuestCounter(stack, end, frame)
                 self._learn.append(counting.learn)
                 self._counts.append(counting.read)
         self._ends = list(ends.values())
@@ -250,11 +253,11 @@ class Receivers:
 
 
 def endpoint_key(end: Endpoint) -> tuple[int, str]:
-    """Return what ends have in common that are the same place: a namespace, or a guest's."""
+    """Return a key that is equal for ends in the same namespace or the same guest."""
     return id(end.namespace), "" if end.kernel is None else end.name
 
 
-class _InGuest:
+class _GuestCounter:
     """The counter in a guest."""
 
     def __init__(self, stack: ExitStack, end: Endpoint, frame: bytes) -> None:

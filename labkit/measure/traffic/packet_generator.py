@@ -98,11 +98,11 @@ class PacketGenerator(TrialGenerator):
                 yield made
 
     @contextmanager
-    def receiving(self, backward: Sequence[Pair | FarPair], mix: Mix) -> Iterator[Receivers]:
+    def receiving(self, reversed_pairs: Sequence[Pair | FarPair], mix: Mix) -> Iterator[Receivers]:
         """Count the load at the first end of each of these pairs, and drop it there."""
         self.version()
         with ExitStack() as stack:
-            yield Receivers(stack, backward, mix)
+            yield Receivers(stack, reversed_pairs, mix)
 
     @contextmanager
     def trials_to(

@@ -116,8 +116,8 @@ class Serving:
         """Count a load of frames at every end."""
         generator = self._parameters.load_generator
         assert isinstance(generator, TrialGenerator)
-        backward = [FarPair(end, far) for end, far in zip(self._ends, self._far, strict=True)]
-        self._receiving = self._run.enter_context(generator.receiving(backward, Mix(**mix)))
+        reversed_pairs = [FarPair(end, far) for end, far in zip(self._ends, self._far, strict=True)]
+        self._receiving = self._run.enter_context(generator.receiving(reversed_pairs, Mix(**mix)))
         return {"names": list(self._receiving.names), "quiet_s": self._receiving.quiet_s}
 
     def learn(self) -> dict[str, Any]:

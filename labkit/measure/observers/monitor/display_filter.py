@@ -1,7 +1,7 @@
 """The user's own display filter and fields, in Wireshark's words, evaluated by tshark on what the sampler chose.
 
-tshark gets the filter and each field's name as one argument, and packets on its standard input. It prints the numbers
-of those that match, and the values of the fields. A packet with a comment of ours follows each batch and always
+tshark gets the filter as one argument, each field's name as another, and packets on its standard input. It prints the
+numbers of those that match, and the values of the fields. A packet with a comment of ours follows each batch and always
 matches, so it is known how far tshark has come.
 """
 
@@ -55,7 +55,7 @@ def field_names(text: str) -> tuple[str, ...]:
 def check(expression: str | None, fields: Sequence[str] = ()) -> None:
     """Let tshark check a display filter and fields.
 
-    Raises BadInput with its words and the position, Unsupported without it.
+    Raises BadInput with tshark's message and the position of the error, and Unsupported if tshark is missing.
     """
     if expression is not None:
         check_text(expression)
@@ -74,7 +74,9 @@ def check(expression: str | None, fields: Sequence[str] = ()) -> None:
         unknown = ", ".join(
             line.strip() for line in ended.stderr.partition("fields aren't valid:")[2].split()
         )
-        raise BadInput(f"tshark does not know the fields {unknown[:200]}: `tshark -G fields` lists them")
+        raise BadInput(
+            f"tshark does not know the fields {unknown[:200]}: choose from those that `tshark -G fields` lists"
+        )
     raise BadInput(f"{_given(expression, fields)} is not possible: {_sentence(ended.stderr)}")
 
 

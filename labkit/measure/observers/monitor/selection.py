@@ -32,7 +32,7 @@ class Selection(msgspec.Struct, frozen=True):
         """Return the expression for libpcap; empty for every packet. Raises BadInput for an invalid value."""
         if self.protocol is not None and self.protocol not in PROTOCOLS:
             raise BadInput(
-                f"protocol={_quoted(self.protocol)} is not known: it is one of {', '.join(PROTOCOLS)}"
+                f"protocol={_quoted(self.protocol)} is not known: choose {', '.join(PROTOCOLS)}"
             )
         source, destination = _network("source", self.source), _network("destination", self.destination)
         ports = None if self.port is None else _ports(self.port)

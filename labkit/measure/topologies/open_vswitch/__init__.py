@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from labkit.measure.topologies.base import Spec, Topology
-from labkit.measure.topologies.open_vswitch.words import NAMES, SwitchOptions, drops_tags, options
+from labkit.measure.topologies.open_vswitch.words import NAMES, SwitchOptions, why_no_tags, options
 
-__all__ = ["NAMES", "SwitchOptions", "drops_tags", "options", "ovs", "ovs_guests"]
+__all__ = ["NAMES", "SwitchOptions", "why_no_tags", "options", "ovs", "ovs_guests"]
 
 
 def ovs(name: str, spec: Spec) -> AbstractContextManager[Topology]:

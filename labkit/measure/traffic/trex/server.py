@@ -24,7 +24,7 @@ from pathlib import Path
 from labkit.common.errors import Failed, Unsupported
 from labkit.common.packets import ETHERNET_BYTES
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
-from labkit.measure.traffic.packet_ends import Learning, learning_frame, wire_of
+from labkit.measure.traffic.packet_ends import LearningFrameSender, learning_frame, wire_of
 from labkit.measure.traffic.packet_sender import Mix, Wire
 from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.client import Address, Client
@@ -89,7 +89,7 @@ class OwnServer:
 
     client: Client
     ports: list[Port]
-    learning: list[Learning]
+    learning: list[LearningFrameSender]
     pids: frozenset[int]
     adjacent: bool
 
@@ -192,7 +192,7 @@ def started(
         connection = Client(companion.fileno(), Address("127.0.0.1"), numbers)
         stack.callback(connection.close)
         learning = [
-            stack.enter_context(Learning(end, learning_frame(wire, Mix())))
+            stack.enter_context(LearningFrameSender(end, learning_frame(wire, Mix())))
             for end, wire in zip(ends, wires, strict=True)
         ]
         pids = frozenset({server.pid, companion.pid})

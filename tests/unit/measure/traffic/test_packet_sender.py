@@ -180,7 +180,7 @@ def counted(offered: int, elapsed_s: float) -> Trial:
     )  # fmt: skip
 
 
-def test_a_late_number_of_frames_is_limited_by_the_generator() -> None:
+def test_late_trial_of_exact_frames_is_generator_limited() -> None:
     """All frames were sent, but more than 1 % slower than the rate that was asked for."""
     assert not counted(1000, 0.1).generator_limited
     assert counted(1000, 0.102).generator_limited
