@@ -375,7 +375,7 @@ def test_a_small_buffer_is_named_with_the_loss_that_it_causes(tmp_path: Path) ->
 
 
 def test_a_limit_is_evidence_though_the_topologies_differ(tmp_path: Path) -> None:
-    """Between two topologies a setting counts only if both sides have it. A cgroup without a quota has one: `unlimited`."""
+    """Between two topologies a setting counts only if both sides have it. A cgroup without a quota has `unlimited`."""
     veth = dict.fromkeys(("topology", "arm", "built_topology"), "veth")
     left = one(tmp_path / "free", MadeArm(columns=veth), 1, settings={QUOTA: "max 100000"})
     right = one(tmp_path / "limited", MadeArm(), 2, settings={QUOTA: "50000 100000"})
