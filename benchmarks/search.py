@@ -39,7 +39,7 @@ def promises(quick: bool) -> Iterator[Promise]:
         kept=longest_s <= WITHIN_S,
     )
     for loss, rates_pps in rates(rows).items():
-        far = apart(rates_pps)
+        far = spread(rates_pps)
         yield Promise(
             f"{goal(loss)} of {count} searches, from their median",
             f"{far:.1%}",
@@ -61,7 +61,7 @@ def rates(rows: Sequence[run_folder.Row]) -> dict[float, list[float]]:
     return result
 
 
-def apart(rates_pps: Sequence[float]) -> float:
+def spread(rates_pps: Sequence[float]) -> float:
     """Return the greatest distance of a rate from the median, as a share of the median."""
     middle = median(rates_pps)
     return max(abs(pps / middle - 1) for pps in rates_pps)

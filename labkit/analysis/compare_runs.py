@@ -145,8 +145,8 @@ def _common(left: RunSide, right: RunSide) -> list[Common]:
             ]
         if common:
             return common
-    apart = load.apart(left.ok, right.ok, [*GROUP[len(HOST) :], "topology"])
-    lines = f": they differ in {', '.join(apart)}" if apart else ""
+    differing = load.differing_columns(left.ok, right.ok, [*GROUP[len(HOST) :], "topology"])
+    lines = f": they differ in {', '.join(differing)}" if differing else ""
     raise BadInput(f"{left.name} and {right.name} have no point in common{lines}")
 
 

@@ -41,7 +41,7 @@ class EndpointKind:
     threads_count: int
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return a description such as `Linux 6.12.1, 2 emulated CPUs`."""
         kind = "emulated CPU" if self.emulated else "CPU"
         lines = f"Linux {self.kernel}, {self.cpus_count} {kind}{'s' * (self.cpus_count != 1)}"
@@ -75,7 +75,7 @@ def machines(rows: pd.DataFrame) -> list[str]:
     """Return a line for each distinct environment: `namespaces, containers: Linux …`."""
     alike: dict[str, list[str]] = {}
     for side in endpoint_kinds(rows):
-        alike.setdefault(side.words, []).append(NAMES[side.endpoint])
+        alike.setdefault(side.description, []).append(NAMES[side.endpoint])
     return [f"{', '.join(names)}: {words}" for words, names in alike.items()]
 
 
@@ -119,7 +119,7 @@ def _judged(rows: pd.DataFrame, left: str, right: str) -> str | None:
     if not differ:
         what = "the boundary between machines, NICs with their offloads and queues included"
         what = what if APART in (left, right) else "what surrounds the programs"
-        return f"A fair pair: {pair}. Both have {of[0][0].words}; what differs is {what}"
+        return f"A fair pair: {pair}. Both have {of[0][0].description}; what differs is {what}"
     both = " and ".join([", ".join(differ[:-1]), differ[-1]] if differ[1:] else differ)
     verb = "differ" if differ[1:] else "differs"
     return f"Not a fair pair: {pair}. {both[0].upper()}{both[1:]} also {verb}"

@@ -240,7 +240,7 @@ def values(column: pd.Series[Any]) -> list[str]:
     return [value_text(value) for value in (result.sort_values() if result.dtype.kind in "if" else result)]
 
 
-def apart(left: pd.DataFrame, right: pd.DataFrame, names: Sequence[str]) -> list[str]:
+def differing_columns(left: pd.DataFrame, right: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Return the columns in which two tables have no value in common, as `pairs (1 and 8)`."""
     result = {name: (values(left[name]), values(right[name])) for name in names}
     return [

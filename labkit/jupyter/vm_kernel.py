@@ -47,7 +47,7 @@ class Monitor:
     def __init__(self) -> None:
         self._ours, self.qemus = socket.socketpair()
         self._lines = self._ours.makefile("rb")
-        self.words = (
+        self.arguments = (
             *(
                 "-chardev",
                 f"socket,id=monitor,fd={self.qemus.fileno()}",
@@ -161,8 +161,8 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
         booted = stack.enter_context(boot_progress(where))
         monitor = Monitor()
         threading.Thread(target=_tell_when_started, args=(monitor,), daemon=True).start()
-        wire = vm.Wire(monitor.words, (monitor.qemus.fileno(),), outside=True)
-        conversation = stack.enter_context(vm.conversation(where, request, _note, wire))
+        nic = vm.VmNic(monitor.arguments, (monitor.qemus.fileno(),), outside=True)
+        conversation = stack.enter_context(vm.conversation(where, request, _note, nic))
         for line in conversation.lines():
             event = msgspec.json.decode(line)
             if event["event"] == "done":
@@ -172,7 +172,7 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
             monitor.forward(forwards(connection))
             booted.set()
             _say({"event": "ready"})
-        raise Failed(f"the notebook's kernel {conversation.words()}")
+        raise Failed(f"the notebook's kernel {conversation.end_reason()}")
 
 
 def main() -> int:

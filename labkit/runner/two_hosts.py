@@ -55,7 +55,7 @@ def _until_locked(far: process.Conversing, peer: str, say: Callable[[str], None]
         if event["event"] == "locked":
             return
         _heed(event, peer, say)
-    raise Failed(f"the process on the servers' host {peer} {far.words()}; nothing was measured")
+    raise Failed(f"the process on the servers' host {peer} {far.end_reason()}; nothing was measured")
 
 
 def _heed(event: dict[str, Any], peer: str, say: Callable[[str], None]) -> None:
@@ -115,9 +115,9 @@ class TwoHostConversation:
             _heed(event, self._peer, self._say)
         return None
 
-    def words(self) -> str:
+    def end_reason(self) -> str:
         """Return which of the two ended, and how."""
-        return f"on the servers' host {self._peer} {self._far.words()}" if self._lost else self._near.words()
+        return f"on the servers' host {self._peer} {self._far.end_reason()}" if self._lost else self._near.end_reason()
 
     def leave(self) -> None:
         """Ask both to end and wait briefly, so that they return borrowed NICs; then end both."""

@@ -52,7 +52,7 @@ class Document:
     title: str
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         return f"{self.author}, {self.title}"
 
 

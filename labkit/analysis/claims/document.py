@@ -158,7 +158,7 @@ def section(one: Judgement) -> str:
     claim = one.claim
     lines = [
         f"### {heading(one)}\n", f"{claim.sentence}\n",
-        f"*{DOCUMENTS[claim.document].words}*, {claim.place}.\n",
+        f"*{DOCUMENTS[claim.document].label}*, {claim.place}.\n",
     ]  # fmt: skip
     if claim.meant is not None:
         lines.append(f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.meant)}.\n")

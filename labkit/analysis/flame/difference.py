@@ -85,7 +85,7 @@ class Difference:
         heads = ["function", "kind"]
         result: pd.DataFrame = table[heads + [name for name in table if name not in heads]]
         result.attrs = {
-            "left": self.left.name, "right": self.right.name, "per": self.per.words, "unit": self.per.unit,
+            "left": self.left.name, "right": self.right.name, "per": self.per.description, "unit": self.per.unit,
             "unit_s": self.per.unit_s, "time": "callees included" if inclusive else "self time",
         }  # fmt: skip
         return result

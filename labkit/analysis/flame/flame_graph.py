@@ -155,7 +155,7 @@ def graph(arm: Arm, per: str | None = None) -> Flame:
         "title": arm.name,
         "subtitle": f"{len(arm.rounds)} {'round' if len(arm.rounds) == 1 else 'rounds'}, {arm.event}",
         "unit_s": unit_s if of else None,
-        "unit_words": f"CPU time per {of.words}" if of else "",
+        "unit_words": f"CPU time per {of.description}" if of else "",
         "left": _short(total[order]),
         "own_left": _short(values(tree.own)[order]),
         "notes": [*_left_out(tree, order), *notes.notes(tree, [arm])],
@@ -179,11 +179,11 @@ def drawn(difference: Difference) -> Flame:
     }
     data |= {
         "title": f"{it.right.name} against {it.left.name}",
-        "subtitle": f"CPU time per {of.words}; colour: how much more or less",
+        "subtitle": f"CPU time per {of.description}; colour: how much more or less",
         "left_name": it.left.name,
         "right_name": it.right.name,
         "unit_s": of.unit_s,
-        "unit_words": f"per {of.words}",
+        "unit_words": f"per {of.description}",
         "stands_out": it.frames.stands_out[order].astype(int).tolist(),
         "notes": [*notes.judged(it), *_left_out(it.tree, order), *notes.notes(it.tree, there)],
     }

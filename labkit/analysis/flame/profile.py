@@ -101,7 +101,7 @@ def each(arm: Arm, of: CostUnit) -> Floats:
         work = getattr(one, of.work)
         if work is None or not math.isfinite(work) or work <= 0:
             raise BadInput(
-                f"round {number} of {arm.name} has no cost per {of.words}, because its {of.work} is {work}"
+                f"round {number} of {arm.name} has no cost per {of.description}, because its {of.work} is {work}"
             )
         if not 0 < one.period_s < math.inf:
             raise BadInput(f"round {number} of {arm.name} has an invalid sampling period: {one.period_s} s")

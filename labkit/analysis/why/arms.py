@@ -102,7 +102,7 @@ def conclusions(
         try:
             both = selection.select_sides(f"{folder}:{baseline}", arm)
             for point in selection.points(both):
-                yield ArmConclusion(arm, point.words, conclusion.conclude(point, processes))
+                yield ArmConclusion(arm, point.label, conclusion.conclude(point, processes))
         except BadInput as error:
             yield ArmConclusion(arm, "", None, str(error))
 

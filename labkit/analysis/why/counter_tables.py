@@ -48,7 +48,7 @@ def _units(point: ProfiledPoint) -> tuple[float, str]:
     """Return the amount of work that counts refer to, and its description."""
     of = work_unit(point)
     return (
-        (THOUSAND, "Per 1,000 packets that arrived") if of is PER["packet"] else (of.one, f"Per {of.words}")
+        (THOUSAND, "Per 1,000 packets that arrived") if of is PER["packet"] else (of.one, f"Per {of.description}")
     )
 
 
@@ -151,7 +151,7 @@ def _cpu_time(point: ProfiledPoint) -> Table:
             counts[-1].append((times, work if has_known_work(busy_s) else math.nan))
     table, left_out = _compared(point, counts, everything=True, one=of.one, unit_s=of.unit_s)
     table.index = [str(name).replace(CLOCK, f", {of.unit}") for name in table.index]
-    words = f"Per {of.words}. The kernel counts CPU time in steps of a clock tick.{left_out}"
+    words = f"Per {of.description}. The kernel counts CPU time in steps of a clock tick.{left_out}"
     return title, words, table if len(table) else None
 
 

@@ -207,7 +207,7 @@ def _root() -> str | None:
 def _user_namespace() -> str | None:
     ended = process.run(["unshare", "--user", "--map-root-user", "true"])
     if ended.returncode != 0:
-        raise refused(errno.EPERM, ended.words())
+        raise refused(errno.EPERM, ended.message())
     return "for root; other users may still be restricted" if _capable(CAP_SYS_ADMIN) else None
 
 

@@ -178,7 +178,7 @@ class VmConversation:
         with suppress(OSError):
             (self._guest.scratch / "suspect").touch()
 
-    def words(self) -> str:
+    def end_reason(self) -> str:
         """Return how the process ended."""
         return self._how or "has not ended"
 

@@ -230,7 +230,7 @@ class Receiving(Protocol):
         """Their names."""
 
     @property
-    def quiet_s(self) -> float:
+    def settle_s(self) -> float:
         """A load counts as over when nothing has arrived for so long."""
 
     def learn(self) -> None:

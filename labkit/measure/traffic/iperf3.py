@@ -274,7 +274,7 @@ def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running],
         try:
             while not any(_listens(table, wanted) for table in tables):
                 if program.poll():
-                    raise Failed(f"the iperf3 server ended before it listened: {program.ended().words()}")
+                    raise Failed(f"the iperf3 server ended before it listened: {program.ended().message()}")
                 if time.monotonic() > deadline:
                     raise Failed(f"the iperf3 server at {server.name} did not listen within {within_s:.0f} s")
                 time.sleep(0.002)
@@ -296,7 +296,7 @@ def _why(flow: Flow) -> str:
     }
     if flow.server is not None and flow.server.poll():
         both["server"] = iperf3_json.page(flow.server)
-        words = flow.server.ended().words()
+        words = flow.server.ended().message()
         return f"iperf3 server: {both['server']['error']}" if "error" in both["server"] else words
     words_of = None if flow.client is None else iperf3_json.problem(flow.client, both)
     return words_of or "iperf3 ended before its time"

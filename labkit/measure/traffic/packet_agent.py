@@ -81,9 +81,9 @@ def main() -> None:
     request: dict[str, Any] = json.loads(sys.argv[1])
     requests, answers = open(0, "rb"), open(1, "wb")
     try:
-        if "wire" in request:
-            wire, mix = packet_sender.Wire(**request["wire"]), packet_sender.Mix(**request["mix"])
-            sender = packet_sender.Sender(wire, mix)
+        if "addresses" in request:
+            addresses, mix = packet_sender.FrameAddresses(**request["addresses"]), packet_sender.Mix(**request["mix"])
+            sender = packet_sender.Sender(addresses, mix)
             packet_sender.prepare_process(None)
             packet_sender.serve(requests, answers, sender)
         else:

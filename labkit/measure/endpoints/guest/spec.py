@@ -39,7 +39,7 @@ def parse(text: str) -> GuestSpec:
         "queues": vm_spec.number(1, 64),
         "offloads": vm_spec.one_of("on", "off"),
         "vhost": vm_spec.one_of("auto", "on", "off"),
-        "programs": vm_spec.words(r"[A-Za-z0-9_.+-]+"),
+        "programs": vm_spec.word_list(r"[A-Za-z0-9_.+-]+"),
         "boot_s": vm_spec.number(1, 3600),
     }
     fields = (

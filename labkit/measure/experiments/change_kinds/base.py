@@ -140,7 +140,7 @@ def output_or_raise(ended: process.Ended, what: str, lacking: Sequence[str] = ()
     Failed."""
     if ended.returncode == 0:
         return ended.stdout
-    words = ended.words()
+    words = ended.message()
     if any(one in words.lower() for one in FORBIDDEN):
         raise Unsupported(f"{what} needs root, also outside of a user namespace ({words})")
     if any(one in words.lower() for one in (*LACKING, *lacking)):

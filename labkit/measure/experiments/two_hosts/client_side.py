@@ -84,7 +84,7 @@ class RemoteReceiving:
 
     peer: Peer
     names: Sequence[str]
-    quiet_s: float
+    settle_s: float
 
     def learn(self) -> None:
         """Send a frame from each receiver, from which switches learn its port."""
@@ -125,7 +125,7 @@ class Across(BuiltArm):
         """Start a generator of trials whose receivers are on the other host."""
         report = self.peer.ask("receive", mix=dataclasses.asdict(mix))
         try:
-            receiving = RemoteReceiving(self.peer, report["names"], report["quiet_s"])
+            receiving = RemoteReceiving(self.peer, report["names"], report["settle_s"])
             with generator.trials_to(self.far_pairs, mix, receiving) as trials:
                 yield trials
         finally:

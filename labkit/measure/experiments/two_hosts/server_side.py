@@ -118,7 +118,7 @@ class Serving:
         assert isinstance(generator, TrialGenerator)
         reversed_pairs = [FarPair(end, far) for end, far in zip(self._ends, self._far, strict=True)]
         self._receiving = self._run.enter_context(generator.receiving(reversed_pairs, Mix(**mix)))
-        return {"names": list(self._receiving.names), "quiet_s": self._receiving.quiet_s}
+        return {"names": list(self._receiving.names), "settle_s": self._receiving.settle_s}
 
     def learn(self) -> dict[str, Any]:
         """Send a frame from each receiver, from which switches learn its port."""

@@ -62,7 +62,7 @@ class Kprobe:
         self.end()
         ended = self._program.ended()
         if ended.returncode != 0:
-            raise Failed(ended.words())
+            raise Failed(ended.message())
         return observation(ended.stdout, self._function)
 
     def end(self) -> None:
@@ -132,7 +132,7 @@ def wait_until_armed(program: process.Running, top: Path) -> None:
         if time.monotonic() > deadline:
             raise Failed(f"{' '.join(program.argv)} does not trace after {ARMING_S:g} s")
         time.sleep(0.05)
-    raise Failed(program.ended().words())
+    raise Failed(program.ended().message())
 
 
 class KprobeParameters(ObserverParameters, frozen=True, kw_only=True):

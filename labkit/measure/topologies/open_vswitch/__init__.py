@@ -1,6 +1,6 @@
 """Open vSwitch: a private switch inside an experiment, its mirrors, and what reads them.
 
-`words` parses what a topology's name asks of the switch, `rpc` talks to the daemons, `switch` starts them and waits
+`switch_options` parses the options in a topology's name, `rpc` talks to the daemons, `switch` starts them and waits
 until they are ready, `topology` builds the ports and mirrors and joins the endpoints to them.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from labkit.measure.topologies.base import Spec, Topology
-from labkit.measure.topologies.open_vswitch.words import NAMES, SwitchOptions, why_no_tags, options
+from labkit.measure.topologies.open_vswitch.switch_options import NAMES, SwitchOptions, why_no_tags, options
 
 __all__ = ["NAMES", "SwitchOptions", "why_no_tags", "options", "ovs", "ovs_guests"]
 

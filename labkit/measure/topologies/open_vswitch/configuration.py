@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.rpc import a_map, a_set, named
-from labkit.measure.topologies.open_vswitch.words import Datapath
+from labkit.measure.topologies.open_vswitch.switch_options import Datapath
 
 Operation = dict[str, Any]
 

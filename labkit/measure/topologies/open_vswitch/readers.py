@@ -1,6 +1,6 @@
 """Readers of mirrored copies: a process for each interface in the namespace where the copies arrive.
 
-To add a reader, write a function, add it to KINDS, and its name to `words.READERS`.
+To add a reader, write a function, add it to KINDS, and its name to `switch_options.READERS`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Start = Callable[[ExitStack, Namespace, str], _Reader]
 def reading(
     kind: str, space: Namespace, interfaces: Sequence[tuple[str, int]]
 ) -> Iterator[Callable[[], int | None]]:
-    """Run a reader (`words.READERS`) at each of these interfaces (name, index) until the block ends.
+    """Run a reader (`switch_options.READERS`) at each of these interfaces (name, index) until the block ends.
 
     Yields a function that returns the packets that readers have lost up to now, None if nobody can know; it raises
     Failed if a reader has ended. Raises Unsupported if tcpdump is missing, and Failed, with the reader's message, if a
@@ -111,7 +111,7 @@ def _tcpdump(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
     argv = [*space.prefix, machine.program("tcpdump"), "-n", "-i", interface, "-w", "/dev/null"]
     [program] = stack.enter_context(process.all_ended([process.Running(argv)]))
     # Its ring drops without a count at the socket, and it prints its own count only when it ends.
-    return _Reader(lambda: program.ended().words() if program.poll() else None, lambda: None)
+    return _Reader(lambda: program.ended().message() if program.poll() else None, lambda: None)
 
 
 def _record(stack: ExitStack, space: Namespace, interface: str) -> _Reader:

@@ -164,7 +164,7 @@ def test_costs_per_unit_of_work(per: str) -> None:
     )
     work = {"packet": 1000, "gigabyte": 64e3 / 1e9, "cpu_second": 1}[per]
     assert one.functions()["left_s"].iloc[-1] == pytest.approx(0.105 / work)
-    assert known.words in flame.sentence(one)
+    assert known.description in flame.sentence(one)
 
 
 @pytest.mark.parametrize("count", [None, 0, float("nan")])

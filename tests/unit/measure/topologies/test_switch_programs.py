@@ -15,7 +15,7 @@ import pytest
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.open_vswitch import readers, switch
-from labkit.measure.topologies.open_vswitch.words import Datapath
+from labkit.measure.topologies.open_vswitch.switch_options import Datapath
 from labkit.system import netlink, process
 
 SPACE = cast(Namespace, SimpleNamespace(fd=-1, prefix=[]))
