@@ -63,7 +63,8 @@ class Claim:
     ratio: what is divided by what. meant: the range of the ratio in which the claim is true. sources: what answers it;
     empty if nothing here can. settle: what would settle it. remark: what else a reader must know, for example why
     nothing here can tell. conditions: what differs here from the document's measurement. A claim that has conditions
-    and is not reproduced depends on them, and is not contradicted.
+    and is not reproduced depends on them, and is not contradicted. every: whether the claim is about all points, so that
+    it is confirmed only if no ratio is undecided or contradicts it.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Claim:
     sources: tuple[Source, ...] = ()
     remark: str = ""
     conditions: str = ""
+    every: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ def judge(claim: Claim, results: Results) -> Judgement:
     }
     counts = ", ".join(_counted(count, word) for word, count in numbers.items() if count)
     yes, no = (_enough(judged.deciding, word) for word in (AGREES, AGAINST))
+    if claim.every:
+        yes = yes and not numbers[AGAINST] and not numbers[UNDECIDED]
     if all(one.run == PUBLISHED for one in evidence):
         word = INCONSISTENT if no else CONSISTENT if yes else UNKNOWN
     else:

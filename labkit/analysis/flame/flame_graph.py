@@ -78,7 +78,7 @@ class Flame:
         return f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
 
     def widget(self, sources: Sources | None = None) -> Any:
-        """Return the flame graph as a widget (anywidget), which JupyterLab, VS Code and Colab draw without trust.
+        """Return the flame graph as a widget (anywidget), which JupyterLab draws without trust.
 
         sources: returns the source lines of a function, or raises LabkitError; a clicked frame then offers them.
         """
