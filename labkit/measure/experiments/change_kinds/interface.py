@@ -12,18 +12,8 @@ from typing import Any
 
 from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.measure.experiments.change_kinds.base import (
-    Files,
-    Kind,
-    Place,
-    State,
-    no_guest,
-    number,
-    output_or_raise,
-    pairs,
-    refused,
-    text_options,
-)
+from labkit.measure.experiments.change_kinds import checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.system import machine, netlink, process
 
 CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
@@ -40,7 +30,7 @@ class Offload(Kind):
     example = "offload gro off tso off at server"
 
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
-        return pairs("offload", text)
+        return checks.values_by_name("offload", text)
 
     def check(self, options: Mapping[str, Any]) -> None:
         if not options:
@@ -50,7 +40,7 @@ class Offload(Kind):
                 raise BadInput(f"offload {name} {value}: give a feature of ethtool -k, then on or off")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("offload", place)
+        checks.no_guest("offload", place)
         result = machine.offloads(place.namespace.prefix, place.interface)
         if not result:
             raise Unsupported(packages.missing("ethtool"))
@@ -62,7 +52,7 @@ class Offload(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = ", ".join(f"{name} {value}" for name, value in options.items())
-        output_or_raise(
+        checks.output_or_raise(
             place.program("ethtool", "-K", place.interface, *words),
             f"offload {report} of {place}",
             ("could not change",),
@@ -91,11 +81,11 @@ class Counts(Kind):
         for name, value in options.items():
             if name not in ("rx", "tx", "combined", "other", "rx-mini", "rx-jumbo"):
                 raise BadInput(f"{self._name} {name}: choose rx, tx, combined, other, rx-mini, rx-jumbo")
-            number(f"{self._name} {name}", value, 0, 1 << 20)
+            checks.whole_number(f"{self._name} {name}", value, 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         no_guest(self._name, place)
-        text = output_or_raise(
+        text = checks.output_or_raise(
             place.program("ethtool", self._get, place.interface), f"{self._name} of {place}"
         )
         current = text.partition("Current hardware settings:")[2]
@@ -108,7 +98,7 @@ class Counts(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = f"{self._name} {' '.join(words)} of {place}"
-        output_or_raise(place.program("ethtool", self._put, place.interface, *words), report)
+        checks.output_or_raise(place.program("ethtool", self._put, place.interface, *words), report)
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():
@@ -123,15 +113,15 @@ class Mtu(Kind):
     example = "mtu 9000 at both"
 
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"bytes": number("mtu", text, 68, 65535)}
+        return {"bytes": checks.whole_number("mtu", text, 68, 65535)}
 
     def check(self, options: Mapping[str, Any]) -> None:
         if options.keys() != {"bytes"}:
             raise BadInput(f"mtu takes a number of bytes, for example `{self.example}`")
-        number("mtu", options["bytes"], 68, 65535)
+        checks.whole_number("mtu", options["bytes"], 68, 65535)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("mtu", place)
+        checks.no_guest("mtu", place)
         return {"mtu_bytes": str(_link(place).mtu_bytes)}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
@@ -154,11 +144,11 @@ class TxQueueLength(Kind):
     def check(self, options: Mapping[str, Any]) -> None:
         if options.keys() != {"packets"}:
             raise BadInput(f"txqueuelen takes a number of packets, for example `{self.example}`")
-        number("txqueuelen", options["packets"], 0, 1 << 20)
+        checks.whole_number("txqueuelen", options["packets"], 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("txqueuelen", place)
-        shown = output_or_raise(
+        checks.no_guest("txqueuelen", place)
+        shown = checks.output_or_raise(
             place.program("ip", "-j", "link", "show", "dev", place.interface), f"the queue of {place}"
         )
         [link] = json.loads(shown)
@@ -166,7 +156,7 @@ class TxQueueLength(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = ("dev", place.interface, "txqueuelen", str(int(options["packets"])))
-        output_or_raise(place.program("ip", "link", "set", *words), f"txqueuelen of {place}")
+        checks.output_or_raise(place.program("ip", "link", "set", *words), f"txqueuelen of {place}")
 
 
 def _link(place: Place) -> netlink.Link:
@@ -218,7 +208,7 @@ class Steering(Kind):
                 try:
                     path.write_text(text)
                 except OSError as error:
-                    raise refused(error, f"{self._name} {options['cpus']}") from None
+                    raise checks.refused(error, f"{self._name} {options['cpus']}") from None
 
     @contextmanager
     def _files(self, place: Place) -> Iterator[list[Path]]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, text_options
+from labkit.measure.experiments.change_kinds import checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.measure.experiments.change_kinds.interface import Counts, Mtu, Offload, Steering, TxQueueLength
 from labkit.measure.experiments.change_kinds.nftables import Conntrack, Nftables, Rules
 from labkit.measure.experiments.change_kinds.route import Neighbour, Route
@@ -71,7 +72,7 @@ class Function(Kind):
         return self.of_text("", files)
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options("function", options, "name", "digest")
+        checks.text_options("function", options, "name", "digest")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         return {}

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, refused
+from labkit.measure.experiments.change_kinds import checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.system import netlink
 from labkit.system.machine import sysctl_journal
 
@@ -121,7 +122,7 @@ def _write(place: Place, name: str, value: str) -> None:
         with netlink.inside(place.namespace.fd):
             path.write_text(value)
     except OSError as error:
-        raise refused(error, f"sysctl {name}={value}") from None
+        raise checks.refused(error, f"sysctl {name}={value}") from None
 
 
 class MachineSysctl(Sysctl):

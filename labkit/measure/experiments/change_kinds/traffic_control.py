@@ -14,17 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput, Failed
-from labkit.measure.experiments.change_kinds import bpf_object
-from labkit.measure.experiments.change_kinds.base import (
-    Files,
-    Kind,
-    Place,
-    State,
-    digest,
-    no_guest,
-    output_or_raise,
-    text_options,
-)
+from labkit.measure.experiments.change_kinds import bpf_object, checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 
 # A word for tc, neither an option nor a path. A prefix such as 10.0.0.0/8 may have one slash.
 WORD = r"(?!-)[A-Za-z0-9_.:%+=-]{1,40}|[0-9a-fA-F.:]{2,39}/\d{1,3}"
@@ -46,12 +37,12 @@ class Qdisc(Kind):
         return {"words": text}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options("qdisc", options, "words")
+        checks.text_options("qdisc", options, "words")
         _tc_words("qdisc", options["words"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("qdisc", place)
-        shown = output_or_raise(
+        checks.no_guest("qdisc", place)
+        shown = checks.output_or_raise(
             place.program("tc", "qdisc", "show", "dev", place.interface), f"queueing disciplines of {place}"
         )
         lines = [line for line in shown.splitlines() if " clsact " not in line and " ingress " not in line]
@@ -60,7 +51,7 @@ class Qdisc(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = options["words"].split()
-        output_or_raise(
+        checks.output_or_raise(
             place.program("tc", "qdisc", "replace", "dev", place.interface, "root", *words),
             f"qdisc {options['words']}",
             ("qdisc not found", "no such file"),
@@ -99,18 +90,18 @@ class Filter(Kind):
         return {"way": hook, "words": words.strip()}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options("tc_filter", options, "way", "words")
+        checks.text_options("tc_filter", options, "way", "words")
         if options["way"] not in self.HOOKS:
             raise BadInput(f"tc_filter {options['way']}: choose {', '.join(self.HOOKS)}")
         _tc_words("tc_filter", options["words"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("tc_filter", place)
+        checks.no_guest("tc_filter", place)
         return {f"filters {options['way']}": _filters(place, options["way"])}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         _clsact(place, options["way"])
-        output_or_raise(
+        checks.output_or_raise(
             place.program(
                 "tc", "filter", "add", "dev", place.interface, options["way"], *options["words"].split()
             ),
@@ -124,7 +115,7 @@ def _clsact(place: Place, hook: str) -> None:
         return
     ended = place.program("tc", "qdisc", "add", "dev", place.interface, "clsact")
     if "exclusivity flag on" not in ended.stderr.lower() and "file exists" not in ended.stderr.lower():
-        output_or_raise(ended, "clsact, the place for filters", ("no such file",))
+        checks.output_or_raise(ended, "clsact, the place for filters", ("no such file",))
 
 
 def _filters(place: Place, hook: str) -> str:
@@ -162,7 +153,7 @@ class Bpf(Kind):
 
     def _read(self, name: str, section: str, parameters: Any, files: Files) -> dict[str, Any]:
         content = files.read(name)
-        own = digest(content)
+        own = checks.digest(content)
         if parameters is None:
             raise BadInput(f"{self._name} {name}: add the digest of the file, {own[:19]}")
         if not re.fullmatch(SHORT_DIGEST, str(parameters)) or not own.startswith(str(parameters)):
@@ -172,7 +163,7 @@ class Bpf(Kind):
     @staticmethod
     def _options(file: str, section: str, content: bytes) -> dict[str, Any]:
         text = base64.b64encode(content).decode()
-        return {"file": file, "section": section, "object": text, "digest": digest(content)}
+        return {"file": file, "section": section, "object": text, "digest": checks.digest(content)}
 
     def check(self, options: Mapping[str, Any]) -> None:
         text_options(self._name, options, "file", "section", "object", "digest")
@@ -201,16 +192,16 @@ class Xdp(Bpf):
     example = "xdp pass.o xdp sha256:0123456789ab at server"
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("xdp", place)
+        checks.no_guest("xdp", place)
         [link] = json.loads(
-            output_or_raise(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
+            checks.output_or_raise(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
         )
         program = link.get("xdp", {}).get("prog", {})
         return {"xdp": f"program of tag {program['tag']}" if program.get("tag") else "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         with self._file(options) as path:
-            output_or_raise(
+            checks.output_or_raise(
                 place.program(
                     "ip", "link", "set", "dev", place.interface, "xdp", "obj", path, "sec", options["section"]
                 ),
@@ -250,7 +241,7 @@ class TcBpf(Bpf):
         super().check(self._split(options)[0])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("tc_bpf", place)
+        checks.no_guest("tc_bpf", place)
         hook = self._hook(options)
         return {f"filters {hook}": _filters(place, hook)}
 
@@ -259,7 +250,7 @@ class TcBpf(Bpf):
         _clsact(place, hook)
         words = ("bpf", "direct-action", "object-file")
         with self._file(options) as path:
-            output_or_raise(
+            checks.output_or_raise(
                 place.program(
                     "tc",
                     "filter",
