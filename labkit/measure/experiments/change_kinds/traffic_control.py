@@ -87,23 +87,23 @@ class Filter(Kind):
 
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
         hook, _, words = text.partition(" ")
-        return {"way": hook, "words": words.strip()}
+        return {"hook": hook, "words": words.strip()}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        checks.text_options("tc_filter", options, "way", "words")
-        if options["way"] not in self.HOOKS:
-            raise BadInput(f"tc_filter {options['way']}: choose {', '.join(self.HOOKS)}")
+        checks.text_options("tc_filter", options, "hook", "words")
+        if options["hook"] not in self.HOOKS:
+            raise BadInput(f"tc_filter {options['hook']}: choose {', '.join(self.HOOKS)}")
         _tc_words("tc_filter", options["words"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         checks.no_guest("tc_filter", place)
-        return {f"filters {options['way']}": _filters(place, options["way"])}
+        return {f"filters {options['hook']}": _filters(place, options["hook"])}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        _clsact(place, options["way"])
+        _clsact(place, options["hook"])
         checks.output_or_raise(
             place.program(
-                "tc", "filter", "add", "dev", place.interface, options["way"], *options["words"].split()
+                "tc", "filter", "add", "dev", place.interface, options["hook"], *options["words"].split()
             ),
             f"tc_filter {options['words']}",
             ("no such file", "failed to load tc action", "failed to load tc classifier"),
