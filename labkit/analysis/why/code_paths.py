@@ -229,7 +229,7 @@ def of_function(name: str) -> Path | None:
 
 
 def of_functions(names: Iterable[str]) -> Path | None:
-    """Return the most special path that any of the functions belongs to, or None."""
+    """Return the most specific path that any of the functions belongs to, or None."""
     result = {path.name for path in map(of_function, names) if path is not None}
     return next((path for path in PATHS if path.name in result), None)
 

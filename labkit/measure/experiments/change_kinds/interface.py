@@ -72,7 +72,7 @@ class Counts(Kind):
         self.example = f"{name} rx 2 tx 2 at both"
 
     def of_text(self, text: str, files: Files) -> dict[str, Any]:
-        return pairs(self._name, text)
+        return checks.values_by_name(self._name, text)
 
     def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {name: str(value) for name, value in given.items()}
@@ -84,7 +84,7 @@ class Counts(Kind):
             checks.whole_number(f"{self._name} {name}", value, 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest(self._name, place)
+        checks.no_guest(self._name, place)
         text = checks.output_or_raise(
             place.program("ethtool", self._get, place.interface), f"{self._name} of {place}"
         )
@@ -177,12 +177,12 @@ class Steering(Kind):
         return {"cpus": text}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options(self._name, options, "cpus")
+        checks.text_options(self._name, options, "cpus")
         if not re.fullmatch(CPUS, options["cpus"]):
             raise BadInput(f"{self._name} {options['cpus']}: CPUs are like 0 or 0,2-3")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest(self._name, place)
+        checks.no_guest(self._name, place)
         with self._files(place) as files:
             return {f"{self._name} {path.parent.name}": self._read(path) for path in files}
 

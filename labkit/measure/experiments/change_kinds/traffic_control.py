@@ -38,7 +38,7 @@ class Qdisc(Kind):
 
     def check(self, options: Mapping[str, Any]) -> None:
         checks.text_options("qdisc", options, "words")
-        _tc_words("qdisc", options["words"])
+        _check_arguments("qdisc", options["words"], self.example)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         checks.no_guest("qdisc", place)
@@ -70,10 +70,10 @@ class Qdisc(Kind):
                 raise Failed(f"{place}: the kernel set {name} of the qdisc to {now[1]} instead of {value}")
 
 
-def _tc_words(kind: str, text: str) -> None:
+def _check_arguments(kind: str, text: str, example: str) -> None:
     words = text.split()
     if not words:
-        raise BadInput(f"{kind} needs the words of tc")
+        raise BadInput(f"{kind} needs arguments of tc, as in `{example}`")
     for word in words:
         if not re.fullmatch(WORD, word) or word in FILE_WORDS:
             raise BadInput(f"{kind} {text}: {word!r} is not allowed (no options, paths, files or programs)")
@@ -93,7 +93,7 @@ class Filter(Kind):
         checks.text_options("tc_filter", options, "hook", "words")
         if options["hook"] not in self.HOOKS:
             raise BadInput(f"tc_filter {options['hook']}: choose {', '.join(self.HOOKS)}")
-        _tc_words("tc_filter", options["words"])
+        _check_arguments("tc_filter", options["words"], self.example)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         checks.no_guest("tc_filter", place)
@@ -166,10 +166,12 @@ class Bpf(Kind):
         return {"file": file, "section": section, "object": text, "digest": checks.digest(content)}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options(self._name, options, "file", "section", "object", "digest")
+        checks.text_options(self._name, options, "file", "section", "object", "digest")
         if not re.fullmatch(SECTION, options["section"]):
-            raise BadInput(f"{self._name}: {options['section']!r} is not the name of a section")
-        if digest(self._object(options)) != options["digest"]:
+            raise BadInput(
+                f"{self._name}: {options['section']!r} is not the name of a section: use letters, digits and . _ / -"
+            )
+        if checks.digest(self._object(options)) != options["digest"]:
             raise BadInput(f"{self._name}: the object does not match the digest beside it")
 
     def _object(self, options: Mapping[str, Any]) -> bytes:

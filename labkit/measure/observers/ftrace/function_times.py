@@ -270,7 +270,7 @@ class FunctionTimesParameters(ObserverParameters, frozen=True, kw_only=True):
 
 
 def check_functions(parameters: ObservedLoad) -> None:
-    """Raise BadInput without names: the tracer would arm all functions of the kernel."""
+    """Raise BadInput if no function is named, because the tracer would then trace all functions of the kernel."""
     if not own_parameters(parameters, FunctionTimesParameters).functions:
         observer = next(name for name in parameters.observe if name.endswith("function_times"))
         raise BadInput(f"observe={observer} needs functions=NAME,NAME")

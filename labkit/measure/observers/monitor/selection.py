@@ -75,7 +75,7 @@ def _ports(value: str | int) -> tuple[int, int]:
     except ValueError:
         numbers = -1, -1
     if not 0 <= numbers[0] <= numbers[1] <= MAX_PORT:
-        raise BadInput(f"port={_quoted(value)} is no port: use 0 to {MAX_PORT}, or a range such as 5000-5010")
+        raise BadInput(f"port={_quoted(value)} is not a port: use 0 to {MAX_PORT}, or a range such as 5000-5010")
     return numbers
 
 

@@ -55,7 +55,8 @@ def check_cpus(scope: Scope) -> None:
     """Raise BadInput for CPUs that do not exist, because perf's own message does not name the reason."""
     absent = [cpu for cpu in scope.cpus if not Path(f"/sys/devices/system/cpu/cpu{cpu}").exists()]
     if absent:
-        raise BadInput(f"there is no CPU {', '.join(map(str, absent))} here: there are {os.cpu_count()}")
+        highest = (os.cpu_count() or 1) - 1
+        raise BadInput(f"there is no CPU {', '.join(map(str, absent))} here: choose from 0 to {highest}")
 
 
 def program() -> str:
