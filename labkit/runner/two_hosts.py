@@ -99,13 +99,13 @@ class TwoHostConversation:
             if not line.startswith(_TO_PEER):
                 yield line
                 continue
-            answer = self._carried(msgspec.json.encode(msgspec.json.decode(line)["say"]).decode())
+            answer = self._ask_servers(msgspec.json.encode(msgspec.json.decode(line)["say"]).decode())
             if answer is None:
                 self._lost = True
                 return
             self._near.send(answer)
 
-    def _carried(self, words: str) -> str | None:
+    def _ask_servers(self, words: str) -> str | None:
         """Send a request to the servers' process and return its answer; None if it has ended."""
         self._far.send(words)
         for line in self._far.lines():

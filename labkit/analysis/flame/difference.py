@@ -134,7 +134,7 @@ def difference(left: Arm, right: Arm, control: Arm | None = None, per: str = "pa
     there = [arm for arm in (left, right, control) if arm is not None]
     of = protocols.cost_unit(per)
     for arm in there:
-        arms.each(arm, of)
+        arms.seconds_per_sample(arm, of)
     tree = build_tree([each.stacks for arm in there for each in arm.rounds])
     return Difference(left, right, control, of, tree, _judged(tree.total, there, of))
 
@@ -143,7 +143,7 @@ def _judged(samples: Ints, there: Sequence[Arm], per: CostUnit) -> Judgement:
     """Compare samples whose columns are the rounds of the arms `there`: left, right, and perhaps the control."""
     ends = np.cumsum([len(arm.rounds) for arm in there])[:-1]
     sides = [
-        (columns, arms.each(arm, per))
+        (columns, arms.seconds_per_sample(arm, per))
         for columns, arm in zip(np.split(samples, ends, axis=1), there, strict=True)
     ]
     spread = compared(*sides[0], *sides[1])

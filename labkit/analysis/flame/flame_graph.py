@@ -68,11 +68,11 @@ class Flame:
     def html(self) -> str:
         """Return self-contained HTML that draws the flame graph. It fetches nothing."""
         return (
-            f'<style>{style()}</style><div class="labkit-flame"><p>{_UNTRUSTED}</p>{self._still()}'
+            f'<style>{style()}</style><div class="labkit-flame"><p>{_UNTRUSTED}</p>{self._static_picture()}'
             f'<script type="application/json">{as_json(self.data)}</script></div><script>{script()}</script>'
         )
 
-    def _still(self) -> str:
+    def _static_picture(self) -> str:
         """Return an image of the flame graph, which a notebook shows without trust."""
         coded = base64.b64encode(still_picture.svg(self.data).encode()).decode()
         return f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
@@ -144,7 +144,7 @@ def graph(arm: Arm, per: str | None = None) -> Flame:
 
     def values(samples: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         return (
-            round_means(samples, arms.each(arm, of)).mean / unit_s
+            round_means(samples, arms.seconds_per_sample(arm, of)).mean / unit_s
             if of
             else samples.sum(axis=1).astype(float)
         )

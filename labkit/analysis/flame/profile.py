@@ -94,7 +94,7 @@ class Arm:
         return result
 
 
-def each(arm: Arm, of: CostUnit) -> Floats:
+def seconds_per_sample(arm: Arm, of: CostUnit) -> Floats:
     """Return the value of one sample of each round, in seconds per unit of work. Raises BadInput if that is unknown."""
     result = []
     for number, one in enumerate(arm.rounds, 1):

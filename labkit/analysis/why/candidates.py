@@ -46,16 +46,16 @@ def find(evidence: Evidence) -> Iterator[Candidate]:
         if not matched and cause.change != "changed" and not by_timing and not evidence.is_disturbed:
             matched = run_differences  # the packets of other programs add code, too
         matched_names |= {one.name for one in matched}
-        yield _of_code(evidence, cause, matched)
-    change = _of_change(evidence, relevant) or _of_run_differences(evidence, run_differences)
+        yield _code_candidate(evidence, cause, matched)
+    change = _change_candidate(evidence, relevant) or _run_difference_candidate(evidence, run_differences)
     if change is not None:
         yield change
     for setting in relevant:
         if setting.name not in matched_names and (change is None or setting not in change.settings):
-            yield from _of_setting(evidence, setting)
-    yield from _of_loss(evidence, relevant)
-    yield from _of_frames(evidence, relevant)
-    yield from _of_disturbance(evidence)
+            yield from _setting_candidate(evidence, setting)
+    yield from _loss_candidate(evidence, relevant)
+    yield from _frames_candidate(evidence, relevant)
+    yield from _disturbance_candidate(evidence)
 
 
 def _explains(setting: Setting, cause: causes.Cause) -> bool:
@@ -64,7 +64,7 @@ def _explains(setting: Setting, cause: causes.Cause) -> bool:
     return any(path in own for path in setting.paths)
 
 
-def _of_code(evidence: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) -> Candidate:
+def _code_candidate(evidence: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) -> Candidate:
     caller = f" below {cause.callers[0]}" if cause.callers else ""
     words = {"new": "new code path", "gone": "code path that is no longer used", "changed": "changed"}[
         cause.change
@@ -78,7 +78,7 @@ def _of_code(evidence: Evidence, cause: causes.Cause, matched: tuple[Setting, ..
     return Candidate(cause.name, strength, tuple(findings), cause.size, matched, cause)
 
 
-def _of_change(evidence: Evidence, relevant: Sequence[Setting]) -> Candidate | None:
+def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candidate | None:
     """Return the candidate for the parameters in which two arms or two points of one run differ, with all their
     effects.
 
@@ -94,7 +94,7 @@ def _of_change(evidence: Evidence, relevant: Sequence[Setting]) -> Candidate | N
         return None
     settings = (*parameters, *(one for one in relevant if not one.parameters))
     findings = [("environment", one.description) for one in settings[:4]]
-    part = switch_work.named(evidence.parts, evidence.split.total)
+    part = switch_work.main_part(evidence.parts, evidence.split.total)
     if part is not None:
         findings.insert(0, ("profile", phrases.part(evidence, part)))
     code = _code_of_change(evidence, settings) if part is None else None
@@ -139,7 +139,7 @@ def explains_all(setting: Setting) -> bool:
 
 def _run_differences(evidence: Evidence, relevant: Sequence[Setting]) -> tuple[Setting, ...]:
     """Return the kernel, the machine and the parameters in which two runs differ; no parameters if the question is
-    about two topologies or kinds of endpoints, or about one run (`_of_change`)."""
+    about two topologies or kinds of endpoints, or about one run (`_change_candidate`)."""
     code = any(one.parameters and not explains_all(one) for one in relevant)
     result = [one for one in relevant if explains_all(one)]
     if code or evidence.run_variation is None:
@@ -147,7 +147,7 @@ def _run_differences(evidence: Evidence, relevant: Sequence[Setting]) -> tuple[S
     return tuple(sorted(result, key=lambda one: one.parameters))
 
 
-def _of_run_differences(evidence: Evidence, settings: tuple[Setting, ...]) -> Candidate | None:
+def _run_difference_candidate(evidence: Evidence, settings: tuple[Setting, ...]) -> Candidate | None:
     """Return the candidate for these settings, with the code through which they act, or None if there are none."""
     if not settings:
         return None
@@ -199,7 +199,7 @@ def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Ca
     )
 
 
-def _of_setting(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:
+def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:
     """Yield the candidate of a setting whose code does not stand out among all functions; its code is tested by
     itself."""
     best: Estimate | None = None
@@ -222,7 +222,7 @@ def _of_setting(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:
     yield Candidate(setting.name, strength, tuple(findings), best, (setting,), place=where)
 
 
-def _of_loss(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator[Candidate]:
+def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator[Candidate]:
     matched = tuple(one for one in relevant if any(path.name == code_paths.DROPPING for path in one.paths))
     spent = evidence.split.spent
     if not spent.certain or math.isnan(evidence.split.loss.estimate.half):
@@ -243,7 +243,7 @@ def _of_loss(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator[Candid
     yield Candidate(f"{word} packets are lost", 3 if matched and clear else 1, tuple(findings), loss, matched)
 
 
-def _of_frames(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:
+def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:
     frames, text = evidence.frames_per_work, phrases.frames(evidence)
     if frames is None or text is None:
         return
@@ -256,7 +256,7 @@ def _of_frames(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Cand
     yield Candidate(f"{word} frames", 3 if matched else 2, tuple(findings), None, matched)
 
 
-def _of_disturbance(evidence: Evidence) -> Iterator[Candidate]:
+def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
     findings: list[tuple[str, str]] = []
     if evidence.run_variation is None:
         return  # rounds are interleaved: other programs get more time only if an arm leaves them more

@@ -118,7 +118,7 @@ def judged(left: Sequence[Round], right: Sequence[Round], variation: RunVariatio
         / 2
         for stage in STAGES
     }
-    worth = np.array([[weight[stage] * one.each(stage) for one in both] for stage in STAGES])
+    worth = np.array([[weight[stage] * one.seconds_per_sample(stage) for one in both] for stage in STAGES])
     of_stage = _stages(tree)
     each = np.where(of_stage[:, None] < 0, 0.0, worth[of_stage])
     own, own_squares = ((tree.own * value).astype(float) for value in (each, each**2))

@@ -155,7 +155,7 @@ def _copies(point: ProfiledPoint, side: int) -> float:
     return float(ok["copies_count"].fillna(0).sum() / ok[unit.work].sum() * unit.one)
 
 
-def named(parts: Collection[Part], total: Estimate) -> Part | None:
+def main_part(parts: Collection[Part], total: Estimate) -> Part | None:
     """Return the part that carries most of a difference: certain, in its direction, and not at the endpoints."""
     whole = max(total.left, total.right)
     along = [

@@ -70,7 +70,7 @@ class Round:
     busy_share: float
     stacks: folded_stacks.Stacks = field(default_factory=dict)
 
-    def each(self, stage: str) -> float:
+    def seconds_per_sample(self, stage: str) -> float:
         """Return the value of a stage's sample, in seconds per unit that passed the stage."""
         return self.period_s / (self.arrived * self.passed[stage])
 
@@ -364,7 +364,7 @@ def split(left: Sequence[Round], right: Sequence[Round], unit: CostUnit, variati
         for stage in STAGES
     }
     cost = {
-        (at, stage): count[at, stage] * np.array([one.each(stage) for one in side])
+        (at, stage): count[at, stage] * np.array([one.seconds_per_sample(stage) for one in side])
         for at, side in enumerate(sides)
         for stage in STAGES
     }

@@ -86,7 +86,7 @@ class BuiltArm(abc.ABC):
         """Whether all ends have this host's clock, so that times of different ends can be compared."""
         return all(isinstance(pair, Pair) and pair.shares_a_clock for pair in self.pairs)
 
-    def elsewhere(self) -> Callable[[float], dict[str, Any]]:
+    def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of the other host, if any.
 
         Returns a function; call it with the counted seconds to get columns.
@@ -186,7 +186,7 @@ class LocalArm(BuiltArm):
         """The Open vSwitch that joins the ends, if any."""
         return self.topology.switch
 
-    def elsewhere(self) -> Callable[[float], dict[str, Any]]:
+    def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of guests; return a function of the counted seconds that returns columns."""
         return guests_cpu(self._ends)
 

@@ -238,8 +238,8 @@ def _steps(name: str, item: Mapping[Any, Any], files: Files) -> tuple[Step, ...]
 def _options(kind: str, value: Any, files: Files) -> dict[str, Any]:
     result = registry.find(kind)
     if isinstance(value, Mapping):
-        return result.of_mapping({str(name): _word(one) for name, one in value.items()}, files)
-    return result.of_text(str(_word(value)), files)
+        return result.parse_mapping({str(name): _word(one) for name, one in value.items()}, files)
+    return result.parse_text(str(_word(value)), files)
 
 
 def _word(value: Any) -> Any:

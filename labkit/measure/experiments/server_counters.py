@@ -57,7 +57,7 @@ class LocalServer:
 
     def __init__(self, flows: Flows, counters: Receivers, ends: Sequence[Endpoint] = ()) -> None:
         self._flows, self._counters, self._ends = flows, counters, ends
-        self._before = counters.each()
+        self._before = counters.per_server()
         self._used: dict[str, Any] = {}
 
     def idle(self) -> bool:

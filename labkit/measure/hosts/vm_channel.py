@@ -103,10 +103,10 @@ class VmConversation:
             try:
                 return self._socket.connect(str(self._guest.scratch / "channel"))
             except OSError as error:  # QEMU has not created it yet, or has ended
-                self._still(deadline, str(error.strerror))
+                self._check_running(deadline, str(error.strerror))
                 time.sleep(0.01)
 
-    def _still(self, deadline: float, words: str) -> None:
+    def _check_running(self, deadline: float, words: str) -> None:
         """Raise Failed if the lab VM has ended or the deadline has passed."""
         if self._guest.gone():
             raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
@@ -137,7 +137,7 @@ class VmConversation:
                 self._rest += data
                 if not data:
                     raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
-            self._still(deadline, "no answer")
+            self._check_running(deadline, "no answer")
             while b"\n" in self._rest:
                 line, _, self._rest = self._rest.partition(b"\n")
                 # Leftovers of an earlier conversation come before the hello.

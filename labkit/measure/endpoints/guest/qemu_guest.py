@@ -76,12 +76,12 @@ class QemuGuest:
         time."""
         try:
             self._conversation = exec_client.Conversation(
-                str(self.folder), 0, check=lambda: self._still(deadline)
+                str(self.folder), 0, check=lambda: self._check_running(deadline)
             )
         except (exec_client.Disconnected, OSError):
-            self._still(time.monotonic() + GRACE_S)
+            self._check_running(time.monotonic() + GRACE_S)
             process.wait([self._qemu], time.monotonic() + GRACE_S)
-            self._still(0)
+            self._check_running(0)
         (self.folder / "initramfs").unlink(
             missing_ok=True
         )  # the file is large, and the guest has unpacked it
@@ -93,7 +93,7 @@ class QemuGuest:
         last = console.last_words(self.folder / "console")
         return f"the guest {self.name} did not boot: {self._qemu.ended().message()}{last}"
 
-    def _still(self, deadline: float) -> None:
+    def _check_running(self, deadline: float) -> None:
         """Raise Failed if the guest has ended or the deadline has passed."""
         if words := self.gone():
             raise Failed(words)

@@ -93,10 +93,10 @@ class Kind(abc.ABC):
     example = ""
 
     @abc.abstractmethod
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         """Parse options from a text. Raises BadInput."""
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         """Parse options from a mapping of a YAML file. Raises BadInput."""
         return dict(given)
 

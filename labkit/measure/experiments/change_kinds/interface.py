@@ -29,7 +29,7 @@ class Offload(Kind):
 
     example = "offload gro off tso off at server"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return checks.values_by_name("offload", text)
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -71,10 +71,10 @@ class Counts(Kind):
         self._name, self._get, self._put = name, get, put
         self.example = f"{name} rx 2 tx 2 at both"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return checks.values_by_name(self._name, text)
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {name: str(value) for name, value in given.items()}
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -112,7 +112,7 @@ class Mtu(Kind):
 
     example = "mtu 9000 at both"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"bytes": checks.whole_number("mtu", text, 68, 65535)}
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class TxQueueLength(Kind):
 
     example = "txqueuelen 10 at client"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"packets": text}
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -173,7 +173,7 @@ class Steering(Kind):
         self._name, self._queues = name, queues
         self.example = f"{name} 0,1 at server"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"cpus": text}
 
     def check(self, options: Mapping[str, Any]) -> None:

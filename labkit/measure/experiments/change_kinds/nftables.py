@@ -18,14 +18,14 @@ class Nftables(Kind):
     per_interface = False
     example = "nftables rules.nft at server"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         content = files.read(text)
         try:
             return {"file": Path(text).name, "rules": content.decode(), "digest": checks.digest(content)}
         except UnicodeDecodeError:
             raise BadInput(f"{text} is not a text file") from None
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         if given.keys() != {"rules"}:
             return dict(given)
         rules = str(given["rules"])
@@ -67,10 +67,10 @@ class Conntrack(Nftables):
         "}\n"
     )
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"state": text}
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return dict(given)
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -91,10 +91,10 @@ class Rules(Nftables):
     example = "rules 100 at server"
     MAX_RULES = 10_000
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"count": checks.whole_number("rules", text, 1, self.MAX_RULES)}
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return dict(given)
 
     def check(self, options: Mapping[str, Any]) -> None:

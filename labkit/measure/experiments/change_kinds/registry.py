@@ -32,7 +32,7 @@ class Parameter(Kind):
         if only:
             self.example = f"{only} VALUE"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         if self._only:
             return {self._only: text}
         name, equals, value = text.partition("=")
@@ -65,11 +65,11 @@ class Function(Kind):
 
     placed = False
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         raise BadInput("function: a function is given in Python, as change=[function]")
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
-        return self.of_text("", files)
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        return self.parse_text("", files)
 
     def check(self, options: Mapping[str, Any]) -> None:
         checks.text_options("function", options, "name", "digest")

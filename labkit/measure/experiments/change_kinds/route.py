@@ -17,11 +17,11 @@ class Route(Kind):
 
     example = "route 192.0.2.0/24 via 10.2.0.1 at client"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         to, *rest = text.split() or [""]
         return {"to": to, **(checks.values_by_name("route", " ".join(rest)) if rest else {})}
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {name: str(value) for name, value in given.items()}
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class Neighbour(Kind):
 
     example = "neighbour 10.2.0.9 02:00:00:00:00:09 at client"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         words = text.split()
         if len(words) != 2:
             raise BadInput(f"neighbour {text!r}: write ADDRESS MAC")

@@ -23,13 +23,13 @@ class Sysctl(Kind):
     per_interface = False
     example = "sysctl net.ipv4.conf.all.rp_filter=1 at server"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise BadInput(f"sysctl {text!r}: write NAME=VALUE")
         return {name.strip(): value.strip()}
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {
             name: " ".join(map(str, value)) if isinstance(value, list) else str(value)
             for name, value in given.items()

@@ -33,7 +33,7 @@ class Qdisc(Kind):
 
     example = "qdisc fq_codel limit 1000 at client"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"words": text}
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ class Filter(Kind):
     example = "tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server"
     HOOKS = ("ingress", "egress", "root")
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         hook, _, words = text.partition(" ")
         return {"hook": hook, "words": words.strip()}
 
@@ -135,7 +135,7 @@ class Bpf(Kind):
     def __init__(self, name: str, section: str) -> None:
         self._name, self._own = name, section
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         words = text.split()
         if words == ["pass"]:
             content = bpf_object.passing(self._own)
@@ -144,7 +144,7 @@ class Bpf(Kind):
             raise BadInput(f"{self._name} {text!r}: write pass, or FILE SECTION sha256:DIGEST")
         return self._read(words[0], words[1], words[2] if words[2:] else None, files)
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         if "object" in given:
             return dict(given)
         if not {"file", "section"} <= given.keys() <= {"file", "section", "digest"}:
@@ -227,15 +227,15 @@ class TcBpf(Bpf):
         hook = {name: value for name, value in options.items() if name == "hook"}
         return {name: value for name, value in options.items() if name != "hook"}, hook
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         hook, _, rest = text.partition(" ")
         if hook not in self.HOOKS:
-            return super().of_text(text, files)
-        return {**super().of_text(rest.strip(), files), "hook": hook}
+            return super().parse_text(text, files)
+        return {**super().parse_text(rest.strip(), files), "hook": hook}
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         program, hook = self._split(given)
-        return super().of_mapping(program, files) | hook
+        return super().parse_mapping(program, files) | hook
 
     def check(self, options: Mapping[str, Any]) -> None:
         if (hook := self._hook(options)) not in self.HOOKS:

@@ -138,7 +138,7 @@ class Across(BuiltArm):
             {id(space): space for pair in self.far_pairs if (space := pair.client.namespace)}.values()
         )
 
-    def elsewhere(self) -> Callable[[float], dict[str, Any]]:
+    def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of the other host."""
         begun = self.peer.ask("times")
 

@@ -83,7 +83,7 @@ class Serving:
         self._servers = self._run.enter_context(self._generator.servers(self._ends, emulated=emulated))
         counters = server_receivers(self._ends, parameters.protocol, parameters.datagram_bytes)
         self._counters = self._run.enter_context(counters)
-        self._before = self._counters.each()
+        self._before = self._counters.per_server()
         return {}
 
     def idle(self) -> dict[str, Any]:

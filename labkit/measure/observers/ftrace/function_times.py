@@ -131,7 +131,7 @@ class Times:
 
         @functools.cache
         def name_of(address: int) -> str | None:
-            return traced.get(kernel_functions.named(address, known) or "")
+            return traced.get(kernel_functions.function_at(address, known) or "")
 
         for cpu, file in self._files.items():
             file.seek(0)
