@@ -48,7 +48,7 @@ def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
 
     `folder` is the path of the run. `part` selects a part of an experiment with several parts (`overlay`), None all of
     them; other experiments have only `cost`. `attrs["unfinished"]` is a list of sentences, one for each missing part.
-    Raises BadInput if this is no run or sweep folder, or if a file is incomplete, with its name.
+    Raises BadInput if this is not a folder of a run or sweep, or if a file is incomplete, with its name.
     """
     return _table(
         Path(path), lambda row: row.get("method") != PROFILE and part in (None, row.get("part") or "cost")

@@ -48,7 +48,7 @@ def _source(what: str, path: Path) -> str:
         compile(source, str(path), "exec")
         return source
     except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "it is no text"
+        words = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadInput(f"{what} cannot be read: {words}") from None
     except (SyntaxError, ValueError) as error:
         raise BadInput(f"{what} is not valid Python: {error}") from None

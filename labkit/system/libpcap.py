@@ -73,7 +73,7 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
 
     `link_type` is pcap's. With `interface`, of the network namespace of the calling thread, the program also finds VLAN
     tags that the kernel keeps beside the packet; that needs CAP_NET_RAW. Raises BadInput, with libpcap's words, for
-    what is no filter, Unsupported where libpcap is missing.
+    what is not a filter, Unsupported where libpcap is missing.
     """
     check(expression, MAX_GENERATED)
     library = _library()

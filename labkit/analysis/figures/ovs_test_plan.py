@@ -117,7 +117,7 @@ def _readout(figure: go.Figure, row: int, readout: pd.DataFrame, first: bool) ->
 def ranked_factors(rows: pd.DataFrame, table: pd.DataFrame) -> go.Figure:
     """Draw the factors that change the rate, the greatest first: ratios with 95 % intervals over rounds.
 
-    The last line is the switch against itself; a ratio within its interval is no evidence of an effect. table:
+    The last line is the switch against itself; a ratio within its interval does not show an effect. table:
     `ovs_test_plan.factors(rows)`.
     """
     names = [

@@ -342,7 +342,7 @@ def _cause(
         elif inside[frame] and not own:
             inner[int(tree.name[frame])] += int(totals[frame])
     size = max(int(frames.samples[at]), 1)
-    # What the other side calls as well, in another place, is no part of a path that is new or gone.
+    # What the other side calls as well, in another place, is not part of a path that is new or gone.
     left, right = frames.left.mean(axis=1), frames.right.mean(axis=1)
     names = [
         plain[one]

@@ -234,7 +234,7 @@ def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | 
 
 
 def _folders(text: str) -> tuple[Path, ...]:
-    """Return the run folders that a text names, joined by `+`, or an empty tuple if one of them is no folder."""
+    """Return the run folders that a text names, joined by `+`, or an empty tuple if one of them is not a folder."""
     if text and Path(text).is_dir():
         return (Path(text),)
     result = [Path(one) for one in text.split("+") if one]

@@ -1,4 +1,4 @@
-"""State what the measuring rounds say about both sides of `labkit why`. Profiles are no part of it (METHOD,
+"""State what the measuring rounds say about both sides of `labkit why`. Profiles are not part of it (METHOD,
 "Profiles")."""
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ HELP = {
     "trial_frames": "exact number of frames in each trial of the search, instead of trial_s; a load is decided by as"
     " many trials as with the preset's trial_s (sum_s / trial_s)",
     "sum_s": "total duration of the trials that decide about a load; none: the preset's",
-    "exceed_ratio": "share of that time in which the loss may exceed the goal; none: the preset's",
+    "exceed_ratio": "share of sum_s in which the loss may exceed the goal; none: the preset's",
     "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
     "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s",
     "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",

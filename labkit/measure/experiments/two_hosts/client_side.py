@@ -118,7 +118,7 @@ class Across(BuiltArm):
             with generator.far_flows(self.far_pairs, parameters) as flows:
                 yield flows, RemoteServer(self.peer)
         finally:
-            self.peer.ask("quiet")
+            self.peer.ask("stop_servers")
 
     @contextmanager
     def trials(self, generator: TrialGenerator, mix: Mix) -> Iterator[Trials]:
@@ -129,7 +129,7 @@ class Across(BuiltArm):
             with generator.trials_to(self.far_pairs, mix, receiving) as trials:
                 yield trials
         finally:
-            self.peer.ask("quiet")
+            self.peer.ask("stop_servers")
 
     @property
     def namespaces(self) -> Sequence[Namespace]:

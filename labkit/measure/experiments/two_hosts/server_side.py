@@ -51,7 +51,7 @@ class Serving:
             "receive": self.receive,
             "learn": self.learn,
             "arrived": self.arrived,
-            "quiet": self.quiet,
+            "stop_servers": self.stop_servers,
             "times": self.times,
         }
 
@@ -72,7 +72,7 @@ class Serving:
 
     def clear(self) -> dict[str, Any]:
         """Remove everything that was built."""
-        self.quiet()
+        self.stop_servers()
         self._arm.close()
         return {}
 
@@ -136,7 +136,7 @@ class Serving:
         assert isinstance(self._parameters.load_generator, FlowGenerator)
         return self._parameters.load_generator
 
-    def quiet(self) -> dict[str, Any]:
+    def stop_servers(self) -> dict[str, Any]:
         """Stop the servers."""
         self._run.close()
         self._servers = self._counters = self._receiving = None
