@@ -52,7 +52,7 @@ def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> N
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\xff\xfe", "it is no text"),
+        (b"\xff\xfe", "it is not text"),
         (b"def (:", "is not valid Python"),
         (b"#" * (2 << 20), "is larger than 1 MiB"),
     ],

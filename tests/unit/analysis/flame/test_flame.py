@@ -54,7 +54,7 @@ def test_folded_stacks_are_what_the_firefox_profiler_imports() -> None:
     ("name", "content", "why"),
     [
         ("no.folded", None, "there is no file of folded stacks"),
-        ("x.folded", b"a;b 4\na;b\n", "line 2, is no folded stack"),
+        ("x.folded", b"a;b 4\na;b\n", "line 2, is not a folded stack"),
         ("x.folded", b"a;b -4\n", "line 1"),
         ("x.folded", b"a;b 4.5\n", "line 1"),
         ("x.folded", b"42\n", "line 1"),
