@@ -291,7 +291,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
         f"{many(count, 'comparison')} at 95 %: without any true difference, chance would still show about"
         f" {0.05 * count:.1g}"
     ]
-    apart = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
+    disjoint = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
     few = compared["rounds_count"].lt(stats.MIN_SETUPS) & compared["how"].str.contains("slice", na=False)
     unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
     if unchecked.any():
@@ -302,7 +302,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
             few,
             f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected",
         ),
-        (apart, "slices and whole runs contradict each other"),
+        (disjoint, "slices and whole runs contradict each other"),
         (compared["vetoed"], "the baseline differs from itself, so there is no verdict"),
     ):
         lines += [f"{_together(places)}: {what} ({names})" for places, names in _places(compared[which])]

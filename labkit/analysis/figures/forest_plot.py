@@ -126,8 +126,8 @@ def ratio_ticks(low: float, high: float) -> list[float]:
     """Return tick values within the range, at least an eighth of the axis apart."""
     taken: list[float] = []
     for tick in _TICKS:
-        apart = min((abs(math.log(tick / other)) for other in taken), default=math.inf)
-        if low <= tick <= high and apart >= math.log(high / low) / 8:
+        distance = min((abs(math.log(tick / other)) for other in taken), default=math.inf)
+        if low <= tick <= high and distance >= math.log(high / low) / 8:
             taken.append(tick)
     return sorted(taken)
 
