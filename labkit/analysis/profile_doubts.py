@@ -81,10 +81,10 @@ def profile_doubts(
     for host, rows in there:
         names = list(rows["observer"].dropna().unique())
         if not names and observers is None:
-            words = f"{host}: " if len(there) > 1 else ""
-            result += [f"{words}{sentence}" for sentence in not_set_up(rows)]
+            text = f"{host}: " if len(there) > 1 else ""
+            result += [f"{text}{sentence}" for sentence in not_set_up(rows)]
         for observer in observers or names:
             for topology, arm in rows.groupby("topology", sort=False):
-                words = ", ".join([*[host] * (len(there) > 1), str(observer), str(topology)])
-                result += [f"{words}: {doubt}" for doubt in doubts(arm, str(observer))]
+                text = ", ".join([*[host] * (len(there) > 1), str(observer), str(topology)])
+                result += [f"{text}: {doubt}" for doubt in doubts(arm, str(observer))]
     return result

@@ -113,14 +113,14 @@ class Reader:
 
     def _line(self, key: str, cpu: int, process: str, duration: str, body: str) -> Tree | None:
         """Process one line; return the tree if the line completes it."""
-        words = body.strip()
+        text = body.strip()
         depth = (len(body) - len(body.lstrip())) // 2 - 1
         one = self._open.get(key)
-        if not words or words.startswith("/*"):  # an interrupt arrow or a comment
+        if not text or text.startswith("/*"):  # an interrupt arrow or a comment
             return None
-        if words.startswith("}"):
-            return None if one is None else self._ended(key, one, depth, words, duration)
-        if (result := _NAME.match(words)) is None:
+        if text.startswith("}"):
+            return None if one is None else self._ended(key, one, depth, text, duration)
+        if (result := _NAME.match(text)) is None:
             return None
         name, _, module = result[0].rstrip("]").partition(" [")
         if one is None:
@@ -132,9 +132,9 @@ class Reader:
         call = Call(name, depth, module)
         one.tree.calls.append(call)
         one.stack.append(call)
-        if "{" in words.removeprefix(result[0]):
+        if "{" in text.removeprefix(result[0]):
             return None
-        return self._ended(key, one, depth, words, duration)
+        return self._ended(key, one, depth, text, duration)
 
     def _ended(self, key: str, one: _Open, depth: int, words: str, duration: str) -> Tree | None:
         call, took, tail = one.stack.pop(), _DURATION.search(duration.strip()), _TAIL.match(words)

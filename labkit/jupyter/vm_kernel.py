@@ -77,8 +77,8 @@ class Monitor:
         self._ours.settimeout(MONITOR_S)
         self._ask("qmp_capabilities")
         for rule in rules:
-            words = f"hostfwd_add notebook {rule}"
-            if lines := self._ask("human-monitor-command", **{"command-line": words}):
+            text = f"hostfwd_add notebook {rule}"
+            if lines := self._ask("human-monitor-command", **{"command-line": text}):
                 raise Failed(f"the notebook's kernel cannot be reached: {lines.strip()} ({rule})")
 
     def _ask(self, command: str, **arguments: str) -> str:

@@ -84,8 +84,8 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
     program = _Program()
     try:
         if library.pcap_compile(handle, program, expression.encode(), 1, 0xFFFFFFFF):
-            words = library.pcap_geterr(handle).decode(errors="replace")
-            raise BadInput(f"the filter {expression[:200]!r} is not valid: {words}")
+            text = library.pcap_geterr(handle).decode(errors="replace")
+            raise BadInput(f"the filter {expression[:200]!r} is not valid: {text}")
         size = program.length * INSTRUCTION_BYTES
         result = ctypes.string_at(program.instructions, size)
         library.pcap_freecode(program)

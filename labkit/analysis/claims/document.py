@@ -114,11 +114,11 @@ def picture(judgements: Sequence[Judgement]) -> str:
         for one in judgements
         if any(evidence.run != PUBLISHED and not math.isnan(evidence.ratio) for evidence, _ in one.evidence)
     }
-    words = (
+    text = (
         f"The {many(len(shown), 'claim')} with measured ratios ({many(len(set(shown.values())), 'document')}):"
         " the range of ratios for which each holds, and the measured ratios"
     )
-    return f"![{words}](findings-claims.svg)\n"
+    return f"![{text}](findings-claims.svg)\n"
 
 
 def table(judgements: Sequence[Judgement]) -> str:

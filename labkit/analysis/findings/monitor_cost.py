@@ -188,20 +188,20 @@ def _shows_nothing(one: Mapping[Any, Any]) -> bool:
 def _of_readers(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
     for one in records:
         added = one["added"]
-        words = (
+        text = (
             f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
         )
-        words += f" ({many(one['rounds_count'], 'round')})"
+        text += f" ({many(one['rounds_count'], 'round')})"
         if added.low is not None and not added.excludes_zero:
-            words += "; the interval includes 0, so no cost is shown"
+            text += "; the interval includes 0, so no cost is shown"
         if one["lost_share"] > 0:
-            words += f"; it lost {percent(one['lost_share'])} of the packets"
+            text += f"; it lost {percent(one['lost_share'])} of the packets"
         if one["late_s"] > 1:
-            words += f"; it went on for {seconds(one['late_s'])} after the traffic"
+            text += f"; it went on for {seconds(one['late_s'])} after the traffic"
         delivered = one["delivered"]
         if isinstance(delivered, Estimate) and delivered.excludes_zero:
-            words += f"; the watched traffic changed by {_percent(delivered)}"
-        yield f"{words}."
+            text += f"; the watched traffic changed by {_percent(delivered)}"
+        yield f"{text}."
 
 
 def _ratios(known: pd.DataFrame) -> Iterator[str]:

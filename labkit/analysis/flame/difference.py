@@ -110,8 +110,8 @@ class Difference:
         most = sorted(tops, key=lambda frame: -int(tree.total[frame].sum()))
         names = ", ".join(folded_stacks.plain(tree.names[tree.name[frame]]) for frame in most[:3])
         sums = tree.total[tops].sum(axis=0)[None, :]
-        words = f"other programs ({names}{f' and {len(most) - 3} more' if len(most) > 3 else ''})"
-        return _table(self.judge(sums), sums).assign(function=[words], kind="")
+        text = f"other programs ({names}{f' and {len(most) - 3} more' if len(most) > 3 else ''})"
+        return _table(self.judge(sums), sums).assign(function=[text], kind="")
 
     def _ends(self, samples: Ints, rest: Sequence[int] | Ints, inclusive: bool) -> pd.DataFrame:
         rows = {TOTAL: self.tree.total[0]}

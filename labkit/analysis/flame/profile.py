@@ -73,11 +73,11 @@ class Arm:
             return self
         share = others.total() / (others.total() + sum(sum(each.stacks.values()) for each in kept))
         most = ", ".join([*(name for name, _ in others.most_common(3)), *["…"] * (len(others) > 3)])
-        words = (
+        text = (
             f"{units.percent(share)} of the samples of {self.name} are in other processes ({most}). They"
             " are left out."
         )
-        return replace(self, rounds=kept, left_out=words)
+        return replace(self, rounds=kept, left_out=text)
 
     def tree(self) -> Tree:
         """Return all stacks as one tree, with a column of samples per round. Raises BadInput if there are no rounds."""

@@ -265,7 +265,7 @@ def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
     if abs(evidence.steal[1] - evidence.steal[0]) > STOLEN_SHARE:
         left, right = map(units.percent, evidence.steal)
         names = evidence.names
-        words = f"the hypervisor took {right} of the CPU time in {names[1]}, {left} in {names[0]}"
-        findings.append(("steal", words))
+        text = f"the hypervisor took {right} of the CPU time in {names[1]}, {left} in {names[0]}"
+        findings.append(("steal", text))
     if findings:
         yield Candidate(FOREIGN_LOAD, 3, tuple(findings))

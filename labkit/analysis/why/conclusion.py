@@ -67,9 +67,9 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
 
 def _unprofiled(names: tuple[str, str], settings: Sequence[Setting], why: str) -> Conclusion:
     differ = [one for one in settings if one.relevant]
-    words = f"; {differ[0].description} differs" if differ else ""
+    text = f"; {differ[0].description} differs" if differ else ""
     return Conclusion(
-        f"No conclusion about {names[1]} against {names[0]}: {why}{words}", None, False, settings=settings
+        f"No conclusion about {names[1]} against {names[0]}: {why}{text}", None, False, settings=settings
     )
 
 

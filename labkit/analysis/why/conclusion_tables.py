@@ -51,8 +51,8 @@ def settings(of: Conclusion) -> Table:
         for one in of.settings[: 5 * MAX_ROWS]
     ]
     more = len(of.settings) - 5 * MAX_ROWS
-    words = f"{units.many(more, 'more setting')} left out." if more > 0 else ""
-    return title, words, pd.DataFrame(lines).set_index("setting")
+    text = f"{units.many(more, 'more setting')} left out." if more > 0 else ""
+    return title, text, pd.DataFrame(lines).set_index("setting")
 
 
 def work(of: Conclusion) -> Table:
@@ -67,13 +67,13 @@ def work(of: Conclusion) -> Table:
         **{part.name: _line(split, part.estimate, *_costs(split, part.left_s, part.right_s)) for part in split.stages},
         "in all": _line(split, split.total, *_costs(split, split.total.left, split.total.right)),
     }  # fmt: skip
-    words = (
+    text = (
         f"Cost per {split.unit.description} = packets sent for each that arrived × CPU time of each stage for a packet that"
         " passes it. The differences add up: each factor is weighted by the mean of the other factor over both sides."
     )
     table = pd.DataFrame(lines).T
     table.columns.name = "stage"
-    return title, words, table
+    return title, text, table
 
 
 def switch(of: Conclusion) -> Table:
@@ -85,10 +85,10 @@ def switch(of: Conclusion) -> Table:
         | {"for each copy": "–" if part.each_copy_s is None else f"{part.each_copy_s * NS:+,.0f} ns"}
         for part in of.parts
     }
-    words = f"CPU time per {unit.description}, by what it is spent on. Every sample counts once."
+    text = f"CPU time per {unit.description}, by what it is spent on. Every sample counts once."
     table = pd.DataFrame(lines).T
     table.columns.name = "kind of work"
-    return "Where the switch's work goes", words, table
+    return "Where the switch's work goes", text, table
 
 
 def _costs(split: Split, *values: float) -> list[str]:

@@ -45,11 +45,11 @@ def pieces(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]:
         report = worked or report  # without known work, costs are shown as "–"
         sides[name] = (own, report)
     seen = {name: (rows, [each for each, _ in report]) for name, (rows, report) in sides.items()}
-    words = " ".join([WORDS.format(of.description), *_tracers(sides), *point.doubts(OBSERVER)])
+    text = " ".join([WORDS.format(of.description), *_tracers(sides), *point.doubts(OBSERVER)])
     if nothing:
-        words += LEFT_OUT.format(" and ".join(nothing))
+        text += LEFT_OUT.format(" and ".join(nothing))
     return [
-        words,
+        text,
         table(list(sides), [report for _, report in sides.values()], of),
         figures.function_times(seen),
     ]

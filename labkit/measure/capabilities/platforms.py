@@ -238,7 +238,7 @@ def _nic() -> None:
 
 def _open_files() -> str:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    words = f"{hard} at most" if hard != resource.RLIM_INFINITY else "no limit"
+    text = f"{hard} at most" if hard != resource.RLIM_INFINITY else "no limit"
     if hard != resource.RLIM_INFINITY and hard < ENOUGH_FILES:
-        raise refused(errno.EMFILE, words)
-    return words
+        raise refused(errno.EMFILE, text)
+    return text

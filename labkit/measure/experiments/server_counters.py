@@ -80,8 +80,8 @@ class LocalServer:
         def wait(end: float) -> None:
             used.append(guests_cpu(self._ends))
             if begun < end < time.monotonic():
-                words = "the receive counters were first read when the flows may already have ended"
-                raise Failed(f"{words}: make duration_s longer, or use fewer pairs")
+                text = "the receive counters were first read when the flows may already have ended"
+                raise Failed(f"{text}: make duration_s longer, or use fewer pairs")
             self._flows.wait(end)
 
         seen = window(self._counters, wait, until)

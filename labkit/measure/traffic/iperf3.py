@@ -296,8 +296,8 @@ def _why(flow: Flow) -> str:
     }
     if flow.server is not None and flow.server.poll():
         both["server"] = iperf3_json.page(flow.server)
-        words = flow.server.ended().message()
-        return f"iperf3 server: {both['server']['error']}" if "error" in both["server"] else words
+        text = flow.server.ended().message()
+        return f"iperf3 server: {both['server']['error']}" if "error" in both["server"] else text
     words_of = None if flow.client is None else iperf3_json.problem(flow.client, both)
     return words_of or "iperf3 ended before its time"
 

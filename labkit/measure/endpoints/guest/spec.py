@@ -72,8 +72,8 @@ class GuestAdditions:
         one = spec.machine
         cpus, memory_mib = self.times * one.cpus, self.times * one.memory_mib
         if cpus > CPUS or memory_mib > MEMORY_MIB:
-            words = f"one guest for {self.times} endpoints needs cpus={cpus},memory_mib={memory_mib}"
-            raise BadInput(f"{words}; the limits are {CPUS} and {MEMORY_MIB}: choose fewer pairs")
+            text = f"one guest for {self.times} endpoints needs cpus={cpus},memory_mib={memory_mib}"
+            raise BadInput(f"{text}; the limits are {CPUS} and {MEMORY_MIB}: choose fewer pairs")
         made = replace(one, cpus=cpus, memory_mib=memory_mib, modules=(*one.modules, *self.modules))
         programs, scripts = (*spec.programs, *self.programs), (*spec.scripts, *self.scripts)
         return replace(spec, machine=made, programs=programs, scripts=scripts)

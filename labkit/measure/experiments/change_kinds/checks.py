@@ -28,12 +28,12 @@ def output_or_raise(ended: process.Ended, what: str, lacking: Sequence[str] = ()
     Failed."""
     if ended.returncode == 0:
         return ended.stdout
-    words = ended.message()
-    if any(one in words.lower() for one in FORBIDDEN):
-        raise Unsupported(f"{what} needs root, also outside of a user namespace ({words})")
-    if any(one in words.lower() for one in (*LACKING, *lacking)):
-        raise Unsupported(f"this kernel or interface lacks {what} ({words})")
-    raise Failed(f"{what} was refused: {words}")
+    text = ended.message()
+    if any(one in text.lower() for one in FORBIDDEN):
+        raise Unsupported(f"{what} needs root, also outside of a user namespace ({text})")
+    if any(one in text.lower() for one in (*LACKING, *lacking)):
+        raise Unsupported(f"this kernel or interface lacks {what} ({text})")
+    raise Failed(f"{what} was refused: {text}")
 
 
 def digest(content: bytes) -> str:

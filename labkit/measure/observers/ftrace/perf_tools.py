@@ -109,10 +109,10 @@ def kprobe(probe: str) -> Iterator[ArmedObserver]:
     parameters.check()
     [[function, *_]] = kernel_functions.resolved([parameters.function]).values()
     returns = probe.endswith(RETURN)
-    words = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
+    text = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
     program = machine.needed("kprobe-perf")
     with session.exclusive_tracefs() as top:
-        running = process.Running(["setsid", program, "-H", "-d", str(LONGEST_S), words])  # leads its group
+        running = process.Running(["setsid", program, "-H", "-d", str(LONGEST_S), text])  # leads its group
         tool = Kprobe(running, top, probe)
         try:
             wait_until_armed(running, top)
