@@ -136,8 +136,8 @@ class Reader:
             return None
         return self._ended(key, one, depth, text, duration)
 
-    def _ended(self, key: str, one: _Open, depth: int, words: str, duration: str) -> Tree | None:
-        call, took, tail = one.stack.pop(), _DURATION.search(duration.strip()), _TAIL.match(words)
+    def _ended(self, key: str, one: _Open, depth: int, text: str, duration: str) -> Tree | None:
+        call, took, tail = one.stack.pop(), _DURATION.search(duration.strip()), _TAIL.match(text)
         if depth != len(one.stack) or took is None or (tail and tail[1].split(" ")[0] != call.name):
             return self._break(key)
         call.total_ns = round(float(took[1]) * 1000)

@@ -39,7 +39,7 @@ def forwards(connection: Mapping[str, Any]) -> list[str]:
 class Monitor:
     """Controls QEMU's monitor (QMP) over a socket pair.
 
-    `words` are the arguments that give QEMU the monitor and an isolated network. Ports are forwarded once the kernel
+    `arguments` are those that give QEMU the monitor and an isolated network. Ports are forwarded once the kernel
     listens: earlier connections are refused and retried. Otherwise QEMU would accept them and keep them waiting for a
     guest that does not exist yet.
     """

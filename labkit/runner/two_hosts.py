@@ -105,9 +105,9 @@ class TwoHostConversation:
                 return
             self._near.send(answer)
 
-    def _ask_servers(self, words: str) -> str | None:
+    def _ask_servers(self, text: str) -> str | None:
         """Send a request to the servers' process and return its answer; None if it has ended."""
-        self._far.send(words)
+        self._far.send(text)
         for line in self._far.lines():
             event = msgspec.json.decode(line, type=dict[str, Any])
             if event["event"] == "answer":

@@ -139,9 +139,9 @@ def _compared(point: pd.DataFrame) -> list[tuple[str, str]]:
     return [(of[name], of[OWN_GUEST]) for name in left if OWN_GUEST in of]
 
 
-def _packets(point: pd.DataFrame, words: str) -> None:
+def _packets(point: pd.DataFrame, text: str) -> None:
     """Display the packets of one point. Of an arm that was measured twice, only the first measurement counts."""
-    display(Markdown(f"**The calls of one packet: {words}**"))
+    display(Markdown(f"**The calls of one packet: {text}**"))
     there, traced = [], point.loc[point["observer"].eq(PACKETS), "arm"]
     for arm in dict.fromkeys(traced[~traced.str.endswith(" (again)")]):
         try:
@@ -152,17 +152,17 @@ def _packets(point: pd.DataFrame, words: str) -> None:
         display(Markdown(piece) if isinstance(piece, str) else piece)
 
 
-def _flame(point: pd.DataFrame, left: str, right: str, words: str) -> None:
+def _flame(point: pd.DataFrame, left: str, right: str, text: str) -> None:
     """Display the differential flame graph of two arms, and the functions that explain most."""
     of = {name: point[point["arm"].eq(name)] for name in (left, right, f"{left} (again)")}
     try:
         there = [(name, rows) for name, rows in of.items() if len(rows)]
         result = load_profiles.compared(there, str(point["protocol"].iloc[0]))
     except BadInput as error:
-        display(Markdown(f"*{words}: {error}.*"))
+        display(Markdown(f"*{text}: {error}.*"))
         return
     ends = {str(row["arm"]): NAMES[str(row["endpoint"])] for _, row in point.iterrows()}
-    display(Markdown(f"**{words}**, {ends[right]} against {ends[left]}: {flame.sentence(result)}."))
+    display(Markdown(f"**{text}**, {ends[right]} against {ends[left]}: {flame.sentence(result)}."))
     display(flame.drawn(result), figures.functions(result.functions()))
 
 

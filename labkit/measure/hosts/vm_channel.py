@@ -106,7 +106,7 @@ class VmConversation:
                 self._check_running(deadline, str(error.strerror))
                 time.sleep(0.01)
 
-    def _check_running(self, deadline: float, words: str) -> None:
+    def _check_running(self, deadline: float, text: str) -> None:
         """Raise Failed if the lab VM has ended or the deadline has passed."""
         if self._guest.gone():
             raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
@@ -115,7 +115,7 @@ class VmConversation:
             raise Failed(f"the lab VM did not boot: {stopped}")
         if time.monotonic() > deadline:
             last = console.last_words(self._guest.scratch / "console")
-            raise Failed(f"the lab VM did not answer in time ({words}){last}")
+            raise Failed(f"the lab VM did not answer in time ({text}){last}")
         self._report()
 
     def _report(self) -> None:

@@ -192,9 +192,9 @@ class Tshark:
             else:
                 self.hidden_count += 1
 
-    def _fail(self, words: str | None = None) -> None:
+    def _fail(self, text: str | None = None) -> None:
         ended = self._tshark.kill()
-        self.problem = f"{words or ended}: no packet is examined any more; start the monitor again"
+        self.problem = f"{text or ended}: no packet is examined any more; start the monitor again"
         self.unexamined_count += self.awaiting_count
         self._awaiting.clear()
         self._pending.clear()
