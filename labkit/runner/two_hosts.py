@@ -117,7 +117,11 @@ class TwoHostConversation:
 
     def end_reason(self) -> str:
         """Return which of the two ended, and how."""
-        return f"on the servers' host {self._peer} {self._far.end_reason()}" if self._lost else self._near.end_reason()
+        return (
+            f"on the servers' host {self._peer} {self._far.end_reason()}"
+            if self._lost
+            else self._near.end_reason()
+        )
 
     def leave(self) -> None:
         """Ask both to end and wait briefly, so that they return borrowed NICs; then end both."""

@@ -26,7 +26,7 @@ from labkit.measure.experiments.throughput_search import mlrsearch
 from labkit.measure.topologies.open_vswitch import rules
 from labkit.measure.traffic import iperf3, packet_agent, ping, registry
 from labkit.measure.traffic.base import Trial
-from labkit.measure.traffic.packet_ends import learning_frame, frame_addresses
+from labkit.measure.traffic.packet_ends import frame_addresses, learning_frame
 from labkit.measure.traffic.packet_sender import Mix, Sender
 from labkit.system import machine, netlink, process
 

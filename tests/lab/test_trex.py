@@ -117,9 +117,7 @@ def test_ring_drops_make_the_run_invalid(box: Sandbox) -> None:
         ({"loss_ratio": 1.0}, "arrived: check the cables of ports 0,1"),
     ],
 )
-def test_generator_fault_makes_the_row_invalid(
-    box: Sandbox, plan: dict[str, Any], words: str
-) -> None:
+def test_generator_fault_makes_the_row_invalid(box: Sandbox, plan: dict[str, Any], words: str) -> None:
     rows, _ = load_test(box, next(iter(plan)), **plan)
     result = result_of(rows)
     assert result["status"] == "invalid"

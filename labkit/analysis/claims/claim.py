@@ -1,9 +1,9 @@
 """A claim of a document, the rule of its verdict, and the verdict.
 
-A ratio **agrees** with a claim if its 95 % interval lies in the range for which the claim holds, and **contradicts** the
-claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed if more of
-its ratios agree than chance explains, and contradicted if more contradict it than chance explains. One exact count is
-enough for either. It depends if both is so, or if it is contradicted under conditions other than the document's.
+A ratio **agrees** with a claim if its 95 % interval lies in the range for which the claim holds, and **contradicts**
+the claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed if more
+of its ratios agree than chance explains, and contradicted if more contradict it than chance explains. One exact count
+is enough for either. It depends if both is so, or if it is contradicted under conditions other than the document's.
 Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
 
 A document's own numbers, put together, measure nothing. They never decide a claim that runs answer. A claim that only
@@ -63,7 +63,7 @@ class Claim:
     ratio: what is divided by what. meant: the range of the ratio in which the claim is true. sources: what answers it;
     empty if nothing here can. settle: what would settle it. remark: what else a reader must know, for example why
     nothing here can tell. conditions: what differs here from the document's measurement. A claim that has conditions
-    and is not reproduced depends on them, and is not contradicted. every: whether the claim is about all points, so that
+    and is not reproduced depends on them, and is not contradicted. every: whether the claim is about all points; then
     it is confirmed only if no ratio is undecided or contradicts it.
     """
 

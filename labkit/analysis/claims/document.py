@@ -63,8 +63,9 @@ lies within the 95 % interval of the A/A control, extended to 1, it shows no dir
 A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), *contradicted* if more
 contradict it than chance explains, and it *depends* if both is so, or if measurements contradict it under conditions
 that differ from the document's. A claim about every point is confirmed only if all its ratios agree. Otherwise it
-*cannot be told here*. Chance alone lets one of twenty intervals miss the true ratio. If a claim has a single ratio, that one decides. The points of one run share a machine and an hour, so they
-are less independent than the rule assumes. Counts of bytes have no noise, and one decides.
+*cannot be told here*. Chance alone lets one of twenty intervals miss the true ratio. If a claim has a single ratio,
+that one decides. The points of one run share a machine and an hour, so they are less independent than the rule assumes.
+Counts of bytes have no noise, and one decides.
 
 A claim that only numbers of the document itself answer is *consistent* with them or *inconsistent*. That is arithmetic,
 not measurement. [METHOD.md](METHOD.md) explains how ratios and intervals are made.
@@ -162,7 +163,9 @@ def section(one: Judgement) -> str:
     ]  # fmt: skip
     if claim.meant is not None:
         where = " at every point" if claim.every else ""
-        lines.append(f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.meant)}{where}.\n")
+        lines.append(
+            f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.meant)}{where}.\n"
+        )
         lines.append(evidence_table(one, claim.meant))
     if claim.conditions:
         lines.append(f"Other conditions: {claim.conditions}\n")

@@ -243,7 +243,9 @@ class Layout:
         if left.right <= right.x:
             straight = [(left.right, left.middle[1]), (right.x, right.middle[1])]
             differ = near.namespace != far.namespace
-            return self._detour(near, far) if differ and self._is_crossing(straight, (near, far)) else straight
+            return (
+                self._detour(near, far) if differ and self._is_crossing(straight, (near, far)) else straight
+            )
         upper, lower = sorted((left, right), key=lambda box: box.y)
         x = (max(upper.x, lower.x) + min(upper.right, lower.right)) / 2
         if any(

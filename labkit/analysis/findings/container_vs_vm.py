@@ -17,9 +17,9 @@ from IPython.display import Markdown, display
 from labkit.analysis import figures, flame, load, profile_doubts, protocols, stats, verdicts
 from labkit.analysis.displays import show
 from labkit.analysis.endpoint_kinds import (
-    OWN_GUEST,
     ENDPOINTS,
     NAMES,
+    OWN_GUEST,
     SHARED,
     differences,
     endpoint_kinds,

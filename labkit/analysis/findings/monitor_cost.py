@@ -188,9 +188,7 @@ def _shows_nothing(one: Mapping[Any, Any]) -> bool:
 def _of_readers(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
     for one in records:
         added = one["added"]
-        text = (
-            f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
-        )
+        text = f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
         text += f" ({many(one['rounds_count'], 'round')})"
         if added.low is not None and not added.excludes_zero:
             text += "; the interval includes 0, so no cost is shown"

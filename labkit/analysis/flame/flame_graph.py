@@ -1,8 +1,8 @@
 """Build flame graphs for notebooks, reports and standalone pages: icicles of thousands of frames, drawn by flame.js.
 
 A notebook stores a flame graph as data (MIME), which a report draws with its own script, and as HTML, which the
-notebook draws. plotly's icicle is not an alternative: it takes more than half a minute for 5,000 frames and cannot search
-by name.
+notebook draws. plotly's icicle is not an alternative: it takes more than half a minute for 5,000 frames and cannot
+search by name.
 """
 
 from __future__ import annotations

@@ -257,7 +257,10 @@ def _self_time(frames: Frames, rows: npt.NDArray[np.bool_]) -> Estimate:
     values, squares = frames.own[rows].sum(axis=0), frames.own_squares[rows].sum(axis=0)
     least = _least(squares[None, :], frames.split)
     return estimate(
-        values[: frames.split], values[frames.split :], frames.run_variation, (float(least[0][0]), float(least[1][0]))
+        values[: frames.split],
+        values[frames.split :],
+        frames.run_variation,
+        (float(least[0][0]), float(least[1][0])),
     )
 
 
@@ -394,7 +397,9 @@ def part(frames: Frames, path: code_paths.Path, variation: RunVariation | None) 
     outer = _outermost(frames.tree, path)
     values, squares = frames.total[outer].sum(axis=0), frames.squares[outer].sum(axis=0)
     left, right = _least(squares[None, :], frames.split)
-    return estimate(values[: frames.split], values[frames.split :], variation, (float(left[0]), float(right[0])))
+    return estimate(
+        values[: frames.split], values[frames.split :], variation, (float(left[0]), float(right[0]))
+    )
 
 
 def _outermost(tree: Tree, path: code_paths.Path) -> list[int]:

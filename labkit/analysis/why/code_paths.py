@@ -39,9 +39,15 @@ class Path:
 
 
 def _path(
-    name: str, functions: str, settings: str = r"(?!)", depends_on_timing: bool = False, interface: bool = False
+    name: str,
+    functions: str,
+    settings: str = r"(?!)",
+    depends_on_timing: bool = False,
+    interface: bool = False,
 ) -> Path:
-    return Path(name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings), depends_on_timing, interface)
+    return Path(
+        name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings), depends_on_timing, interface
+    )
 
 
 PATHS = (

@@ -131,7 +131,12 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
 def _is_change(evidence: Evidence, one: Candidate) -> bool:
     """Return whether a candidate is the parameters in which two arms or two points of one run differ."""
     parameters = bool(one.settings) and one.settings[0].parameters
-    return evidence.run_variation is None and parameters and one.size is None and one.name == one.settings[0].name
+    return (
+        evidence.run_variation is None
+        and parameters
+        and one.size is None
+        and one.name == one.settings[0].name
+    )
 
 
 def _is_run_difference(evidence: Evidence, one: Candidate) -> bool:
@@ -164,7 +169,9 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
             return code.change != "changed" and one.strength >= 3
         if one.settings or not evidence.is_disturbed:
             return True
-        return evidence.run_variation is None and code.change != "changed"  # their packets are on both sides alike
+        return (
+            evidence.run_variation is None and code.change != "changed"
+        )  # their packets are on both sides alike
     if disturbed:
         return False
     if one.settings:
@@ -195,7 +202,9 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
             or ABSENT not in (explaining.left, explaining.right)
         )
         yield (
-            f"{opening} is {named}: {phrases.cost(evidence, code)}" if by_name else phrases.cost(evidence, code)
+            f"{opening} is {named}: {phrases.cost(evidence, code)}"
+            if by_name
+            else phrases.cost(evidence, code)
         )
         yield phrases.place(code)
         if explaining is not None and not by_name:
@@ -303,8 +312,8 @@ def _notes(evidence: Evidence) -> Iterator[str]:
         )
     if evidence.polls:
         yield (
-            "A thread of Open vSwitch with DPDK polls without a pause, so CPU time per packet is only the inverse of the"
-            " packet rate. labkit does not compare it."
+            "A thread of Open vSwitch with DPDK polls without a pause, so CPU time per packet is only the inverse of"
+            " the packet rate. labkit does not compare it."
         )
     if evidence.is_disturbed:
         yield f"Disturbed: {phrases.disturbance(evidence)}."

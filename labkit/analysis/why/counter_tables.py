@@ -48,7 +48,9 @@ def _units(point: ProfiledPoint) -> tuple[float, str]:
     """Return the amount of work that counts refer to, and its description."""
     of = work_unit(point)
     return (
-        (THOUSAND, "Per 1,000 packets that arrived") if of is PER["packet"] else (of.one, f"Per {of.description}")
+        (THOUSAND, "Per 1,000 packets that arrived")
+        if of is PER["packet"]
+        else (of.one, f"Per {of.description}")
     )
 
 

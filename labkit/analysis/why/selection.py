@@ -192,7 +192,9 @@ def _nothing(sides: Sides, by: list[str]) -> str:
     if bare := [one.name for one in sides[:2] if one is not None and one.profiles.empty]:
         return f"{' and '.join(bare)} was not profiled: measure it with observe=perf_record"
     differing = load.differing_columns(sides[0].profiles, sides[1].profiles, by)
-    lines = f"; they differ in {', '.join(differing)}: name the points of both, as {FORM}" if differing else ""
+    lines = (
+        f"; they differ in {', '.join(differing)}: name the points of both, as {FORM}" if differing else ""
+    )
     return f"they have no point in common{lines}"
 
 

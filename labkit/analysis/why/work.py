@@ -347,7 +347,9 @@ class Split:
     stages: Sequence[Part]
 
 
-def split(left: Sequence[Round], right: Sequence[Round], unit: CostUnit, variation: RunVariation | None) -> Split:
+def split(
+    left: Sequence[Round], right: Sequence[Round], unit: CostUnit, variation: RunVariation | None
+) -> Split:
     """Split the difference in both sides' cost per unit that arrived into its parts.
 
     Each factor is weighted by the mean of both sides of the other factor, so that the parts add up to the difference.
@@ -373,7 +375,9 @@ def split(left: Sequence[Round], right: Sequence[Round], unit: CostUnit, variati
     total = [sum(cost[at, stage] * passed[at, stage] for stage in STAGES) for at in (0, 1)]
     loss = [sum(middle[stage] * passed[at, stage] for stage in STAGES) for at in (0, 1)]
     spent = estimate(
-        passed[0, SEND], passed[1, SEND], None if variation is None else RunVariation(variation.runs, LOSS_SHARE)
+        passed[0, SEND],
+        passed[1, SEND],
+        None if variation is None else RunVariation(variation.runs, LOSS_SHARE),
     )
     parts = [
         Part(

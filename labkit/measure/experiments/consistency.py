@@ -11,7 +11,9 @@ from typing import Any
 
 from labkit.measure.traffic.base import skew
 
-MAX_RATE_RATIO = 2.0  # the largest ratio of iperf3's rate (over its whole time) and the kernel's (over the window)
+MAX_RATE_RATIO = (
+    2.0  # the largest ratio of iperf3's rate (over its whole time) and the kernel's (over the window)
+)
 MAX_LINK_SHARE = 1.05  # the largest share of the link's rate, because a token bucket lets a burst through
 ROUNDING = 1e-6
 COUNTED = (

@@ -60,7 +60,9 @@ def version() -> str:
     text = words[1] if len(words) > 1 else "?"
     numbers = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
     if numbers < OLDEST:
-        raise Unsupported(f"iperf3 {text} is too old: labkit reads the JSON of 3.12 and newer; install a newer one")
+        raise Unsupported(
+            f"iperf3 {text} is too old: labkit reads the JSON of 3.12 and newer; install a newer one"
+        )
     return text
 
 

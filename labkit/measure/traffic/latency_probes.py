@@ -23,8 +23,8 @@ from labkit.measure.traffic.packet_sender import (
     ETH_P_8021Q,
     FCS_BYTES,
     PROBE_PORT,
-    Mix,
     FrameAddresses,
+    Mix,
     headers,
     only_udp,
     prepare_process,
@@ -63,7 +63,13 @@ class Prober:
             self._send.bind((pair.client.interface, 0))
             kind = ETH_P_IPV6 if ":" in addresses.source_ip else ETH_P_IP
             kind = kind if mix.vlan is None else ETH_P_8021Q
-            self._to = (pair.client.interface, kind, 0, 0, bytes.fromhex(addresses.target_mac.replace(":", "")))
+            self._to = (
+                pair.client.interface,
+                kind,
+                0,
+                0,
+                bytes.fromhex(addresses.target_mac.replace(":", "")),
+            )
         with netlink.inside(pair.server.namespace.fd):
             self._receive = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
             only_udp(self._receive, ":" in addresses.source_ip, (PROBE_PORT,))

@@ -82,7 +82,10 @@ def main() -> None:
     requests, answers = open(0, "rb"), open(1, "wb")
     try:
         if "addresses" in request:
-            addresses, mix = packet_sender.FrameAddresses(**request["addresses"]), packet_sender.Mix(**request["mix"])
+            addresses, mix = (
+                packet_sender.FrameAddresses(**request["addresses"]),
+                packet_sender.Mix(**request["mix"]),
+            )
             sender = packet_sender.Sender(addresses, mix)
             packet_sender.prepare_process(None)
             packet_sender.serve(requests, answers, sender)

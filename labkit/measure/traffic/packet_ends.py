@@ -19,7 +19,7 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, FarPair, Pair, exec_client
 from labkit.measure.traffic import packet_agent, packet_sender
 from labkit.measure.traffic.base import Arrived
-from labkit.measure.traffic.packet_sender import PORT, PROBE_PORT, Mix, FrameAddresses
+from labkit.measure.traffic.packet_sender import PORT, PROBE_PORT, FrameAddresses, Mix
 from labkit.system import netlink, process
 from labkit.system.process import Forked
 
@@ -45,15 +45,21 @@ def frame_addresses(pair: Pair | FarPair) -> FrameAddresses:
     if link["link_type"] == "loopback":
         return FrameAddresses(client.interface, NO_MAC, NO_MAC, client.address, server.address)
     if link["link_type"] != "ether":
-        return FrameAddresses(client.interface, NO_MAC, NO_MAC, client.address, server.address, ethernet=False)
+        return FrameAddresses(
+            client.interface, NO_MAC, NO_MAC, client.address, server.address, ethernet=False
+        )
     route = _ip(client, ["route", "get", server.address])[0]
     hop = route.get("gateway", server.address)
     known = _ip(client, ["neigh", "show", "to", hop, "dev", client.interface])
     if not known or "lladdr" not in known[0]:
         if "NOARP" in link["flags"]:  # ipvlan in its layer-3 modes asks nobody
-            return FrameAddresses(client.interface, link["address"], link["address"], client.address, server.address)
+            return FrameAddresses(
+                client.interface, link["address"], link["address"], client.address, server.address
+            )
         raise Failed(f"{client.name} does not know the MAC address of {hop}, its next hop to {server.name}")
-    return FrameAddresses(client.interface, link["address"], known[0]["lladdr"], client.address, server.address)
+    return FrameAddresses(
+        client.interface, link["address"], known[0]["lladdr"], client.address, server.address
+    )
 
 
 def _ip(end: Endpoint, words: list[str]) -> list[dict[str, Any]]:
@@ -68,7 +74,9 @@ def learning_frame(addresses: FrameAddresses, mix: Mix) -> bytes:
     """
     if not addresses.ethernet:
         return b""
-    target, source = (bytes.fromhex(mac.replace(":", "")) for mac in (addresses.target_mac, addresses.source_mac))
+    target, source = (
+        bytes.fromhex(mac.replace(":", "")) for mac in (addresses.target_mac, addresses.source_mac)
+    )
     ips = [addresses.source_ip, addresses.target_ip]
     own, other = (socket.inet_aton(ip) if ":" not in ip else bytes(4) for ip in ips)
     tag = packet_sender.tag_of(mix)
@@ -171,7 +179,9 @@ class Agent:
 class SendingProcess:
     """A sending process at a client: forked into its namespace, or an agent in its guest."""
 
-    def __init__(self, stack: ExitStack, client: Endpoint, addresses: FrameAddresses, mix: Mix, cpu: int) -> None:
+    def __init__(
+        self, stack: ExitStack, client: Endpoint, addresses: FrameAddresses, mix: Mix, cpu: int
+    ) -> None:
         self._name = f"the packet generator at {client.name}"
         self._begun_s: float | None = None
         self.in_guest = client.kernel is not None

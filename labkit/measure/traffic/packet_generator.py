@@ -198,7 +198,9 @@ class PacketTrials:
         if self._prober is None:
             keep = (pair.client.namespace.fd, pair.server.namespace.fd)
             mix = self._mix
-            self._prober = Forked(lambda connection: latency_probes.work(pair, addresses, mix, connection), keep)
+            self._prober = Forked(
+                lambda connection: latency_probes.work(pair, addresses, mix, connection), keep
+            )
             self._stack.callback(self._prober.kill)
             packet_ends.answer(self._prober, START_S, "the latency prober")
         self._prober.send(json.dumps([duration_s, rate_pps]).encode())

@@ -101,7 +101,9 @@ def headers(addresses: FrameAddresses, mix: Mix, port: int = PORT) -> tuple[byte
     front = b""
     if addresses.ethernet:
         tag = tag_of(mix)
-        front = _mac(addresses.target_mac) + _mac(addresses.source_mac) + tag + struct.pack("!H", ip.ethertype)
+        front = (
+            _mac(addresses.target_mac) + _mac(addresses.source_mac) + tag + struct.pack("!H", ip.ethertype)
+        )
         sizes = [size + len(tag) for size in sizes]
     else:
         sizes = [size - ETHERNET_BYTES for size in sizes]

@@ -65,7 +65,9 @@ def test_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     assert "title" in _printed(capsys)
 
 
-def test_error_escapes_control_characters(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_escapes_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuses(*_: object) -> None:
         raise cli.BadInput(ATTACK)
 

@@ -87,7 +87,9 @@ def test_missing_program_is_unsupported() -> None:
         (RuntimeError("can't start new thread"), limits.TOO_MANY_PROCESSES),
     ],
 )
-def test_error_of_the_measuring_process(error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_the_measuring_process(
+    error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = []
     monkeypatch.setattr(agent, "write_event", events.append)
 

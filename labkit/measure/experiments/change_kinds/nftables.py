@@ -53,7 +53,9 @@ class Nftables(Kind):
         }
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        checks.output_or_raise(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
+        checks.output_or_raise(
+            place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}"
+        )
 
 
 class Conntrack(Nftables):

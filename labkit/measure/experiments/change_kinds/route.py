@@ -37,7 +37,9 @@ class Route(Kind):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         checks.no_guest("route", place)
         version = "-6" if ":" in options["to"] else "-4"
-        listed = checks.output_or_raise(place.program("ip", version, "route", "show", "table", "main"), "routes")
+        listed = checks.output_or_raise(
+            place.program("ip", version, "route", "show", "table", "main"), "routes"
+        )
         return {"routes": " | ".join(line.strip() for line in listed.splitlines())}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:

@@ -196,7 +196,9 @@ class Xdp(Bpf):
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         checks.no_guest("xdp", place)
         [link] = json.loads(
-            checks.output_or_raise(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
+            checks.output_or_raise(
+                place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP"
+            )
         )
         program = link.get("xdp", {}).get("prog", {})
         return {"xdp": f"program of tag {program['tag']}" if program.get("tag") else "none"}

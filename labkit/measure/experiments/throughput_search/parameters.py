@@ -29,8 +29,7 @@ HELP = {
     **usual.help_without(UNUSED, "not used: trials are of frames at a rate"),
     "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
     "observe": "observers; after the searches each watches every arm at one common rate, half of what the slowest arm"
-    " carries: "
-    + ", ".join(observing.NAMES),
+    " carries: " + ", ".join(observing.NAMES),
     "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
     "frame_bytes": f"sizes of frames with FCS, without a VLAN tag, 64 to 9018, or {', '.join(rates.MIXES)}",
     "vlan": "VLAN of an 802.1Q tag in every frame, which makes it 4 bytes longer; none: no tag",

@@ -88,7 +88,7 @@ class Receivers:
         return [server.counters().received_bytes for server in self._servers]
 
     def carrying(self, before: list[int]) -> list[bool]:
-        """Return, per server, whether more data arrived since `before` (from `per_server`) than setting up a flow takes."""
+        """Return, per server, whether more arrived since `before` (from `per_server`) than a flow's start takes."""
         enough = 2 if self._protocol == "udp" else 4096
         return [now >= then + enough for now, then in zip(self.per_server(), before, strict=True)]
 

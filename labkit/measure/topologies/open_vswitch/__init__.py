@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from labkit.measure.topologies.base import Spec, Topology
-from labkit.measure.topologies.open_vswitch.switch_options import NAMES, SwitchOptions, why_no_tags, options
+from labkit.measure.topologies.open_vswitch.switch_options import NAMES, SwitchOptions, options, why_no_tags
 
-__all__ = ["NAMES", "SwitchOptions", "why_no_tags", "options", "ovs", "ovs_guests"]
+__all__ = ["NAMES", "SwitchOptions", "options", "ovs", "ovs_guests", "why_no_tags"]
 
 
 def ovs(name: str, spec: Spec) -> AbstractContextManager[Topology]:

@@ -37,8 +37,8 @@ from labkit.system import netlink
 def ovs(name: str, spec: Spec) -> Iterator[Topology]:
     """Build a veth from every end to one switch.
 
-    Raises BadInput for invalid options (`switch_options.options`), Unsupported if Open vSwitch or its datapath is missing,
-    Failed with its message.
+    Raises BadInput for invalid options (`switch_options.options`), Unsupported if Open vSwitch or its datapath is
+    missing, Failed with its message.
     """
     if switch_options.options(name).case is not None:
         with use_case(name, spec, _datapath(name)) as topology:

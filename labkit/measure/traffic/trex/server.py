@@ -24,8 +24,8 @@ from pathlib import Path
 from labkit.common.errors import Failed, Unsupported
 from labkit.common.packets import ETHERNET_BYTES
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
-from labkit.measure.traffic.packet_ends import LearningFrameSender, learning_frame, frame_addresses
-from labkit.measure.traffic.packet_sender import Mix, FrameAddresses
+from labkit.measure.traffic.packet_ends import LearningFrameSender, frame_addresses, learning_frame
+from labkit.measure.traffic.packet_sender import FrameAddresses, Mix
 from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.client import Address, Client
 from labkit.system import machine, netlink, process, temporary_files
@@ -215,7 +215,7 @@ def _share_one_ethernet(addresses: Sequence[FrameAddresses]) -> bool:
     return len(set(own)) == len(own) and all(one.target_mac in own for one in addresses)
 
 
-def _moved(pairs: Sequence[Pair], addresses: Sequence[FrameAddresses], space: Namespace) -> list[Endpoint]:
+def _moved(pairs: Sequence[Pair], senders: Sequence[FrameAddresses], space: Namespace) -> list[Endpoint]:
     """Move the interfaces of all ends into TRex's namespace, with their addresses; return the ends there."""
     space.sysctl("ipv4/conf/all/arp_ignore", 1)  # an interface answers only for its own addresses
     result = []
@@ -237,7 +237,7 @@ def _moved(pairs: Sequence[Pair], addresses: Sequence[FrameAddresses], space: Na
         own = [netlink.new_address(index, one) for one in addresses if one.version == 4]
         space.netlink.do(netlink.set_link(index), *own)
         # The kernel itself sends to the partner only in answer to ARP, so it needs no neighbours.
-        result.append(Endpoint(name, space, name, index, addresses[number].source_ip))
+        result.append(Endpoint(name, space, name, index, senders[number].source_ip))
     return result
 
 
