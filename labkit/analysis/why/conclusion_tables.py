@@ -69,7 +69,8 @@ def work(of: Conclusion) -> Table:
     }  # fmt: skip
     text = (
         f"Cost per {split.unit.description} = packets sent for each that arrived × CPU time of each stage for a"
-        " packet that passes it. The differences add up: each factor is weighted by the mean of the other factor over both sides."
+        " packet that passes it. The differences add up: each factor is weighted by the mean of the other factor over"
+        " both sides."
     )
     table = pd.DataFrame(lines).T
     table.columns.name = "stage"
