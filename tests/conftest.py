@@ -270,11 +270,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
     return Scheduling(config, log)
 
 
+# Files with single tests of more than a minute. At the end, such a test would leave the other worker idle.
+LONGEST = ("lab/test_zoo.py", "lab/test_readme.py", "unit/test_docs_site.py")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark long tests by their folder, and start the longest first so that none of them runs alone at the end."""
-    folders = {item: item.path.relative_to(ROOT / "tests").parts[0] for item in items}
-    order = {"vm": 0, "notebooks": 1, "unit": 3}
-    items.sort(key=lambda item: order.get(folders[item], 2))
+    paths = {item: item.path.relative_to(ROOT / "tests") for item in items}
+    folders = {item: path.parts[0] for item, path in paths.items()}
+    order = {"vm": 0, **dict.fromkeys(LONGEST, 1), "notebooks": 2, "lab": 3}
+    items.sort(key=lambda item: order.get(str(paths[item]), order.get(folders[item], 4)))
     for item, folder in folders.items():
         if folder in ("vm", "notebooks") and not item.get_closest_marker("smoke"):
             item.add_marker("long")

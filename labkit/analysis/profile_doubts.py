@@ -67,6 +67,16 @@ def not_set_up(profiles: pd.DataFrame) -> list[str]:
     ]
 
 
+def without_results(profiles: pd.DataFrame) -> list[str]:
+    """Return a sentence for each observer without any result: why it recorded nothing."""
+    result = []
+    for observer, rows in profiles[profiles["observer"].notna()].groupby("observer", sort=False):
+        if not rows["status"].eq("ok").any():
+            reasons = load.group_similar(rows["reason"].fillna("no reason was recorded").astype("str"))
+            result.append(f"{observer} recorded nothing: {'; '.join(dict.fromkeys(reasons))}")
+    return result
+
+
 def profile_doubts(
     profiles: pd.DataFrame, measured: pd.DataFrame, observers: Sequence[str] | None = None
 ) -> list[str]:
@@ -80,9 +90,10 @@ def profile_doubts(
     result = []
     for host, rows in there:
         names = list(rows["observer"].dropna().unique())
-        if not names and observers is None:
+        if observers is None:
             text = f"{host}: " if len(there) > 1 else ""
-            result += [f"{text}{sentence}" for sentence in not_set_up(rows)]
+            sentences = without_results(rows) if names else not_set_up(rows)
+            result += [f"{text}{sentence}" for sentence in sentences]
         for observer in observers or names:
             for topology, arm in rows.groupby("topology", sort=False):
                 text = ", ".join([*[host] * (len(there) > 1), str(observer), str(topology)])

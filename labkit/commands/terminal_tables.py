@@ -53,7 +53,7 @@ def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
 
 
 def show_profiles(profiles: pd.DataFrame) -> None:
-    """Print a sentence for each failure under observers."""
+    """Print a sentence for each failure under observers, and for each observer that this machine cannot use."""
     console = new_console()
     failed = profiles[profiles["status"].eq("failed") & profiles["observer"].notna()]
     of = failed["topology"] + ": " + failed["reason"].fillna("no reason was recorded").astype("str")
@@ -62,6 +62,8 @@ def show_profiles(profiles: pd.DataFrame) -> None:
         console.print(f"- {sentence}")
     for words, count in seen:
         console.print(f"- {words} ({units.many(count, 'profile')} failed)")
+    for sentence in profile_doubts.without_results(profiles[profiles["status"].ne("failed")]):
+        console.print(f"- {sentence}")
 
 
 def _hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

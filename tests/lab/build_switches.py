@@ -23,7 +23,7 @@ from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import ping
 from labkit.system import netlink, process
 
-PINGS = 50
+PINGS = 20
 QUIET_S = 0.2
 PATIENCE_S = 10.0
 SAMPLES_S = 2.5  # the agent of sFlow sends at least once a second

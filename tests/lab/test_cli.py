@@ -269,6 +269,23 @@ def test_json_rows_alone_on_standard_output(machine: Sandbox, tmp_path: Path) ->
     assert f"labkit: the run is in {tmp_path / 'run'}" in done.stderr
 
 
+def test_standard_output_in_another_encoding(machine: Sandbox) -> None:
+    """The results are printed in what the encoding has. Giving the command again prints the finished run."""
+    folder = machine.data / "datapaths" / "encodings"
+    words = ("run", "datapaths", "topology=veth", "protocol=ping", *SHORT, "--folder", str(folder))
+    for encoding in ("latin-1", "ascii"):
+        done = subprocess.run(
+            [*machine.prefix, *LABKIT, *words],
+            cwd=machine.folder / "here", env=machine.environment | {"PYTHONIOENCODING": encoding},
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=120, check=False,
+        )  # fmt: skip
+        out, err = done.stdout.decode(encoding), done.stderr.decode(encoding)
+        assert done.returncode == 0, err
+        assert "Traceback" not in err
+        assert "Medians" in out
+    assert run_folder.read_rows(folder)
+
+
 def test_run_outside_a_project_goes_to_current_data_folder(tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         del machine.environment["LABKIT_DATA"]

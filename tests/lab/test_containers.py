@@ -107,6 +107,7 @@ def test_programs_run_in_a_container(machine: Sandbox) -> None:
     assert not list(machine.folder.glob("tmp/*"))
 
 
+@pytest.mark.long
 @pytest.mark.needs("root", "bridge", "runc", "iperf3")
 def test_containers_and_namespaces_are_compared(machine: Sandbox) -> None:
     words = ("topology=veth_bridge", "endpoint=namespace,container", "duration_s=2", "slices=3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -180,6 +181,10 @@ def test_tool_versions(parameters: Answer, need: Need) -> None:
     ]
     lines = subprocess.run(["iperf3", "--version"], capture_output=True, text=True, check=True).stdout
     assert iperf3["detail"] in lines.split()
+    tools = {one["name"]: one for one in parameters["capabilities"] if one["group"] == "tools"}
+    there = {name: one["detail"] for name, one in tools.items() if one["available"] and name != "trex"}
+    # The version of a tool begins its line; "unknown version" would be there for one that prints none.
+    assert {name: text for name, text in there.items() if not re.match(r"\d", text)} == {}
 
 
 @pytest.fixture

@@ -19,13 +19,12 @@ def test_ends_are_reached_without_a_program(family: int, monkeypatch: pytest.Mon
         raise AssertionError("a program was started")
 
     monkeypatch.setattr(process.Running, "__init__", started)
-    monkeypatch.setattr(ping, "PATIENCE_S", 0.5)
     with topologies.build("veth", topologies.Spec(3, 1500, family)) as net:
         assert ping.reachable(net.pairs, 1500, family) is None
         assert str(ping.reachable(net.pairs, 1501, family)).endswith("1501 bytes (Message too long)")
         server = net.pairs[1].server
         server.namespace.netlink.do(netlink.shut_link(server.index))
-        words = ping.reachable(net.pairs, 1500, family)
+        words = ping.reachable(net.pairs, 1500, family, patience_s=1)
         assert str(words).startswith("client1 gets no answer from server1 to a ping of 1500 bytes")
 
 

@@ -43,6 +43,7 @@ def run(python: Path, folder: Path, *words: str) -> tuple[list[dict[str, Any]], 
     return run_folder.read_rows(folder), done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.needs("namespaces", "veth", "bridge", "ping", "ethtool")
 def test_topology_generator_and_observer(python: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -64,6 +65,7 @@ def test_topology_generator_and_observer(python: Path, tmp_path: Path) -> None:
     assert tools["labkit-toys"] == "1.0"  # the run says whose code measured
 
 
+@pytest.mark.long
 @pytest.mark.needs("namespaces", "veth", "bridge", "ping", "ethtool", "iperf3")
 def test_experiment(python: Path, tmp_path: Path) -> None:
     words = ("jumbo", "topology=veth,two_bridges", "slices=1", "whole_runs=0", "placement=scheduler", *SHORT)

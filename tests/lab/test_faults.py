@@ -151,6 +151,7 @@ def hung(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Done, floa
     return result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", HANGS)
 def test_hanging_iperf3_ends_in_time(name: str, hung: dict[str, tuple[Done, float, list[int]]]) -> None:
     done, seconds, left = hung[name]
@@ -173,8 +174,15 @@ WORDS_OF_A_KILL = [
 ]
 
 
-@pytest.mark.parametrize("end", ["-c", "-s"])
-@pytest.mark.parametrize("method", ["whole", "slice"])
+@pytest.mark.parametrize(
+    ("end", "method"),
+    [
+        ("-c", "whole"),
+        ("-s", "slice"),
+        pytest.param("-c", "slice", marks=pytest.mark.long),
+        pytest.param("-s", "whole", marks=pytest.mark.long),
+    ],
+)
 def test_killed_iperf3_end(end: str, method: str, machine: Sandbox) -> None:
     """The rows of the other arms are kept, and the run continues with the remaining arms."""
     words = ["topology=veth,veth_bridge", "duration_s=1", "omit_s=0", "seed=3"]

@@ -57,7 +57,14 @@ def checked(machine: Sandbox, done: Done, code: int = 0) -> str:
 
 
 @pytest.mark.parametrize(
-    "words", [["doctor"], ["draw", "veth"], ["run", "datapaths", "topology=veth", "duration_s=1", "slices=2"]]
+    "words",
+    [
+        ["doctor"],
+        ["draw", "veth"],
+        ["shell", "veth"],
+        ["monitor", "veth", "interface=client0:eth0", "--ping", "--seconds", "1"],
+        ["run", "datapaths", "topology=veth", "duration_s=1", "slices=2"],
+    ],
 )
 def test_current_folder_is_not_imported(words: list[str], machine: Sandbox, trap: Path) -> None:
     machine.environment["LABKIT_DATA"] = str(machine.data)

@@ -29,8 +29,8 @@ def run(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("family", [4, 6])
-@pytest.mark.parametrize("protocol", ["tcp", "udp", "ping"])
+# The kernel counts datagrams of each family in a file of its own.
+@pytest.mark.parametrize(("protocol", "family"), [("tcp", 6), ("udp", 4), ("udp", 6), ("ping", 6)])
 def test_loopback_protocols_and_families(protocol: str, family: int, tmp_path: Path) -> None:
     [row] = run(
         tmp_path, "topology=loopback", f"protocol={protocol}", f"family={family}", "duration_s=1", "omit_s=0"

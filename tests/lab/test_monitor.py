@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from monitored_tunnels import inner_addresses_select
+from sandbox import TOGETHER, ended_together, one_sentence
 
 from labkit import live, notebook
 from labkit.analysis.findings import monitor_cost
@@ -268,11 +270,6 @@ def test_monitor_of_a_closed_topology() -> None:
         one.read()
 
 
-def labkit(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-P", "-m", "labkit.cli", "monitor", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
-
-
 @pytest.mark.needs("root")
 def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     path = tmp_path / "seen.pcapng"
@@ -288,7 +285,7 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
         "--pcapng",
         str(path),
     ]
-    running = subprocess.Popen([*argv, "--seconds", "6"], stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen([*argv, "--seconds", "4"], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 50
     # Wait for a packet socket for all protocols.
     while " 0003 " not in Path("/proc/thread-self/net/packet").read_text():
@@ -373,18 +370,19 @@ class TestDisplayFilter:
         assert_complete(one)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["veth"], "veth has several interfaces: name one"),
-        (["lo", "foo=1"], "foo is not a parameter of a monitor"),
-        (["lo", "vlan=x"], "vlan='x' is not a number"),
-        (["lo", "--seconds", "-1"], "--seconds -1: give more than 0"),
-        (["lo", "source=$(id)"], "source='$(id)' is not an address"),
-    ],
-)
-def test_bad_input_of_the_command(words: list[str], sentence: str) -> None:
-    ended = labkit(*words)
-    assert ended.returncode == 2
-    assert sentence in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+BAD = {
+    "veth": "veth has several interfaces: name one",
+    "lo foo=1": "foo is not a parameter of a monitor",
+    "lo vlan=x": "vlan='x' is not a number",
+    "lo --seconds -1": "--seconds -1: give more than 0",
+    "lo 'source=$(id)'": "source='$(id)' is not an address",
+}
+
+
+def test_bad_input_of_the_command() -> None:
+    argvs = json.dumps([shlex.split(f"monitor {words}") for words in BAD])
+    argv = [sys.executable, "-P", "-c", TOGETHER, argvs]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    for ended, sentence in zip(ended_together(done, list(BAD)), BAD.values(), strict=True):
+        assert sentence in one_sentence(ended)
+        assert len(ended.stderr.splitlines()) == 1

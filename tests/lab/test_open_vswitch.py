@@ -23,7 +23,7 @@ from labkit.measure.topologies.open_vswitch import dpdk
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch", "ethtool")
 
 Answer = dict[str, Any]
-PINGS = 50
+PINGS = 20
 
 
 def ask(*names: str, **spec: Any) -> list[Answer]:
@@ -86,6 +86,7 @@ def selecting() -> dict[str, Answer]:
     return dict(zip(SELECTED, switches, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", SELECTED)
 def test_mirror_selection(words: str, selecting: dict[str, Answer]) -> None:
     result = selecting[words]
@@ -303,6 +304,7 @@ def test_unsupported_guests_on_a_switch(words: list[str], sentence: str, tmp_pat
     assert sentence in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.needs("runc", "root")
 def test_containers_on_a_switch(tmp_path: Path) -> None:
     with sandbox(tmp_path, user=False) as machine:
@@ -367,6 +369,7 @@ def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
     assert {row["status"] for row in rows if row["topology"] == "ovs_netdev" and row["round"] == 1} == {"ok"}
 
 
+@pytest.mark.long
 def test_oversized_copies_are_a_doubt(tmp_path: Path) -> None:
     """Open vSwitch drops them, the flow continues, and no counter of the switch shows it."""
     name = "ovs_netdev+mirrors=1+output=gre+uplink_mtu=1500"
@@ -409,6 +412,7 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
     assert [set(one.split(",")) for one in actions] == [{"port1"}, {"port1", *mirrors}]
 
 
+@pytest.mark.long
 @pytest.mark.needs("iperf3")
 def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
     """Mirrors slow the switch down, so its packet socket drops datagrams; a link that is too slow drops copies."""
@@ -432,6 +436,7 @@ def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
     assert any("uplink" in name for name in copies["hops"][0]["why"])
 
 
+@pytest.mark.long
 def test_full_flow_table_is_a_doubt(tmp_path: Path) -> None:
     words = ("pairs=4", "protocol=udp", "rate_bps=1e6", "rounds=1", "slices=0", "duration_s=1", "omit_s=0")
     with sandbox(tmp_path) as machine:
@@ -507,7 +512,15 @@ def test_switch_on_a_cpu_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["", "+mirrors=2", "+mirrors=2+output=gre", "+mirrors=1+output=vlan", "+cpu=0"]
+    "words",
+    [
+        "",
+        "+mirrors=2+output=gre",
+        *(
+            pytest.param(words, marks=pytest.mark.long)
+            for words in ("+mirrors=2", "+mirrors=1+output=vlan", "+cpu=0")
+        ),
+    ],
 )
 def test_dpdk_or_unsupported(words: str) -> None:
     """DPDK receives by packet sockets, without huge pages. Without DPDK, one sentence names the packages."""

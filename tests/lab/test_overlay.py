@@ -134,6 +134,7 @@ def test_terminal_output(lines: str, rows: Rows) -> None:
     assert not any(word in text for word in ("Medians", "Verdicts", "**", "nan"))
 
 
+@pytest.mark.long
 @pytest.mark.needs("iperf3", "ethtool")
 def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> None:
     """The parts that compare tunnels run with this kernel's tunnels. `labkit compare` accepts a copy of the run, and

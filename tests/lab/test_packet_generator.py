@@ -138,10 +138,12 @@ def test_latency_beside_a_load() -> None:
     [
         ("case=net_to_vm", "target_mac", {"vm0", "vm1", "vm2", "vm3"}),
         ("case=vm_to_net+rules=l3", "target_ip", {"network"}),
-        ("case=vm_to_vm+rules=l3", "target_ip", {"vm0", "vm1", "vm2", "vm3"}),
+        pytest.param(
+            "case=vm_to_vm+rules=l3", "target_ip", {"vm0", "vm1", "vm2", "vm3"}, marks=pytest.mark.long
+        ),
         pytest.param(
             "case=net_to_vm+rules=l3+tunnel=vxlan", "target_ip", {"vm0", "vm1", "vm2", "vm3"},
-            marks=pytest.mark.needs("vxlan"),
+            marks=[pytest.mark.needs("vxlan"), pytest.mark.long],
         ),
         pytest.param("case=vm_to_net+tunnel=vxlan", "target_mac", {"network"}, marks=pytest.mark.needs("vxlan")),
     ],

@@ -10,6 +10,7 @@ import pytest
 from conftest import require
 from sandbox import printed
 
+pytestmark = pytest.mark.long  # test_overlay.py checks paths in `make test`
 Rows = list[dict[str, Any]]
 CONTAINERS = ("cs1", "cs2", "cs5", "cs3", "cs4")  # in the order of the description
 

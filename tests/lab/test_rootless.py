@@ -26,7 +26,7 @@ def test_machine_is_without_privilege(machine: Sandbox) -> None:
 
 
 @pytest.mark.needs("macvlan", "vxlan")
-@pytest.mark.parametrize("protocol", ["tcp", "udp", "ping"])
+@pytest.mark.parametrize("protocol", ["tcp", "udp", pytest.param("ping", marks=pytest.mark.long)])
 def test_topologies_work_in_a_user_namespace(protocol: str, machine: Sandbox) -> None:
     words = [
         "topology=veth_bridge,macvlan_bridge,vxlan,veth_routed,loopback",

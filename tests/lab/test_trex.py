@@ -100,6 +100,7 @@ def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
     assert "arrived within the loss limit" in out
 
 
+@pytest.mark.long
 def test_ring_drops_make_the_run_invalid(box: Sandbox) -> None:
     rows, _ = load_test(box, "ring", ring_pps=15_000)
     result = result_of(rows)

@@ -17,7 +17,10 @@ pytestmark = [
 def test_planted_causes_are_named_first(tmp_path: Path) -> None:
     """The causes are two hundred rules for each packet, and a rate limit. Both are far above the noise."""
     plants = [one for one in zoo.PLANTS if one.name in ("200 nftables rules", "a rate limit")]
-    answers = {plant.name: (named, sentence) for plant, sentence, named in zoo.Zoo(tmp_path).planted(plants)}
+    answers = {
+        plant.name: (named, sentence)
+        for plant, sentence, named in zoo.Zoo(tmp_path, omit_s=0).planted(plants)
+    }
     assert answers.keys() == {"200 nftables rules", "a rate limit"}
     assert all(named for named, _ in answers.values()), answers
     assert "nftables" in answers["200 nftables rules"][1]

@@ -49,6 +49,12 @@ def run(tree: Path) -> tuple[int, list[str]]:
     return done.returncode, (tree / "log").read_text().splitlines()
 
 
+def test_kernel_that_cannot_be_fetched_ends_it(tree: Path) -> None:
+    """It is fetched beside the first part, so only the second part needs it."""
+    (tree / ".venv/bin/labkit").write_text('#!/bin/sh\n[ "$*" != "kernels get" ]\n')
+    assert run(tree) == (1, ["make setup", "make test"])
+
+
 ALL = ["make setup", *(f"make {part}" for part in PARTS)]
 LAST_FAILED = "python -m pytest --last-failed"
 

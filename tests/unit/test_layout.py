@@ -210,7 +210,9 @@ def test_programs_start_without_a_shell() -> None:
 
 def test_python_runs_without_the_current_folder() -> None:
     """Each start of this Python passes -P or -I. The pattern lists the exceptions."""
-    starts = re.compile(r'sys\.executable(?!,\s+"-[PI]"|, \*light|\)| +#)')
+    # `python()` of endpoints/guest/initramfs.py is the path of this Python without its virtual environment.
+    interpreter = r"(?:sys\.executable|(?<=\[)(?:initramfs\.)?python\(\))"
+    starts = re.compile(rf'{interpreter}(?!,\s+"-[PI]"|, \*light|\)| +#)')
     programs = [path for path in PYTHON if "tests" not in path.parts and path.name != "ssh_bootstrap.py"]
     none(
         [

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel"
 
 Answer = dict[str, Any]
 PATIENCE_S = 400
-PINGS = 50
+PINGS = 20
 TOPOLOGIES = {
     "plain": "ovs",
     "veth": "ovs+mirrors=2",

@@ -25,7 +25,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 
 def test_line_rate_at_mtu_9000(lab_kernel: str, machine: Sandbox) -> None:
     words = (f"where=vm:{lab_kernel}", "nodes=two", ACROSS, "mtu_bytes=9000", f"link_rate_bps={RATE_BPS:g}")
-    rows = machine.rows(*words, "pairs=2", "duration_s=8", "omit_s=1", timeout=500)
+    rows = machine.rows(*words, "pairs=2", "duration_s=5", "omit_s=1", timeout=500)
     assert [row["status"] in MEASURED for row in rows] == [True] * 4, [row["reason"] for row in rows]
     assert {row["topology"] for row in rows} == set(ACROSS.removeprefix("topology=").split(","))
     for row in rows:

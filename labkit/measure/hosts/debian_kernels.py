@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.common import safe_files
+from labkit.common import errors, safe_files
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.system import process
 from labkit.system.qemu import kernels
@@ -105,6 +105,7 @@ class Package:
     image: str | None  # the image package that a meta package depends on
 
 
+@errors.reading("the output of apt-cache show")
 def read_show(text: str) -> Package | None:
     """Parse the first (newest) package in the output of `apt-cache show`; None if there is none."""
     fields = dict(re.findall(r"^([A-Za-z0-9-]+): (.*)$", text.split("\n\n")[0], re.MULTILINE))

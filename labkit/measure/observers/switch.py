@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from labkit.common import errors
 from labkit.common.errors import BadInput
 from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
@@ -142,11 +143,13 @@ def read(switch: Switch | None) -> Counts:
     }
 
 
+@errors.reading("coverage/show of Open vSwitch")
 def coverage(text: str) -> dict[str, int]:
     """Parse `coverage/show`: name to total."""
     return {name: int(total) for name, total in re.findall(r"^(\w+) .*total: (\d+)$", text, re.MULTILINE)}
 
 
+@errors.reading("dpif-netdev/pmd-stats-show of Open vSwitch")
 def caches(text: str) -> dict[str, int]:
     """Parse the integers of `dpif-netdev/pmd-stats-show`, summed over threads."""
     result: dict[str, int] = {}
@@ -155,6 +158,7 @@ def caches(text: str) -> dict[str, int]:
     return result
 
 
+@errors.reading("dpctl/show of Open vSwitch")
 def datapaths(text: str) -> tuple[dict[str, dict[str, int]], dict[str, int], dict[str, int]]:
     """Parse `dpctl/show -s`.
 
@@ -196,6 +200,7 @@ def masks(text: str) -> set[str]:
     return result
 
 
+@errors.reading("dpctl/dump-flows of Open vSwitch")
 def flows(text: str) -> dict[str, dict[str, Any]]:
     """Parse `dpctl/dump-flows -m`: flow identifier to packets, match (without wildcards) and actions."""
     result = {}

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from labkit.common import errors
 from labkit.common.errors import Failed, error_by_name
 from labkit.system.process.programs import startable
 
@@ -81,10 +82,12 @@ class Line:
             raise Failed(f"{self._name} has ended") from None
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer = bytearray(rest)
-        answer = json.loads(line)
-        if "error" in answer:
-            raise error_by_name(answer["kind"], answer["error"])
-        return answer["ok"]
+        with errors.reading(f"the answer of {self._name}"):
+            answer = json.loads(line)
+            if "error" in answer:
+                raise error_by_name(answer["kind"], answer["error"])
+            result = answer["ok"]
+        return result
 
     def close(self) -> None:
         """Close this end of the connection."""

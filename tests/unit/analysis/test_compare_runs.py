@@ -86,6 +86,7 @@ def test_no_evidence(tmp_path: Path, ratios: dict[str, float], rounds: int, says
     assert says in str(table.loc["macvlan_bridge", "sentence"])
 
 
+@pytest.mark.long
 def test_false_alarm_rate(tmp_path: Path) -> None:
     """In 60 comparisons with set-ups that vary by 5 % and a drift of 4 %, 3 false alarms of either kind are
     expected."""

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from typing import Any
 
+import pytest
+from synthetic_rows import ROW, rows, save
+
+from labkit import notebook
+from labkit.analysis import load
+from labkit.analysis.findings import container_vs_vm as container_vs_vm_findings
+from labkit.commands import terminal_tables
 from labkit.common.errors import Unsupported
 from labkit.measure.experiments import container_vs_vm, packet_size, profiled_runs
 from labkit.measure.observers.registry import TABLE
@@ -35,3 +43,27 @@ def test_unusable_observers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = container_vs_vm.ContainerVsVm(observe=("function_graph",))
     assert profiled_runs.unusable(parameters) == BLIND
     assert profiled_runs.unobserved({}) == {}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Provide a run with the row of an observer that this machine cannot use."""
+    measured = rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp", endpoint="namespace")
+    [unobserved] = profiled_runs.unobserved(BLIND)[profiled_runs.UNOBSERVED]
+    missing = ROW | {"arm": "veth_bridge", "topology": "veth_bridge", "protocol": "udp"} | unobserved
+    return save(tmp_path / "run", [*measured, missing | {"point": profiled_runs.UNOBSERVED}])
+
+
+def test_notebook_of_endpoints_shows_the_reason(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(container_vs_vm_findings, "display", shown.append)
+    container_vs_vm_findings.ContainerVsVm(run, load.load(run)).packets()
+    assert [one.data for one in shown] == [f"*function_graph recorded nothing: {BLIND['function_graph']}.*"]
+
+
+def test_doubts_and_terminal_show_the_reason(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Notebook 03 has no section of its own for function_graph."""
+    line = f"- function_graph recorded nothing: {BLIND['function_graph']}"
+    assert line in notebook.Run(run).doubts().data.splitlines()
+    terminal_tables.show_profiles(load.profiles(run))
+    assert capsys.readouterr().out.splitlines() == [line]

@@ -1,6 +1,6 @@
 """Readers of external texts and files return an answer or raise labkit's own error, whatever the content.
 
-The mutants come from a fixed seed. All readers together have a budget of 3 seconds, and of 60 in the long tests.
+The mutants come from a fixed seed. All readers together have a budget of 3 seconds, and of 30 in the long tests.
 """
 
 from __future__ import annotations
@@ -8,32 +8,41 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from trex_server import calls
 
 from labkit.analysis.flame import folded_stacks
 from labkit.common import call_trees, errors, packets, run_folder
 from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.common.packets import pcapng
+from labkit.measure.experiments.monitor_cost import readers
+from labkit.measure.hosts import debian_kernels
+from labkit.measure.observers import switch
 from labkit.measure.observers.counters import kernel_counters, receive_counters
 from labkit.measure.observers.ftrace import bpftrace_times, ring_buffer, session
 from labkit.measure.observers.perf import stat
+from labkit.measure.observers.perf.fold_stacks import Folding
+from labkit.measure.topologies.open_vswitch import rpc
 from labkit.measure.traffic import iperf3_json, ping, ping_probes
+from labkit.measure.traffic.trex import readings
 from labkit.runner import yaml_files
 from labkit.system import machine, process
 from labkit.system.machine import interfaces, mibs, provenance, tracing_journal
 
 SAMPLES = Path(__file__).parents[2] / "samples"
-BUDGETS = [0.125, pytest.param(2.5, marks=pytest.mark.long)]  # seconds for each of the 24 readers
+BUDGETS = [0.09, pytest.param(0.9, marks=pytest.mark.long)]  # seconds for each of the 33 readers
 SEED = 12
 
 
 def sample(name: str) -> str:
-    return (SAMPLES / name).read_text()
+    """Return the text of a sample; a text of several lines is its own sample."""
+    return name if "\n" in name else (SAMPLES / name).read_text()
 
 
 def iperf3(text: str) -> dict[str, Any]:
@@ -49,12 +58,83 @@ def format_of(text: str) -> Any:
     return ring_buffer.layout(sample("funcgraph-header_page-6.12.txt"), text, ("func", "depth"))
 
 
+def folded(text: str, weighted: bool) -> list[bytes]:
+    with Folding(weighted) as result:
+        result.read([text.encode()])
+        return list(result.lines())
+
+
+def of_json(read: Callable[[Any], Any]) -> Callable[[str], Any]:
+    """Return a reader of JSON. A text that is no JSON is nothing for it."""
+
+    def parsed(text: str) -> Any:
+        try:
+            content = json.loads(text)
+        except ValueError:
+            return None
+        return read(content)
+
+    return parsed
+
+
+def words(content: Any) -> str:
+    """Return JSON in which every name and every number is a word of its own."""
+    return json.dumps(content, indent=1, separators=(" ,", " : "))
+
+
+def trex_session() -> str:
+    """Return four readings of the ports of a real server, the last with latencies, as the client process returns."""
+    answers = list(calls("stl_latency_loss_hdrh"))
+    ports = [
+        [
+            result
+            for _, method, given, result in answers
+            if method == "get_port_stats" and given["port_id"] == port
+        ]
+        for port in (0, 1)
+    ]
+    [*_, latencies] = (
+        result
+        for _, method, _, result in answers
+        if method == "get_pgid_stats" and result.get("latency", {}).get("5")
+    )
+    times = [
+        {"time": float(at), "ports": {str(port): ports[port][at] for port in (0, 1)}} for at in (0, 1, -2, -1)
+    ]
+    times[-1]["pgid"] = {name: {"1000": latencies[name]["5"]} for name in ("flow_stats", "latency")}
+    return words({"readings": times})
+
+
+def trex(raw: Any) -> list[Any]:
+    [direction] = readings.directions(raw, (0, 1), (0,))
+    probes = direction.latency
+    return [direction.loss_ratio, probes and (probes.lost_count, probes.percentile_s(0.5))]
+
+
 CAPTURE = (
     pcapng.header([("client0:eth0", packets.ETHERNET), ("server0:eth0", packets.ETHERNET)], 64)
     + pcapng.packet(0, 10**18, 1, 60, bytes(range(60)))
     + pcapng.statistics(0, 10**18, pcapng.Counts(1))
     + pcapng.statistics(1, 10**18, pcapng.Counts())
 )
+# As perf script prints them for `-F comm,pid,tid,period,ip,sym,dso`.
+WEIGHTED = "".join(
+    f"sh {number}/{number}    {period} \n\tffffffff817554ea busy+0x1 ([kernel.kallsyms])\n\n"
+    for number, period in enumerate((3_000_000, 1_000_000, 10_000), 1)
+)
+MIRRORS = {
+    "rows": [
+        {
+            "name": "mirror0",
+            "statistics": ["map", [["tx_bytes", 7028], ["tx_packets", 100]]],
+            "output_port": ["uuid", "10a679af-1b01-4fe9-8394-8276a1e9590c"],
+            "select_src_port": ["set", []],
+        }
+    ]
+}
+LAST_WORDS = """Packets captured: 199000
+Packets received/dropped on interface 'eth0': 199000/1000 (pcap:900/dumpcap:100/flushed:0/ps_ifdrop:0) (99.5%)
+"""
 TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "perf stat": (stat.parse, "perf-stat-6.1-no-counters.txt"),
     "net/dev": (kernel_counters.interfaces, "proc-net-dev-6.18.txt"),
@@ -78,6 +158,15 @@ TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "iperf3": (iperf3, "iperf3-3.12-udp-server.json"),
     "folded": (lambda text: folded_stacks.parsed(text.splitlines()), "inferno-0.12.8-folded.txt"),
     "trace stats": (session.lost, "proc-stat-6.18.txt"),
+    "perf script": (lambda text: folded(text, False), "perf-script-6.1.txt"),
+    "perf script with periods": (lambda text: folded(text, True), WEIGHTED),
+    "dpctl/show": (switch.datapaths, "ovs-3.1-dpctl-show.txt"),
+    "dpctl/dump-flows": (switch.flows, "ovs-3.1-dpctl-dump-flows.txt"),
+    "pmd-stats-show": (switch.caches, "ovs-3.1-pmd-stats-show.txt"),
+    "OVSDB": (of_json(rpc.read_rows), words(MIRRORS)),
+    "TRex": (of_json(trex), trex_session()),
+    "last words of dumpcap": (lambda text: readers.counted("dumpcap", text), LAST_WORDS),
+    "apt-cache": (debian_kernels.read_show, "apt-cache-show-2.6.1-image.txt"),
 }  # fmt: skip
 WORDS = [
     "",
@@ -233,6 +322,17 @@ def test_error_names_the_position() -> None:
         kernel_counters.interfaces("a\nb\neth0: 1 2\neth1: 1 x\n")
     with pytest.raises(BadInput, match="the capture, byte 44 cannot be read"):
         pcapng.read(CAPTURE.replace(b"client0", b"\xff\xff\xff\xff\xff\xff\xff"))
+
+
+@pytest.mark.parametrize("answer", [b"\xff\n", b"[]\n", b'{"error": 1}\n'])
+def test_nonsense_of_a_companion_names_it(answer: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = process.Line(ours.fileno(), "TRex's client")
+        theirs.sendall(answer)
+        with pytest.raises(Failed, match="the answer of TRex's client cannot be read"):
+            line.ask({}, 1.0)
+        line.close()
 
 
 def test_error_length() -> None:

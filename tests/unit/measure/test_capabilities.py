@@ -1,9 +1,16 @@
-"""What the doctor advises."""
+"""What the doctor says and advises."""
+
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from labkit.commands import doctor_text
 from labkit.measure import capabilities
+from labkit.measure.capabilities import platforms
 from labkit.measure.capabilities.base import LOAD, Capability
+from labkit.system.qemu import kvm
 
 
 @pytest.mark.parametrize(
@@ -24,3 +31,32 @@ def test_no_module_is_to_be_loaded_where_nobody_can(
         capabilities, "_groups", lambda _alone, _versions: [("virtual machines", lambda: capability_list)]
     )
     assert [one.remedy for one in capabilities.capabilities(alone=alone)] == [remedy, "boot another kernel"]
+
+
+@pytest.fixture
+def working_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Provide a /dev/kvm in which a virtual machine can be created, and an empty cache."""
+    opened = os.open
+
+    def open_device(path: Any, *flags: Any, **given: Any) -> int:
+        return opened(os.devnull if path == "/dev/kvm" else path, *flags, **given)
+
+    def answer(_device: int, request: int, *_: Any) -> int:
+        return 12 if request == platforms.KVM_GET_API_VERSION else opened(os.devnull, os.O_RDONLY)
+
+    monkeypatch.setattr(platforms.os, "open", open_device)
+    monkeypatch.setattr(platforms.fcntl, "ioctl", answer)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("working_device")
+def test_doctor_shows_why_kvm_is_not_tried() -> None:
+    assert platforms.kvm().available
+    kvm.remember("qemu-system-x86_64 was ended by SIGABRT")
+    seen = platforms.kvm()
+    assert not seen.available
+    [line] = doctor_text._line(seen, 3).plain.splitlines()
+    assert "no kernel runs in it: qemu-system-x86_64 was ended by SIGABRT" in line
+    assert f"remove {kvm.remembered()}; the next lab VM then tries again" in line
+    kvm.remembered().unlink()
+    assert platforms.kvm().available

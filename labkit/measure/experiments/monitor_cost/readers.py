@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
+from labkit.common import errors
 from labkit.common.errors import Failed
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.capture.capture import SNAP_BYTES, CapturePoint
@@ -172,6 +173,7 @@ def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: 
     return start
 
 
+@errors.reading("the last words of a reader")
 def counted(name: str, text: str, wanted_found: int | None = None) -> ReaderCounts:
     """Return what a program counted, from its last words on standard error."""
     values: list[int | None] = []

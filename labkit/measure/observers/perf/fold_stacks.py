@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import IO
 
+from labkit.common import errors
+
 BLOCK_BYTES = 1 << 20
 MAX_BYTES = 48 << 20  # stacks in memory before they go to a file
 MAX_LINES = 200_000  # lines whose functions are cached
@@ -74,10 +76,11 @@ class Folding:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @errors.reading("the output of perf script")
     def read(self, blocks: Iterable[bytes]) -> None:
         """Count the samples of a text in blocks of any size; may be called for several texts.
 
-        Raises ValueError if the text is not from `perf script`.
+        Raises Failed if the text is not from `perf script`.
         """
         rest = b""
         for block in blocks:

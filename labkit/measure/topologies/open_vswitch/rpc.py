@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from labkit.common import errors
 from labkit.common.errors import Failed
 
 DATABASE = "Open_vSwitch"
@@ -96,7 +97,13 @@ class Database(Connection):
     def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
         """Return these columns of all rows of a table, as Python values."""
         [result] = self.transact({"op": "select", "table": table, "where": [], "columns": list(columns)})
-        return [{name: plain(value) for name, value in row.items()} for row in result["rows"]]
+        return read_rows(result)
+
+
+@errors.reading("an answer of Open vSwitch's database")
+def read_rows(result: Any) -> list[dict[str, Any]]:
+    """Return the rows of a `select` (RFC 7047, 5.2.2) as Python values."""
+    return [{name: plain(value) for name, value in row.items()} for row in result["rows"]]
 
 
 def plain(value: Any) -> Any:

@@ -21,6 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.common import errors
+from labkit.common.errors import Failed
+
+ANSWER = "the answer of the TRex server"  # in messages
 OFF_BY = 1  # a count of TRex's may differ by it
 MICROSECOND = 1e-6
 Buckets = dict[int, int]  # from the lower edge in microseconds to a number of probes
@@ -50,10 +54,7 @@ class ProbeLatency:
     def percentile_s(self, share: float) -> float | None:
         """Return the latency that this share of the probes (0 to 1) does not exceed; None without probes."""
         if self.hdr is not None:
-            from hdrh.histogram import HdrHistogram  # which other experiments do not need
-
-            decoded = HdrHistogram.decode(self.hdr)
-            return float(decoded.get_value_at_percentile(100 * share)) * MICROSECOND
+            return _hdr_percentile_s(self.hdr, share)
         # No bucket counts a probe of 1 s or more, so those that arrived and are in no bucket were the slowest.
         total = max(sum(self.buckets.values()), self.received_count - OFF_BY)
         seen, most = 0, math.inf if self.max_s is None else self.max_s
@@ -100,6 +101,20 @@ class Direction:
         return self.lost_count / self.sent_count if self.sent_count else 0.0
 
 
+@errors.reading(ANSWER)
+def _hdr_percentile_s(text: str, share: float) -> float:
+    """Return a percentile of an encoded HDR histogram of microseconds."""
+    # which other experiments do not need
+    from hdrh.codec import HdrCookieException, HdrHistogramSettingsException, HdrLengthException
+    from hdrh.histogram import HdrHistogram
+
+    try:
+        decoded = HdrHistogram.decode(text)
+    except (HdrCookieException, HdrHistogramSettingsException, HdrLengthException) as error:
+        raise Failed(f"{ANSWER} cannot be read: its histogram is invalid: {error}") from None
+    return float(decoded.get_value_at_percentile(100 * share)) * MICROSECOND
+
+
 def upper_edge(edge: int) -> int:
     """Return where the bucket with this lower edge ends: 900 to 1000, 1000 to 2000 µs; key 0 ends at 10."""
     return 10 if edge < 10 else edge + 10 ** (len(str(edge)) - 1)
@@ -115,6 +130,7 @@ def rate(before: Mapping[str, Any], after: Mapping[str, Any], name: str, seconds
     return difference(before, after, name) / seconds if seconds > 0 else 0.0
 
 
+@errors.reading(ANSWER)
 def directions(raw: Mapping[str, Any], ports: Sequence[int], senders: Sequence[int]) -> list[Direction]:
     """Return what a trial of the client process measured, for each port that sent to its neighbour in `ports`."""
     rest, first, last, end = raw["readings"]
@@ -148,6 +164,7 @@ def directions(raw: Mapping[str, Any], ports: Sequence[int], senders: Sequence[i
     return result
 
 
+@errors.reading(ANSWER)
 def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLatency | None:
     """Return the latency of a packet group from the answer to `get_pgid_stats`; None without one. The server counts
     from the start of traffic."""
@@ -155,22 +172,23 @@ def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLate
         return None
     flow = answer["flow_stats"][str(group)]
     own = answer["latency"].get(str(group)) or {}
-    latency, errors = own.get("lat") or {}, own.get("er") or {}
+    latency, wrong = own.get("lat") or {}, own.get("er") or {}
     seen = bool(latency.get("histogram"))
     return ProbeLatency(
         sent_count=sum(flow["tp"].values()),
         received_count=sum(flow["rp"].values()),
-        out_of_order_count=errors.get("ooo", 0),
-        duplicated_count=errors.get("dup", 0),
+        out_of_order_count=int(wrong.get("ooo", 0)),
+        duplicated_count=int(wrong.get("dup", 0)),
         mean_s=latency["average"] * MICROSECOND if seen else None,
         jitter_s=latency["jit"] * MICROSECOND if seen else None,
         min_s=latency["total_min"] * MICROSECOND if seen else None,
         max_s=latency["total_max"] * MICROSECOND if seen else None,
-        buckets={int(key): count for key, count in (latency.get("histogram") or {}).items()},
+        buckets={int(key): int(count) for key, count in (latency.get("histogram") or {}).items()},
         hdr=latency.get("hdrh"),
     )
 
 
+@errors.reading(ANSWER)
 def stateful_latency(answer: Mapping[str, Any], port: int, peer: int) -> ProbeLatency | None:
     """Return the latency of the probes that `port` received, from the answer to ASTF's `get_latency_stats`.
 
@@ -210,6 +228,7 @@ PROBES_COUNTER = "err_no_tcp_udp"
 _DROPS = ("tcps_conndrops", "tcps_timeoutdrop", "tcps_keepdrops", "tcps_testdrops")
 
 
+@errors.reading(ANSWER)
 def connections(raw: Mapping[str, Any]) -> Connections:
     """Return what the connections of a stateful test did, from the client process's readings."""
     names: Mapping[str, str] = raw["names"]
@@ -221,7 +240,7 @@ def connections(raw: Mapping[str, Any]) -> Connections:
     first, last = counted(running[0], "client"), counted(running[-1], "client")
     seconds = running[-1]["time"] - running[0]["time"]
     sides = [counted(end, side) for side in ("client", "server")]
-    errors = [
+    failures = [
         value
         for side in sides
         for name, value in side.items()
@@ -233,10 +252,11 @@ def connections(raw: Mapping[str, Any]) -> Connections:
         connections_pps=made / seconds if seconds > 0 else 0.0,
         active_count=last.get("m_active_flows", 0.0),
         retransmits_count=int(sum(side.get("tcps_sndrexmitpack", 0) for side in sides)),
-        errors_count=int(sum(errors)),
+        errors_count=int(sum(failures)),
     )
 
 
+@errors.reading(ANSWER)
 def stateful_directions(raw: Mapping[str, Any], ports: Sequence[int]) -> list[Direction]:
     """Return what a stateful test measured in each direction."""
     before: Mapping[str, Any] = raw["before"]
@@ -265,6 +285,7 @@ def stateful_directions(raw: Mapping[str, Any], ports: Sequence[int]) -> list[Di
     return result
 
 
+@errors.reading(ANSWER)
 def received_bps(raw: Mapping[str, Any], port: int) -> float:
     """Return the rate of bits with FCS that a port received while a stateful test ran."""
     first, last = raw["readings"][0], raw["readings"][-2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 import synthetic_packet_sizes
 
 from labkit.analysis import load
@@ -37,6 +38,7 @@ def named(report: list[Comparison]) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.long
 def test_false_alarm_rate_of_reports() -> None:
     alike = {
         "veth": synthetic_packet_sizes.NONE,

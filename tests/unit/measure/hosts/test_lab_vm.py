@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from numpy._core._multiarray_umath import __cpu_baseline__
 
-from labkit import cli
+from labkit import __version__, cli
 from labkit.commands import doctor
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import hosts
@@ -179,6 +183,47 @@ def test_slow_boot_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(Failed, match="did not answer in time"):
         vm_channel.VmConversation(guest, time.monotonic() + 0.35, report.append)
     assert report[-1].endswith("the last line of its console: Booting the kernel.")
+
+
+class Holder:
+    """The process that holds a lab VM, which will be killed."""
+
+    def __init__(self) -> None:
+        self._reads, self._writes = os.pipe()
+
+    def fileno(self) -> int:
+        return self._reads
+
+    def lines(self) -> list[bytes]:
+        return [b'{"event":"ended","words":"QEMU was ended by SIGKILL"}']
+
+    def close(self) -> None:
+        os.close(self._reads)
+        os.close(self._writes)
+
+
+def test_process_ends_together_with_its_lab_vm(tmp_path: Path) -> None:
+    holder: Any = Holder()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "channel"))
+        listener.listen()
+
+        def greet_and_end() -> None:
+            with listener.accept()[0] as port:
+                port.sendall(f'{{"event":"hello","labkit":"{__version__}","problem":null}}\n'.encode())
+
+        guest = threading.Thread(target=greet_and_end)
+        guest.start()
+        try:
+            there = vm_channel.LabVm("vm:x", tmp_path, None, holder)
+            conversation = vm_channel.VmConversation(there, time.monotonic() + 30)
+            assert list(conversation.lines()) == []
+            assert conversation.words() == "ended together with its lab VM: QEMU was ended by SIGKILL"
+            assert there.suspect()
+            conversation.end()
+        finally:
+            guest.join()
+            holder.close()
 
 
 def test_corrupt_image_ends_the_wait(tmp_path: Path) -> None:

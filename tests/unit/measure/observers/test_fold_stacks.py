@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import folding as benchmark
+from labkit.common.errors import Failed
 from labkit.measure.observers.perf import fold_stacks
 from labkit.measure.observers.perf.fold_stacks import Folding
 
@@ -73,7 +74,7 @@ def test_samples_weighted_by_period() -> None:
     assert sum(own.values()) == result.samples_count == 300
     assert (own["sh;busy_[k]"], own["sh;seldom_[k]"]) == (224, 75)
     assert sum(count for stack, count in own.items() if "rare" in stack) == 1
-    with Folding(weighted=True) as result, pytest.raises(ValueError, match="invalid literal"):
+    with Folding(weighted=True) as result, pytest.raises(Failed, match="invalid literal"):
         result.read([b"sh 1/1 cycles:\n\tffffffff817554ea busy ([kernel.kallsyms])\n\n"])
 
 
@@ -124,7 +125,7 @@ def test_invalid_profile() -> None:
     own, result = folded(b"what\nis this\n\niperf3 5 \n\tno frame\n\n")
     assert (own, result.unread_count) == ({"iperf3": 1}, 2)
     endless = (b"iperf3 5 \n" + b"\t12 a (b)\n" * 50_000 for _ in range(20))
-    with pytest.raises(ValueError, match="no sample ends within"):
+    with pytest.raises(Failed, match="no sample ends within"):
         folded(*endless)
 
 

@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from labkit.measure.observers import switch
 
-SHOW = """\
-netdev@ovs-netdev:
-  lookups: hit:502 missed:2 lost:3
-  flows: 2
-  port 0: ovs-netdev (tap)
-    RX packets:0 errors:0 dropped:0 overruns:0 frame:0
-    TX packets:0 errors:0 dropped:7 aborted:0 carrier:0
-    collisions:0
-    RX bytes:0  TX bytes:0
-  port 2: port0
-    RX packets:250 errors:0 dropped:1 overruns:0 frame:0
-    TX packets:251 errors:0 dropped:0 aborted:0 carrier:0
-    collisions:0
-    RX bytes:24570 (24.0 KiB)  TX bytes:24570 (24.0 KiB)
-"""
-SHOW_KERNEL = """\
-system@ovs-system:
-  lookups: hit:18 missed:6 lost:0
-  flows: 4
-  masks: hit:47 total:2 hit/pkt:1.96
-  caches:
-    masks-cache: size:256
-  port 0: ovs-system (internal)
-"""
-FLOWS = """\
-flow-dump from the main thread:
-ufid:10a679af-1b01-4fe9-8394-8276a1e9590c, skb_priority(0/0),recirc_id(0),dp_hash(0/0),in_port(port1),\
-packet_type(ns=0,id=0),eth(src=02:76:8b:00:00:01,dst=02:76:8b:00:00:00),eth_type(0x0800),ipv4(src=10.2.0.1/0.0.0.0,\
-frag=no), packets:251, bytes:24570, used:0.062s, dp:ovs, actions:port0,mirror0,mirror1, dp-extra-info:miniflow_bits(5,1)
-"""
-STATS = """\
-main thread:
-  packets received: 504
-  avg. datapath passes per packet: 1.00
-  emc hits: 359
-  megaflow hits: 143
-  miss with success upcall: 2
-pmd thread numa_id 0 core_id 1:
-  emc hits: 1
-"""
+SAMPLES = Path(__file__).parents[3] / "samples"
+SHOW = (SAMPLES / "ovs-3.1-dpctl-show.txt").read_text()
+SHOW_KERNEL = (SAMPLES / "ovs-3.1-dpctl-show-kernel.txt").read_text()
+FLOWS = (SAMPLES / "ovs-3.1-dpctl-dump-flows.txt").read_text()
+STATS = (SAMPLES / "ovs-3.1-pmd-stats-show.txt").read_text()
 
 
 def test_ports_and_datapath() -> None:

@@ -1,0 +1,39 @@
+"""A process that ends without an answer: the sentence says what was kept, if anything was."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from labkit.common import run_folder
+from labkit.common.errors import Failed
+from labkit.runner import run
+
+
+@pytest.mark.parametrize("rows_count", [0, 1])
+def test_kept_rows_are_mentioned_only_if_there_are_any(
+    rows_count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def conversation(*_: Any) -> Iterator[Any]:
+        yield SimpleNamespace(
+            lines=lambda: iter(()), words=lambda: "ended together with its lab VM: it has ended"
+        )
+
+    monkeypatch.setattr(run.hosts, "conversation", conversation)
+    run_folder.write_json(tmp_path / "run.json", {"run": "a", "points": ["1-r0"]})
+    if rows_count:
+        run_folder.write_rows(tmp_path, "1-r0", [{"arm": "veth", "status": "ok"}])
+    with pytest.raises(Failed) as raised:
+        list(run.ask("vm:x", {"folder": str(tmp_path)}))
+    how, _, kept = str(raised.value).partition("; ")
+    assert how == "the experiment's process ended together with its lab VM: it has ended"
+    if rows_count:
+        assert kept.startswith("finished rows are kept; repeat the command with --folder ")
+    else:
+        assert kept == "nothing was measured"
