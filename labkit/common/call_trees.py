@@ -100,7 +100,7 @@ class Reader:
                 continue
             place, bar, duration = head.rpartition("|")
             if not bar:
-                place, duration = _apart(head)
+                place, duration = _split_head(head)
             if (result := _CPU.match(place.lstrip())) is None:
                 continue
             cpu, process = result.groups()
@@ -159,7 +159,7 @@ class Reader:
             self._break(key)
 
 
-def _apart(head: str) -> tuple[str, str]:
+def _split_head(head: str) -> tuple[str, str]:
     """Split the head of a line without a process column into CPU and duration."""
     place, _, duration = head.partition(")")
     return f"{place})", duration
