@@ -106,7 +106,7 @@ class CopyingSwitch:
         self.purges += words
         return ""
 
-    def words(self) -> str:
+    def warnings(self) -> str:
         return ""
 
 
