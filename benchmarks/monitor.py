@@ -3,6 +3,7 @@
 A veth carries frames of 1,000 flows, of which one is wanted. Two costs count. What the kernel does for a reader, it
 does in the sender's context, so a sender that sends as fast as it can shows it: time per frame with the reader minus
 without. The CPU time of the reader's own processes comes from the scheduler, in nanoseconds. Both are per frame sent.
+At a rate that every reader can follow, the CPU time of the whole machine is measured with and without each reader.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.promise import NotMeasuredError, Promise, inside, median, note
 from labkit.common.errors import LabkitError
@@ -24,12 +26,14 @@ from labkit.measure.observers.capture.capture import CapturePoint
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Trial, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix
-from labkit.system import machine
+from labkit.system import machine, netlink
 
 FLOWS = 1000
 MAX_S, PACED_S, PACED_PPS = 0.25, 1.0, 50_000.0
 ROUNDS, QUICK = 31, 7  # of nobody, the reference and the monitor, as fast as possible
-SLOW_ROUNDS = 5  # of readers of everything
+FAST = ("none", "socket", "monitor")
+SLOW = ("none", "monitor", "monitor_all", "dumpcap", "tshark")
+SLOW_ROUNDS = 5  # at a rate that every reader can follow
 SLOWEST_ROUNDS = 2  # of tshark, which takes seconds to start and to finish
 SETTLE_S = 0.1
 WITHIN, FIFTIETH, START_S = 1.2, 1 / 50, 0.2
@@ -82,6 +86,7 @@ def promises(quick: bool) -> Iterator[Promise]:
             everything <= theirs,
             f"at {PACED_PPS / 1e3:.0f} kpps",
         )
+    yield from _for_information(result)
     uncounted = max(map(abs, result["monitor_all"]["uncounted"]))
     yield Promise(
         "packets in no count, as fast as possible", f"{uncounted:.0f}", bound="0", kept=uncounted == 0
@@ -95,32 +100,71 @@ def promises(quick: bool) -> Iterator[Promise]:
     )
 
 
+def _for_information(result: Results) -> Iterator[Promise]:
+    """Yield the CPU time of the whole machine and the observed flow's throughput, with and without readers.
+
+    A busy machine moves both more than a cheap reader does, so they decide nothing.
+    """
+    nobody = median(result["none"]["machine_s"])
+    added = {
+        name: median(result[name]["machine_s"]) - nobody for name in SLOW if name != "none" and name in result
+    }
+    yield Promise(
+        f"CPU of the whole machine per packet at {PACED_PPS / 1e3:.0f} kpps, added by the monitor",
+        f"{1e6 * added['monitor']:+.2f} µs",
+        f"without a reader: {1e6 * nobody:.2f} µs",
+        more="added by others: "
+        + ", ".join(f"{name} {1e6 * value:+.2f} µs" for name, value in added.items() if name != "monitor"),
+    )
+    alone, beside = (median(result[name]["observed_pps"]) for name in ("none", "monitor"))
+    yield Promise(
+        "the observed flow beside the monitor, as fast as possible",
+        f"{beside:.0f} frames/s",
+        f"without a reader: {alone:.0f} frames/s",
+        beside / alone,
+    )
+
+
+class _Traffic(NamedTuple):
+    """The load, where it is watched, and the counter of the observed flow there."""
+
+    trials: Trials
+    server: Endpoint
+    observed: netlink.NftCounter
+
+
 def measured(rounds: int) -> Results:
     """Measure the readers alternately: first those that cost next to nothing, then readers of everything."""
-    result: Results = {name: {} for name in ("none", "socket", "monitor")}
+    result: Results = {name: {} for name in FAST}
     rng = random.Random(18)
     with topologies.build("veth", topologies.Spec()) as net:
         server = net.pairs[0].server
-        with registry.find_trial("packets").trials(net.pairs, Mix((64,), FLOWS)) as trials:
+        with (
+            registry.find_trial("packets").trials(net.pairs, Mix((64,), FLOWS)) as trials,
+            experiment.observed_flow(server) as observed,
+        ):
+            traffic = _Traffic(trials, server, observed)
             for _ in range(rounds):
-                _fast_round(result, trials, server, rng)
+                _fast_round(result, traffic, rng)
             for number in range(min(rounds, SLOW_ROUNDS)):
-                names = ["monitor_all", "dumpcap", *["tshark"] * (number < SLOWEST_ROUNDS)]
+                names = [name for name in SLOW if name != "tshark" or number < SLOWEST_ROUNDS]
                 for name in rng.sample(names, len(names)):
-                    _slow(result.setdefault(name, {}), trials, server, name)
+                    _slow(result.setdefault(name, {}), traffic, name)
     return {name: own for name, own in result.items() if own}
 
 
-def _fast_round(result: Results, trials: Trials, server: Endpoint, rng: random.Random) -> None:
+def _fast_round(result: Results, traffic: _Traffic, rng: random.Random) -> None:
     """Append what a frame costs, as fast as possible: twice with nobody, and with each of two readers."""
     costs: dict[str, list[float]] = {}
-    for name in rng.sample(names := ["none", "none", "socket", "monitor"], len(names)):
-        with _reading(name, server) as running:
+    for name in rng.sample(names := ["none", *FAST], len(names)):
+        with _reading(name, traffic.server) as running:
             pids = frozenset({running.pid or os.getpid()})
-            trial, used_s = _trial(trials, pids, None, MAX_S, SETTLE_S)
+            before_count = traffic.observed.read()
+            trial, used_s, _machine_s = _trial(traffic, pids, None, MAX_S, SETTLE_S)
             own_s = used_s / trial.offered_count if running.pid else 0.0
             costs.setdefault(name, []).append(trial.elapsed_s / trial.offered_count + own_s)
-            _add(result[name], own_s=own_s, start_s=running.start_s)
+            observed_pps = (traffic.observed.read() - before_count) / trial.elapsed_s
+            _add(result[name], own_s=own_s, start_s=running.start_s, observed_pps=observed_pps)
             running.stop()
     one, other = costs["none"]
     _add(result["none"], frame_s=(one + other) / 2, apart_s=one - other)
@@ -128,18 +172,24 @@ def _fast_round(result: Results, trials: Trials, server: Endpoint, rng: random.R
         _add(result[name], added_s=costs[name][0] - (one + other) / 2)
 
 
-def _slow(own: dict[str, list[float]], trials: Trials, server: Endpoint, name: str) -> None:
-    """Append what a reader of everything costs at a rate that it can follow. A missing program has no result."""
+def _slow(own: dict[str, list[float]], traffic: _Traffic, name: str) -> None:
+    """Append what a reader costs at a rate that it can follow. A missing program has no result."""
+    server = traffic.server
     before = server.counters()
     try:
         with _reading(name, server) as running:
-            pids = frozenset({running.pid, *machine.descendants(running.pid)})
-            before_bytes = _resident_bytes(running.pid)
-            trial, used_s = _trial(trials, pids, PACED_PPS, PACED_S, experiment.SETTLE_S)
-            _add(own, paced_s=used_s / trial.offered_count, start_s=running.start_s)
+            pid = (
+                running.pid or os.getpid()
+            )  # without a reader this process stands in, so that looking costs the same
+            pids = frozenset({pid, *(machine.descendants(pid) if running.pid else ())})
+            before_bytes = _resident_bytes(pid)
+            trial, used_s, machine_s = _trial(traffic, pids, PACED_PPS, PACED_S, experiment.SETTLE_S)
+            _add(own, machine_s=machine_s / trial.offered_count)
+            if name not in FAST:
+                _add(own, paced_s=used_s / trial.offered_count, start_s=running.start_s)
             if name == "monitor_all":
-                _trial(trials, pids, None, MAX_S, SETTLE_S)
-                _add(own, memory_bytes=_resident_bytes(running.pid) - before_bytes)
+                _trial(traffic, pids, None, MAX_S, SETTLE_S)
+                _add(own, memory_bytes=_resident_bytes(pid) - before_bytes)
             counted = running.stop()
     except LabkitError as error:
         note(f"{name}: {error}")
@@ -155,13 +205,14 @@ def _reading(name: str, server: Endpoint) -> AbstractContextManager[readers.Runn
 
 
 def _trial(
-    trials: Trials, pids: frozenset[int], rate_pps: float | None, duration_s: float, settle_s: float
-) -> tuple[Trial, float]:
-    """Run a trial; return it with the CPU time of these processes until they have handled all."""
-    begun_s = machine.cpu_s(pids)
-    trial = trials.trial(rate_pps, duration_s)
+    traffic: _Traffic, pids: frozenset[int], rate_pps: float | None, duration_s: float, settle_s: float
+) -> tuple[Trial, float, float]:
+    """Run a trial; return it with the CPU time of these processes, and of the whole machine, until they have handled
+    all."""
+    before, begun_s = machine.cpu_times(), machine.cpu_s(pids)
+    trial = traffic.trials.trial(rate_pps, duration_s)
     experiment.wait_until_idle(pids, 30.0, settle_s)
-    return trial, machine.cpu_s(pids) - begun_s
+    return trial, machine.cpu_s(pids) - begun_s, (machine.cpu_times() - before).busy_s
 
 
 def _add(own: dict[str, list[float]], **values: float) -> None:

@@ -367,6 +367,8 @@ COLUMNS: tuple[Column, ...] = (
         ("reader_dropped_count", "1", "integer", "packets that the reader knows it lost"),
         ("wanted_count", "1", "integer", "frames of the flow that the reader looks for"),
         ("wanted_found_count", "1", "integer", "frames of that flow that the reader found; null: it does not look"),
+        ("wanted_received_count", "1", "integer", "frames of that flow that arrived, counted at the receiving end"),
+        ("wanted_throughput_pps", "1/s", "number", "frames of that flow that arrived per second"),
     ),
     *_columns(
         "ovs_test_plan",

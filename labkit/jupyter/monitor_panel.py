@@ -23,7 +23,9 @@ from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.observers.monitor import parameters
 
 UPDATE_S = 0.1  # ten updates a second
-VIEWER_S = 10.0  # a viewer that is silent for so long has left; even a hidden tab sends a message each second
+VIEWER_S = (
+    10.0  # a viewer that is silent for so long has left; even a hidden page answers reports each second
+)
 MAX_PACKETS = 50  # in an update
 MAX_CHARACTERS = 5000  # in a text from the browser
 HEX_BYTES = 16  # in a line
@@ -63,6 +65,7 @@ class MonitorPanel(anywidget.AnyWidget):
     _esm = Path(__file__).with_suffix(".js")
     interfaces = traitlets.List(traitlets.Unicode()).tag(sync=True)
     choice = traitlets.Dict().tag(sync=True)
+    is_page = traitlets.Bool(False).tag(sync=True)
 
     def __init__(
         self,
@@ -74,7 +77,10 @@ class MonitorPanel(anywidget.AnyWidget):
         if not names:
             raise BadInput("a panel needs an interface to watch: build a topology that has one")
         super().__init__(interfaces=names, choice={"interface": names[0], **(choice or {})})
-        self._watched = watched
+        self._watched, self._names = (
+            watched,
+            names,
+        )  # a page can change what it shows, but not what is watched
         self._viewers: dict[str, float] = {}
         self._lock = threading.Lock()  # protects _monitor and _since
         self._monitor: Monitored | None = None
@@ -110,7 +116,7 @@ class MonitorPanel(anywidget.AnyWidget):
 
     def _apply(self, choice: Any) -> None:
         try:
-            self.choice = checked(choice, self.interfaces)
+            self.choice = checked(choice, self._names)
         except LabkitError as error:
             self.send({"do": "problem", "text": str(error)})
             return
@@ -146,9 +152,8 @@ class MonitorPanel(anywidget.AnyWidget):
             if self._monitor is not None:
                 return
             try:
-                self._monitor = self._watched.monitor(
-                    self.choice["interface"], **parameters.typed(self.choice)
-                )
+                choice = checked(self.choice, self._names)
+                self._monitor = self._watched.monitor(choice["interface"], **parameters.typed(choice))
                 self._since = -1
                 self._problem = None
             except LabkitError as error:

@@ -10,7 +10,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from benchmarks import half_width, imports, overhead, promise, search, set_up
+from benchmarks import half_width, imports, overhead, packets, promise, search, set_up
 from benchmarks.promise import Promise
 
 SLACK = 1.5
@@ -90,6 +90,13 @@ def test_distance_of_searches_from_their_median() -> None:
     assert search.apart([185e3, 200e3, 250e3]) == pytest.approx(0.25)
     with pytest.raises(promise.NotMeasuredError, match="no search found a rate: generator-limited"):
         search.rates([row(0.0, None)])
+
+
+def test_one_rate_that_is_never_met_breaks_the_promise() -> None:
+    """The median over all rates would hide it: three of four are exact."""
+    exact = [0.0] * len(packets.RATES_PPS)
+    assert packets.worst([*exact, 0.2] * 3) == 0.2
+    assert packets.worst([*exact, 0.2, *exact, 0.0, *exact, 0.0]) == 0.0
 
 
 def test_table_marks_broken_promises() -> None:

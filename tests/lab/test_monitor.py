@@ -213,6 +213,7 @@ def test_mirror_port_agrees_with_tcpdump(tmp_path: Path) -> None:
     assert all_of_them.counts.selected_count == 3 * 2 * 10
 
 
+@pytest.mark.long
 @pytest.mark.needs("root", "openvswitch", "ethtool", "runc", "iperf3", "nft")
 def test_one_pair_of_six_containers(capsys: pytest.CaptureFixture[str]) -> None:
     """The first part of the notebook 06_live_monitor, with its own parameters but the time."""
@@ -300,6 +301,19 @@ def test_command_on_an_interface_of_this_machine(tmp_path: Path) -> None:
     assert len(packets.read(path.read_bytes()).frames) == 20
 
 
+@pytest.mark.needs("root")
+def test_without_the_capability_one_sentence() -> None:
+    """Namespaces and interfaces can be made, but no packet socket."""
+    without = ["setpriv", "--bounding-set", "-net_raw", "--"]
+    words = ["monitor", "veth", "interface=client0:eth0", "protocol=icmp", "--seconds", "1"]
+    argv = [*without, sys.executable, "-P", "-m", "labkit.cli", *words]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines() == [
+        "labkit: packets cannot be captured without CAP_NET_RAW: run as root, or allow user namespaces"
+    ]
+
+
 SMALL_DISK = 'mount -t tmpfs -o size=16k none "$0" && exec "$@"'
 
 
@@ -333,6 +347,20 @@ class TestDisplayFilter:
         assert [packet.fields for packet in kept] == [
             (str(number), net.client0.address) for number in range(16, 21)
         ]
+
+    def test_saved_packets_in_wireshark(self, net: live.LiveTopology, tmp_path: Path) -> None:
+        """tshark, which is not labkit's reader, sees the interface's name and the headers as comments."""
+        with net.monitor("port0", protocol="icmp") as one:
+            ping(net, 3)
+            one.stop()
+            one.save(tmp_path / "saved.pcapng")
+            stacks = [packet.stack for packet in one.packets]
+        assert "IP 10.1.0.1 > 10.2.0.1 / ICMP echo request" in stacks[0]
+        fields = ["-T", "fields", "-e", "frame.interface_name", "-e", "frame.comment"]
+        argv = ["tshark", "-n", "-r", str(tmp_path / "saved.pcapng"), *fields]
+        read = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        assert read.splitlines() == [f"between:port0\t{stack}" for stack in stacks]
+        assert len(stacks) == 6
 
     @pytest.mark.parametrize(
         ("display", "words"),

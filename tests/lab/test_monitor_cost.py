@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from labkit.analysis.findings import monitor_cost
 from labkit.common import run_folder
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "tcpdump")]
-READERS = "socket,monitor,monitor_sampled,tcpdump"
+ALSO = [name for name in ("dumpcap", "tshark") if shutil.which(name)]
+READERS = ",".join(["socket", "monitor", "monitor_sampled", "tcpdump", *ALSO])
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,9 @@ def test_each_reader_and_nobody_twice(rows: dict[str, Row]) -> None:
         assert row["offered_count"] == pytest.approx(5000, rel=0.1)
         assert (row["load_pps"], row["flows_count"], row["part"]) == (5000, 100, "cost")
         assert row["cpu_per_sent_s"] == pytest.approx(row["cpu_s"] / row["offered_count"])
+        # Counted where it arrives, whoever watches: flows take turns, and a veth without a limit loses nothing.
+        assert row["wanted_received_count"] == row["wanted_count"] == pytest.approx(50, abs=6)
+        assert row["wanted_throughput_pps"] == pytest.approx(row["throughput_pps"] / 100, rel=0.05)
     assert rows["veth"]["reader_cpu_s"] is None
 
 
@@ -48,7 +53,17 @@ def test_filtering_readers_find_exactly_the_wanted_flow(rows: dict[str, Row], na
     assert row["reader_dropped_count"] == 0
 
 
-@pytest.mark.parametrize("name", ["tcpdump", "monitor_sampled"])
+@pytest.mark.needs("tshark")
+def test_tshark_finds_the_wanted_flow_but_for_what_it_dropped(rows: dict[str, Row]) -> None:
+    row = rows["veth+tshark"]
+    assert 0 <= row["wanted_count"] - row["wanted_found_count"] <= row["reader_dropped_count"]
+    assert row["reader_taken_count"] is None
+    assert row["reader_cpu_s"] > 0.01, "it decodes every frame"
+
+
+@pytest.mark.parametrize(
+    "name", ["tcpdump", "monitor_sampled", pytest.param("dumpcap", marks=pytest.mark.needs("tshark"))]
+)
 def test_others_take_every_frame(rows: dict[str, Row], name: str) -> None:
     row = rows[f"veth+{name}"]
     # the generator's own ARP frames, and what the kernel sends now and then

@@ -20,10 +20,10 @@ def tried(what: str, *words: str) -> Any:
 @pytest.mark.parametrize(
     "topology",
     [
-        "loopback",
-        "veth",
+        pytest.param("loopback", marks=pytest.mark.long),
+        pytest.param("veth", marks=pytest.mark.long),
         pytest.param("veth_bridge", marks=pytest.mark.needs("bridge")),
-        "veth_routed",
+        pytest.param("veth_routed", marks=pytest.mark.long),
         pytest.param("macvlan_bridge", marks=pytest.mark.needs("macvlan")),
         pytest.param("ipvlan_l2", marks=pytest.mark.needs("ipvlan")),
         pytest.param("vxlan", marks=pytest.mark.needs("vxlan")),

@@ -184,6 +184,12 @@ with live.build("veth", where="ssh:lab") as net:
     *counts, size = map(int, done.stdout.split())
     assert counts == [300, 3, 3]
     assert 0 < size < 0.05 * 300 * 1400
+    words = ["veth", "interface=server0:eth0", "where=ssh:lab", "protocol=icmp", "--ping", "--seconds", "0.5"]
+    done = machine.labkit("monitor", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    assert (shown["hop"], shown["dropped_count"]) == ("server0:eth0", 0)
+    assert "ICMP echo" in shown["packets"][0]
     nothing_runs_there(machine)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,12 @@ from conftest import SharedVm
 from monitored_tunnels import inner_addresses_select
 
 from labkit import live
+from labkit.commands import monitor as command
+from labkit.common import packets
+from labkit.common.errors import BadInput
+from labkit.jupyter import monitor_page
+from labkit.jupyter.monitor_hub import HubClient
+from labkit.measure.observers.monitor.live_monitor import MonitorReport
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel")
 PINGS, PAYLOAD_BYTES = 300, 1400
@@ -49,6 +58,57 @@ def test_only_samples_and_counts_travel(shared_vm: SharedVm, monkeypatch: pytest
     assert none.counts.selected_count == 0
     assert none.counts.seen_count >= 2 * PINGS
     assert 0 < sum(sizes) < 0.05 * PINGS * PAYLOAD_BYTES
+
+
+def test_command_with_where(shared_vm: SharedVm, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """`labkit monitor veth where=…`: the packets of a topology there are in the counts and in the file here."""
+    file = tmp_path / "seen.pcapng"
+    given = {"interface": "server0:eth0", "where": shared_vm.where, "protocol": "icmp"}
+    command.watch("veth", given, 1.0, file, pings=True, as_json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["hop"] == "server0:eth0"
+    assert 0 < shown["selected_count"] <= shown["seen_count"]
+    assert shown["dropped_count"] == 0
+    assert "ICMP echo" in shown["packets"][0]
+    assert len(packets.read(file.read_bytes()).frames) == shown["selected_count"]
+
+
+def test_command_on_an_interface_of_another_machine(
+    shared_vm: SharedVm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`labkit monitor lo where=…` opens the loopback interface of that machine, not the one of this one."""
+    command.watch("lo", {"where": shared_vm.where}, 0.2, None, pings=False, as_json=True)
+    assert json.loads(capsys.readouterr().out)["hop"] == "machine:lo"
+    with live.machine(shared_vm.where) as there, there.monitor("lo", protocol="icmp") as one:
+        there.machine.run("ping", "-q", "-c", "2", "-i", "0.01", "127.0.0.1")
+        assert one.stop().counts.selected_count == 8  # requests and replies, each outgoing and incoming
+    with pytest.raises(BadInput, match="has no interface"):
+        command.watch("nowhere0", {"where": shared_vm.where}, 0.2, None, pings=False, as_json=True)
+
+
+def test_page_with_where(
+    shared_vm: SharedVm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`labkit monitor veth --serve where=…`: the page's kernel reaches the monitor there over the hub here."""
+    seen: list[MonitorReport] = []
+
+    def page(_argv: Sequence[str], environment: Mapping[str, str]) -> int:
+        """Do what the kernel of a page does, instead of Voilà."""
+        given = json.loads(environment[monitor_page.VARIABLE])
+        assert given["interfaces"] == ["client0:eth0", "server0:eth0"]
+        one = HubClient(given["socket"]).monitor(**given["choice"])
+        deadline = time.monotonic() + 60
+        while not seen or not seen[-1].packets:
+            assert time.monotonic() < deadline
+            seen.append(one.read())
+        one.close()
+        return 0
+
+    monkeypatch.setattr(command.process, "interactive", page)
+    given = {"where": shared_vm.where, "protocol": "icmp"}
+    assert command.serve("veth", given, None, pings=True) == 0
+    assert capsys.readouterr().out.startswith("page: http://127.0.0.1:")
+    assert "ICMP echo" in seen[-1].packets[0].stack
 
 
 @pytest.mark.parametrize(("kind", "family"), [("gre", 4), ("geneve", 4), ("geneve", 6)])

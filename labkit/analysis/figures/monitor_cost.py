@@ -1,4 +1,6 @@
-"""What it costs to watch an interface: CPU time added per packet and packets lost, against the offered rate."""
+"""What it costs to watch an interface: CPU time added per packet, packets lost, and the change of the observed flow,
+against the offered rate.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,22 @@ from labkit.analysis.figures.panels import finish, titled_grid
 from labkit.analysis.linear_fit import Estimate
 from labkit.analysis.load import complete
 
-HEIGHT_PX = 760
+HEIGHT_PX = 1040
 MICRO = 1e6
 ADDED, LOST = "CPU time of the machine, added by the reader", "Packets that the reader lost"
+OBSERVED = "Throughput of the observed flow where it arrives, beside that without a reader"
 
 
 def monitor_cost(rows: pd.DataFrame, costs: pd.DataFrame) -> go.Figure:
-    """Draw what each reader adds to the CPU time of the machine per packet, and what it loses, against the rate.
+    """Draw against the rate what each reader adds to the CPU time of the machine per packet, what it loses, and how it
+    changes the throughput of the flow that it looks for.
 
     rows: the measurements. costs: `findings.monitor_cost.costs(rows)`. Both axes of the first plot are logarithmic, so
     a mean below 0 (no cost beyond the noise) is not drawn; the table has it.
     """
-    figure = titled_grid({(1, 1): ADDED, (2, 1): LOST}, rows=2, cols=1, vertical_spacing=0.16)
+    figure = titled_grid(
+        {(1, 1): ADDED, (2, 1): LOST, (3, 1): OBSERVED}, rows=3, cols=1, vertical_spacing=0.12
+    )
     for reader, some in costs[costs["reader"].ne("nobody")].groupby("reader", sort=False):
         style = theme.READERS.get(str(reader)) or theme.arm_style(str(reader))
         line = {"color": style.color, "dash": style.dash}
@@ -34,30 +40,43 @@ def monitor_cost(rows: pd.DataFrame, costs: pd.DataFrame) -> go.Figure:
         values = [one.value * MICRO if one.value > 0 else None for one in estimates]
         figure.add_scatter(
             x=some.loc[known, "offered_pps"], y=values, mode="lines+markers", name=str(reader), legendgroup=str(reader),
-            line=line, marker=marker, error_y=_bars(estimates), row=1, col=1,
+            line=line, marker=marker, error_y=_bars(estimates, MICRO, above_0=True), row=1, col=1,
         )  # fmt: skip
         if some["lost_share"].notna().any():
             figure.add_scatter(
                 x=some["offered_pps"], y=100 * some["lost_share"], mode="lines+markers", name=str(reader),
                 legendgroup=str(reader), showlegend=False, line=line, marker=marker, row=2, col=1,
             )  # fmt: skip
+        changed = [isinstance(one, Estimate) for one in some["observed"]]
+        if any(changed):
+            changes: list[Estimate] = list(some.loc[changed, "observed"])
+            figure.add_scatter(
+                x=some.loc[changed, "offered_pps"], y=[100 * one.value for one in changes], mode="lines+markers",
+                name=str(reader), legendgroup=str(reader), showlegend=False, line=line, marker=marker,
+                error_y=_bars(changes, 100), row=3, col=1,
+            )  # fmt: skip
     figure.update_xaxes(type="log", dtick=1, title_text="offered (packets/s)")
     figure.update_yaxes(type="log", dtick=1, title_text="µs per packet", row=1, col=1)
     figure.update_yaxes(title_text="lost (%)", rangemode="tozero", row=2, col=1)
-    figure.update_layout(height=HEIGHT_PX, legend=theme.legend_below(-0.13))
+    figure.update_yaxes(title_text="change (%)", row=3, col=1)
+    figure.update_layout(height=HEIGHT_PX, legend=theme.legend_below(-0.1))
     subtitle = "means of the rounds with 95 % intervals; minus the CPU time per packet without a reader"
     return finish(figure, complete(rows), "What it costs to watch an interface", subtitle)
 
 
-def _bars(estimates: Sequence[Estimate]) -> dict[str, object]:
-    """Return the error bars of estimates; below 0 a logarithmic axis ends."""
+def _bars(estimates: Sequence[Estimate], scale: float, above_0: bool = False) -> dict[str, object]:
+    """Return the error bars of estimates. above_0: the axis is logarithmic and ends there."""
     known = [(one.value, one.low, one.high) for one in estimates]
+    low_ends = [
+        low if low is None or not above_0 else max(low, 0.01 * abs(value)) for value, low, _high in known
+    ]
     return {
         "type": "data",
         "symmetric": False,
-        "array": [0 if high is None else (high - value) * MICRO for value, _low, high in known],
+        "array": [0 if high is None else (high - value) * scale for value, _low, high in known],
         "arrayminus": [
-            0 if low is None else (value - max(low, 0.01 * abs(value))) * MICRO for value, low, _high in known
+            0 if low is None else (value - low) * scale
+            for (value, _low, _high), low in zip(known, low_ends, strict=True)
         ],
         "thickness": 1,
     }

@@ -33,13 +33,16 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
     `added` (an Estimate: CPU time of the machine per frame sent, in seconds, minus the mean of both measurements
     without a reader in the same round), `reader_cpu` (an Estimate: of the reader's own processes), `lost_share` (of
     what the reader should have taken), `late_s` and `start_s` (means), `delivered` (an Estimate: throughput of the
-    watched traffic divided by that without a reader, minus 1), `rounds_count`. Estimates are None without a round.
+    watched traffic divided by that without a reader, minus 1), `observed_pps` (mean throughput of the flow that readers
+    look for, counted where it arrives), `observed` (an Estimate of its change, like `delivered`), `rounds_count`.
+    Estimates are None without a round.
     """
     ok = rows[rows["status"].eq("ok") & rows["offered_count"].gt(0)]
     result: list[dict[str, Any]] = []
     for (load_pps,), group in load.groups(ok, ["load_pps"]):
         nobody = group[group["role"].isin(["baseline", "control"])]
-        usual = nobody.groupby(["folder", "round"])[["cpu_per_sent_s", "throughput_pps"]].mean()
+        compared = ["cpu_per_sent_s", "throughput_pps", "wanted_throughput_pps"]
+        usual = nobody.groupby(["folder", "round"])[compared].mean()
         result.append(
             {"load_pps": load_pps, "reader": "nobody", **_means(nobody), "rounds_count": len(usual)}
         )
@@ -53,13 +56,14 @@ def costs(rows: pd.DataFrame) -> pd.DataFrame:
                     **_means(own),
                     "added": _mean(both["cpu_per_sent_s"] - both["cpu_per_sent_s_usual"]),
                     "reader_cpu": _mean(both["reader_cpu_s"] / both["offered_count"]),
-                    "delivered": _mean(both["throughput_pps"] / both["throughput_pps_usual"] - 1),
+                    "delivered": _change(both, "throughput_pps"),
+                    "observed": _change(both, "wanted_throughput_pps"),
                     "rounds_count": len(both),
                 }
             )
     columns = [
         "load_pps", "reader", "offered_pps", "added", "reader_cpu", "lost_share", "late_s", "start_s", "delivered",
-        "rounds_count",
+        "observed_pps", "observed", "rounds_count",
     ]  # fmt: skip
     table = pd.DataFrame(result, columns=columns)
     order = table["load_pps"].fillna(math.inf)
@@ -79,12 +83,19 @@ def _mean(values: pd.Series[float]) -> Estimate | None:
     return mean(finite.to_numpy(float)) if len(finite) else None
 
 
+def _change(both: pd.DataFrame, name: str) -> Estimate | None:
+    """The change of a throughput, relative to that without a reader in the same round."""
+    ratio = both[name] / both[f"{name}_usual"] - 1
+    return _mean(ratio[ratio.abs().lt(math.inf)])
+
+
 def _means(rows: pd.DataFrame) -> dict[str, Any]:
     return {
         "offered_pps": rows["offered_pps"].mean(),
         "lost_share": lost(rows).mean(),
         "late_s": rows["reader_late_s"].mean(),
         "start_s": rows["reader_start_s"].mean(),
+        "observed_pps": rows["wanted_throughput_pps"].mean(),
     }
 
 
@@ -115,6 +126,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
                 "late": "" if pd.isna(one["late_s"]) else seconds(one["late_s"]),
                 "starts in": "" if pd.isna(one["start_s"]) else seconds(one["start_s"]),
                 "watched traffic": _percent(one["delivered"]),
+                "observed flow": _observed(one),
             }
         )
     return pd.DataFrame(lines)
@@ -122,6 +134,14 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _text(one: Any) -> str:
     return interval(one) if isinstance(one, Estimate) else ""
+
+
+def _observed(one: Mapping[Any, Any]) -> str:
+    """The throughput of the flow that readers look for, and its change."""
+    if pd.isna(one["observed_pps"]):
+        return ""
+    change = _percent(one["observed"])
+    return si(one["observed_pps"], "pps") + (f" ({change})" if change else "")
 
 
 def _percent(one: Any) -> str:
@@ -176,13 +196,17 @@ def _sentences(known: pd.DataFrame) -> Iterator[str]:
 
 def _shows_nothing(one: Mapping[Any, Any]) -> bool:
     """Whether a reader's cost is within the noise, it lost nothing, was in time, and left the traffic as it was."""
-    added, delivered = one["added"], one["delivered"]
-    changed = isinstance(delivered, Estimate) and delivered.excludes_zero
+    added = one["added"]
+    changed = any(_excludes_zero(one[name]) for name in ("delivered", "observed"))
     return (
         added.low is not None
         and not added.excludes_zero
         and not (one["lost_share"] > 0 or one["late_s"] > 1 or changed)
     )
+
+
+def _excludes_zero(value: Any) -> bool:
+    return isinstance(value, Estimate) and value.excludes_zero
 
 
 def _of_readers(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
@@ -198,9 +222,10 @@ def _of_readers(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
             words += f"; it lost {percent(one['lost_share'])} of the packets"
         if one["late_s"] > 1:
             words += f"; it went on for {seconds(one['late_s'])} after the traffic"
-        delivered = one["delivered"]
-        if isinstance(delivered, Estimate) and delivered.excludes_zero:
-            words += f"; the watched traffic changed by {_percent(delivered)}"
+        if _excludes_zero(one["delivered"]):
+            words += f"; the watched traffic changed by {_percent(one['delivered'])}"
+        if _excludes_zero(one["observed"]):
+            words += f"; the observed flow changed by {_percent(one['observed'])}"
         yield f"{words}."
 
 

@@ -229,7 +229,9 @@ class Receivers:
             if end.kernel is None:
                 self._learn.append(stack.enter_context(Learning(end, frame)).send)
                 if first:
-                    self._counts.append(stack.enter_context(_dropping(end)).read)
+                    ports = f"{{ {PORT}, {PROBE_PORT} }}"
+                    counter = frame_counter(end, TABLE, f"udp dport {ports}", verdict="drop")
+                    self._counts.append(stack.enter_context(counter).read)
             elif first:
                 counting = _InGuest(stack, end, frame)
                 self._learn.append(counting.learn)
@@ -279,23 +281,30 @@ class _InGuest:
 
 
 @contextmanager
-def _dropping(end: Endpoint) -> Iterator[netlink.NftCounter]:
-    """Count and drop the load at an end as soon as its interface receives it, during the block."""
+def frame_counter(
+    end: Endpoint, table: str, match: str, priority: int = 0, verdict: str = ""
+) -> Iterator[netlink.NftCounter]:
+    """Count frames at an end as soon as its interface receives them, during the block, in a table of that name.
+
+    match: the frames that count, as nft(8) writes it. priority: the load is dropped at 0, so a lower number counts
+    before. verdict: what becomes of them. Raises Unsupported on a kernel without such a hook.
+    """
     prefix = [*end.namespace.prefix, "nft"]
+    hook = f"type filter hook ingress device {end.interface} priority {priority}"
     rules = (
-        f"add table netdev {TABLE}",
-        f"add chain netdev {TABLE} load {{ type filter hook ingress device {end.interface} priority 0 ; }}",
-        f"add counter netdev {TABLE} {COUNTER}",
-        f"add rule netdev {TABLE} load udp dport {{ {PORT}, {PROBE_PORT} }} counter name {COUNTER} drop",
+        f"add table netdev {table}",
+        f"add chain netdev {table} load {{ {hook} ; }}",
+        f"add counter netdev {table} {COUNTER}",
+        f"add rule netdev {table} load {match} counter name {COUNTER} {verdict}",
     )
     ended = process.run([*prefix, " ; ".join(rules)])
     if ended.returncode != 0:
         raise Unsupported(
             f"this kernel cannot drop frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.words()}"
         )
-    counter = netlink.NftCounter(end.namespace.fd, TABLE, COUNTER)
+    counter = netlink.NftCounter(end.namespace.fd, table, COUNTER)
     try:
         yield counter
     finally:
         counter.close()
-        process.run([*prefix, f"delete table netdev {TABLE}"])
+        process.run([*prefix, f"delete table netdev {table}"])

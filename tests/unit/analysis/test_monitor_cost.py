@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,6 +19,7 @@ LOADS = (10_000.0, 50_000.0, None)
 COUNT = 100_000
 NAMES = {"none": "veth", "again": "veth (again)"}
 FOUND = {"tshark": 75, "socket": 100, "monitor": 100}
+OBSERVED = {"tcpdump": 0.9}  # a tenth of the flow's throughput is gone, of the other flows nothing
 
 
 def rows(rounds: int = 5) -> pd.DataFrame:
@@ -45,6 +48,7 @@ def rows(rounds: int = 5) -> pd.DataFrame:
                         "reader_taken_count": {"tcpdump": 90_000, "socket": 100, "monitor": 100}.get(reader),
                         "reader_dropped_count": {"tcpdump": 10_000, "socket": 0, "monitor": 0}.get(reader),
                         "wanted_count": 100, "wanted_found_count": FOUND.get(reader),
+                        "wanted_received_count": 100, "wanted_throughput_pps": OBSERVED.get(reader, 1) * pps / 1000,
                     }
                 )  # fmt: skip
     return load.complete(pd.DataFrame(result))
@@ -89,6 +93,9 @@ def test_sentences_and_ratios() -> None:
     assert "At 10 kpps the monitor adds 1.1 times what a bare packet socket adds." in text
     assert "times what tshark on everything adds" in text
     assert "the watched traffic changed by −20 %" in text
+    [tcpdump] = [line for line in lines if line.startswith("- **tcpdump**, 10 kpps")]
+    assert "the observed flow changed by −10 %" in tcpdump
+    assert "watched traffic" not in tcpdump
 
 
 def test_readers_without_a_known_cost_share_a_sentence() -> None:
@@ -108,10 +115,24 @@ def test_table_and_figure() -> None:
     table = monitor_cost.table(df)
     assert table.iloc[0]["reader"] == "nobody"
     assert table.iloc[0]["CPU of the machine, added per packet"] == ""
+    observed = dict(zip(table["reader"], table["observed flow"], strict=True))  # at the last load
+    assert observed["nobody"].endswith(" pps")
+    assert re.fullmatch(r"(39|40)\d pps \(−20 % \[.+\]\)", observed["tshark"])
     drawn = figures.monitor_cost(df, monitor_cost.costs(df))
     assert {trace.name for trace in drawn.data} == set(ADDED_S)
     [tshark] = [one for one in drawn.data if one.name == "tshark" and one.yaxis == "y"]
     assert list(tshark.y) == pytest.approx([25, 25, 25], rel=0.01)
+    changes = {one.name: list(one.y) for one in drawn.data if one.yaxis == "y3"}
+    assert changes.keys() == ADDED_S.keys()
+    assert changes["tcpdump"] == pytest.approx([-10, -10, -10], abs=0.3)
+    assert changes["tshark"] == pytest.approx([0, 0, -20], abs=0.3)
+    assert changes["monitor"] == pytest.approx([0, 0, 0], abs=0.3)
+
+
+def test_runs_from_before_the_observed_flow_was_counted() -> None:
+    old = load.complete(rows().drop(columns=["wanted_received_count", "wanted_throughput_pps"]))
+    assert set(monitor_cost.table(old)["observed flow"]) == {""}
+    assert not any(one.yaxis == "y3" for one in figures.monitor_cost(old, monitor_cost.costs(old)).data)
 
 
 def test_nothing_measured() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import threading
 import time
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from monitored_frames import mutants
 
 from labkit.common.errors import BadInput, Failed
+from labkit.common.packets import ETHERNET, RAW_IP
 from labkit.jupyter import monitor_panel
 from labkit.jupyter.monitor_hub import Hub, HubClient
 from labkit.live import LiveTopology
@@ -188,6 +191,53 @@ def test_pages_and_panels_take_every_parameter_of_a_monitor(hub: Hub, fake: Fake
     assert fake.begun == [("client0:eth0", TYPED), ("client0:eth0", TYPED)]
     with pytest.raises(BadInput, match="a monitor has no parameter 'rounds': choose interface, source"):
         monitor_panel.checked({**choice, "rounds": "3"}, INTERFACES)
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "choice"),
+    [
+        (INTERFACES, {}),
+        (INTERFACES, {"source": "10.0.0.1"}),
+        (INTERFACES, {"interface": "client0:eth0", "where": "ssh:other"}),
+        (["machine:eth0"], {"interface": "machine:eth0"}),
+    ],
+)
+def test_page_may_set_what_it_shows_but_not_what_is_watched(
+    interfaces: list[str], choice: dict[str, str], fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interfaces and choice are a page's own, too: it can set them without `apply`."""
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        monitor_panel.MonitorPanel, "send", lambda self, content, buffers=None: sent.append(content)
+    )
+    monkeypatch.setattr(monitor_panel.MonitorPanel, "_run", lambda self: None)
+    panel = monitor_panel.MonitorPanel(fake, INTERFACES)
+    panel.interfaces, panel.choice = interfaces, choice
+    panel._start()
+    assert (fake.begun, panel.is_capturing) == ([], False)
+    [problem] = sent
+    assert problem["do"] == "problem"
+    assert re.match("this panel watches client0:eth0|a monitor has no parameter 'where'", problem["text"])
+    panel._hear(None, {"do": "apply", "choice": {"interface": "server0:eth0"}}, [])
+    assert fake.begun == [("server0:eth0", {})]
+    panel.close()
+
+
+def test_mutants_of_frames_are_plain_text_in_the_page() -> None:
+    frames = mutants(10_000, seed=19)
+    counts = MonitorCounts(1, 1, 0, 0, 0, 1, 0, 0, 0)
+    rows = [
+        MonitoredPacket(number, 0, "in", len(data), data, (ETHERNET, RAW_IP)[number % 2])
+        for number, data in enumerate(frames)
+    ]
+    made = monitor_panel.message(MonitorReport(counts, {}, [], rows, False, 1))
+    assert json.loads(json.dumps(made, allow_nan=False)) == made
+    for data, shown in zip(frames, made["packets"], strict=True):
+        texts = [shown["time"], shown["stack"], *shown["layers"]]
+        assert all(text.isprintable() for text in texts)
+        lines = shown["hex"].splitlines()
+        assert bytes.fromhex("".join(line[6 : 6 + 3 * monitor_panel.HEX_BYTES] for line in lines)) == data
+        assert all(line.isprintable() and line.isascii() for line in lines)
 
 
 def test_hub_that_has_gone(tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from labkit.common import schema, units
 from labkit.common.errors import BadInput, LabkitError
+from labkit.measure.endpoints import Endpoint
 from labkit.measure.experiments import context, survey
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments import rows as row_columns
@@ -33,10 +35,10 @@ from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.observers.capture.capture import CapturePoint
 from labkit.measure.observers.monitor import sampler
 from labkit.measure.parameters import check_unused, each_once, one_of, within
-from labkit.measure.traffic import packet_generator, rates, registry
+from labkit.measure.traffic import packet_ends, packet_generator, rates, registry
 from labkit.measure.traffic.base import Trial, TrialGenerator, Trials
-from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix
-from labkit.system import machine
+from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix
+from labkit.system import machine, netlink
 
 METHOD = "whole"
 MAX_LOAD = "most"  # the load that is as much as the machine can do
@@ -44,6 +46,7 @@ MAX_LOAD = "most"  # the load that is as much as the machine can do
 SETTLE_S = 1.2
 QUIET_S, QUIET_SHARE = 0.1, 0.05  # a reader that used less of a CPU for so long has handled all
 START_S = 1.0  # about how long a reader takes to start and to end
+OBSERVED_TABLE = "labkit_observed"
 COLUMNS = schema.names(writer=("throughput", "monitor_cost"))
 UNUSED = (*usual.OF_FLOWS, "change", "generator", "pairs")
 
@@ -116,11 +119,16 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
 
 @dataclass
 class Session:
-    """What the measurements of one round share: the built topology, the generator, and the frames offered so far."""
+    """What the measurements of one round share.
+
+    The built topology, the generator, the counter of the observed flow at the receiving end, and the frames offered so
+    far.
+    """
 
     parameters: MonitorCost
     live: LocalArm
     trials: Trials
+    observed: netlink.NftCounter
     offered_count: int = 0
 
     @property
@@ -186,8 +194,11 @@ def _measured(
             result += [(load, (arm, failed[0][1])) for load in parameters.loads for arm in every]
         for one in live:
             mix = parameters.mix
-            with parameters.load_generator.trials(one.topology.pairs, mix) as trials:
-                session = Session(parameters, one, trials)
+            with (
+                parameters.load_generator.trials(one.topology.pairs, mix) as trials,
+                observed_flow(one.topology.pairs[0].server) as observed,
+            ):
+                session = Session(parameters, one, trials, observed)
                 for load in rng.sample(parameters.loads, len(parameters.loads)):
                     of = {arm.label: arm for arm in every}
                     for label in row_columns.order(run_context, 1, number, list(of)):
@@ -228,7 +239,9 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
                 {running.pid, *machine.descendants(running.pid)} if running.pid else {os.getpid()}
             )
             before, begun_cpu_s = machine.cpu_times(), machine.cpu_s(pids)
+            received_count = session.observed.read()
             trial = session.trials.trial(parameters.pps(load), float(parameters.duration_s))
+            received_count = session.observed.read() - received_count
             before_count = session.offered_count
             session.offered_count += trial.offered_count
             late_s = wait_until_idle(pids, parameters.patience_s)
@@ -258,8 +271,16 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
         "reader_dropped_count": counted.dropped,
         "wanted_count": wanted,
         "wanted_found_count": counted.wanted_found,
+        "wanted_received_count": received_count,
+        "wanted_throughput_pps": received_count / trial.elapsed_s if trial.elapsed_s else None,
     }
     return live.measured(metrics, doubts)
+
+
+def observed_flow(server: Endpoint) -> AbstractContextManager[netlink.NftCounter]:
+    """Count the frames of the flow that readers look for where they arrive, before the receiver drops the load."""
+    match = f"udp sport {FIRST_PORT} udp dport {PORT}"
+    return packet_ends.frame_counter(server, OBSERVED_TABLE, match, priority=-1)
 
 
 def _of_trial(trial: Trial, frame_bytes: int) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def field_names(text: str) -> tuple[str, ...]:
 def check(expression: str | None, fields: Sequence[str] = ()) -> None:
     """Let tshark check a display filter and fields.
 
-    Raises BadInput with its words and the position, Unsupported without it.
+    Raises BadInput with its words and the position, Unsupported without it, Failed if it hangs or is killed.
     """
     if expression is not None:
         check_text(expression)
@@ -70,6 +70,10 @@ def check(expression: str | None, fields: Sequence[str] = ()) -> None:
         )
     if ended.returncode == 0:
         return
+    if ended.returncode < 0:
+        raise Failed(
+            f"tshark did not check {_given(expression, fields)}: {ended.words()}: try again, or leave it out"
+        )
     if "fields aren't valid" in ended.stderr:
         unknown = ", ".join(
             line.strip() for line in ended.stderr.partition("fields aren't valid:")[2].split()
@@ -95,7 +99,8 @@ def _argv(expression: str | None, fields: Sequence[str]) -> list[str]:
 def _sentence(text: str) -> str:
     """tshark's message in one line, with the position that it points to."""
     lines = [line for line in text.splitlines() if not line.startswith("Running as user")]
-    words = lines[0].removeprefix("tshark: ").rstrip(".") if lines else "tshark gives no reason"
+    first = printable(lines[0].removeprefix("tshark: ").rstrip(".").strip()[:MAX_VALUE]) if lines else ""
+    words = first or "tshark gives no reason"
     pointers = [line for line in lines if re.fullmatch(r"\s*\^~*\s*", line)]
     return words + (f" (at character {pointers[0].index('^') - 3})" if pointers else "")
 

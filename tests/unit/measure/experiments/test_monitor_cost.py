@@ -107,8 +107,8 @@ def test_missing_reader_is_an_unsupported_row(monkeypatch: pytest.MonkeyPatch) -
     )
     arm = Arm("veth", "variant")
     live = LocalArm(arm=arm, offloads={}, server_offloads={}, qdisc="", topology=topology)
-    trials: Any = None
-    session = experiment.Session(MonitorCost(), live, trials)
+    nothing: Any = None
+    session = experiment.Session(MonitorCost(), live, nothing, nothing)
     assert experiment.measure(session, arm, "tshark", "10kpps") == (
         arm,
         {"status": "unsupported", "reason": "there is no tshark here"},

@@ -120,7 +120,7 @@ def test_packets_beyond_the_pipe_are_counted(tmp_path: Path, monkeypatch: pytest
         ("ip", ("ip.ttl", "tcp.seq"), "the display filter 'ip' with fields=ip.ttl,tcp.seq"),
     ],
 )
-def test_what_tshark_refuses_is_named(
+def test_what_tshark_answers_to_a_check_is_one_sentence(
     expression: str | None,
     fields: tuple[str, ...],
     what: str,
@@ -132,6 +132,20 @@ def test_what_tshark_refuses_is_named(
     program.write_text("#!/bin/sh\necho 'tshark: No memory.' >&2; exit 1\n")
     program.chmod(0o755)
     with pytest.raises(BadInput, match=f"^{what} is not possible: No memory$"):
+        display_filter.check(expression, fields)
+    for nonsense, reason in (
+        ("exit 3", "tshark gives no reason"),
+        ("echo; exit 3", "tshark gives no reason"),
+        (r"printf '\377\033[2J\n     ^\n' >&2; exit 3", r"\S*\\x1b\[2J \(at character 2\)"),
+    ):
+        program.write_text(f"#!/bin/sh\n{nonsense}\n")
+        with pytest.raises(BadInput, match=f"^{what} is not possible: {reason}$") as raised:
+            display_filter.check(expression, fields)
+        assert str(raised.value).isprintable()
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    with pytest.raises(
+        Failed, match=f"^tshark did not check {what}: .*tshark was ended by SIGKILL: try again"
+    ):
         display_filter.check(expression, fields)
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(display_filter, "CHECK_S", 0.05)

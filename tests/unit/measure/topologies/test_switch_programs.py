@@ -1,4 +1,5 @@
-"""Programs of a switch: a reader of copies that has ended, and an Open vSwitch that is too old."""
+"""Programs of a switch: a reader of copies that has ended, an Open vSwitch that is missing, too old, or without handler
+threads, and mirrors that copy too late or never."""
 
 from __future__ import annotations
 
@@ -12,11 +13,14 @@ from typing import Any, cast
 
 import pytest
 
+from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
-from labkit.measure.endpoints import Namespace
-from labkit.measure.topologies.open_vswitch import readers, switch
-from labkit.measure.topologies.open_vswitch.words import Datapath
-from labkit.system import netlink, process
+from labkit.measure.endpoints import Namespace, Pair
+from labkit.measure.topologies import Spec
+from labkit.measure.topologies.open_vswitch import mirrors, readers, switch
+from labkit.measure.topologies.open_vswitch.mirrors import Counts, Mirrors
+from labkit.measure.topologies.open_vswitch.words import Datapath, SwitchOptions
+from labkit.system import machine, netlink, process
 
 SPACE = cast(Namespace, SimpleNamespace(fd=-1, prefix=[]))
 SOCKETS = SimpleNamespace(drops=lambda: {7: 0}, close=lambda: None)
@@ -59,3 +63,70 @@ def test_version_of_the_program_with_dpdk_is_checked(tmp_path: Path, monkeypatch
     made = switch.Switch(SPACE, tmp_path, [])
     with pytest.raises(Unsupported, match=r"Open vSwitch 2.9.8 \(.*ovs-vswitchd-dpdk\) is too old"):
         made.start(datapath=Datapath.DPDK)
+
+
+def test_missing_open_vswitch_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "versions", lambda names: dict.fromkeys(names))
+    with pytest.raises(Unsupported) as caught, switch.switch(SPACE):
+        pass
+    how = packages.install("ovs-vswitchd")
+    assert (
+        str(caught.value) == f"Open vSwitch is not installed (ovs-vswitchd): {how}; its service need not run"
+    )
+
+
+def test_kernel_datapath_waits_for_handler_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them the kernel drops the first packets of every flow."""
+    made = switch.Switch(SPACE, tmp_path, [])
+    seen = iter([[], ["ovs-vswitchd", "revalidator8"], ["ovs-vswitchd", "handler1"]])
+    monkeypatch.setattr(made, "_threads", lambda: next(seen))
+    made._wait_for_datapath()
+    assert list(seen) == []
+    monkeypatch.setattr(made, "_threads", lambda: ["ovs-vswitchd"])
+    monkeypatch.setattr(switch, "START_S", 0.02)
+    with pytest.raises(Failed, match=r"^ovs-vswitchd started no handler thread"):
+        made._wait_for_datapath()
+
+
+class CopyingSwitch:
+    """A switch whose two mirrors apply to new flows only, after as many purges as `needed`."""
+
+    def __init__(self, needed: int) -> None:
+        self.purges: list[str] = []
+        self._needed, self._sent, self._copies = needed, 0, 0
+
+    def send(self, *_: object) -> None:
+        self._sent += 1
+        self._copies += 2 * (len(self.purges) >= self._needed)
+
+    def counts(self, _switch: object) -> Counts:
+        return Counts(self._sent, 2 * self._sent, self._copies, None, 0, None, 0.0)
+
+    def command(self, *words: str) -> str:
+        self.purges += words
+        return ""
+
+    def words(self) -> str:
+        return ""
+
+
+def prove(copying: CopyingSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Mirrors(SwitchOptions(mirrors=2), Spec(), Datapath.SOCKETS, SPACE, SPACE, {0: 7, 1: 8})
+    monkeypatch.setattr(made, "counts", copying.counts)
+    monkeypatch.setattr(mirrors, "_send", copying.send)
+    monkeypatch.setattr(mirrors, "TRY_S", 0.01)
+    monkeypatch.setattr(mirrors, "PROOF_S", 0.05)
+    made.prove(cast(switch.Switch, copying), [cast(Pair, SimpleNamespace(client=None, server=None))])
+
+
+def test_mirrors_prove_that_they_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flows from before a mirror are removed, so that it applies to them, too."""
+    copying = CopyingSwitch(needed=1)
+    prove(copying, monkeypatch)
+    assert copying.purges == ["revalidator/purge"]
+
+
+def test_mirrors_that_never_copy_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    sentence = "2 mirrors should have made 4 copies, and 0 arrived: Open vSwitch gives no reason"
+    with pytest.raises(Failed, match=f"^{sentence}$"):
+        prove(CopyingSwitch(needed=1_000_000), monkeypatch)

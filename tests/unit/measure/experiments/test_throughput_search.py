@@ -1,0 +1,56 @@
+"""A search whose generator ends in the middle: its finished trials stay as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from labkit.common.errors import Failed
+from labkit.measure.experiments.built_arm import BuiltArm
+from labkit.measure.experiments.rows import Arm
+from labkit.measure.experiments.throughput_search import experiment
+from labkit.measure.experiments.throughput_search.parameters import Throughput
+from labkit.measure.traffic.base import Trial
+
+TRIALS = experiment.CALIBRATIONS + 2
+DEATH = "the packet generator at client0 was killed by signal 9"
+
+
+class DyingArm:
+    """An arm without loss, whose generator ends after TRIALS trials."""
+
+    arm = Arm("veth", "baseline")
+    namespaces = ()
+    switch = None
+    shares_a_clock = False
+    count = 0
+
+    @contextmanager
+    def trials(self, *_: object) -> Iterator[DyingArm]:
+        yield self
+
+    def trial(self, rate_pps: float | None, duration_s: float, **_: object) -> Trial:
+        if self.count == TRIALS:
+            raise Failed(DEATH)
+        self.count += 1
+        frames = round((rate_pps or 50e3) * duration_s)
+        return Trial(
+            rate_pps=rate_pps, duration_s=duration_s, offered_count=frames, sent_count=frames, received_count=frames,
+            hops={}, elapsed_s=duration_s, slip_s=0.0, generator_cpu_s=0.0,
+        )  # fmt: skip
+
+    def measured(self, metrics: dict[str, Any]) -> tuple[Arm, dict[str, Any]]:
+        return self.arm, {"status": "ok", **metrics}
+
+
+def test_trials_before_the_end_of_the_generator_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "_placed", lambda *_, **__: None)
+    point = experiment.SearchPoint(1, 0, "64", 1)
+    rows = [row for _, row in experiment.searched(Throughput(), cast(BuiltArm, DyingArm()), point)]
+    *kept, last = rows
+    assert [row["method"] for row in kept] == [experiment.TRIAL] * TRIALS
+    assert [row["phase"] for row in kept[-2:]] == ["search"] * 2
+    assert (last["method"], last["status"], last["reason"]) == (experiment.METHOD, "failed", DEATH)
