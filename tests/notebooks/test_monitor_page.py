@@ -242,6 +242,12 @@ def test_used_in_a_browser(address: str, tmp_path: Path) -> None:
         assert {packets.stack(packets.layers(frame.data)) for frame in frames} == {
             "Ethernet / IP 10.1.0.1 > 10.2.0.1 / ICMP echo request"
         }
+        background = "getComputedStyle(document.querySelector('.labkit-monitor')).backgroundColor"
+        for scheme, colour in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 17, 17)")):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate(background) == colour
+        page.set_viewport_size({"width": 700, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 700
         page.screenshot(path=str(tmp_path / "page.png"))
         page.close()
     assert not dialogs
