@@ -56,7 +56,7 @@ def promises(quick: bool) -> Iterator[Promise]:
     codes = {"": "", **{each.what: each.code for each in TABLE}}
     codes |= {each.reference: each.reference_code for each in TABLE}
     seconds: dict[str, list[float]] = {what: [] for what in codes}
-    for number in range(1 + (5 if quick else REPEATS)):
+    for number in range(1 + (3 if quick else REPEATS)):
         for what, code in codes.items():
             taken = _cpu_s(code)
             if number:  # the first run writes Python's compiled files

@@ -51,7 +51,9 @@ class _Page(msgspec.Struct):
 def panel() -> MonitorPanel:
     """Return the panel, in a kernel of the page."""
     page = msgspec.json.decode(os.environ[VARIABLE], type=_Page)
-    return MonitorPanel(HubClient(page.socket), page.interfaces, page.choice)
+    made = MonitorPanel(HubClient(page.socket), page.interfaces, page.choice)
+    made.is_page = True
+    return made
 
 
 def free_port() -> int:
@@ -83,6 +85,8 @@ def prepared(
         "autoreload": False,
         "tornado_settings": {"headers": HEADERS},
     }
+    # The server would drop a file of packets that is larger than what it allows a cell to print.
+    connection = {"limit_rate": False}
     cell: dict[str, Any] = {
         "cell_type": "code",
         "id": "panel",
@@ -94,7 +98,9 @@ def prepared(
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = {"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     (folder / "monitor.ipynb").write_text(json.dumps(notebook))
-    (folder / "voila.json").write_text(json.dumps({"Voila": settings}))
+    (folder / "voila.json").write_text(
+        json.dumps({"Voila": settings, "ZMQChannelsWebsocketConnection": connection})
+    )
     page = _Page(hub, list(interfaces), dict(choice))
     environment = {
         **os.environ,

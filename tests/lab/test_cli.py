@@ -152,7 +152,7 @@ def half_written(folder: Path) -> dict[str, Path]:
     return bad
 
 
-@pytest.mark.parametrize("command", ["report", "compare"])
+@pytest.mark.parametrize("command", [pytest.param("report", marks=pytest.mark.long), "compare"])
 def test_half_written_run_folder(
     command: str, run: Path, machine: Sandbox, tmp_path: Path, project: Path
 ) -> None:

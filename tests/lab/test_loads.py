@@ -38,7 +38,9 @@ def test_loopback_protocols_and_families(protocol: str, family: int, tmp_path: P
     assert row["status"] == "ok", row["reason"]
 
 
-@pytest.mark.parametrize("words", [("protocol=udp", "rate_bps=100000"), ("rate_bps=1e6",)])
+@pytest.mark.parametrize(
+    "words", [("protocol=udp", "rate_bps=100000"), pytest.param(("rate_bps=1e6",), marks=pytest.mark.long)]
+)
 def test_slow_load_window(words: tuple[str, ...], tmp_path: Path) -> None:
     [row] = run(tmp_path, *words, "duration_s=2", "omit_s=0")
     assert row["status"] == "ok", row["reason"]
@@ -48,6 +50,7 @@ def test_slow_load_window(words: tuple[str, ...], tmp_path: Path) -> None:
     assert row["received_bytes"] > 0
 
 
+@pytest.mark.long
 def test_throughput_of_64_pairs(tmp_path: Path) -> None:
     [row] = run(tmp_path, "pairs=64", "duration_s=3", "omit_s=0")
     if row["status"] == "invalid":

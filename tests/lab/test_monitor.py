@@ -213,6 +213,7 @@ def test_mirror_port_agrees_with_tcpdump(tmp_path: Path) -> None:
     assert all_of_them.counts.selected_count == 3 * 2 * 10
 
 
+@pytest.mark.long
 @pytest.mark.needs("root", "openvswitch", "ethtool", "runc", "iperf3", "nft")
 def test_one_pair_of_six_containers(capsys: pytest.CaptureFixture[str]) -> None:
     """The first part of the notebook 06_live_monitor, with its own parameters but the time."""
@@ -248,7 +249,7 @@ def test_guests_are_refused() -> None:
         live.build("veth", endpoint=["namespace", "container"])
 
 
-def test_what_cannot_be_monitored(net: live.LiveTopology) -> None:
+def test_unknown_interface_is_refused(net: live.LiveTopology) -> None:
     for interface, words in (
         ("eth0", "several namespaces have an interface eth0: write one of client0:eth0"),
         ("nope", "veth_bridge has no interface 'nope'"),

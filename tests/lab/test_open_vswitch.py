@@ -100,7 +100,7 @@ def test_mirror_selection(words: str, selecting: dict[str, Answer]) -> None:
         assert written > SELECTED[words] * (14 + 20 + 8 + 56)  # at least the frames of the pings
 
 
-@pytest.mark.parametrize("kind", ["sflow", "ipfix"])
+@pytest.mark.parametrize("kind", [pytest.param("sflow", marks=pytest.mark.long), "ipfix"])
 def test_samples_reach_a_collector(kind: str) -> None:
     """One of one is sampled. sFlow samples packets that arrive, IPFIX also those that leave."""
     [result] = ask(f"ovs_netdev+sampling={kind}:1")

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import chromium
 from conftest import ROOT
+from monitored_frames import ip
 
 from labkit import live
 from labkit.common import packets
 from labkit.jupyter import monitor_hub, monitor_page
+from labkit.system import machine
 
 pytestmark = [pytest.mark.needs("chromium", "namespaces", "veth", "bridge", "ping"), pytest.mark.long]
 PAGE_S = 60_000  # ms, for a loaded machine
@@ -27,8 +32,8 @@ PAGE_S = 60_000  # ms, for a loaded machine
 
 SEND = """
 import sys
-from labkit.measure.traffic.packet_sender import Mix, Sender, Wire
-Sender(Wire("eth0", *sys.argv[1:5]), Mix((64,), 1000)).send(100_000, 60)
+from labkit.measure.traffic.packet_sender import FrameAddresses, Mix, Sender
+Sender(FrameAddresses("eth0", *sys.argv[1:5]), Mix((64,), 1000)).send(100_000, 60)
 """
 # The time between two frames of the page, and how often the counts change meanwhile.
 WATCH = """
@@ -45,6 +50,51 @@ WATCH = """
   };
   requestAnimationFrame(step);
 })
+"""
+
+
+# How many points of the line of the first class each chart has; its legend is above.
+DRAWN = """
+() => [...document.querySelectorAll(".labkit-monitor canvas")].map((canvas) => {
+  const top = 24 * devicePixelRatio;
+  const { data } = canvas.getContext("2d").getImageData(0, top, canvas.width, canvas.height - top);
+  let count = 0;
+  for (let at = 0; at < data.length; at += 4)
+    count += data[at] < 60 && data[at + 1] > 80 && data[at + 2] > 150 && data[at + 3] > 200;
+  return count;
+})
+"""
+ROWS = "document.querySelector('.labkit-monitor .packets tbody').innerText"
+# What a page with the token may still not do: let the kernel execute code, or start another kernel.
+EXECUTE = """
+([url, code]) => new Promise((done, fail) => {
+  const replies = [], socket = new WebSocket(url);
+  const send = (kind, content) => socket.send(JSON.stringify({
+    header: {
+      msg_id: kind, msg_type: kind, username: "", session: "test", version: "5.3", date: new Date().toISOString(),
+    },
+    parent_header: {}, metadata: {}, content, channel: "shell", buffers: [],
+  }));
+  socket.onmessage = ({ data }) => {
+    const { msg_type, parent_header } = JSON.parse(data);
+    if (parent_header.session !== "test") return;
+    if (msg_type.endsWith("_reply")) replies.push(msg_type);
+    if (msg_type !== "kernel_info_reply") return;
+    socket.close();
+    done(replies);
+  };
+  socket.onerror = fail;
+  socket.onopen = () => {
+    send("execute_request", { code, silent: false, store_history: false, user_expressions: {}, allow_stdin: false });
+    send("kernel_info_request", {});
+  };
+})
+"""
+OTHER_INTERFACE = """
+name => document.querySelector(".labkit-monitor select").append(new Option(name, name))
+"""
+NEW_KERNEL = """
+async () => (await fetch("api/kernels", { method: "POST", body: "{}" })).status
 """
 
 
@@ -78,6 +128,17 @@ def answers(address: str) -> bool:
     return True
 
 
+def refused(page: Any, field: str, text: str) -> None:
+    """Give a field a text that is not possible, and see that the page says so."""
+    entry = page.locator(f".labkit-monitor [name={field}]")
+    usual = entry.input_value()
+    fill = entry.select_option if field == "interface" else entry.fill
+    fill(text)
+    page.get_by_role("button", name="apply").click()
+    page.wait_for_function("document.querySelector('.labkit-monitor .problem').textContent.length > 0")
+    fill(usual)
+
+
 class NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -107,44 +168,63 @@ def test_used_in_a_browser(address: str, tmp_path: Path) -> None:
         page.set_default_timeout(PAGE_S)
         urls: list[str] = []
         dialogs: list[str] = []
+        sockets: list[str] = []
+        page.on("websocket", lambda one: sockets.append(one.url))
         # A request that the page's policy forbids has no response.
         page.on("response", lambda response: urls.append(response.url))
         page.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
         page.goto(address)
         counts = page.locator(".labkit-monitor .counts")
-        page.wait_for_selector(".labkit-monitor .packets tr")
+        page.wait_for_selector(".labkit-monitor .packets tbody tr")
         assert "dropped 0" in counts.inner_text()
-        first = page.locator(".labkit-monitor .packets tr").first
+        first = page.locator(".labkit-monitor .packets tbody tr").first
         assert "ICMP echo" in first.inner_text()
+        page.wait_for_function(f"({DRAWN})().every((count) => count > 20)")
+        page.wait_for_function(
+            "/icmp.*10\\.1\\.0\\.1.*10\\.2\\.0\\.1/.test(document.querySelector('.conversations').innerText)"
+        )
         page.get_by_role("button", name="pause").click()
-        page.locator(".labkit-monitor .packets tr").first.click()
+        shown = page.evaluate(ROWS)
+        page.locator(".labkit-monitor .packets tbody tr").first.click()
         detail = page.locator(".labkit-monitor .detail").inner_text()
         assert "Ethernet (14 of 98 bytes)" in detail
         assert re.search(r"^0000  ([0-9a-f]{2} ){16}", detail, re.MULTILINE)
         before = counts.get_attribute("data-selected")
         page.wait_for_function(
-            "old => document.querySelector('.labkit-monitor .counts').dataset.selected > Number(old)",
+            "old => document.querySelector('.labkit-monitor .counts').dataset.selected > Number(old) + 60",
             arg=before,
         )
+        assert page.evaluate(ROWS) == shown, "the table goes on in a pause"
         page.get_by_role("button", name="go on").click()
+        page.wait_for_function(f"old => {ROWS} !== old", arg=shown)
 
-        for field, text in (
-            ("source", "<img src=x onerror=alert(1)>"),
-            ("expression", "$(touch /tmp/x)"),
-            ("sample", "some"),
-        ):
-            entry = page.locator(f".labkit-monitor [name={field}]")
-            entry.fill(text)
-            page.get_by_role("button", name="apply").click()
-            page.wait_for_function(
-                "document.querySelector('.labkit-monitor .problem').textContent.length > 0"
-            )
-            entry.fill("")
+        file = tmp_path / "executed"
+        fields = page.locator(".labkit-monitor input").evaluate_all("all => all.map((one) => one.name)")
+        assert {"source", "port", "expression", "display", "fields", "sample"} <= set(fields)
+        page.evaluate(OTHER_INTERFACE, f"$(touch {file})")
+        refused(page, "interface", f"$(touch {file})")
+        page.wait_for_function(
+            "old => document.querySelector('.labkit-monitor .counts').dataset.selected !== old",
+            arg=counts.get_attribute("data-selected"),
+        )
+        assert "choose one of them" in page.locator(".labkit-monitor .problem").inner_text(), (
+            "a report hides it"
+        )
+        refused(page, "source", "<img src=x onerror=alert(1)>")
+        for field in fields:
+            refused(page, field, f"$(touch {file})")
         assert page.locator(".labkit-monitor img").count() == 0
+        kernel = next(
+            re.sub("session_id=[^&]*", "session_id=test", url) for url in sockets if "/channels" in url
+        )
+        code = f"open({str(file)!r}, 'w').close()"
+        assert page.evaluate(EXECUTE, [kernel, code]) == ["kernel_info_reply"]
+        assert page.evaluate(NEW_KERNEL) in (403, 404, 405)
+        assert not file.exists()
         page.locator(".labkit-monitor [name=source]").fill("10.1.0.1")
         page.get_by_role("button", name="apply").click()
-        page.wait_for_selector(".labkit-monitor .packets tr")
-        assert page.locator(".labkit-monitor .packets tr", has_text="echo reply").count() == 0
+        page.wait_for_selector(".labkit-monitor .packets tbody tr")
+        assert page.locator(".labkit-monitor .packets tbody tr", has_text="echo reply").count() == 0
 
         hosts = page.locator(".labkit-monitor .talkers").inner_text()
         assert "top talkers" in hosts
@@ -162,15 +242,60 @@ def test_used_in_a_browser(address: str, tmp_path: Path) -> None:
         assert {packets.stack(packets.layers(frame.data)) for frame in frames} == {
             "Ethernet / IP 10.1.0.1 > 10.2.0.1 / ICMP echo request"
         }
+        background = "getComputedStyle(document.querySelector('.labkit-monitor')).backgroundColor"
+        for scheme, colour in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(17, 17, 17)")):
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate(background) == colour
+        page.set_viewport_size({"width": 700, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 700
         page.screenshot(path=str(tmp_path / "page.png"))
         page.close()
     assert not dialogs
     assert [url for url in urls if not url.startswith((here, "data:", "blob:"))] == []
 
 
+# A browser slows down the timers of a page that nobody has seen for some minutes; here there is no such timer at all.
+NO_BEAT = """
+const real = window.setInterval;
+window.setInterval = (act, ms, ...more) => (ms === 1000 ? 0 : real(act, ms, ...more));
+"""
+SEND_FRAME = """
+import socket, sys
+end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+end.bind(("eth0", 0))
+end.send(bytes.fromhex(sys.argv[1]))
+"""
+SCRIPT = b"<script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+def until(condition: Callable[[], bool], patience_s: float = 60) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def stopped_browser() -> Iterator[None]:
+    """Stop all processes of the browser that this process started, during the block."""
+    own = machine.descendants(os.getpid())
+    pids = [pid for pid in own if Path(f"/proc/{pid}/comm").read_text().strip() == "chromium"]
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 @pytest.mark.alone
-def test_page_stays_responsive_at_100_kpps(tmp_path: Path) -> None:
-    """Frames of 1,000 flows, without a filter: the page updates several times a second and does what is clicked."""
+def test_pages_at_100_kpps_share_a_capture_while_they_read(tmp_path: Path) -> None:
+    """Frames of 1,000 flows, without a filter: the page updates several times a second and does what is clicked.
+
+    A second page shares the capture. It ends when a browser stops reading and when the last page leaves.
+    """
     with live.build("veth") as net:
         macs = [
             json.loads(end.run("ip", "-j", "link", "show", "eth0"))[0]["address"]
@@ -184,7 +309,9 @@ def test_page_stays_responsive_at_100_kpps(tmp_path: Path) -> None:
             tmp_path, str(tmp_path / "hub"), ["server0:eth0"], choice, monitor_page.free_port()
         )
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        with monitor_hub.Hub(net, ["server0:eth0"], str(tmp_path / "hub")):
+        dialogs: list[str] = []
+        beats: list[str | bytes] = []
+        with monitor_hub.Hub(net, ["server0:eth0"], str(tmp_path / "hub")) as hub:
             server = subprocess.Popen(argv, env=environment, **quiet)
             try:
                 deadline = time.monotonic() + 60
@@ -193,10 +320,12 @@ def test_page_stays_responsive_at_100_kpps(tmp_path: Path) -> None:
                     assert time.monotonic() < deadline
                     time.sleep(0.2)
                 with chromium(tmp_path / "profile") as browser:
+                    browser.set_default_timeout(PAGE_S)
                     page = browser.new_page()
-                    page.set_default_timeout(PAGE_S)
+                    page.add_init_script(NO_BEAT)
+                    page.on("websocket", lambda one: one.on("framesent", lambda text: beats.append(text)))
                     page.goto(page_address)
-                    page.wait_for_selector(".labkit-monitor .packets tr")
+                    page.wait_for_selector(".labkit-monitor .packets tbody tr")
                     before = int(page.locator(".labkit-monitor .counts").get_attribute("data-selected"))
                     begun = time.monotonic()
                     watched = page.evaluate(WATCH)
@@ -206,11 +335,35 @@ def test_page_stays_responsive_at_100_kpps(tmp_path: Path) -> None:
                     page.get_by_role("button", name="pause").click()
                     page.get_by_role("button", name="go on").click()
                     clicked_s = time.monotonic() - begun
-                    page.close()
+                    assert sender.is_running
+                    sender.stop()
+
+                    other = browser.new_page()
+                    other.on("dialog", lambda dialog: (dialogs.append(dialog.message), dialog.dismiss()))
+                    other.goto(page_address)
+                    first = other.locator(".labkit-monitor .packets tbody tr").first
+                    first.wait_for()
+                    assert hub.captures_count == 1
+                    page.goto("about:blank")  # it leaves, and the other one goes on
+                    frame = bytes.fromhex("ffffffffffff 020000000001 0800") + ip(
+                        "10.9.0.1", "10.9.0.2", 253, SCRIPT
+                    )
+                    net.client0.run(sys.executable, "-P", "-c", SEND_FRAME, frame.hex())
+                    row = other.locator(".labkit-monitor .packets tbody tr", has_text="10.9.0.1 > 10.9.0.2")
+                    row.click()
+                    assert "<script>" in other.locator(".labkit-monitor .detail").inner_text()
+                    assert other.locator(".labkit-monitor img").count() == 0
+                    assert hub.captures_count == 1
+                    with stopped_browser():
+                        until(lambda: hub.captures_count == 0)
+                    until(lambda: hub.captures_count == 1)  # it reads again
+                    other.goto("about:blank")
+                    until(lambda: hub.captures_count == 0)
             finally:
                 server.terminate()
                 server.wait(30)
-        assert sender.is_running
+    assert sum(b'"alive"' in (one.encode() if isinstance(one, str) else one) for one in beats) >= 3
+    assert not dialogs
     assert (after - before) / passed_s > 50_000
     assert watched["updates"] / passed_s > 3
     assert sorted(watched["gaps"])[len(watched["gaps"]) // 2] < 100  # ms

@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 import synthetic_report
-from browser import chromium, watched
+from browser import MERGED, OUTSIDE, chromium, resized, watched
 
 from labkit.analysis import report
 
@@ -54,17 +54,16 @@ def test_every_figure_is_drawn(page: Any) -> None:
         assert place.query_selector(".gtitle").text_content()
 
 
-def test_figure_labels_stay_inside(page: Any) -> None:
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (700, "dark")])
+def test_figure_labels_stay_inside(width: int, scheme: str, page: Any) -> None:
     """The edge of a figure cuts off no title, note or label."""
-    outside = page.evaluate("""() => [...document.querySelectorAll('.figure')].flatMap(place => {
-        const edge = place.querySelector('.main-svg').getBoundingClientRect();
-        return [...place.querySelectorAll('.main-svg text')].filter(it => {
-            const box = it.getBoundingClientRect();
-            return box.width && (box.left < edge.left - 1 || box.right > edge.right + 1
-                || box.top < edge.top - 1 || box.bottom > edge.bottom + 1);
-        }).map(it => it.textContent);
-    })""")
-    assert outside == []
+    resized(page, width, scheme)
+    assert page.evaluate(OUTSIDE) == []
+
+
+def test_texts_do_not_merge_on_a_narrow_page(page: Any) -> None:
+    resized(page, 700, "dark")
+    assert page.evaluate(MERGED) == []
 
 
 def test_code_unfolds(page: Any) -> None:

@@ -42,8 +42,11 @@ def test_killed_at_random_moments(lab_kernel: str, tmp_path: Path) -> None:
 
 @pytest.mark.smoke
 def test_without_root(lab_kernel: str, tmp_path: Path) -> None:
-    """In a user namespace this user owns nothing but their own files."""
+    """In a user namespace this user owns nothing but their own files. Modules in the current folder are not
+    imported, neither here nor in the guest."""
     with sandbox(tmp_path) as machine:
+        for name in ("random", "json", "msgspec", "pyroute2"):
+            (tmp_path / "here" / f"{name}.py").write_text("raise SystemExit('this is not the module')")
         [row] = machine.rows("topology=ipvlan_l2", *ONE, f"where=vm:{lab_kernel}")
     assert row["status"] in MEASURED
     assert (row["kernel"], row["accelerator"]) in ((lab_kernel, "tcg"), (lab_kernel, "kvm"))

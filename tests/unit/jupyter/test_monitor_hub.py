@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from monitored_frames import mutants
+from traitlets.config import Config
+from voila.app import Voila
 
 from labkit.common.errors import BadInput, Failed
 from labkit.common.packets import ETHERNET, RAW_IP
-from labkit.jupyter import monitor_panel
+from labkit.jupyter import monitor_page, monitor_panel
 from labkit.jupyter.monitor_hub import Hub, HubClient
 from labkit.live import LiveTopology
 from labkit.measure.observers.monitor.live_monitor import MonitorCounts, MonitoredPacket, MonitorReport
@@ -274,6 +276,15 @@ def test_panel_captures_as_long_as_there_is_a_viewer(fake: Fake, monkeypatch: py
     until(lambda: not panel.is_capturing)
     assert fake.closed == len(fake.begun)
     panel.close()
+
+
+def test_the_pages_server_drops_no_large_file(tmp_path: Path) -> None:
+    """A server of notebooks drops what exceeds a megabyte a second, and a file of 10,000 packets does."""
+    monitor_page.prepared(tmp_path, "hub", INTERFACES, {}, 8866)
+    settings = json.loads((tmp_path / "voila.json").read_text())
+    connection = Voila.kernel_websocket_connection_class.default_value
+    assert connection().limit_rate
+    assert not connection(config=Config(settings)).limit_rate
 
 
 def test_page_puts_no_packet_into_html() -> None:

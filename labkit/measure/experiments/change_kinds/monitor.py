@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, no_guest, text_options
+from labkit.measure.experiments.change_kinds import checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.measure.observers.capture.capture import CapturePoint
 from labkit.measure.observers.monitor import Monitor, Request, sampler
 from labkit.system import netlink
@@ -18,15 +19,15 @@ class Monitored(Kind):
 
     example = "monitor one_in:100 at between:port0"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"sample": text}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options("monitor", options, "sample")
+        checks.text_options("monitor", options, "sample")
         sampler(options["sample"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("monitor", place)
+        checks.no_guest("monitor", place)
         with netlink.inside(place.namespace.fd):
             return settings.packet_sockets(Path("/proc/thread-self/net/packet").read_text())
 
