@@ -14,7 +14,7 @@ from benchmarks.promise import LABKIT, NotMeasuredError, Promise, median, note, 
 from labkit.analysis.findings.loss_rates import goal
 from labkit.common import run_folder, units
 
-WITHIN_S, APART = 60.0, 0.1
+WITHIN_S, MAX_SPREAD = 60.0, 0.1
 SEARCHES, QUICK = 3, 2
 PARAMETERS = ("topology=ovs_netdev", "frame_bytes=64", "flows=1000", "latency=false")
 
@@ -39,12 +39,12 @@ def promises(quick: bool) -> Iterator[Promise]:
         kept=longest_s <= WITHIN_S,
     )
     for loss, rates_pps in rates(rows).items():
-        far = apart(rates_pps)
+        far = spread(rates_pps)
         yield Promise(
             f"{goal(loss)} of {count} searches, from their median",
             f"{far:.1%}",
-            bound=f"<= {APART:.0%}",
-            kept=None if quick else len(rates_pps) == count and far <= APART,
+            bound=f"<= {MAX_SPREAD:.0%}",
+            kept=None if quick else len(rates_pps) == count and far <= MAX_SPREAD,
             more=", ".join(units.si(pps, "pps") for pps in rates_pps),
         )
 
@@ -61,7 +61,7 @@ def rates(rows: Sequence[run_folder.Row]) -> dict[float, list[float]]:
     return result
 
 
-def apart(rates_pps: Sequence[float]) -> float:
+def spread(rates_pps: Sequence[float]) -> float:
     """Return the greatest distance of a rate from the median, as a share of the median."""
     middle = median(rates_pps)
     return max(abs(pps / middle - 1) for pps in rates_pps)

@@ -348,7 +348,9 @@ class LiveTopology:
                     waiting.set_result(event)
                 elif event.get("event") == "error":  # the process ends after this event
                     words = f"the topology's process failed: {event.get('text')}; build the topology again"
-            words = words or f"the topology's process {self._conversation.words()}; build the topology again"
+            words = (
+                words or f"the topology's process {self._conversation.end_reason()}; build the topology again"
+            )
         except (LabkitError, OSError, ValueError) as error:  # closed during the read
             words = str(error)
         with self._lock:

@@ -523,11 +523,11 @@ def _without_ratio(verdicts: pd.DataFrame) -> list[str]:
 def _compared(rows: pd.DataFrame) -> str:
     """Return what the rows compare: `3 topologies`, or `1 topology with 3 kinds of ends`."""
     topologies = rows["built_topology"].str.split("/").str[0].nunique()
-    words = "1 topology" if topologies == 1 else f"{topologies} topologies"
+    text = "1 topology" if topologies == 1 else f"{topologies} topologies"
     ends = rows["endpoint"].fillna("namespace").nunique()
-    words += f" with {ends} kinds of ends" if ends > 1 else ""
+    text += f" with {ends} kinds of ends" if ends > 1 else ""
     changes = rows["change"].dropna().nunique()
-    return words + (f" and {units.many(changes, 'change')}" if changes else "")
+    return text + (f" and {units.many(changes, 'change')}" if changes else "")
 
 
 def _accelerator(name: str) -> str:

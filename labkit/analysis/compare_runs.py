@@ -145,8 +145,8 @@ def _common(left: RunSide, right: RunSide) -> list[Common]:
             ]
         if common:
             return common
-    apart = load.apart(left.ok, right.ok, [*GROUP[len(HOST) :], "topology"])
-    lines = f": they differ in {', '.join(apart)}" if apart else ""
+    differing = load.differing_columns(left.ok, right.ok, [*GROUP[len(HOST) :], "topology"])
+    lines = f": they differ in {', '.join(differing)}" if differing else ""
     raise BadInput(f"{left.name} and {right.name} have no point in common{lines}")
 
 
@@ -287,8 +287,8 @@ def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataF
         f" about {0.05 * count:.1g}",
         f"{left.name} and {right.name} were measured at different times, not interleaved",
     ]
-    apart = table[table["left_host"].ne(table["right_host"])]
-    for (one, other), _ in apart.groupby(["left_host", "right_host"], sort=False):
+    other_hosts = table[table["left_host"].ne(table["right_host"])]
+    for (one, other), _ in other_hosts.groupby(["left_host", "right_host"], sort=False):
         lines.append(
             f"{left.name} is from {one} and {right.name} from {other}: between different hosts only ratios to the"
             " baseline are compared, not speeds"

@@ -15,13 +15,13 @@ import pandas as pd
 from labkit.analysis import published as published_figures
 from labkit.analysis.load import HOST, emulated, groups
 
-SHARED, APART = "shared_guest", "guest"
-ENDPOINTS = ("namespace", "container", APART, SHARED)
+SHARED, OWN_GUEST = "shared_guest", "guest"
+ENDPOINTS = ("namespace", "container", OWN_GUEST, SHARED)
 ALIKE = [*HOST, "pairs", "guest"]  # two kinds are compared only if these columns are equal
 NAMES = {
     "namespace": "namespaces",
     "container": "containers",
-    APART: "a guest each",
+    OWN_GUEST: "a guest each",
     SHARED: "namespaces of one guest",
 }
 PUBLISHED = "container_vs_vm.csv"
@@ -41,7 +41,7 @@ class EndpointKind:
     threads_count: int
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return a description such as `Linux 6.12.1, 2 emulated CPUs`."""
         kind = "emulated CPU" if self.emulated else "CPU"
         lines = f"Linux {self.kernel}, {self.cpus_count} {kind}{'s' * (self.cpus_count != 1)}"
@@ -63,7 +63,7 @@ def _side(endpoint: str, row: pd.Series[Any]) -> EndpointKind:
     if pd.isna(row["guest_kernel"]):
         cpus = int(row["cpus_count"])
         return EndpointKind(endpoint, str(row["kernel"]), bool(emulated(row)), cpus, cpus)
-    guests = 2 * int(row["pairs"]) if endpoint == APART else 1
+    guests = 2 * int(row["pairs"]) if endpoint == OWN_GUEST else 1
     cpus, threads = row["guest_cpus_count"], row["guest_threads_count"]
     threads = cpus if pd.isna(threads) else threads  # older rows lack this column
     return EndpointKind(
@@ -75,7 +75,7 @@ def machines(rows: pd.DataFrame) -> list[str]:
     """Return a line for each distinct environment: `namespaces, containers: Linux …`."""
     alike: dict[str, list[str]] = {}
     for side in endpoint_kinds(rows):
-        alike.setdefault(side.words, []).append(NAMES[side.endpoint])
+        alike.setdefault(side.description, []).append(NAMES[side.endpoint])
     return [f"{', '.join(names)}: {words}" for words, names in alike.items()]
 
 
@@ -118,8 +118,8 @@ def _judged(rows: pd.DataFrame, left: str, right: str) -> str | None:
     )
     if not differ:
         what = "the boundary between machines, NICs with their offloads and queues included"
-        what = what if APART in (left, right) else "what surrounds the programs"
-        return f"A fair pair: {pair}. Both have {of[0][0].words}; what differs is {what}"
+        what = what if OWN_GUEST in (left, right) else "what surrounds the programs"
+        return f"A fair pair: {pair}. Both have {of[0][0].description}; what differs is {what}"
     both = " and ".join([", ".join(differ[:-1]), differ[-1]] if differ[1:] else differ)
     verb = "differ" if differ[1:] else "differs"
     return f"Not a fair pair: {pair}. {both[0].upper()}{both[1:]} also {verb}"
@@ -130,7 +130,7 @@ def fair(rows: pd.DataFrame) -> pd.DataFrame:
 
     Only groups (ALIKE) in which the two are a fair pair are kept.
     """
-    own = rows[rows["endpoint"].isin([SHARED, APART])].copy()
+    own = rows[rows["endpoint"].isin([SHARED, OWN_GUEST])].copy()
     kept = [there for _, there in groups(own, ALIKE) if _are_fair(there)]
     own = own.loc[[index for there in kept for index in there.index]]
     again = own["arm"].str.endswith(" (again)", na=False)
@@ -140,7 +140,7 @@ def fair(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _are_fair(rows: pd.DataFrame) -> bool:
-    return (_judged(rows, SHARED, APART) or "").startswith("A fair pair")
+    return (_judged(rows, SHARED, OWN_GUEST) or "").startswith("A fair pair")
 
 
 def usual(rows: pd.DataFrame) -> pd.DataFrame:
@@ -161,7 +161,7 @@ def published(path: Path | None = None) -> pd.DataFrame:
         return pd.DataFrame(
             columns=["endpoint", "length_bytes", "received_bps", "received_pps", "has_report"]
         )
-    result["endpoint"] = result["endpoint"].replace("vm", APART)
+    result["endpoint"] = result["endpoint"].replace("vm", OWN_GUEST)
     sizes = result["sent_bps"] * result["duration_s"] / 8 / result["sent_count"]
     result["default"] = result["length_bytes"].isna()
     result["length_bytes"] = result["length_bytes"].fillna(sizes.round())

@@ -48,7 +48,7 @@ def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
 
     `folder` is the path of the run. `part` selects a part of an experiment with several parts (`overlay`), None all of
     them; other experiments have only `cost`. `attrs["unfinished"]` is a list of sentences, one for each missing part.
-    Raises BadInput if this is no run or sweep folder, or if a file is incomplete, with its name.
+    Raises BadInput if this is not a folder of a run or sweep, or if a file is incomplete, with its name.
     """
     return _table(
         Path(path), lambda row: row.get("method") != PROFILE and part in (None, row.get("part") or "cost")
@@ -240,7 +240,7 @@ def values(column: pd.Series[Any]) -> list[str]:
     return [value_text(value) for value in (result.sort_values() if result.dtype.kind in "if" else result)]
 
 
-def apart(left: pd.DataFrame, right: pd.DataFrame, names: Sequence[str]) -> list[str]:
+def differing_columns(left: pd.DataFrame, right: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Return the columns in which two tables have no value in common, as `pairs (1 and 8)`."""
     result = {name: (values(left[name]), values(right[name])) for name in names}
     return [

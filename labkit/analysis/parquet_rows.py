@@ -71,7 +71,7 @@ def decode(content: bytes) -> list[Row]:
                 for row in rows:
                     row[name] = None if row[name] is None else msgspec.json.decode(row[name])
     except (pyarrow.ArrowException, OSError, TypeError, ValueError, msgspec.DecodeError) as error:
-        raise BadInput(f"these are no rows that labkit wrote as Parquet: {str(error)[:200]}") from None
+        raise BadInput(f"these are not rows that labkit wrote as Parquet: {str(error)[:200]}") from None
     return rows
 
 

@@ -91,11 +91,11 @@ def profile_doubts(
     for host, rows in there:
         names = list(rows["observer"].dropna().unique())
         if observers is None:
-            words = f"{host}: " if len(there) > 1 else ""
+            text = f"{host}: " if len(there) > 1 else ""
             sentences = without_results(rows) if names else not_set_up(rows)
-            result += [f"{words}{sentence}" for sentence in sentences]
+            result += [f"{text}{sentence}" for sentence in sentences]
         for observer in observers or names:
             for topology, arm in rows.groupby("topology", sort=False):
-                words = ", ".join([*[host] * (len(there) > 1), str(observer), str(topology)])
-                result += [f"{words}: {doubt}" for doubt in doubts(arm, str(observer))]
+                text = ", ".join([*[host] * (len(there) > 1), str(observer), str(topology)])
+                result += [f"{text}: {doubt}" for doubt in doubts(arm, str(observer))]
     return result

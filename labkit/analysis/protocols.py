@@ -16,11 +16,11 @@ PACKET_RATE = "throughput_pps"
 class CostUnit:
     """A unit of work that costs are relative to, and the unit in which they are shown.
 
-    words: its description; short: its name. work: the field of a Round, and the column of a row, that has the work.
+    description; short: its name. work: the field of a Round, and the column of a row, that has the work.
     one: the amount of work in one unit. unit, unit_s: the unit of time of a shown cost, and its size in seconds.
     """
 
-    words: str
+    description: str
     short: str
     work: str
     one: float

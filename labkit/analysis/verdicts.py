@@ -127,7 +127,7 @@ def _line(group: pd.DataFrame, topology: str, baseline: str, margin: float, high
     assert effect is not None, "the caller has checked that there are ratios"
     verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
     whole = column_effect(mine, "log_ratio", slices=False) if slices else None
-    if whole is not None and _apart(effect, whole):
+    if whole is not None and _are_disjoint(effect, whole):
         both = [f"{stats.ratio_text(e.ratio, e.low, e.high)} ({e.how})" for e in (effect, whole)]
         sentence = (
             f"no evidence about {topology} against {baseline}: slices and whole runs contradict each other"
@@ -167,7 +167,7 @@ def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effec
     return stats.effect(used[column].to_numpy(float), list(used["setup"]), slices) if len(used) else None
 
 
-def _apart(one: stats.Effect, other: stats.Effect) -> bool:
+def _are_disjoint(one: stats.Effect, other: stats.Effect) -> bool:
     """Return whether two intervals are disjoint."""
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return False
@@ -291,7 +291,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
         f"{many(count, 'comparison')} at 95 %: without any true difference, chance would still show about"
         f" {0.05 * count:.1g}"
     ]
-    apart = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
+    disjoint = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
     few = compared["rounds_count"].lt(stats.MIN_SETUPS) & compared["how"].str.contains("slice", na=False)
     unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
     if unchecked.any():
@@ -302,7 +302,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
             few,
             f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected",
         ),
-        (apart, "slices and whole runs contradict each other"),
+        (disjoint, "slices and whole runs contradict each other"),
         (compared["vetoed"], "the baseline differs from itself, so there is no verdict"),
     ):
         lines += [f"{_together(places)}: {what} ({names})" for places, names in _places(compared[which])]

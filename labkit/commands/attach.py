@@ -116,7 +116,7 @@ def container_pid(container: str) -> int:
             if text == "0":
                 raise BadInput(f"the {Path(path).name} container {container} is not running: start it first")
             return int(text)
-        lines.append(ended.words())
+        lines.append(ended.message())
     raise BadInput(f"there is no container {container}: {'; '.join(lines)}")
 
 
@@ -298,7 +298,7 @@ def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
         command = ["udhcpc", "-f", "-q", "-n", "-t", "5", "-T", "1", "-i", interface, "-s", str(script)]
         ended = process.run([*space.prefix, busybox, *command], LEASE_S)
         if not lease.exists():
-            raise Failed(f"no DHCP server gave {interface} an address: {ended.words()}")
+            raise Failed(f"no DHCP server gave {interface} an address: {ended.message()}")
         report: dict[str, str] = dict(_LEASE.findall(lease.read_text()))
     return f"{report['ip']}/{report.get('mask', '24')}", next(iter(report.get("router", "").split()), None)
 

@@ -40,14 +40,14 @@ _COLUMNS = ("release", "flavour", "from", "size", *CAPABILITIES)
 def remembered(kernel: kernels.Kernel) -> dict[str, Any] | None:
     """Return the stored answer of the kernel, or None if it has not been examined yet."""
     try:
-        answer: dict[str, Any] = run_folder.read_json(_memory(kernel))
+        answer: dict[str, Any] = run_folder.read_json(_answer_path(kernel))
     except BadInput:
         return None
     return answer
 
 
-def _memory(kernel: kernels.Kernel) -> Path:
-    """Return the path of the stored answer. Raises BadInput if the image cannot be read."""
+def _answer_path(kernel: kernels.Kernel) -> Path:
+    """Return the path of the file with the kernel's answer. Raises BadInput if the image cannot be read."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(cache) if cache.startswith("/") else Path.home() / ".cache"
     return root / "labkit/capabilities" / f"{kernel.digest}-{__version__}.json"
@@ -61,7 +61,7 @@ def ask_kernel(kernel: kernels.Kernel, say: Callable[[str], None]) -> dict[str, 
     # This profile emulates all CPUs in one thread, which makes it safe to arm tracers.
     answer = next(running.ask(f"vm:{kernel.release},profile=tracing", {"do": "doctor", "alone": True}, say))
     del answer["event"]
-    run_folder.write_json(_memory(kernel), answer)
+    run_folder.write_json(_answer_path(kernel), answer)
     return answer
 
 

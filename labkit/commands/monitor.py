@@ -286,7 +286,7 @@ JSON = {
     "conversations": "a list of lists: class, source, destination, packets, bytes",
     "talkers": "a list of lists, by bytes: address, packets and bytes sent, packets and bytes received",
     "packets": "the headers of the last packets, a line of text each",
-    "fields": "of the same packets, a list of the values of `fields=` each",
+    "fields": "for each of these packets, the list of its values of `fields=`",
 }
 
 

@@ -112,7 +112,8 @@ def _check_private(values: Mapping[str, Any], where: str) -> None:
             quoted = text[max(0, match.start() - 50) : match.end() + 50]
             raise BadInput(
                 f"{where} {name} quotes a path of this machine and is not published: {quoted}:"
-                " measure it again without parameters that name such a path, and with LABKIT_DATA=FOLDER outside it"
+                " measure it again without parameters that name such a path, and with LABKIT_DATA=FOLDER that is not"
+                " below /home, /root, /srv, /tmp, /work, /mnt or /media"
             )
 
 

@@ -79,7 +79,7 @@ def write(folder: Path, form: str, out: Path) -> int:
     """
     rows = read(folder)
     if out == STDOUT and form == "parquet":
-        raise BadInput("--parquet - is not possible, because Parquet is no text: name a file")
+        raise BadInput("--parquet - is not possible, because Parquet is not text: name a file")
     content = FORMS[form](rows)
     if out != STDOUT:
         run_folder.write(out, content)

@@ -100,7 +100,7 @@ class Reader:
                 continue
             place, bar, duration = head.rpartition("|")
             if not bar:
-                place, duration = _apart(head)
+                place, duration = _split_head(head)
             if (result := _CPU.match(place.lstrip())) is None:
                 continue
             cpu, process = result.groups()
@@ -113,14 +113,14 @@ class Reader:
 
     def _line(self, key: str, cpu: int, process: str, duration: str, body: str) -> Tree | None:
         """Process one line; return the tree if the line completes it."""
-        words = body.strip()
+        text = body.strip()
         depth = (len(body) - len(body.lstrip())) // 2 - 1
         one = self._open.get(key)
-        if not words or words.startswith("/*"):  # an interrupt arrow or a comment
+        if not text or text.startswith("/*"):  # an interrupt arrow or a comment
             return None
-        if words.startswith("}"):
-            return None if one is None else self._ended(key, one, depth, words, duration)
-        if (result := _NAME.match(words)) is None:
+        if text.startswith("}"):
+            return None if one is None else self._ended(key, one, depth, text, duration)
+        if (result := _NAME.match(text)) is None:
             return None
         name, _, module = result[0].rstrip("]").partition(" [")
         if one is None:
@@ -132,12 +132,12 @@ class Reader:
         call = Call(name, depth, module)
         one.tree.calls.append(call)
         one.stack.append(call)
-        if "{" in words.removeprefix(result[0]):
+        if "{" in text.removeprefix(result[0]):
             return None
-        return self._ended(key, one, depth, words, duration)
+        return self._ended(key, one, depth, text, duration)
 
-    def _ended(self, key: str, one: _Open, depth: int, words: str, duration: str) -> Tree | None:
-        call, took, tail = one.stack.pop(), _DURATION.search(duration.strip()), _TAIL.match(words)
+    def _ended(self, key: str, one: _Open, depth: int, text: str, duration: str) -> Tree | None:
+        call, took, tail = one.stack.pop(), _DURATION.search(duration.strip()), _TAIL.match(text)
         if depth != len(one.stack) or took is None or (tail and tail[1].split(" ")[0] != call.name):
             return self._break(key)
         call.total_ns = round(float(took[1]) * 1000)
@@ -159,7 +159,7 @@ class Reader:
             self._break(key)
 
 
-def _apart(head: str) -> tuple[str, str]:
+def _split_head(head: str) -> tuple[str, str]:
     """Split the head of a line without a process column into CPU and duration."""
     place, _, duration = head.partition(")")
     return f"{place})", duration

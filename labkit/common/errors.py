@@ -71,7 +71,7 @@ class Place:
     line: int | None = None
     byte: int | None = None
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return `, line 3`, or nothing."""
         for name in ("line", "byte"):
             if (number := getattr(self, name)) is not None:
@@ -92,4 +92,4 @@ def reading(source: str, kind: type[LabkitError] = Failed) -> Iterator[Place]:
         what = " ".join(str(error).split())[:200]
         if isinstance(error, KeyError):
             what = f"it has no {what}"
-        raise kind(f"{source}{place.words()} cannot be read: {what or type(error).__name__}") from None
+        raise kind(f"{source}{place.text()} cannot be read: {what or type(error).__name__}") from None

@@ -102,7 +102,7 @@ class Hub:
                     except LabkitError as error:
                         answer = _Answer(error=_Error(type(error).__name__, str(error)))
                     except msgspec.MsgspecError as error:
-                        answer = _Answer(error=_Error("BadInput", f"this is no request: {error}"))
+                        answer = _Answer(error=_Error("BadInput", f"this is not a request: {error}"))
                     lines.write(msgspec.json.encode(answer) + b"\n")
                     lines.flush()
         except OSError:

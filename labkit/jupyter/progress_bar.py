@@ -52,9 +52,9 @@ class NotebookBar:
                 self._left, self._share = "", 1.0
                 self._show(now=True)
 
-    def end(self, words: str) -> None:
+    def end(self, text: str) -> None:
         """Show that the run ended early, with the reason."""
-        self._what, self._left = words, ""
+        self._what, self._left = text, ""
         self._show(now=True)
 
     def _add(self, rows: list[dict[str, Any]]) -> None:

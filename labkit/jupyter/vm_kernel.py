@@ -39,7 +39,7 @@ def forwards(connection: Mapping[str, Any]) -> list[str]:
 class Monitor:
     """Controls QEMU's monitor (QMP) over a socket pair.
 
-    `words` are the arguments that give QEMU the monitor and an isolated network. Ports are forwarded once the kernel
+    `arguments` are those that give QEMU the monitor and an isolated network. Ports are forwarded once the kernel
     listens: earlier connections are refused and retried. Otherwise QEMU would accept them and keep them waiting for a
     guest that does not exist yet.
     """
@@ -47,7 +47,7 @@ class Monitor:
     def __init__(self) -> None:
         self._ours, self.qemus = socket.socketpair()
         self._lines = self._ours.makefile("rb")
-        self.words = (
+        self.arguments = (
             *(
                 "-chardev",
                 f"socket,id=monitor,fd={self.qemus.fileno()}",
@@ -77,8 +77,8 @@ class Monitor:
         self._ours.settimeout(MONITOR_S)
         self._ask("qmp_capabilities")
         for rule in rules:
-            words = f"hostfwd_add notebook {rule}"
-            if lines := self._ask("human-monitor-command", **{"command-line": words}):
+            text = f"hostfwd_add notebook {rule}"
+            if lines := self._ask("human-monitor-command", **{"command-line": text}):
                 raise Failed(f"the notebook's kernel cannot be reached: {lines.strip()} ({rule})")
 
     def _ask(self, command: str, **arguments: str) -> str:
@@ -161,8 +161,8 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
         booted = stack.enter_context(boot_progress(where))
         monitor = Monitor()
         threading.Thread(target=_tell_when_started, args=(monitor,), daemon=True).start()
-        wire = vm.Wire(monitor.words, (monitor.qemus.fileno(),), outside=True)
-        conversation = stack.enter_context(vm.conversation(where, request, _note, wire))
+        nic = vm.VmNic(monitor.arguments, (monitor.qemus.fileno(),), outside=True)
+        conversation = stack.enter_context(vm.conversation(where, request, _note, nic))
         for line in conversation.lines():
             event = msgspec.json.decode(line)
             if event["event"] == "done":
@@ -172,7 +172,7 @@ def hold(where: str, connection_file: Path, argv: list[str]) -> None:
             monitor.forward(forwards(connection))
             booted.set()
             _say({"event": "ready"})
-        raise Failed(f"the notebook's kernel {conversation.words()}")
+        raise Failed(f"the notebook's kernel {conversation.end_reason()}")
 
 
 def main() -> int:

@@ -17,7 +17,8 @@ MAX_INTEGER = 1 << 62  # the largest integer that JSON and the kernel can hold
 class CodeParameter(NamedTuple):
     """A parameter that names something that runs with the user's rights.
 
-    `what` says so in a refusal. `flag`: what LABKIT_ALLOW must name before a sweep's file may do it.
+    `what`: words of the refusal that say what the parameter names. `flag`: the word in LABKIT_ALLOW that lets a sweep's
+    file set it.
     `digest_parameter`: the parameter that gets the SHA-256 of the file of Python; empty for a folder of programs.
     """
 

@@ -1,4 +1,5 @@
-"""Read what parameters name and what runs with the user's rights: files of code, and folders of programs.
+"""Read the files of code that parameters name, and check who may name code and folders of programs: they run with the
+user's rights.
 
 A sweep file may name them only with permission, because somebody else may have written it.
 """
@@ -47,7 +48,7 @@ def _source(what: str, path: Path) -> str:
         compile(source, str(path), "exec")
         return source
     except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "it is no text"
+        words = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadInput(f"{what} cannot be read: {words}") from None
     except (SyntaxError, ValueError) as error:
         raise BadInput(f"{what} is not valid Python: {error}") from None

@@ -14,7 +14,7 @@ from labkit.common import pace, units
 from labkit.common.printable import printable
 
 SMOOTH_S = 20.0  # about the time in which a new estimate replaces the old one
-QUIET_S = 10.0  # seconds between two lines if standard error is not a terminal
+LINE_INTERVAL_S = 10.0  # seconds between two lines if standard error is not a terminal
 
 
 class Bar:
@@ -35,7 +35,7 @@ class Bar:
             transient=True,
         )
         self._task = self._progress.add_task("", total=None, left="")
-        self._printed_s = -QUIET_S
+        self._printed_s = -LINE_INTERVAL_S
         # For the runs before this one: the planned seconds that are done, and the actual seconds.
         self._finished = (0.0, 0.0)
         self._run = (0.0, 0.0, 0.0)  # for this run: before_s, planned seconds done, actual seconds
@@ -85,7 +85,7 @@ class Bar:
                 total=self.before_s + total_s + self.after_s,
                 left=left,
             )
-        elif self._clock() - self._printed_s > QUIET_S:
+        elif self._clock() - self._printed_s > LINE_INTERVAL_S:
             self._printed_s = self._clock()
             self.say(f"{what}, {left}")
 

@@ -57,7 +57,7 @@ def ask(
         if "folder" in request and run_folder.finished_points(Path(request["folder"])):
             shown = run_folder.shown(Path(request["folder"]))
             kept = f"finished rows are kept; repeat the command with --folder {shown} to continue"
-        raise Failed(f"the experiment's process {conversation.words()}; {kept}")
+        raise Failed(f"the experiment's process {conversation.end_reason()}; {kept}")
 
 
 def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str, Any]:

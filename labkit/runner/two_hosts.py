@@ -55,7 +55,7 @@ def _until_locked(far: process.Conversing, peer: str, say: Callable[[str], None]
         if event["event"] == "locked":
             return
         _heed(event, peer, say)
-    raise Failed(f"the process on the servers' host {peer} {far.words()}; nothing was measured")
+    raise Failed(f"the process on the servers' host {peer} {far.end_reason()}; nothing was measured")
 
 
 def _heed(event: dict[str, Any], peer: str, say: Callable[[str], None]) -> None:
@@ -99,15 +99,15 @@ class TwoHostConversation:
             if not line.startswith(_TO_PEER):
                 yield line
                 continue
-            answer = self._carried(msgspec.json.encode(msgspec.json.decode(line)["say"]).decode())
+            answer = self._ask_servers(msgspec.json.encode(msgspec.json.decode(line)["say"]).decode())
             if answer is None:
                 self._lost = True
                 return
             self._near.send(answer)
 
-    def _carried(self, words: str) -> str | None:
+    def _ask_servers(self, text: str) -> str | None:
         """Send a request to the servers' process and return its answer; None if it has ended."""
-        self._far.send(words)
+        self._far.send(text)
         for line in self._far.lines():
             event = msgspec.json.decode(line, type=dict[str, Any])
             if event["event"] == "answer":
@@ -115,9 +115,13 @@ class TwoHostConversation:
             _heed(event, self._peer, self._say)
         return None
 
-    def words(self) -> str:
+    def end_reason(self) -> str:
         """Return which of the two ended, and how."""
-        return f"on the servers' host {self._peer} {self._far.words()}" if self._lost else self._near.words()
+        return (
+            f"on the servers' host {self._peer} {self._far.end_reason()}"
+            if self._lost
+            else self._near.end_reason()
+        )
 
     def leave(self) -> None:
         """Ask both to end and wait briefly, so that they return borrowed NICs; then end both."""

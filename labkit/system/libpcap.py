@@ -73,7 +73,7 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
 
     `link_type` is pcap's. With `interface`, of the network namespace of the calling thread, the program also finds VLAN
     tags that the kernel keeps beside the packet; that needs CAP_NET_RAW. Raises BadInput, with libpcap's words, for
-    what is no filter, Unsupported where libpcap is missing.
+    what is not a filter, Unsupported where libpcap is missing.
     """
     check(expression, MAX_GENERATED)
     library = _library()
@@ -84,8 +84,8 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
     program = _Program()
     try:
         if library.pcap_compile(handle, program, expression.encode(), 1, 0xFFFFFFFF):
-            words = library.pcap_geterr(handle).decode(errors="replace")
-            raise BadInput(f"the filter {expression[:200]!r} is not valid: {words}")
+            text = library.pcap_geterr(handle).decode(errors="replace")
+            raise BadInput(f"the filter {expression[:200]!r} is not valid: {text}")
         size = program.length * INSTRUCTION_BYTES
         result = ctypes.string_at(program.instructions, size)
         library.pcap_freecode(program)

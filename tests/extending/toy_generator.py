@@ -47,7 +47,7 @@ class Refused(LatencyGenerator):
             ended = [one.ended() for one in clients]
         times = sorted(float(line) for one in ended for line in one.stdout.split())
         if not times or any(one.returncode != 0 for one in ended):
-            raise Failed(f"refused: {ended[0].words()}")
+            raise Failed(f"refused: {ended[0].message()}")
         return {
             "loop": "closed",
             "received_count": len(times),

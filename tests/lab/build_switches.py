@@ -68,7 +68,7 @@ def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
         "read_bytes": written_bytes(),
         "sampled": sampled,
         "offloads": process.output([*topology.pairs[0].client.prefix, "ethtool", "-k", "eth0"]),
-        "words": switch.words(),
+        "words": switch.warnings(),
     }
 
 

@@ -26,7 +26,7 @@ from labkit.measure.experiments.throughput_search import mlrsearch
 from labkit.measure.topologies.open_vswitch import rules
 from labkit.measure.traffic import iperf3, packet_agent, ping, registry
 from labkit.measure.traffic.base import Trial
-from labkit.measure.traffic.packet_ends import learning_frame, wire_of
+from labkit.measure.traffic.packet_ends import frame_addresses, learning_frame
 from labkit.measure.traffic.packet_sender import Mix, Sender
 from labkit.system import machine, netlink, process
 
@@ -71,7 +71,7 @@ def captured(flows: str, block: str, repeats: str) -> Any:
             seen.bind(("eth0", 0))
         mix = Mix((64,), int(flows), ("source_port",), int(block), int(repeats))
         with netlink.inside(pair.client.namespace.fd):
-            sender = Sender(wire_of(pair), mix)
+            sender = Sender(frame_addresses(pair), mix)
         count = int(flows) * int(repeats)
         report = sender.send(20_000, 30, count)
         seen.setblocking(False)
@@ -135,11 +135,11 @@ def agents() -> Any:
     """Send and count by the programs that run in guests, here in namespaces."""
     with topologies.build("veth", topologies.Spec()) as net:
         [pair] = net.pairs
-        wire, mix = asdict(wire_of(pair)), asdict(Mix((64,), 1000, ("target_mac",)))
-        back = learning_frame(wire_of(Pair(pair.server, pair.client)), Mix())
+        addresses, mix = asdict(frame_addresses(pair)), asdict(Mix((64,), 1000, ("target_mac",)))
+        back = learning_frame(frame_addresses(Pair(pair.server, pair.client)), Mix())
         requests = [
             (pair.server, {"interface": "eth0", "v6": False, "frame": back.hex()}),
-            (pair.client, {"wire": wire, "mix": mix}),
+            (pair.client, {"addresses": addresses, "mix": mix}),
         ]
         programs = []
         for end, request in requests:

@@ -87,7 +87,7 @@ def test_distance_of_searches_from_their_median() -> None:
 
     rows = [row(0.0, 185e3), row(0.0, 200e3), row(0.0, 250e3), row(0.005, 1e5), row(0.0, 9e9, "control")]
     assert search.rates([*rows, row(0.005, None)]) == {0.0: [185e3, 200e3, 250e3], 0.005: [1e5]}
-    assert search.apart([185e3, 200e3, 250e3]) == pytest.approx(0.25)
+    assert search.spread([185e3, 200e3, 250e3]) == pytest.approx(0.25)
     with pytest.raises(promise.NotMeasuredError, match="no search found a rate: generator-limited"):
         search.rates([row(0.0, None)])
 

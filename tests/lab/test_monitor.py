@@ -249,7 +249,7 @@ def test_guests_are_refused() -> None:
         live.build("veth", endpoint=["namespace", "container"])
 
 
-def test_what_cannot_be_monitored(net: live.LiveTopology) -> None:
+def test_unknown_interface_is_refused(net: live.LiveTopology) -> None:
     for interface, words in (
         ("eth0", "several namespaces have an interface eth0: write one of client0:eth0"),
         ("nope", "veth_bridge has no interface 'nope'"),

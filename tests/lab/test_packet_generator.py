@@ -105,7 +105,7 @@ def test_jumbo_frames() -> None:
 
 
 def test_frame_above_the_mtu_is_one_sentence() -> None:
-    assert tried("too_large") == "the packet generator at client0 cannot send: Message too long"
+    assert tried("too_large") == "the packet generator at client0 failed: Message too long"
 
 
 @pytest.mark.needs("bridge")

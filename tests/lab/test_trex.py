@@ -118,9 +118,7 @@ def test_ring_drops_make_the_run_invalid(box: Sandbox) -> None:
         ({"loss_ratio": 1.0}, "arrived: check the cables of ports 0,1"),
     ],
 )
-def test_what_says_nothing_about_the_device_is_invalid(
-    box: Sandbox, plan: dict[str, Any], words: str
-) -> None:
+def test_generator_fault_makes_the_row_invalid(box: Sandbox, plan: dict[str, Any], words: str) -> None:
     rows, _ = load_test(box, next(iter(plan)), **plan)
     result = result_of(rows)
     assert result["status"] == "invalid"
@@ -253,7 +251,7 @@ def test_own_profile_runs_where_it_is_named(box: Sandbox) -> None:
         ),
     ],
 )
-def test_a_profile_that_is_none(box: Sandbox, text: str, sentence: str) -> None:
+def test_invalid_profile_is_refused(box: Sandbox, text: str, sentence: str) -> None:
     path = box.folder / "none.py"
     path.write_text(text)
     with served(box) as (server, _):

@@ -32,8 +32,8 @@ PAGE_S = 60_000  # ms, for a loaded machine
 
 SEND = """
 import sys
-from labkit.measure.traffic.packet_sender import Mix, Sender, Wire
-Sender(Wire("eth0", *sys.argv[1:5]), Mix((64,), 1000)).send(100_000, 60)
+from labkit.measure.traffic.packet_sender import FrameAddresses, Mix, Sender
+Sender(FrameAddresses("eth0", *sys.argv[1:5]), Mix((64,), 1000)).send(100_000, 60)
 """
 # The time between two frames of the page, and how often the counts change meanwhile.
 WATCH = """

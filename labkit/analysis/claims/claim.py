@@ -1,9 +1,10 @@
 """A claim of a document, the rule of its verdict, and the verdict.
 
-A piece of evidence **agrees** if its 95 % interval lies in the range of ratios for which the claim holds, and
-**contradicts** it if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed
-if more of its ratios agree than chance explains, contradicted if more contradict it than chance explains, and it
-depends if both is so. Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
+A ratio **agrees** with a claim if its 95 % interval lies in the range for which the claim holds, and **contradicts**
+the claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed if more
+of its ratios agree than chance explains, and contradicted if more contradict it than chance explains. One exact count
+is enough for either. It depends if both is so, or if it is contradicted under conditions other than the document's.
+Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
 
 A document's own numbers, put together, measure nothing. They never decide a claim that runs answer. A claim that only
 they answer is consistent with them or inconsistent.
@@ -51,7 +52,7 @@ class Document:
     title: str
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         return f"{self.author}, {self.title}"
 
 
@@ -62,7 +63,8 @@ class Claim:
     ratio: what is divided by what. meant: the range of the ratio in which the claim is true. sources: what answers it;
     empty if nothing here can. settle: what would settle it. remark: what else a reader must know, for example why
     nothing here can tell. conditions: what differs here from the document's measurement. A claim that has conditions
-    and is not reproduced depends on them, and is not contradicted.
+    and is not reproduced depends on them, and is not contradicted. every: whether the claim is about all points; then
+    it is confirmed only if no ratio is undecided or contradicts it.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Claim:
     sources: tuple[Source, ...] = ()
     remark: str = ""
     conditions: str = ""
+    every: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ def judge(claim: Claim, results: Results) -> Judgement:
     }
     counts = ", ".join(_counted(count, word) for word, count in numbers.items() if count)
     yes, no = (_enough(judged.deciding, word) for word in (AGREES, AGAINST))
+    if claim.every:
+        yes = yes and not numbers[AGAINST] and not numbers[UNDECIDED]
     if all(one.run == PUBLISHED for one in evidence):
         word = INCONSISTENT if no else CONSISTENT if yes else UNKNOWN
     else:

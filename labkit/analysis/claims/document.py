@@ -62,9 +62,10 @@ lies within the 95 % interval of the A/A control, extended to 1, it shows no dir
 
 A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), *contradicted* if more
 contradict it than chance explains, and it *depends* if both is so, or if measurements contradict it under conditions
-that differ from the document's. Otherwise it *cannot be told here*. Chance alone lets one of twenty intervals miss the
-true ratio. If a claim has a single ratio, that one decides. The points of one run share a machine and an hour, so they
-are less independent than the rule assumes. Counts of bytes have no noise, and one decides.
+that differ from the document's. A claim about every point is confirmed only if all its ratios agree. Otherwise it
+*cannot be told here*. Chance alone lets one of twenty intervals miss the true ratio. If a claim has a single ratio,
+that one decides. The points of one run share a machine and an hour, so they are less independent than the rule assumes.
+Counts of bytes have no noise, and one decides.
 
 A claim that only numbers of the document itself answer is *consistent* with them or *inconsistent*. That is arithmetic,
 not measurement. [METHOD.md](METHOD.md) explains how ratios and intervals are made.
@@ -114,11 +115,11 @@ def picture(judgements: Sequence[Judgement]) -> str:
         for one in judgements
         if any(evidence.run != PUBLISHED and not math.isnan(evidence.ratio) for evidence, _ in one.evidence)
     }
-    words = (
-        f"The {many(len(shown), 'claim')} that a run here answers ({many(len(set(shown.values())), 'document')}):"
+    text = (
+        f"The {many(len(shown), 'claim')} with measured ratios ({many(len(set(shown.values())), 'document')}):"
         " the range of ratios for which each holds, and the measured ratios"
     )
-    return f"![{words}](findings-claims.svg)\n"
+    return f"![{text}](findings-claims.svg)\n"
 
 
 def table(judgements: Sequence[Judgement]) -> str:
@@ -158,10 +159,13 @@ def section(one: Judgement) -> str:
     claim = one.claim
     lines = [
         f"### {heading(one)}\n", f"{claim.sentence}\n",
-        f"*{DOCUMENTS[claim.document].words}*, {claim.place}.\n",
+        f"*{DOCUMENTS[claim.document].label}*, {claim.place}.\n",
     ]  # fmt: skip
     if claim.meant is not None:
-        lines.append(f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.meant)}.\n")
+        where = " at every point" if claim.every else ""
+        lines.append(
+            f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.meant)}{where}.\n"
+        )
         lines.append(evidence_table(one, claim.meant))
     if claim.conditions:
         lines.append(f"Other conditions: {claim.conditions}\n")

@@ -337,8 +337,8 @@ def _of_values(
         effect = _between(*logs)
         keys = [_key(side.iloc[0].to_dict()) for side in sides]
         vetoed = any((control := controls.get(key)) is not None and stats.vetoes(control) for key in keys)
-        words = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
-        evidence = _of_row(run, words, sides[0].iloc[0].to_dict())
+        text = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
+        evidence = _of_row(run, text, sides[0].iloc[0].to_dict())
         yield _of_effect(evidence, effect, "the baseline differs from itself" if vetoed else "")
 
 

@@ -44,9 +44,9 @@ def topology(state: State, pairs: int = FEW) -> go.Figure:
         figure.add_shape(type="rect", **_corners(box), **theme.INTERFACE)
     _add_lines(figure, built)
     _add_words(figure, part, built)
-    words = f"as the kernel reports it (Linux {theme.plain(state.kernel)})"
-    words += f"; {more(left_out)}" if left_out else ""
-    theme.titled(figure, title(state), words)
+    text = f"as the kernel reports it (Linux {theme.plain(state.kernel)})"
+    text += f"; {more(left_out)}" if left_out else ""
+    theme.titled(figure, title(state), text)
     _size(figure, built)
     return figure
 

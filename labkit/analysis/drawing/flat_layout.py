@@ -242,8 +242,10 @@ class Layout:
         left, right = self.interfaces[near], self.interfaces[far]
         if left.right <= right.x:
             straight = [(left.right, left.middle[1]), (right.x, right.middle[1])]
-            apart = near.namespace != far.namespace
-            return self._detour(near, far) if apart and self._is_crossing(straight, (near, far)) else straight
+            differ = near.namespace != far.namespace
+            return (
+                self._detour(near, far) if differ and self._is_crossing(straight, (near, far)) else straight
+            )
         upper, lower = sorted((left, right), key=lambda box: box.y)
         x = (max(upper.x, lower.x) + min(upper.right, lower.right)) / 2
         if any(

@@ -221,12 +221,12 @@ class Levels:
     def is_clear(self) -> bool:
         """Return whether no line crosses a label and no namespaces overlap."""
         boxes = list(self.namespaces.values())
-        apart = not any(
+        clear = not any(
             one.x < other.right and other.x < one.right and one.y < other.bottom and other.y < one.bottom
             for at, one in enumerate(boxes)
             for other in boxes[:at]
         )
-        return apart and not any(self._crossed(line) for _, line in self.lines)
+        return clear and not any(self._crossed(line) for _, line in self.lines)
 
 
 def _title(box: TextBox) -> TextBox:

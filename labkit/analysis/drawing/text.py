@@ -100,8 +100,8 @@ def dot(state: State) -> str:
 
 
 def _from_left_to_right(state: State) -> list[Join]:
-    """Return all joins with their ends in order from clients to servers, from which both tools derive left and
-    right."""
+    """Return all joins with their ends in order from clients to servers. Graphviz and Mermaid place them in this order
+    from left to right."""
     places = Layout(state)
     return [
         Join(join.kind, tuple(sorted(join.ends, key=lambda place: places.interfaces[place].x)))

@@ -90,12 +90,12 @@ def _points(figure: go.Figure, own: pd.DataFrame, place: int, ends: tuple[float,
         low, high = (
             ratio if pd.isna(one[end]) else min(max(one[end], ends[0]), ends[1]) for end in ("low", "high")
         )
-        words = f"{one['what']} ({one['host'] or one['run']}): {one['ratio']:.3g}, {one['reading']}"
+        text = f"{one['what']} ({one['host'] or one['run']}): {one['ratio']:.3g}, {one['reading']}"
         figure.add_trace(
             go.Scatter(
                 x=[ratio], y=[place - 0.32 + 0.64 * (number + 0.5) / len(own)],
                 error_x={"array": [high - ratio], "arrayminus": [ratio - low], "thickness": 1.2, "width": 2},
                 mode="markers", marker={"color": color, "symbol": symbol, "size": 6}, showlegend=False,
-                hoverinfo="text", hovertext=theme.folded(words, 60),
+                hoverinfo="text", hovertext=theme.folded(text, 60),
             )
         )  # fmt: skip

@@ -82,8 +82,8 @@ def forest(
     for panel in parts:
         _draw(figure, panel, texts)
     baselines = ", ".join(theme.plain(name) for name in verdicts["baseline"].dropna().unique())
-    words = f"ratio to {baselines or 'the baseline'} (log scale)"
-    figure.update_xaxes(title_text=words, row=max(len(parts), 1), col=1)
+    text = f"ratio to {baselines or 'the baseline'} (log scale)"
+    figure.update_xaxes(title_text=text, row=max(len(parts), 1), col=1)
     margin = {"l": texts.left_px, "r": texts.right_px, "t": 100, "b": 0}
     figure.update_layout(height=height + 100, margin=margin, showlegend=False)
     subtitle = "ratio and 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"
@@ -105,9 +105,9 @@ def _empty(parts: list[Panel], reading: str | None, line_px: int) -> tuple[go.Fi
     height = line_px * sum(lines) + BETWEEN_PX * (len(lines) - 1)
     titles = {}
     for panel in parts:
-        words = " · ".join(filter(None, [panel.title, panel.host]))
+        text = " · ".join(filter(None, [panel.title, panel.host]))
         faster = "right" if protocols.find(panel.protocol).higher_is_better else "left"
-        titles[panel.at] = f"<b>{words}: {reading or f'{faster} of 1 is faster'}</b>"
+        titles[panel.at] = f"<b>{text}: {reading or f'{faster} of 1 is faster'}</b>"
     spacing = BETWEEN_PX / height if len(lines) > 1 else 0
     grid = titled_grid(titles, rows=len(lines), cols=1, row_heights=lines, vertical_spacing=spacing)
     return grid, height
@@ -126,8 +126,8 @@ def ratio_ticks(low: float, high: float) -> list[float]:
     """Return tick values within the range, at least an eighth of the axis apart."""
     taken: list[float] = []
     for tick in _TICKS:
-        apart = min((abs(math.log(tick / other)) for other in taken), default=math.inf)
-        if low <= tick <= high and apart >= math.log(high / low) / 8:
+        distance = min((abs(math.log(tick / other)) for other in taken), default=math.inf)
+        if low <= tick <= high and distance >= math.log(high / low) / 8:
             taken.append(tick)
     return sorted(taken)
 

@@ -43,8 +43,8 @@ def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure
         for at, name in enumerate(names, 1):
             _drawn(figure, at, arm, style, [report["functions"].get(name, {}) for report in rounds])
     figure.update_xaxes(type="log", tickformat=",~g")
-    words = "time of a call in µs, callees and interrupts included"
-    figure.update_xaxes(title_text=words, row=count, col=1)
+    text = "time of a call in µs, callees and interrupts included"
+    figure.update_xaxes(title_text=text, row=count, col=1)
     figure.update_yaxes(title_text="calls per ⅛ octave", tickformat=".0%", rangemode="tozero")
     figure.update_layout(height=EDGES_PX + PANEL_PX * count)
     every = pd.concat([rows for rows, _ in arms.values()])

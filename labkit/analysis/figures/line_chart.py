@@ -135,7 +135,7 @@ def ticks(places: list[float], panel: Panel, axis: Axis, share: float = 1.0) -> 
     labels = {place: axis.tick(place, panel) for place in places}
 
     def fits(place: float, label: str, others: dict[float, str]) -> bool:
-        """Return whether a label has room beside the other labels' same lines."""
+        """Return whether a label fits beside the others: each of its lines beside the same line of the others."""
         return all(
             abs(math.log2(place / other)) * octave_px >= LETTER_PX * (len(one) + len(two)) / 2 + GAP_PX
             for other, text in others.items()

@@ -51,8 +51,8 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
     kinds = sorted(set(table["endpoint"])) if len(table) else []
     ends = " and ".join(kinds) or "nothing"
     what = "VMs" if "guest" in kinds else "VMs and network"  # the network is never a guest
-    words = f"{table['goal'].iloc[0]}; " if len(table) else ""
-    subtitle = f"{words}{what} are: {ends} of this machine; ★: the plan's read-out, of another machine"
+    text = f"{table['goal'].iloc[0]}; " if len(table) else ""
+    subtitle = f"{text}{what} are: {ends} of this machine; ★: the plan's read-out, of another machine"
     return finish(figure, rows, "Throughput by use case and frame size", subtitle)
 
 
@@ -117,7 +117,7 @@ def _readout(figure: go.Figure, row: int, readout: pd.DataFrame, first: bool) ->
 def ranked_factors(rows: pd.DataFrame, table: pd.DataFrame) -> go.Figure:
     """Draw the factors that change the rate, the greatest first: ratios with 95 % intervals over rounds.
 
-    The last line is the switch against itself; a ratio within its interval is no evidence of an effect. table:
+    The last line is the switch against itself; a ratio within its interval does not show an effect. table:
     `ovs_test_plan.factors(rows)`.
     """
     names = [

@@ -165,9 +165,9 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
     parts = [replace(part, title=_wrapped(part.title, TITLES_WIDTH // columns)) for part in parts]
     more_px = HOST_PX * max((part.titled.count("<br>") for part in parts), default=0)
     between, top = BETWEEN_PX + more_px, TOP_PX + more_px
-    apart = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
-    apart |= {"vertical_spacing": between / (rows * panel_px) if rows > 1 else 0}
-    figure = titled_grid({part.at: part.titled for part in parts}, rows=rows, cols=columns, **apart)
+    spacing = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
+    spacing |= {"vertical_spacing": between / (rows * panel_px) if rows > 1 else 0}
+    figure = titled_grid({part.at: part.titled for part in parts}, rows=rows, cols=columns, **spacing)
     figure.update_layout(height=rows * panel_px + top, margin={"t": top, "b": 0})
     return figure
 

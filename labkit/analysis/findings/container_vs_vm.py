@@ -17,9 +17,9 @@ from IPython.display import Markdown, display
 from labkit.analysis import figures, flame, load, profile_doubts, protocols, stats, verdicts
 from labkit.analysis.displays import show
 from labkit.analysis.endpoint_kinds import (
-    APART,
     ENDPOINTS,
     NAMES,
+    OWN_GUEST,
     SHARED,
     differences,
     endpoint_kinds,
@@ -61,7 +61,7 @@ class ContainerVsVm:
     def fair_pair(self) -> None:
         """Show the fair pair: the effect of the boundary between machines alone."""
         if not len(self.fair):
-            lines = fair_pair_sentences(self.rows, SHARED, APART) or [
+            lines = fair_pair_sentences(self.rows, SHARED, OWN_GUEST) or [
                 "It was not measured: set endpoint=guest,shared_guest"
             ]
             display(Markdown(f"*There is no fair pair here. {'. '.join(lines)}.*"))
@@ -69,7 +69,7 @@ class ContainerVsVm:
         show(shares(self.rows))
         result = verdicts.verdicts(self.fair)
         about = "; ".join(
-            one for one in fair_pair_sentences(self.rows, SHARED, APART) if one.startswith("A fair")
+            one for one in fair_pair_sentences(self.rows, SHARED, OWN_GUEST) if one.startswith("A fair")
         )
         display(figures.forest(result, "The boundary between machines alone", about))
 
@@ -136,12 +136,12 @@ def _compared(point: pd.DataFrame) -> list[tuple[str, str]]:
         name: result for name, result in of.items() if point["arm"].eq(result).any()
     }  # leaves out an arm that has only its second measurement
     left = [name for name in (*ENDPOINTS[:1], SHARED) if name in of]
-    return [(of[name], of[APART]) for name in left if APART in of]
+    return [(of[name], of[OWN_GUEST]) for name in left if OWN_GUEST in of]
 
 
-def _packets(point: pd.DataFrame, words: str) -> None:
+def _packets(point: pd.DataFrame, text: str) -> None:
     """Display the packets of one point. Of an arm that was measured twice, only the first measurement counts."""
-    display(Markdown(f"**The calls of one packet: {words}**"))
+    display(Markdown(f"**The calls of one packet: {text}**"))
     there, traced = [], point.loc[point["observer"].eq(PACKETS), "arm"]
     for arm in dict.fromkeys(traced[~traced.str.endswith(" (again)")]):
         try:
@@ -152,17 +152,17 @@ def _packets(point: pd.DataFrame, words: str) -> None:
         display(Markdown(piece) if isinstance(piece, str) else piece)
 
 
-def _flame(point: pd.DataFrame, left: str, right: str, words: str) -> None:
+def _flame(point: pd.DataFrame, left: str, right: str, text: str) -> None:
     """Display the differential flame graph of two arms, and the functions that explain most."""
     of = {name: point[point["arm"].eq(name)] for name in (left, right, f"{left} (again)")}
     try:
         there = [(name, rows) for name, rows in of.items() if len(rows)]
         result = load_profiles.compared(there, str(point["protocol"].iloc[0]))
     except BadInput as error:
-        display(Markdown(f"*{words}: {error}.*"))
+        display(Markdown(f"*{text}: {error}.*"))
         return
     ends = {str(row["arm"]): NAMES[str(row["endpoint"])] for _, row in point.iterrows()}
-    display(Markdown(f"**{words}**, {ends[right]} against {ends[left]}: {flame.sentence(result)}."))
+    display(Markdown(f"**{text}**, {ends[right]} against {ends[left]}: {flame.sentence(result)}."))
     display(flame.drawn(result), figures.functions(result.functions()))
 
 
@@ -219,7 +219,7 @@ def pairs(rows: pd.DataFrame) -> list[str]:
 def _pairs(rows: pd.DataFrame) -> Iterator[str]:
     there = [name for name in ENDPOINTS if rows["endpoint"].eq(name).any()]
     both = [(there[0], other) for other in there[1:] if other != SHARED]
-    for left, right in dict.fromkeys([*both, (SHARED, APART)]):
+    for left, right in dict.fromkeys([*both, (SHARED, OWN_GUEST)]):
         yield from (f"{sentence}." for sentence in fair_pair_sentences(rows, left, right))
 
 
@@ -231,7 +231,7 @@ def shares(rows: pd.DataFrame) -> list[str]:
 
 def _share(key: tuple[Any, ...], rows: pd.DataFrame) -> str:
     base = str(rows.loc[rows["role"].eq("baseline"), "endpoint"].iloc[0])
-    of_guests, inner = (_against(result, APART) for result in (usual(rows), fair(rows)))
+    of_guests, inner = (_against(result, OWN_GUEST) for result in (usual(rows), fair(rows)))
     of_shared = _against(rows[rows["endpoint"].isin([base, SHARED])], SHARED)
     words = load.group_text(key)
     if inner is None or (base != SHARED and (of_guests is None or of_shared is None)):
@@ -273,9 +273,9 @@ def report_contradictions(result: pd.DataFrame) -> Iterator[str]:
         ]
         yield f"The report, on another machine, read `ip_rcv` off one call each, in µs: {'; '.join(each)}."
     default = result[result.get("default", pd.Series(dtype=bool)).eq(True)].set_index("endpoint")
-    if not {"container", APART} <= set(default.index):
+    if not {"container", OWN_GUEST} <= set(default.index):
         return
-    one, two = (default.loc[[name]].iloc[0].to_dict() for name in ("container", APART))
+    one, two = (default.loc[[name]].iloc[0].to_dict() for name in ("container", OWN_GUEST))
     ratio = one["received_bps"] / two["received_bps"]
     lengths = [f"{round(side['length_bytes'], -1):.0f}" for side in (one, two)]
     yield (

@@ -95,14 +95,14 @@ def _rate(line: pd.Series[Any]) -> str:
                 f"{where} is not known: generator-limited, no such loss up to {si(line['most_pps'], 'pps')}"
             )
         return f"{where} was not found"
-    words = f"{where} {si(line['median_pps'], 'pps')}"
+    text = f"{where} {si(line['median_pps'], 'pps')}"
     if math.isnan(line["low_pps"]):
-        words += f" ({many(line['searches_count'], 'search')}: no interval)"
+        text += f" ({many(line['searches_count'], 'search')}: no interval)"
     else:
-        words += f" [{si(line['low_pps'], 'pps')}, {si(line['high_pps'], 'pps')}]"
-        words += f" over {line['searches_count']} searches, which spread by {percent(line['spread_ratio'])}"
+        text += f" [{si(line['low_pps'], 'pps')}, {si(line['high_pps'], 'pps')}]"
+        text += f" over {line['searches_count']} searches, which spread by {percent(line['spread_ratio'])}"
     if not math.isnan(line["exceed_ratio"]):
-        words += f"; exceed ratio {percent(line['exceed_ratio'])}"
+        text += f"; exceed ratio {percent(line['exceed_ratio'])}"
     if line["repeated_ratio"]:
-        words += f"; {percent(line['repeated_ratio'])} of the attempts were repeats of disturbed trials"
-    return words
+        text += f"; {percent(line['repeated_ratio'])} of the attempts were repeats of disturbed trials"
+    return text

@@ -212,21 +212,19 @@ def _excludes_zero(value: Any) -> bool:
 def _of_readers(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
     for one in records:
         added = one["added"]
-        words = (
-            f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
-        )
-        words += f" ({many(one['rounds_count'], 'round')})"
+        text = f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
+        text += f" ({many(one['rounds_count'], 'round')})"
         if added.low is not None and not added.excludes_zero:
-            words += "; the interval includes 0, so no cost is shown"
+            text += "; the interval includes 0, so no cost is shown"
         if one["lost_share"] > 0:
-            words += f"; it lost {percent(one['lost_share'])} of the packets"
+            text += f"; it lost {percent(one['lost_share'])} of the packets"
         if one["late_s"] > 1:
-            words += f"; it went on for {seconds(one['late_s'])} after the traffic"
+            text += f"; it went on for {seconds(one['late_s'])} after the traffic"
         if _excludes_zero(one["delivered"]):
-            words += f"; the watched traffic changed by {_percent(one['delivered'])}"
+            text += f"; the watched traffic changed by {_percent(one['delivered'])}"
         if _excludes_zero(one["observed"]):
-            words += f"; the observed flow changed by {_percent(one['observed'])}"
-        yield f"{words}."
+            text += f"; the observed flow changed by {_percent(one['observed'])}"
+        yield f"{text}."
 
 
 def _ratios(known: pd.DataFrame) -> Iterator[str]:

@@ -212,10 +212,10 @@ def report(rows: pd.DataFrame) -> list[str]:
 
 def _sentence(line: pd.Series[Any]) -> str:
     levels = f" {line['level']} → {line['other']}" if line["level"] else ""
-    words = f"**{line['factor']}**{levels}: the rate is {line['ratio']:.3g} times as high"
+    text = f"**{line['factor']}**{levels}: the rate is {line['ratio']:.3g} times as high"
     if math.isnan(line["low"]):
-        return f"{words} ({many(int(line['rounds_count']), 'round')}: no interval)"
-    words += f" [{line['low']:.3g}, {line['high']:.3g}] over {many(int(line['rounds_count']), 'round')}"
+        return f"{text} ({many(int(line['rounds_count']), 'round')}: no interval)"
+    text += f" [{line['low']:.3g}, {line['high']:.3g}] over {many(int(line['rounds_count']), 'round')}"
     if line["low"] <= 1 <= line["high"]:
-        words += "; the interval includes 1, so no effect is shown"
-    return words
+        text += "; the interval includes 1, so no effect is shown"
+    return text

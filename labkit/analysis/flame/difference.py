@@ -85,7 +85,7 @@ class Difference:
         heads = ["function", "kind"]
         result: pd.DataFrame = table[heads + [name for name in table if name not in heads]]
         result.attrs = {
-            "left": self.left.name, "right": self.right.name, "per": self.per.words, "unit": self.per.unit,
+            "left": self.left.name, "right": self.right.name, "per": self.per.description, "unit": self.per.unit,
             "unit_s": self.per.unit_s, "time": "callees included" if inclusive else "self time",
         }  # fmt: skip
         return result
@@ -110,8 +110,8 @@ class Difference:
         most = sorted(tops, key=lambda frame: -int(tree.total[frame].sum()))
         names = ", ".join(folded_stacks.plain(tree.names[tree.name[frame]]) for frame in most[:3])
         sums = tree.total[tops].sum(axis=0)[None, :]
-        words = f"other programs ({names}{f' and {len(most) - 3} more' if len(most) > 3 else ''})"
-        return _table(self.judge(sums), sums).assign(function=[words], kind="")
+        text = f"other programs ({names}{f' and {len(most) - 3} more' if len(most) > 3 else ''})"
+        return _table(self.judge(sums), sums).assign(function=[text], kind="")
 
     def _ends(self, samples: Ints, rest: Sequence[int] | Ints, inclusive: bool) -> pd.DataFrame:
         rows = {TOTAL: self.tree.total[0]}
@@ -134,7 +134,7 @@ def difference(left: Arm, right: Arm, control: Arm | None = None, per: str = "pa
     there = [arm for arm in (left, right, control) if arm is not None]
     of = protocols.cost_unit(per)
     for arm in there:
-        arms.each(arm, of)
+        arms.seconds_per_sample(arm, of)
     tree = build_tree([each.stacks for arm in there for each in arm.rounds])
     return Difference(left, right, control, of, tree, _judged(tree.total, there, of))
 
@@ -143,7 +143,7 @@ def _judged(samples: Ints, there: Sequence[Arm], per: CostUnit) -> Judgement:
     """Compare samples whose columns are the rounds of the arms `there`: left, right, and perhaps the control."""
     ends = np.cumsum([len(arm.rounds) for arm in there])[:-1]
     sides = [
-        (columns, arms.each(arm, per))
+        (columns, arms.seconds_per_sample(arm, per))
         for columns, arm in zip(np.split(samples, ends, axis=1), there, strict=True)
     ]
     spread = compared(*sides[0], *sides[1])

@@ -1,8 +1,8 @@
 """Build flame graphs for notebooks, reports and standalone pages: icicles of thousands of frames, drawn by flame.js.
 
 A notebook stores a flame graph as data (MIME), which a report draws with its own script, and as HTML, which the
-notebook draws. plotly's icicle is no alternative: it takes more than half a minute for 5,000 frames and cannot search
-by name.
+notebook draws. plotly's icicle is not an alternative: it takes more than half a minute for 5,000 frames and cannot
+search by name.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class Flame:
     def html(self) -> str:
         """Return self-contained HTML that draws the flame graph. It fetches nothing."""
         return (
-            f'<style>{style()}</style><div class="labkit-flame"><p>{_UNTRUSTED}</p>{self._still()}'
+            f'<style>{style()}</style><div class="labkit-flame"><p>{_UNTRUSTED}</p>{self._static_picture()}'
             f'<script type="application/json">{as_json(self.data)}</script></div><script>{script()}</script>'
         )
 
-    def _still(self) -> str:
+    def _static_picture(self) -> str:
         """Return an image of the flame graph, which a notebook shows without trust."""
         coded = base64.b64encode(still_picture.svg(self.data).encode()).decode()
         return f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
 
     def widget(self, sources: Sources | None = None) -> Any:
-        """Return the flame graph as a widget (anywidget), which JupyterLab, VS Code and Colab draw without trust.
+        """Return the flame graph as a widget (anywidget), which JupyterLab draws without trust.
 
         sources: returns the source lines of a function, or raises LabkitError; a clicked frame then offers them.
         """
@@ -144,7 +144,7 @@ def graph(arm: Arm, per: str | None = None) -> Flame:
 
     def values(samples: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         return (
-            round_means(samples, arms.each(arm, of)).mean / unit_s
+            round_means(samples, arms.seconds_per_sample(arm, of)).mean / unit_s
             if of
             else samples.sum(axis=1).astype(float)
         )
@@ -155,7 +155,7 @@ def graph(arm: Arm, per: str | None = None) -> Flame:
         "title": arm.name,
         "subtitle": f"{len(arm.rounds)} {'round' if len(arm.rounds) == 1 else 'rounds'}, {arm.event}",
         "unit_s": unit_s if of else None,
-        "unit_words": f"CPU time per {of.words}" if of else "",
+        "unit_words": f"CPU time per {of.description}" if of else "",
         "left": _short(total[order]),
         "own_left": _short(values(tree.own)[order]),
         "notes": [*_left_out(tree, order), *notes.notes(tree, [arm])],
@@ -179,11 +179,11 @@ def drawn(difference: Difference) -> Flame:
     }
     data |= {
         "title": f"{it.right.name} against {it.left.name}",
-        "subtitle": f"CPU time per {of.words}; colour: how much more or less",
+        "subtitle": f"CPU time per {of.description}; colour: how much more or less",
         "left_name": it.left.name,
         "right_name": it.right.name,
         "unit_s": of.unit_s,
-        "unit_words": f"per {of.words}",
+        "unit_words": f"per {of.description}",
         "stands_out": it.frames.stands_out[order].astype(int).tolist(),
         "notes": [*notes.judged(it), *_left_out(it.tree, order), *notes.notes(it.tree, there)],
     }

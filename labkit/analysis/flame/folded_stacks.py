@@ -48,7 +48,9 @@ def parsed(lines: Iterable[str], source: str = "the text") -> Counter[str]:
             continue
         stack, _, count = line.strip().rpartition(" ")
         if not stack or not count.isascii() or not count.isdecimal():
-            raise BadInput(f"{source}, line {number}, is no folded stack (`a;b;c 42`): {line.strip()[:60]!r}")
+            raise BadInput(
+                f"{source}, line {number}, is not a folded stack (`a;b;c 42`): {line.strip()[:60]!r}"
+            )
         stacks[stack] += int(count)
     return stacks
 

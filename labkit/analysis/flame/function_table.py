@@ -48,7 +48,7 @@ def sentence(difference: Difference) -> str:
     """Return the finding as a sentence, with its interval and the functions that explain most of it."""
     table = difference.functions()
     whole, named = table.iloc[-1], table.iloc[:-2]
-    left, right, per = difference.left.name, difference.right.name, difference.per.words
+    left, right, per = difference.left.name, difference.right.name, difference.per.description
     sides = f"{seconds(whole['left_s'])} → {seconds(whole['right_s'])}"
     if pd.isna(whole["p"]):
         return f"no evidence about {right} against {left}: a single round has no spread; measured {sides} per {per}"

@@ -73,11 +73,11 @@ class Arm:
             return self
         share = others.total() / (others.total() + sum(sum(each.stacks.values()) for each in kept))
         most = ", ".join([*(name for name, _ in others.most_common(3)), *["…"] * (len(others) > 3)])
-        words = (
+        text = (
             f"{units.percent(share)} of the samples of {self.name} are in other processes ({most}). They"
             " are left out."
         )
-        return replace(self, rounds=kept, left_out=words)
+        return replace(self, rounds=kept, left_out=text)
 
     def tree(self) -> Tree:
         """Return all stacks as one tree, with a column of samples per round. Raises BadInput if there are no rounds."""
@@ -94,14 +94,14 @@ class Arm:
         return result
 
 
-def each(arm: Arm, of: CostUnit) -> Floats:
+def seconds_per_sample(arm: Arm, of: CostUnit) -> Floats:
     """Return the value of one sample of each round, in seconds per unit of work. Raises BadInput if that is unknown."""
     result = []
     for number, one in enumerate(arm.rounds, 1):
         work = getattr(one, of.work)
         if work is None or not math.isfinite(work) or work <= 0:
             raise BadInput(
-                f"round {number} of {arm.name} has no cost per {of.words}, because its {of.work} is {work}"
+                f"round {number} of {arm.name} has no cost per {of.description}, because its {of.work} is {work}"
             )
         if not 0 < one.period_s < math.inf:
             raise BadInput(f"round {number} of {arm.name} has an invalid sampling period: {one.period_s} s")

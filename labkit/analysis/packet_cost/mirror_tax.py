@@ -33,7 +33,7 @@ OF_MIRRORS = (
     "uplink_bps",
     "uplink_mtu",
 )  # options that need mirrors
-# Switches whose CPU time is no cost of packets: ovs-vswitchd beside the kernel's datapath, and DPDK, which always polls
+# Switches whose CPU time is not a cost of packets: ovs-vswitchd beside the kernel's datapath, and DPDK, which polls
 WITHOUT_COST = {"switch_per_packet_s": ("ovs", "ovs_dpdk"), "cpu_per_packet_s": ("ovs_dpdk",)}
 
 

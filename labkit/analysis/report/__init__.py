@@ -37,8 +37,8 @@ def html(notebook: Path | Sequence[Path], out: Path) -> Path:
     """Write one or several executed notebooks (.ipynb) as the HTML file `out`, and return its path.
 
     Parameters and provenance are read from the notebooks' folders: run.json and environment.json of a run, or of every
-    point that sweep.json names. Missing files are left out. Raises BadInput for a file that is no notebook, and Failed
-    if `out` cannot be written.
+    point that sweep.json names. Missing files are left out. Raises BadInput for a file that is not a notebook, and
+    Failed if `out` cannot be written.
     """
     paths = [Path(notebook)] if isinstance(notebook, str | Path) else [Path(path) for path in notebook]
     return page([notebooks.read(path) for path in paths], [path.parent for path in paths], out, paths[0].stem)

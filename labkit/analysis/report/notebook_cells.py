@@ -81,7 +81,7 @@ class Block:
 
 
 def read(path: Path) -> nbformat.NotebookNode:
-    """Return the notebook in a file. Raises BadInput if it is no notebook."""
+    """Return the notebook in a file. Raises BadInput if it is not a notebook."""
     try:
         document: nbformat.NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
         return document

@@ -69,7 +69,7 @@ class Explanation:
         """Return the findings as sentences: for each point its conclusion, its notes and the next steps."""
         result = []
         for point, one in zip(self.points, self.conclusions, strict=True):
-            head = f"{point.words}: " if len(self.points) > 1 else ""
+            head = f"{point.label}: " if len(self.points) > 1 else ""
             result += [f"{head}{one.sentence}", *one.notes, *(f"next: {step}" for step in one.next)]
         return result
 
@@ -81,7 +81,7 @@ class Explanation:
             "verdicts": self.verdicts,
             "notes": self.notes,
             "points": [
-                conclusion_tables.as_json(point.words, one)
+                conclusion_tables.as_json(point.label, one)
                 for point, one in zip(self.points, self.conclusions, strict=True)
             ],
         }
@@ -164,7 +164,7 @@ def _exported(folder: Path, differences: list[flame.Difference]) -> str:
 
 def _conclusion_lines(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[str]:
     """Yield the paragraphs of a conclusion as Markdown."""
-    yield f"## Conclusion{f': {_plain(point.words)}' if headed else ''}"
+    yield f"## Conclusion{f': {_plain(point.label)}' if headed else ''}"
     yield f"**{_plain(one.sentence)}.**"
     yield from map(_plain, one.notes)
     if one.next:
@@ -194,7 +194,7 @@ def _differences(point: ProfiledPoint, processes: str) -> tuple[flame.Difference
 def _cells(
     point: ProfiledPoint, difference: flame.Difference | None, why_not: str, headed: bool
 ) -> Iterator[Cell]:
-    heading = f"## Where the time goes{f': {_plain(point.words)}' if headed else ''}"
+    heading = f"## Where the time goes{f': {_plain(point.label)}' if headed else ''}"
     if difference is None:
         yield _prose(heading, f"{_plain(why_not)}.")
     else:

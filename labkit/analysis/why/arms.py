@@ -102,7 +102,7 @@ def conclusions(
         try:
             both = selection.select_sides(f"{folder}:{baseline}", arm)
             for point in selection.points(both):
-                yield ArmConclusion(arm, point.words, conclusion.conclude(point, processes))
+                yield ArmConclusion(arm, point.label, conclusion.conclude(point, processes))
         except BadInput as error:
             yield ArmConclusion(arm, "", None, str(error))
 
@@ -114,11 +114,11 @@ def judged(arms: Sequence[ArmConclusion]) -> list[ArmConclusion]:
     result = []
     for one in arms:
         if one.conclusion is not None and not next(kept) and one.conclusion.claims:
-            words = (
+            text = (
                 "No difference is claimed, because chance alone may show one like it among"
                 f" {len(known)} comparisons. Without the others the conclusion would be: {one.sentence}"
             )
-            withheld = replace(one.conclusion, sentence=words, cause=None, claims=False)
+            withheld = replace(one.conclusion, sentence=text, cause=None, claims=False)
             result.append(replace(one, conclusion=withheld))
         else:
             result.append(one)

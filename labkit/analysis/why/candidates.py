@@ -19,14 +19,14 @@ FOREIGN_LOAD = "foreign load"  # the candidate of other programs
 class Candidate:
     """A possible cause.
 
-    sure: the strength of the evidence, 0 (none) to 3 (strong), by which candidates are ordered. evidence: pairs of a
+    strength: how strong the evidence is, 0 (none) to 3 (strong), by which candidates are ordered. evidence: pairs of a
     source and a finding. size: seconds per unit that arrived with its interval, or None if unknown. part: the kind of a
     switch's work that a change of its options affects most. place: the code path that `size` is about, if a setting's
     code was tested by itself.
     """
 
     name: str
-    sure: int
+    strength: int
     evidence: tuple[tuple[str, str], ...]
     size: Estimate | None = None
     settings: tuple[Setting, ...] = ()
@@ -37,25 +37,25 @@ class Candidate:
 
 def find(evidence: Evidence) -> Iterator[Candidate]:
     """Yield all candidates."""
-    free = [one for one in evidence.settings if one.relevant]
-    known = _run_differences(evidence, free)
-    taken: set[str] = set()
+    relevant = [one for one in evidence.settings if one.relevant]
+    run_differences = _run_differences(evidence, relevant)
+    matched_names: set[str] = set()
     for cause in evidence.causes:
-        matched = tuple(one for one in free if _explains(one, cause))
-        steady = cause.path is None or cause.path.steady
-        if not matched and cause.change != "changed" and steady and not evidence.is_disturbed:
-            matched = known  # the packets of other programs add code, too
-        taken |= {one.name for one in matched}
-        yield _of_code(evidence, cause, matched)
-    whole = _of_change(evidence, free) or _of_run_differences(evidence, known)
-    if whole is not None:
-        yield whole
-    for setting in free:
-        if setting.name not in taken and (whole is None or setting not in whole.settings):
-            yield from _of_setting(evidence, setting)
-    yield from _of_loss(evidence, free)
-    yield from _of_frames(evidence, free)
-    yield from _of_disturbance(evidence)
+        matched = tuple(one for one in relevant if _explains(one, cause))
+        by_timing = cause.path is not None and cause.path.depends_on_timing
+        if not matched and cause.change != "changed" and not by_timing and not evidence.is_disturbed:
+            matched = run_differences  # the packets of other programs add code, too
+        matched_names |= {one.name for one in matched}
+        yield _code_candidate(evidence, cause, matched)
+    change = _change_candidate(evidence, relevant) or _run_difference_candidate(evidence, run_differences)
+    if change is not None:
+        yield change
+    for setting in relevant:
+        if setting.name not in matched_names and (change is None or setting not in change.settings):
+            yield from _setting_candidate(evidence, setting)
+    yield from _loss_candidate(evidence, relevant)
+    yield from _frames_candidate(evidence, relevant)
+    yield from _disturbance_candidate(evidence)
 
 
 def _explains(setting: Setting, cause: causes.Cause) -> bool:
@@ -64,51 +64,51 @@ def _explains(setting: Setting, cause: causes.Cause) -> bool:
     return any(path in own for path in setting.paths)
 
 
-def _of_code(evidence: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) -> Candidate:
+def _code_candidate(evidence: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) -> Candidate:
     caller = f" below {cause.callers[0]}" if cause.callers else ""
     words = {"new": "new code path", "gone": "code path that is no longer used", "changed": "changed"}[
         cause.change
     ]
     inner = f" (with {', '.join(cause.below)})" if cause.below else ""
     size = f"{phrases.interval(cause.size)} {phrases.per(evidence)}"
-    known = [("profile", f"{words} {cause.function}{caller}{inner}: {size}")]
-    known += [("environment", one.words) for one in matched]
-    known += [("profile", f"{cause.samples_count:,} samples, p = {cause.p:.2g}")]
-    sure = 3 if matched else 2 if cause.change != "changed" else 1
-    return Candidate(cause.name, sure, tuple(known), cause.size, matched, cause)
+    findings = [("profile", f"{words} {cause.function}{caller}{inner}: {size}")]
+    findings += [("environment", one.description) for one in matched]
+    findings += [("profile", f"{cause.samples_count:,} samples, p = {cause.p:.2g}")]
+    strength = 3 if matched else 2 if cause.change != "changed" else 1
+    return Candidate(cause.name, strength, tuple(findings), cause.size, matched, cause)
 
 
-def _of_change(evidence: Evidence, free: Sequence[Setting]) -> Candidate | None:
+def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candidate | None:
     """Return the candidate for the parameters in which two arms or two points of one run differ, with all their
     effects.
 
     The rounds are interleaved, so these parameters cause the differences, and the profile shows which code is affected.
     Return None for different topologies or endpoint kinds: there the question is which code differs.
     """
-    parameters = [one for one in free if one.parameters]
+    parameters = [one for one in relevant if one.parameters]
     if (
-        evidence.apart is not None
+        evidence.run_variation is not None
         or not parameters
         or any(one.name in ("topology", "endpoint") for one in parameters)
     ):
         return None
-    settings = (*parameters, *(one for one in free if not one.parameters))
-    known = [("environment", one.words) for one in settings[:4]]
-    part = switch_work.named(evidence.parts, evidence.split.total)
+    settings = (*parameters, *(one for one in relevant if not one.parameters))
+    findings = [("environment", one.description) for one in settings[:4]]
+    part = switch_work.main_part(evidence.parts, evidence.split.total)
     if part is not None:
-        known.insert(0, ("profile", phrases.part(evidence, part)))
+        findings.insert(0, ("profile", phrases.part(evidence, part)))
     code = _code_of_change(evidence, settings) if part is None else None
     if code is not None:
-        known.insert(0, ("profile", phrases.code_path(evidence, code)))
+        findings.insert(0, ("profile", phrases.code_path(evidence, code)))
     if (frames := phrases.frames(evidence)) is not None:
-        known.append(("counters", frames))
+        findings.append(("counters", frames))
     shown = (
         evidence.has_effect
         or _code_shows_effect(evidence, code, settings)
         or _part_shows_effect(evidence, part)
     )
-    sure = 3 if shown else 0
-    return Candidate(parameters[0].name, sure, tuple(known), None, settings, code, part)
+    strength = 3 if shown else 0
+    return Candidate(parameters[0].name, strength, tuple(findings), None, settings, code, part)
 
 
 def _code_shows_effect(evidence: Evidence, code: causes.Cause | None, settings: Sequence[Setting]) -> bool:
@@ -129,35 +129,35 @@ def _part_shows_effect(evidence: Evidence, part: switch_work.Part | None) -> boo
 
 
 def explains_all(setting: Setting) -> bool:
-    """Return whether a setting that differs between two runs can explain all other differences: another kernel has
-    other code and other defaults, and other parameters of the load use other code.
+    """Return whether a setting that differs between two runs can explain all other differences by itself.
 
-    Two topologies or kinds of endpoints do so, too, but there the question is about their code.
+    True for another kernel or machine, which has other code and defaults, and for a parameter of the load. False for
+    the topology and the kind of endpoint, because there the question is about their code.
     """
     return setting.of_machine or (setting.parameters and setting.name not in ("topology", "endpoint"))
 
 
-def _run_differences(evidence: Evidence, free: Sequence[Setting]) -> tuple[Setting, ...]:
+def _run_differences(evidence: Evidence, relevant: Sequence[Setting]) -> tuple[Setting, ...]:
     """Return the kernel, the machine and the parameters in which two runs differ; no parameters if the question is
-    about two topologies or kinds of endpoints, or about one run (`_of_change`)."""
-    code = any(one.parameters and not explains_all(one) for one in free)
-    result = [one for one in free if explains_all(one)]
-    if code or evidence.apart is None:
+    about two topologies or kinds of endpoints, or about one run (`_change_candidate`)."""
+    code = any(one.parameters and not explains_all(one) for one in relevant)
+    result = [one for one in relevant if explains_all(one)]
+    if code or evidence.run_variation is None:
         result = [one for one in result if one.of_machine]
     return tuple(sorted(result, key=lambda one: one.parameters))
 
 
-def _of_run_differences(evidence: Evidence, settings: tuple[Setting, ...]) -> Candidate | None:
+def _run_difference_candidate(evidence: Evidence, settings: tuple[Setting, ...]) -> Candidate | None:
     """Return the candidate for these settings, with the code through which they act, or None if there are none."""
     if not settings:
         return None
-    known = [("environment", one.words) for one in settings[:4]]
+    findings = [("environment", one.description) for one in settings[:4]]
     code = _code_of_change(evidence, settings)
     if code is not None and evidence.is_disturbed and not any(_explains(one, code) for one in settings):
         code = None  # other programs also change what code costs
     if code is not None:
-        known.insert(0, ("profile", phrases.code_path(evidence, code)))
-    return Candidate(settings[0].name, 3 if evidence.has_effect else 0, tuple(known), None, settings, code)
+        findings.insert(0, ("profile", phrases.code_path(evidence, code)))
+    return Candidate(settings[0].name, 3 if evidence.has_effect else 0, tuple(findings), None, settings, code)
 
 
 def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.Cause | None:
@@ -167,20 +167,20 @@ def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.C
     difference comes first, if that is certain.
     """
     total = evidence.split.total
-    # Code whose runs depend on the scheduler differs between two runs for no reason of the settings.
+    # Code that depends on timing differs between two runs for no reason of the settings.
     there = [
         one
         for one in evidence.causes
         if evidence.matters(one.difference_s)
-        and (evidence.apart is None or one.path is None or one.path.steady)
+        and (evidence.run_variation is None or one.path is None or not one.path.depends_on_timing)
     ]
-    known = [one for one in there if any(_explains(setting, one) for setting in settings)]
-    known += _expected(evidence, settings)
+    explained = [one for one in there if any(_explains(setting, one) for setting in settings)]
+    explained += _expected(evidence, settings)
 
     def is_along(one: causes.Cause) -> bool:
         return not evidence.cost_differs or one.difference_s * total.difference > 0
 
-    return next(iter([*filter(is_along, known), *known, *filter(is_along, there)]), None)
+    return next(iter([*filter(is_along, explained), *explained, *filter(is_along, there)]), None)
 
 
 def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Cause]:
@@ -199,31 +199,31 @@ def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Ca
     )
 
 
-def _of_setting(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:
+def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candidate]:
     """Yield the candidate of a setting whose code does not stand out among all functions; its code is tested by
     itself."""
     best: Estimate | None = None
     where = ""
     for path in setting.paths if not evidence.polls else ():
-        one = causes.part(evidence.frames, path, evidence.apart)
+        one = causes.part(evidence.frames, path, evidence.run_variation)
         if (one.left or one.right) and (best is None or one.p < best.p):
             best, where = one, path.name
-    known = [("environment", setting.words)]
+    findings = [("environment", setting.description)]
     if best is not None:
-        known.append(("profile", f"{where}: {phrases.interval(best)} {phrases.per(evidence)}"))
+        findings.append(("profile", f"{where}: {phrases.interval(best)} {phrases.per(evidence)}"))
     certain = (
         best is not None
         and best.p < 0.05 / max(len(evidence.settings), 1)
         and evidence.matters(best.difference)
     )
     excluded = best is not None and not evidence.matters(max(best.high, -best.low))
-    sure = 1 if setting.parameters or (evidence.has_effect and not excluded) else 0
-    sure = 2 if certain and not setting.parameters else sure
-    yield Candidate(setting.name, sure, tuple(known), best, (setting,), place=where)
+    strength = 1 if setting.parameters or (evidence.has_effect and not excluded) else 0
+    strength = 2 if certain and not setting.parameters else strength
+    yield Candidate(setting.name, strength, tuple(findings), best, (setting,), place=where)
 
 
-def _of_loss(evidence: Evidence, free: Sequence[Setting]) -> Iterator[Candidate]:
-    matched = tuple(one for one in free if any(path.name == code_paths.DROPPING for path in one.paths))
+def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator[Candidate]:
+    matched = tuple(one for one in relevant if any(path.name == code_paths.DROPPING for path in one.paths))
     spent = evidence.split.spent
     if not spent.certain or math.isnan(evidence.split.loss.estimate.half):
         return
@@ -232,18 +232,18 @@ def _of_loss(evidence: Evidence, free: Sequence[Setting]) -> Iterator[Candidate]
         f"{units.digits(spent.left)} → {units.digits(spent.right)} packets sent for each that arrived"
         f" ({units.percent(share[0])} → {units.percent(share[1])} lost)"
     )
-    known = [("loss", text)]
+    findings = [("loss", text)]
     where = evidence.lost_at[1] or evidence.lost_at[0]
     if where:
         place, most = next(iter(where.items()))
-        known.append(("counters", f"{units.percent(most)} of the lost ones at {place}"))
-    known += [("environment", one.words) for one in matched]
+        findings.append(("counters", f"{units.percent(most)} of the lost ones at {place}"))
+    findings += [("environment", one.description) for one in matched]
     word, loss = "more" if spent.difference > 0 else "fewer", evidence.split.loss.estimate
     clear = spent.p < causes.CLAIM_SHARE and evidence.matters(loss.difference)
-    yield Candidate(f"{word} packets are lost", 3 if matched and clear else 1, tuple(known), loss, matched)
+    yield Candidate(f"{word} packets are lost", 3 if matched and clear else 1, tuple(findings), loss, matched)
 
 
-def _of_frames(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:
+def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:
     frames, text = evidence.frames_per_work, phrases.frames(evidence)
     if frames is None or text is None:
         return
@@ -252,20 +252,20 @@ def _of_frames(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Cand
         one for one in settings if any("segment" in path.name or "fragment" in path.name or "GRO" in path.name
                                        for path in one.paths) or "mtu" in one.name or "mss" in one.name
     )  # fmt: skip
-    known = [("counters", text), *(("environment", one.words) for one in matched)]
-    yield Candidate(f"{word} frames", 3 if matched else 2, tuple(known), None, matched)
+    findings = [("counters", text), *(("environment", one.description) for one in matched)]
+    yield Candidate(f"{word} frames", 3 if matched else 2, tuple(findings), None, matched)
 
 
-def _of_disturbance(evidence: Evidence) -> Iterator[Candidate]:
-    known: list[tuple[str, str]] = []
-    if evidence.apart is None:
+def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
+    findings: list[tuple[str, str]] = []
+    if evidence.run_variation is None:
         return  # rounds are interleaved: other programs get more time only if an arm leaves them more
     if evidence.foreign_differs:
-        known.append(("profile", phrases.foreign(evidence)))
+        findings.append(("profile", phrases.foreign(evidence)))
     if abs(evidence.steal[1] - evidence.steal[0]) > STOLEN_SHARE:
         left, right = map(units.percent, evidence.steal)
         names = evidence.names
-        words = f"the hypervisor took {right} of the CPU time in {names[1]}, {left} in {names[0]}"
-        known.append(("steal", words))
-    if known:
-        yield Candidate(FOREIGN_LOAD, 3, tuple(known))
+        text = f"the hypervisor took {right} of the CPU time in {names[1]}, {left} in {names[0]}"
+        findings.append(("steal", text))
+    if findings:
+        yield Candidate(FOREIGN_LOAD, 3, tuple(findings))

@@ -23,7 +23,7 @@ from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import Tree, build_tree
 from labkit.analysis.flame.significance import FALSE_SHARE, MIN_SAMPLES, Floats
 from labkit.analysis.why import code_paths
-from labkit.analysis.why.work import STAGES, Between, Estimate, Round, estimate, many
+from labkit.analysis.why.work import STAGES, Estimate, Round, RunVariation, estimate, many
 
 NEW_SHARE = 0.02  # of the other side's time: with less, a side does not have the path
 CARRIES = 0.6  # of a function's difference: if callees carry this much, the function only passes it on
@@ -84,7 +84,8 @@ class Frames:
     of the difference; p; stands_out: whether the difference stands out among all functions. any_p: the p value of
     the hypothesis that no function differs (Simes).
 
-    own, own_squares: as total and squares, of the frame alone. apart: the variation between runs.
+    own, own_squares: as total and squares, of the frame alone. run_variation: the variation between
+    runs, None within one run.
     """
 
     tree: Tree
@@ -100,10 +101,10 @@ class Frames:
     any_p: float
     own: Floats
     own_squares: Floats
-    apart: Between | None
+    run_variation: RunVariation | None
 
 
-def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None) -> Frames:
+def judged(left: Sequence[Round], right: Sequence[Round], variation: RunVariation | None) -> Frames:
     """Compare every function of both sides, with all its callees."""
     both = [*left, *right]
     stacks = [
@@ -117,7 +118,7 @@ def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None)
         / 2
         for stage in STAGES
     }
-    worth = np.array([[weight[stage] * one.each(stage) for one in both] for stage in STAGES])
+    worth = np.array([[weight[stage] * one.seconds_per_sample(stage) for one in both] for stage in STAGES])
     of_stage = _stages(tree)
     each = np.where(of_stage[:, None] < 0, 0.0, worth[of_stage])
     own, own_squares = ((tree.own * value).astype(float) for value in (each, each**2))
@@ -126,7 +127,7 @@ def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None)
     values, counted, samples = (
         _by_name(tree, one, outermost) for one in (total, squares, tree.total.astype(float))
     )
-    (_, _), (half, p) = many(values[:, :split], values[:, split:], apart, _least(counted, split))
+    (_, _), (half, p) = many(values[:, :split], values[:, split:], variation, _least(counted, split))
     count = samples.sum(axis=1)
     tested = count >= MIN_SAMPLES
     kept = np.zeros(len(p), dtype=bool)
@@ -135,7 +136,7 @@ def judged(left: Sequence[Round], right: Sequence[Round], apart: Between | None)
     any_p = _simes(p[tested])
     return Frames(
         tree, total, squares, split, values[:, :split], values[:, split:], count, half, p, kept, any_p, own,
-        own_squares, apart,
+        own_squares, variation,
     )  # fmt: skip
 
 
@@ -233,8 +234,8 @@ def _net(frames: Frames, made: dict[int, Cause]) -> list[Cause]:
         own = {at: one for at, one in made.items() if one.path is path and one.change != "changed"}
         if len({one.change for one in own.values()}) < 2:
             continue
-        rows = np.any([_rows_of_one_side(frames, at, one.change) for at, one in own.items()], axis=0)
-        of = _own(frames, rows)
+        rows = np.any([_frames_of_one_side(frames, at, one.change) for at, one in own.items()], axis=0)
+        of = _self_time(frames, rows)
         largest = max(own, key=lambda at: abs(own[at].difference_s))
         for at in own:
             del result[at]
@@ -248,19 +249,22 @@ def _net(frames: Frames, made: dict[int, Cause]) -> list[Cause]:
 
 def _only_of_one_side(frames: Frames, at: int, change: str) -> Estimate:
     """Return the time of a path that is new or gone, without functions that the other side calls in other places."""
-    return _own(frames, _rows_of_one_side(frames, at, change))
+    return _self_time(frames, _frames_of_one_side(frames, at, change))
 
 
-def _own(frames: Frames, rows: npt.NDArray[np.bool_]) -> Estimate:
-    """Return the own time of these frames together."""
+def _self_time(frames: Frames, rows: npt.NDArray[np.bool_]) -> Estimate:
+    """Return the self time of these frames together."""
     values, squares = frames.own[rows].sum(axis=0), frames.own_squares[rows].sum(axis=0)
     least = _least(squares[None, :], frames.split)
     return estimate(
-        values[: frames.split], values[frames.split :], frames.apart, (float(least[0][0]), float(least[1][0]))
+        values[: frames.split],
+        values[frames.split :],
+        frames.run_variation,
+        (float(least[0][0]), float(least[1][0])),
     )
 
 
-def _rows_of_one_side(frames: Frames, at: int, change: str) -> npt.NDArray[np.bool_]:
+def _frames_of_one_side(frames: Frames, at: int, change: str) -> npt.NDArray[np.bool_]:
     """Return which frames belong to a path that is new or gone, without functions that the other side calls in other
     places."""
     tree, here = frames.tree, int(change == "new")
@@ -341,7 +345,7 @@ def _cause(
         elif inside[frame] and not own:
             inner[int(tree.name[frame])] += int(totals[frame])
     size = max(int(frames.samples[at]), 1)
-    # What the other side calls as well, in another place, is no part of a path that is new or gone.
+    # What the other side calls as well, in another place, is not part of a path that is new or gone.
     left, right = frames.left.mean(axis=1), frames.right.mean(axis=1)
     names = [
         plain[one]
@@ -373,7 +377,7 @@ def of_path(frames: Frames, path: code_paths.Path) -> Cause | None:
     """Return the difference in the time of a path as a cause, or None if no function of it was sampled."""
     tree = frames.tree
     outer = _outermost(tree, path)
-    size = part(frames, path, frames.apart)
+    size = part(frames, path, frames.run_variation)
     if not outer or not (size.left or size.right):
         return None
     samples, callers = Counter[str](), Counter[str]()
@@ -388,12 +392,14 @@ def of_path(frames: Frames, path: code_paths.Path) -> Cause | None:
     )  # fmt: skip
 
 
-def part(frames: Frames, path: code_paths.Path, apart: Between | None) -> Estimate:
+def part(frames: Frames, path: code_paths.Path, variation: RunVariation | None) -> Estimate:
     """Return the time of all functions of a path together, each sample counted once: seconds per unit that arrived."""
     outer = _outermost(frames.tree, path)
     values, squares = frames.total[outer].sum(axis=0), frames.squares[outer].sum(axis=0)
     left, right = _least(squares[None, :], frames.split)
-    return estimate(values[: frames.split], values[frames.split :], apart, (float(left[0]), float(right[0])))
+    return estimate(
+        values[: frames.split], values[frames.split :], variation, (float(left[0]), float(right[0]))
+    )
 
 
 def _outermost(tree: Tree, path: code_paths.Path) -> list[int]:

@@ -19,15 +19,15 @@ class Path:
     """A code path of the kernel.
 
     name: what the code does. functions: matches the names of its functions. settings: matches the names and values of
-    the settings that change it (labkit.system.machine.settings). steady: whether the code runs alike whenever and on
-    whichever CPUs the programs run; else its appearance says nothing about a cause. interface: whether it is the code
-    of a kind of interface, which has what it calls as a part.
+    the settings that change it (labkit.system.machine.settings). depends_on_timing: whether how
+    often the code runs depends on when and on which CPUs the scheduler runs the programs; then its appearance says
+    nothing about a cause. interface: whether it is the code of a kind of interface, whose callees count as part of it.
     """
 
     name: str
     functions: re.Pattern[str]
     settings: re.Pattern[str]
-    steady: bool = True
+    depends_on_timing: bool = False
     interface: bool = False
 
     @property
@@ -39,9 +39,15 @@ class Path:
 
 
 def _path(
-    name: str, functions: str, settings: str = r"(?!)", steady: bool = True, interface: bool = False
+    name: str,
+    functions: str,
+    settings: str = r"(?!)",
+    depends_on_timing: bool = False,
+    interface: bool = False,
 ) -> Path:
-    return Path(name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings), steady, interface)
+    return Path(
+        name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings), depends_on_timing, interface
+    )
 
 
 PATHS = (
@@ -137,7 +143,7 @@ PATHS = (
           r"|watermark|page_lock|compaction"),
     _path(DROPPING, r"kfree_skb(_reason|_list.*)?|(__)?sk_skb_reason_drop|.*_skb_drop"
           r"|drop_monitor.*|net_dm_.*", r"core\.[rw]mem|udp_[rw]mem|max_backlog|qdisc|police|txqlen|tx_queue_len",
-          steady=False),
+          depends_on_timing=True),
     _path("the slab allocator", r"kmem_cache_.*|__kmem_.*|kmalloc_.*|__kmalloc.*|kfree|___slab_.*|__slab_.*|slab_.*"
           r"|kmalloc_reserve|build_skb.*|skb_free_head|kfree_skbmem|kfree_skb_partial|consume_skb|napi_alloc_.*",
           r"slab|mem_pcpu_rsv|skb_defer"),
@@ -155,7 +161,7 @@ PATHS = (
           r"|tcp_sacktag_.*"
           r"|tcp_rack_.*|tcp_enter_.*|tcp_xmit_retransmit.*|tcp_rearm_rto|tcp_send_loss_probe|tcp_ofo_queue"
           r"|tcp_data_queue_ofo|tcp_write_timer.*|tcp_retransmit_timer", r"tcp_(sack|dsack|recovery"
-          r"|early_retrans|retries)", steady=False),
+          r"|early_retrans|retries)", depends_on_timing=True),
     _path("the search for a socket", r"__udp4_lib_lookup.*|udp4_lib_lookup.*|__inet_lookup.*|inet_ehashfn"
           r"|udp_v4_early_demux"
           r"|tcp_v4_early_demux|reuseport_.*|ip_rcv_finish_core|udp_ehashfn|inet6?_lookup.*", r"early_demux"
@@ -185,17 +191,17 @@ PATHS = (
           r"|sk_stream_wait_.*|sock_wait_for_wmem"
           r"|schedule_hrtimeout.*|yield_.*|(un)?throttle_cfs.*|.*_cfs_rq_runtime|.*_cfs_bandwidth.*",
           r"kernel\.sched|CPUs (allowed|online|isolated)|\bnice\b|scheduling|affinity|preemption|numa"
-          r"|cgroup .*cpu(\.|set)", steady=False),
+          r"|cgroup .*cpu(\.|set)", depends_on_timing=True),
     _path("waiting for events (select, poll, epoll)", r"do_select|core_sys_select|do_pselect.*"
           r"|__x64_sys_pselect6|do_sys_poll"
           r"|poll_freewait|sock_poll|(tcp|udp|datagram)_poll|do_epoll.*|ep_.*|__pollwait", r"rmem|streams",
-          steady=False),
+          depends_on_timing=True),
     _path("interrupts and idle CPUs", r"asm_sysvec_.*|sysvec_.*|irq_.*|__irq_.*|hrtimer_.*|tick_.*|do_idle"
           r"|cpuidle_.*|haltpoll.*"
           r"|__sysvec_.*|default_idle.*|cpu_startup_entry|timer_.*|run_timer.*|native_apic_.*|pv_.*|kvm_.*"
           r"|enter_from_.*|x2apic_.*|.*smp_call_function.*|csd_.*|generic_exec_single|.*call_function_single_ipi"
           r"|.*send_IPI.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|clocksource|governor|turbo|boost|SMT",
-          steady=False),
+          depends_on_timing=True),
     _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*", r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes"
           r"|^(parameter )?family"),
     _path("UDP", r"udp_.*|__udp.*|udpv6_.*", r"^(parameter )?family"),
@@ -229,7 +235,7 @@ def of_function(name: str) -> Path | None:
 
 
 def of_functions(names: Iterable[str]) -> Path | None:
-    """Return the most special path that any of the functions belongs to, or None."""
+    """Return the most specific path that any of the functions belongs to, or None."""
     result = {path.name for path in map(of_function, names) if path is not None}
     return next((path for path in PATHS if path.name in result), None)
 

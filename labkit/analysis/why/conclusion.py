@@ -67,9 +67,9 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
 
 def _unprofiled(names: tuple[str, str], settings: Sequence[Setting], why: str) -> Conclusion:
     differ = [one for one in settings if one.relevant]
-    words = f"; {differ[0].words} differs" if differ else ""
+    text = f"; {differ[0].description} differs" if differ else ""
     return Conclusion(
-        f"No conclusion about {names[1]} against {names[0]}: {why}{words}", None, False, settings=settings
+        f"No conclusion about {names[1]} against {names[0]}: {why}{text}", None, False, settings=settings
     )
 
 
@@ -120,18 +120,23 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
     """Return the rank of a candidate: evidence from environment and profile together first, then new paths, then the
     rest."""
     if _is_change(evidence, one) or _is_run_difference(evidence, one):
-        return one.sure + 0.5
+        return one.strength + 0.5
     parameters = bool(one.settings) and one.settings[0].parameters
     if one.cause is None and one.settings:
         # Between two runs a setting that differs says more than code that takes longer for no known reason.
-        return one.sure + (-0.5 if parameters else 0.0 if evidence.apart is None else 0.25)
-    return one.sure
+        return one.strength + (-0.5 if parameters else 0.0 if evidence.run_variation is None else 0.25)
+    return one.strength
 
 
 def _is_change(evidence: Evidence, one: Candidate) -> bool:
     """Return whether a candidate is the parameters in which two arms or two points of one run differ."""
     parameters = bool(one.settings) and one.settings[0].parameters
-    return evidence.apart is None and parameters and one.size is None and one.name == one.settings[0].name
+    return (
+        evidence.run_variation is None
+        and parameters
+        and one.size is None
+        and one.name == one.settings[0].name
+    )
 
 
 def _is_run_difference(evidence: Evidence, one: Candidate) -> bool:
@@ -140,38 +145,40 @@ def _is_run_difference(evidence: Evidence, one: Candidate) -> bool:
         return False
     if one.name != one.settings[0].name:
         return False
-    return one.settings[0].of_machine or evidence.apart is not None
+    return one.settings[0].of_machine or evidence.run_variation is not None
 
 
 def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
     """Return whether a candidate may be named as the cause."""
-    if one.sure < 1 or evidence.is_repetition:
+    if one.strength < 1 or evidence.is_repetition:
         return False
     if _is_run_difference(evidence, one):
         return evidence.has_effect and not disturbed
     if _is_change(evidence, one):
-        return one.sure >= 3
+        return one.strength >= 3
     code = one.cause
     if code is not None:
         if not evidence.matters(code.difference_s):
             return False
-        between_two = evidence.apart is not None and not evidence.apart.shown
-        if between_two and code.path is not None and not code.path.steady and not one.settings:
+        between_two = evidence.run_variation is not None and not evidence.run_variation.is_measured
+        if between_two and code.path is not None and code.path.depends_on_timing and not one.settings:
             return False  # the scheduler may have placed the programs differently in the only run of a side
         # Other programs slow everything down, and their own packets add code. A setting that explains code that is new
         # or gone excludes that.
         if disturbed:
-            return code.change != "changed" and one.sure >= 3
+            return code.change != "changed" and one.strength >= 3
         if one.settings or not evidence.is_disturbed:
             return True
-        return evidence.apart is None and code.change != "changed"  # their packets are on both sides alike
+        return (
+            evidence.run_variation is None and code.change != "changed"
+        )  # their packets are on both sides alike
     if disturbed:
         return False
     if one.settings:
         if all(setting.parameters for setting in one.settings):
             return evidence.has_effect
-        return one.sure >= 2 or evidence.has_effect
-    return evidence.has_effect and not evidence.is_disturbed and evidence.apart is None
+        return one.strength >= 2 or evidence.has_effect
+    return evidence.has_effect and not evidence.is_disturbed and evidence.run_variation is None
 
 
 def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
@@ -181,32 +188,36 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         return
     code, whole = best.cause, phrases.difference(evidence)
     setting = best.settings[0] if best.settings else None
-    sole = "The only known difference between the sides" if _only(evidence, best) else "The first suspect"
+    opening = "The only known difference between the sides" if _only(evidence, best) else "The first suspect"
     named = "" if setting is None else phrases.setting(setting) + phrases.more(best.settings)
     if code is not None:
         # Of two topologies the code is the answer.
         answer = setting is not None and setting.parameters and not candidates.explains_all(setting)
-        known = None if answer else setting
+        explaining = None if answer else setting
         # What was added, such as a BPF program, is known by its code path. A setting that changed is known by its name,
         # and so is a limit, which acts by what does not run.
-        by_name = known is not None and (
-            known.parameters or known.name.startswith("cgroup ") or ABSENT not in (known.left, known.right)
+        by_name = explaining is not None and (
+            explaining.parameters
+            or explaining.name.startswith("cgroup ")
+            or ABSENT not in (explaining.left, explaining.right)
         )
         yield (
-            f"{sole} is {named}: {phrases.cost(evidence, code)}" if by_name else phrases.cost(evidence, code)
+            f"{opening} is {named}: {phrases.cost(evidence, code)}"
+            if by_name
+            else phrases.cost(evidence, code)
         )
         yield phrases.place(code)
-        if known is not None and not by_name:
+        if explaining is not None and not by_name:
             yield f"It is explained by {named}"
         yield phrases.in_all(whole)
     elif best.size is not None and best.name.endswith("lost"):
         verb = "costs" if best.size.difference > 0 else "saves"
         made = f"{phrases.amount(best.size)} {phrases.per(evidence)}{phrases.share(best.size, evidence)}"
-        start = best.name if setting is None else f"{sole} is {named}"
+        start = best.name if setting is None else f"{opening} is {named}"
         yield f"{start}: {best.evidence[0][1]}, which {verb} {made}"
         yield phrases.in_all(whole)
     elif setting is not None:
-        yield f"{sole} is {named}{f': {whole}' if whole else ''}"
+        yield f"{opening} is {named}{f': {whole}' if whole else ''}"
         if best.size is not None and best.size.certain:
             size = (
                 f"{phrases.interval(best.size)} {phrases.per(evidence)}{phrases.share(best.size, evidence)}"
@@ -251,7 +262,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     differ = [one for one in evidence.settings if one.relevant]
     weak = phrases.capitalised(phrases.disturbance(evidence))
     if evidence.has_effect:
-        runs = " between two runs at different times" if evidence.apart is not None else ""
+        runs = " between two runs at different times" if evidence.run_variation is not None else ""
         there = any(evidence.matters(one.difference_s) for one in evidence.causes)
         code = "the code that stands out may do so by chance" if there else f"no code path stands out{runs}"
         named = phrases.setting(differ[0]) + phrases.more(differ) if differ else ""
@@ -259,7 +270,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         if evidence.is_repetition:
             nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
         text = f"No cause is named: {phrases.difference(evidence)}, but {nothing}"
-        claims = not evidence.is_disturbed and evidence.apart is None and not evidence.is_repetition
+        claims = not evidence.is_disturbed and evidence.run_variation is None and not evidence.is_repetition
         return Conclusion(phrases.joined([text, weak]), None, claims)
     if differ:
         first = next((one for one in order if one.settings and one.settings[0] in differ), None)
@@ -281,12 +292,12 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
 
 
 def _notes(evidence: Evidence) -> Iterator[str]:
-    if evidence.apart is not None and evidence.apart.shown:
+    if evidence.run_variation is not None and evidence.run_variation.is_measured:
         yield (
             "Each side has several runs at different times. The intervals are over runs and include the differences"
             " between runs."
         )
-    elif evidence.apart is not None:
+    elif evidence.run_variation is not None:
         yield (
             "Two runs of one arm also differ. With one run per side labkit assumes"
             f" {units.percent(BETWEEN_SHARE)} of the cost for this (standard deviation), and includes it in every"
@@ -301,8 +312,8 @@ def _notes(evidence: Evidence) -> Iterator[str]:
         )
     if evidence.polls:
         yield (
-            "A thread of Open vSwitch with DPDK polls without a pause, so CPU time per packet only mirrors the speed."
-            " labkit does not compare it."
+            "A thread of Open vSwitch with DPDK polls without a pause, so CPU time per packet is only the inverse of"
+            " the packet rate. labkit does not compare it."
         )
     if evidence.is_disturbed:
         yield f"Disturbed: {phrases.disturbance(evidence)}."

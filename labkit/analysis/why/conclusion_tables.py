@@ -13,7 +13,7 @@ from labkit.analysis.why.work import Estimate, Split
 from labkit.common import units
 
 MAX_ROWS = 12
-SURE = {3: "strong", 2: "good", 1: "weak", 0: "none"}
+STRENGTHS = {3: "strong", 2: "good", 1: "weak", 0: "none"}
 
 
 def candidates(of: Conclusion) -> Table:
@@ -24,7 +24,7 @@ def candidates(of: Conclusion) -> Table:
     lines = [
         {
             "candidate": one.name,
-            "evidence": SURE[one.sure],
+            "evidence": STRENGTHS[one.strength],
             "what is known": "; ".join(f"{where}: {text}" for where, text in one.evidence),
         }
         for one in of.candidates[:MAX_ROWS]
@@ -51,8 +51,8 @@ def settings(of: Conclusion) -> Table:
         for one in of.settings[: 5 * MAX_ROWS]
     ]
     more = len(of.settings) - 5 * MAX_ROWS
-    words = f"{units.many(more, 'more setting')} left out." if more > 0 else ""
-    return title, words, pd.DataFrame(lines).set_index("setting")
+    text = f"{units.many(more, 'more setting')} left out." if more > 0 else ""
+    return title, text, pd.DataFrame(lines).set_index("setting")
 
 
 def work(of: Conclusion) -> Table:
@@ -67,13 +67,14 @@ def work(of: Conclusion) -> Table:
         **{part.name: _line(split, part.estimate, *_costs(split, part.left_s, part.right_s)) for part in split.stages},
         "in all": _line(split, split.total, *_costs(split, split.total.left, split.total.right)),
     }  # fmt: skip
-    words = (
-        f"Cost per {split.unit.words} = packets sent for each that arrived × CPU time of each stage for a packet that"
-        " passes it. The differences add up: each factor is weighted by the mean of the other factor over both sides."
+    text = (
+        f"Cost per {split.unit.description} = packets sent for each that arrived × CPU time of each stage for a"
+        " packet that passes it. The differences add up: each factor is weighted by the mean of the other factor over"
+        " both sides."
     )
     table = pd.DataFrame(lines).T
     table.columns.name = "stage"
-    return title, words, table
+    return title, text, table
 
 
 def switch(of: Conclusion) -> Table:
@@ -85,10 +86,10 @@ def switch(of: Conclusion) -> Table:
         | {"for each copy": "–" if part.each_copy_s is None else f"{part.each_copy_s * NS:+,.0f} ns"}
         for part in of.parts
     }
-    words = f"CPU time per {unit.words}, by what it is spent on. Every sample counts once."
+    text = f"CPU time per {unit.description}, by what it is spent on. Every sample counts once."
     table = pd.DataFrame(lines).T
     table.columns.name = "kind of work"
-    return "Where the switch's work goes", words, table
+    return "Where the switch's work goes", text, table
 
 
 def _costs(split: Split, *values: float) -> list[str]:
@@ -122,7 +123,7 @@ def _candidate(one: Candidate) -> dict[str, Any]:
     size = one.size
     return {
         "name": one.name,
-        "evidence": SURE[one.sure],
+        "evidence": STRENGTHS[one.strength],
         "known": [f"{where}: {text}" for where, text in one.evidence],
         "difference_s": size.difference if size else None,
         "half_width_s": size.half if size else None,

@@ -48,7 +48,9 @@ def _units(point: ProfiledPoint) -> tuple[float, str]:
     """Return the amount of work that counts refer to, and its description."""
     of = work_unit(point)
     return (
-        (THOUSAND, "Per 1,000 packets that arrived") if of is PER["packet"] else (of.one, f"Per {of.words}")
+        (THOUSAND, "Per 1,000 packets that arrived")
+        if of is PER["packet"]
+        else (of.one, f"Per {of.description}")
     )
 
 
@@ -98,12 +100,12 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
     shared: Counted = [
         [({name: report[name] for name in everywhere}, work) for report, work in rounds] for rounds in counts
     ]
-    words = " ".join([f"{_units(point)[1]}.", *point.doubts("perf_stat")])
+    text = " ".join([f"{_units(point)[1]}.", *point.doubts("perf_stat")])
     for why in dict.fromkeys(absent.values()):
         names = [name for name, reason in absent.items() if reason == why]
-        words += f" Not counted: {', '.join(names)}: {why}."
+        text += f" Not counted: {', '.join(names)}: {why}."
     table, left_out = _compared(point, shared, everything=True)
-    yield title, words + left_out, table if everywhere else None
+    yield title, text + left_out, table if everywhere else None
     followed = event_ratios.table(_heads(point), *([each for each, _ in rounds] for rounds in counts))
     if len(followed):
         yield "What follows from them", "Mean of the rounds with its 95 % interval.", followed
@@ -118,14 +120,14 @@ def _counters(point: ProfiledPoint) -> Table:
         [(_flat(report), _work(point, report, row)) for report, row in rounds] for rounds in seen
     ]
     table, left_out = _compared(point, counts, everything=False)
-    words = (
+    text = (
         f"{_units(point)[1]}: the counters that differ by more than the spread between rounds, largest"
         " difference first."
     )
     if not len(table):
-        words = "No counter differs by more than the spread between rounds." if all(_usable(counts)) else ""
-    words = " ".join([f"{words}{left_out}{in_guests(seen)}".strip(), *point.doubts("counters")])
-    return title, words, table if len(table) else None
+        text = "No counter differs by more than the spread between rounds." if all(_usable(counts)) else ""
+    text = " ".join([f"{text}{left_out}{in_guests(seen)}".strip(), *point.doubts("counters")])
+    return title, text, table if len(table) else None
 
 
 def _cpu_time(point: ProfiledPoint) -> Table:
@@ -151,8 +153,8 @@ def _cpu_time(point: ProfiledPoint) -> Table:
             counts[-1].append((times, work if has_known_work(busy_s) else math.nan))
     table, left_out = _compared(point, counts, everything=True, one=of.one, unit_s=of.unit_s)
     table.index = [str(name).replace(CLOCK, f", {of.unit}") for name in table.index]
-    words = f"Per {of.words}. The kernel counts CPU time in steps of a clock tick.{left_out}"
-    return title, words, table if len(table) else None
+    text = f"Per {of.description}. The kernel counts CPU time in steps of a clock tick.{left_out}"
+    return title, text, table if len(table) else None
 
 
 def switch(point: ProfiledPoint) -> Iterator[Table]:
@@ -169,11 +171,11 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
     number_texts = [_actions(name, rounds) for name, rounds in zip(_heads(point), seen, strict=True)]
     if all(_usable(counts)):
         table, left_out = _compared(point, counts, everything=False, one=float(THOUSAND))
-        words = (
+        text = (
             f"Per 1,000 packets that the switch looked up: the counters that differ most.{left_out}"
             f" {' '.join(number_texts)}"
         )
-        yield title, words, table if len(table) else None
+        yield title, text, table if len(table) else None
     else:
         yield title, " ".join(number_texts), None
 

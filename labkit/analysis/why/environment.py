@@ -86,7 +86,7 @@ class Setting:
         return not self.parameters and self.name.removeprefix("peer_").removeprefix("guest_") in MACHINE
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return `sysctl net.core.x (client, server): 0 → 1`."""
         where = f" ({', '.join(self.places)})" if self.places and "machine" not in self.places else ""
         return f"{self.name}{where}: {self.left} → {self.right}"

@@ -14,7 +14,7 @@ from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.why import causes, sections, switch_work, work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.analysis.why.work import MIN_SHARE, Between, Estimate, Round, Split
+from labkit.analysis.why.work import MIN_SHARE, Estimate, Round, RunVariation, Split
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
@@ -24,7 +24,7 @@ from labkit.common.errors import BadInput
 BETWEEN_SHARE = 0.10
 SPEED_SHARE = 0.05  # the same for throughput
 DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes less sure
-APART_SHARE = 0.10  # if the sides differ by more, the other programs may be the cause
+FOREIGN_SHARE = 0.10  # if the sides differ by more, the other programs may be the cause
 STOLEN_SHARE = 0.02
 FRAMES_SHARE = 0.10  # the least relative difference in frames per gigabyte that counts
 
@@ -39,7 +39,7 @@ class Evidence:
     point: ProfiledPoint
     names: tuple[str, str]
     rounds: tuple[Sequence[Round], Sequence[Round]]
-    apart: Between | None
+    run_variation: RunVariation | None
     split: Split
     frames: causes.Frames
     causes: Sequence[causes.Cause]
@@ -57,9 +57,9 @@ class Evidence:
     def foreign_differs(self) -> bool:
         """Whether other programs had a larger share of the CPUs on one side than on the other."""
         foreign = self.foreign
-        if not np.isfinite(foreign.difference) or abs(foreign.difference) < APART_SHARE:
+        if not np.isfinite(foreign.difference) or abs(foreign.difference) < FOREIGN_SHARE:
             return False
-        return foreign.certain or abs(foreign.difference) >= 2 * APART_SHARE
+        return foreign.certain or abs(foreign.difference) >= 2 * FOREIGN_SHARE
 
     @property
     def is_disturbed(self) -> bool:
@@ -100,7 +100,7 @@ class Evidence:
         """Whether both sides are the same arm of one run, measured twice (the A/A control)."""
         left, right = self.point.sides[:2]
         return (
-            self.apart is None
+            self.run_variation is None
             and left.values == right.values
             and left.arm != right.arm
             and left.topology == right.topology
@@ -118,26 +118,26 @@ def gather(
     rounds: tuple[Sequence[Round], Sequence[Round]],
     settings: Sequence[Setting],
 ) -> Evidence:
-    apart = work.between(*rounds, BETWEEN_SHARE)
-    frames = causes.judged(*rounds, apart)
+    variation = work.run_variation(*rounds, BETWEEN_SHARE)
+    frames = causes.judged(*rounds, variation)
     unit = protocols.find(point.protocol).unit
     foreign, elsewhere = (np.array([one.foreign_share for one in side]) for side in rounds)
     by_code, parts = (
         ([], [])
         if switch_work.polls(point)
-        else (causes.explained(frames), switch_work.parts(point, rounds, apart))
+        else (causes.explained(frames), switch_work.parts(point, rounds, variation))
     )
     steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
     busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]
     return Evidence(
-        point, names, rounds, apart, work.split(*rounds, unit, apart), frames, by_code, settings,
-        _speed(point, apart), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
-        (_others(point, 0), _others(point, 1)), _frames(point, apart),
+        point, names, rounds, variation, work.split(*rounds, unit, variation), frames, by_code, settings,
+        _speed(point, variation), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
+        (_others(point, 0), _others(point, 1)), _frames(point, variation),
         (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])), parts,
     )  # fmt: skip
 
 
-def _speed(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
+def _speed(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | None:
     """Return the logarithm of the throughput (for pings: of the median round-trip time) of both sides' profile rounds.
 
     Only rounds of observers that do not trace count. Within one run, rounds with an observer of both sides are paired.
@@ -146,15 +146,15 @@ def _speed(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
     column = protocols.find(point.protocol).work_metric
     sides = [_speeds(work.observed_rows(point, at), column) for at in (0, 1)]
     common = sides[0].keys() & sides[1].keys()
-    if apart is None and len(common) > 1:
+    if variation is None and len(common) > 1:
         differences = np.array([sides[1][one] - sides[0][one] for one in sorted(common)])
         return work.paired(differences)
     if min(map(len, sides)) < 2:
         return None
     labels = [tuple(run for run, _ in side) for side in sides]
-    between = None if apart is None else Between((labels[0], labels[1]), SPEED_SHARE, absolute=True)
+    assumed = None if variation is None else RunVariation((labels[0], labels[1]), SPEED_SHARE, absolute=True)
     left, right = (np.array(list(side.values())) for side in sides)
-    return work.estimate(left, right, between)
+    return work.estimate(left, right, assumed)
 
 
 def _speeds(rows: pd.DataFrame, column: str) -> dict[tuple[str, str], float]:
@@ -167,7 +167,7 @@ def _speeds(rows: pd.DataFrame, column: str) -> dict[tuple[str, str], float]:
     }
 
 
-def _frames(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
+def _frames(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | None:
     """Return the frames that arrived per gigabyte, from rounds with the kernel's counters; None if these are
     missing."""
     values: list[list[float]] = [[], []]
@@ -182,8 +182,8 @@ def _frames(point: ProfiledPoint, apart: Between | None) -> Estimate | None:
                 runs[at].append(str(row["folder"]))
     if protocols.find(point.protocol).work != "gigabyte" or min(map(len, values)) < 2:
         return None
-    between = None if apart is None else Between((tuple(runs[0]), tuple(runs[1])), FRAMES_SHARE / 2)
-    return work.estimate(np.array(values[0]), np.array(values[1]), between)
+    assumed = None if variation is None else RunVariation((tuple(runs[0]), tuple(runs[1])), FRAMES_SHARE / 2)
+    return work.estimate(np.array(values[0]), np.array(values[1]), assumed)
 
 
 def _others(point: ProfiledPoint, side: int) -> list[str]:

@@ -45,11 +45,11 @@ def pieces(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]:
         report = worked or report  # without known work, costs are shown as "–"
         sides[name] = (own, report)
     seen = {name: (rows, [each for each, _ in report]) for name, (rows, report) in sides.items()}
-    words = " ".join([WORDS.format(of.words), *_tracers(sides), *point.doubts(OBSERVER)])
+    text = " ".join([WORDS.format(of.description), *_tracers(sides), *point.doubts(OBSERVER)])
     if nothing:
-        words += LEFT_OUT.format(" and ".join(nothing))
+        text += LEFT_OUT.format(" and ".join(nothing))
     return [
-        words,
+        text,
         table(list(sides), [report for _, report in sides.values()], of),
         figures.function_times(seen),
     ]
@@ -78,7 +78,7 @@ def table(heads: Sequence[str], sides: Sequence[Rounds], of: CostUnit) -> pd.Dat
         dict.fromkeys(name for rounds in sides for report, _ in rounds for name in report["functions"])
     )
     columns: dict[str, list[str]] = {}
-    totals, each, unit = [], [], of.words.removesuffix(" that arrived")
+    totals, each, unit = [], [], of.description.removesuffix(" that arrived")
     for head, rounds in zip(heads, sides, strict=True):
         worth = of.one / np.array([work(row, report, of.work) for report, row in rounds])
         functions = [[report["functions"].get(name, {}) for report, _ in rounds] for name in names]

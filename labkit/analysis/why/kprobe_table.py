@@ -24,13 +24,13 @@ def tables(point: ProfiledPoint) -> Iterator[Table]:
     functions = sorted({str(report["function"]) for rounds in sides for report in rounds})
     heads = [name for name, _ in list(point.named_sides())[:2]]
     columns = {head: _shares(rounds) for head, rounds in zip(heads, sides, strict=True)}
-    words = (
+    text = (
         f"Calls of {' and '.join(functions)} on the whole machine: the mean of the rounds. The shares of processes and"
         " values are of the events that the kernel's buffer kept. The process is the one that ran at the call. An"
         " interrupt can come during any process."
     )
     doubts = point.doubts(OBSERVER)
-    yield "Calls that kprobe recorded", " ".join([words, *doubts]), pd.DataFrame(columns).fillna("–")
+    yield "Calls that kprobe recorded", " ".join([text, *doubts]), pd.DataFrame(columns).fillna("–")
 
 
 def _shares(rounds: list[dict[str, Any]]) -> dict[str, str]:

@@ -40,14 +40,14 @@ def table(point: ProfiledPoint) -> Table:
         return title, f"The path of the packets is not known.{in_guests(seen)}", None
     places = _merged([[place for place in own if place != ALL] for own in columns.values()])
     shown = pd.DataFrame(columns).reindex([*places, ALL]).fillna("–")
-    words = f"Of {_sent(units)}; mean of the rounds with its 95 % interval; hops in the order of the path."
+    text = f"Of {_sent(units)}; mean of the rounds with its 95 % interval; hops in the order of the path."
     if any(place.startswith(FRAMES) for place in places):
-        words += " Fragments and encapsulating frames are listed separately, as shares of the frames that were sent."
+        text += " Fragments and encapsulating frames are listed separately, as shares of the frames that were sent."
     if any(place.startswith(COPIES) for place in places):
-        words += " Copies of mirrors are shares of the copies that the mirrors should have made."
+        text += " Copies of mirrors are shares of the copies that the mirrors should have made."
     if protocols.find(point.protocol).work == "packet" and "frames" in units.values():
-        words += " Losses at sockets are not included."
-    return title, words + in_guests(seen), shown
+        text += " Losses at sockets are not included."
+    return title, text + in_guests(seen), shown
 
 
 def _sent(units: Mapping[str, str]) -> str:

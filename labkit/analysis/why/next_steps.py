@@ -36,7 +36,7 @@ OBSERVED = "observe=perf_record,counters"
 def steps(evidence: Evidence, claims: bool, order: Sequence[Candidate]) -> Iterator[str]:
     """Yield the steps. claims: whether a cause is named. order: the candidates, strongest first."""
     observers = {str(one) for at in (0, 1) for one in evidence.point.rows[:2][at]["observer"].dropna()}
-    if evidence.apart is not None:
+    if evidence.run_variation is not None:
         yield _as_arms(evidence)
     if evidence.is_disturbed:
         yield "Repeat both runs while nothing else uses the CPUs: labkit doctor names the programs that do"
@@ -61,7 +61,7 @@ def _again(evidence: Evidence, options: str) -> str:
     """Return the command that measures the point again with other observers."""
     if any("change" in rows and rows["change"].notna().any() for rows in evidence.point.rows[:2]):
         return f"repeat the run with {options}"  # a row does not have the text of its change
-    return f"{_command(evidence, (0, 1) if evidence.apart is None else (1,))} {options}"
+    return f"{_command(evidence, (0, 1) if evidence.run_variation is None else (1,))} {options}"
 
 
 def _command(evidence: Evidence, sides: Sequence[int]) -> str:

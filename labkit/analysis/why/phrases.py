@@ -33,7 +33,7 @@ def joined(sentences: Iterable[str]) -> str:
 
 def per(evidence: Evidence) -> str:
     """Return the unit of work: `per packet that arrived`."""
-    return f"per {evidence.split.unit.words}"
+    return f"per {evidence.split.unit.description}"
 
 
 def interval(size: Estimate) -> str:

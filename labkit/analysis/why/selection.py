@@ -76,10 +76,10 @@ Sides = tuple[
 class ProfiledPoint:
     """The profiles of both sides at one point, and of the control if left has one.
 
-    words: the point's parameters.
+    label: the point's parameters.
     """
 
-    words: str
+    label: str
     protocol: str
     sides: Sides
     rows: tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame | None]
@@ -123,9 +123,9 @@ def select_sides(left: str, right: str | None) -> Sides:
     values = _values(one, arms[0], {**more, **given}), _values(other, arms[1], {**given, **more})
     if one is other and arms[0] == arms[1] and values[0] == values[1]:
         raise BadInput(f"{left} and {right} are the same: name two points of an arm as {FORM} each")
-    again, apart = f"{arms[0]}{AGAIN}", _differing(*values)
+    again, differing = f"{arms[0]}{AGAIN}", _differing(*values)
     sides = [
-        _side(_name(name, own, apart, run, beside), run, name, own)
+        _side(_name(name, own, differing, run, beside), run, name, own)
         for name, own, run, beside in (
             (arms[0], values[0], one, other),
             (arms[1], values[1], other, one),
@@ -145,7 +145,7 @@ def shared_parameters(sides: Sides) -> list[str]:
     return [name for name in POINT if name not in differing(sides)]
 
 
-def words(sides: Sides, key: load.Key) -> str:
+def label(sides: Sides, key: load.Key) -> str:
     """Return the values of the shared parameters in words."""
     of = dict(zip(shared_parameters(sides), key, strict=True))
     return load.group_text(tuple(of.get(name) for name in load.GROUP))
@@ -176,7 +176,7 @@ def points(sides: Sides) -> Iterator[ProfiledPoint]:
         again = control.get(key)
         profiled = again is not None and (again["observer"].eq(OBSERVER) & again["status"].eq("ok")).any()
         rows = (left[key], right[other], again if profiled else None)
-        yield ProfiledPoint(words(sides, key), str(key[by.index("protocol")]), sides, rows)
+        yield ProfiledPoint(label(sides, key), str(key[by.index("protocol")]), sides, rows)
 
 
 def _one_value_each(left: Iterable[load.Key], right: Iterable[load.Key], at: int) -> bool:
@@ -191,8 +191,10 @@ def _nothing(sides: Sides, by: list[str]) -> str:
     """Return the reason why there is no point to compare."""
     if bare := [one.name for one in sides[:2] if one is not None and one.profiles.empty]:
         return f"{' and '.join(bare)} was not profiled: measure it with observe=perf_record"
-    apart = load.apart(sides[0].profiles, sides[1].profiles, by)
-    lines = f"; they differ in {', '.join(apart)}: name the points of both, as {FORM}" if apart else ""
+    differing = load.differing_columns(sides[0].profiles, sides[1].profiles, by)
+    lines = (
+        f"; they differ in {', '.join(differing)}: name the points of both, as {FORM}" if differing else ""
+    )
     return f"they have no point in common{lines}"
 
 
@@ -234,7 +236,7 @@ def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | 
 
 
 def _folders(text: str) -> tuple[Path, ...]:
-    """Return the run folders that a text names, joined by `+`, or an empty tuple if one of them is no folder."""
+    """Return the run folders that a text names, joined by `+`, or an empty tuple if one of them is not a folder."""
     if text and Path(text).is_dir():
         return (Path(text),)
     result = [Path(one) for one in text.split("+") if one]

@@ -21,7 +21,7 @@ from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.processes import READER
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Between, Estimate, Round, estimate
+from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Estimate, Round, RunVariation, estimate
 
 SWITCHES = re.compile(r"(ovs|ovs_netdev|ovs_dpdk)(\+.*)?")  # names of topologies that have a switch
 POLLING = re.compile(r"ovs_dpdk(\+.*)?")  # of these, the ones whose thread never pauses
@@ -115,7 +115,7 @@ def polls(point: ProfiledPoint) -> bool:
 
 
 def parts(
-    point: ProfiledPoint, rounds: tuple[Sequence[Round], Sequence[Round]], apart: Between | None
+    point: ProfiledPoint, rounds: tuple[Sequence[Round], Sequence[Round]], variation: RunVariation | None
 ) -> list[Part]:
     """Return the parts of the CPU time per unit that arrived, largest difference first; [] if no side has a switch."""
     if not any(SWITCHES.fullmatch(side.topology) for side in point.sides[:2] if side is not None):
@@ -131,7 +131,7 @@ def parts(
             samples = np.array([float(each[name]) for each in of])
             values.append(samples * worth)
             floors.append(float((samples * worth**2).sum()) / len(side) ** 2)
-        result.append(Part(name, estimate(values[0], values[1], apart, (floors[0], floors[1])), copies))
+        result.append(Part(name, estimate(values[0], values[1], variation, (floors[0], floors[1])), copies))
     return sorted(result, key=lambda one: -abs(one.size.difference))
 
 
@@ -155,7 +155,7 @@ def _copies(point: ProfiledPoint, side: int) -> float:
     return float(ok["copies_count"].fillna(0).sum() / ok[unit.work].sum() * unit.one)
 
 
-def named(parts: Collection[Part], total: Estimate) -> Part | None:
+def main_part(parts: Collection[Part], total: Estimate) -> Part | None:
     """Return the part that carries most of a difference: certain, in its direction, and not at the endpoints."""
     whole = max(total.left, total.right)
     along = [

@@ -1,4 +1,4 @@
-"""State what the measuring rounds say about both sides of `labkit why`. Profiles are no part of it (METHOD,
+"""State what the measuring rounds say about both sides of `labkit why`. Profiles are not part of it (METHOD,
 "Profiles")."""
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def sentences(parameters: Sides) -> tuple[list[str], list[str]]:
     """Return the findings and the notes on them, both as sentences."""
     left, right, control = parameters
     one_run = left.folder == right.folder
-    if not (apart := selection.differing(parameters)):
+    if not (differing := selection.differing(parameters)):
         result = list(_of_arms(left, right))
         return result, [] if result else [NOTHING if one_run else NOT_COMPARED.format("arms")]
     in_packets = any(protocols.find(name).work == "packet" for name in left.rows["protocol"].unique())
-    resized = "length_bytes" in apart and in_packets
+    resized = "length_bytes" in differing and in_packets
     result = list(_of_points(parameters, resized)) if one_run else []
     notes = [NO_CONTROL if one_run else NOT_COMPARED.format("points"), *[SIZES] * resized]
     return result, notes + ([CONTROL.format(control.name)] if control and len(control.profiles) else [])
@@ -77,7 +77,7 @@ def _of_points(parameters: Sides, resized: bool) -> Iterator[str]:
         metric = protocol.work_metric if resized else protocol.metric
         words = f"{protocol.packet}s a second" if metric == protocols.PACKET_RATE else protocol.average
         about = f"{words} of {names[1]} to that of {names[0]}"
-        yield f"{selection.words(parameters, key)}: {about}: {_ratio(one, other, metric)}"
+        yield f"{selection.label(parameters, key)}: {about}: {_ratio(one, other, metric)}"
 
 
 def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:

@@ -70,7 +70,7 @@ class Round:
     busy_share: float
     stacks: folded_stacks.Stacks = field(default_factory=dict)
 
-    def each(self, stage: str) -> float:
+    def seconds_per_sample(self, stage: str) -> float:
         """Return the value of a stage's sample, in seconds per unit that passed the stage."""
         return self.period_s / (self.arrived * self.passed[stage])
 
@@ -236,7 +236,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Between:
+class RunVariation:
     """The variation between two runs of the same experiment; functions take None for sides within one run.
 
     runs: the run of each round, for both sides. share: the standard deviation between runs relative to a run's cost; it
@@ -249,21 +249,21 @@ class Between:
     absolute: bool = False
 
     @property
-    def shown(self) -> bool:
+    def is_measured(self) -> bool:
         """Return whether both sides have at least two runs."""
         return all(len(set(side)) > 1 for side in self.runs)
 
 
 def estimate(
-    left: Floats, right: Floats, between: Between | None, floors: tuple[float, float] = (0.0, 0.0)
+    left: Floats, right: Floats, variation: RunVariation | None, floors: tuple[float, float] = (0.0, 0.0)
 ) -> Estimate:
     """Return right minus left of one value per round, by Welch's t-test with degrees of freedom as in
     flame.significance.
 
-    Between runs, the test compares run means if both sides have at least two runs; else `between.share` widens the
+    Between runs, the test compares run means if both sides have at least two runs; else `variation.share` widens the
     interval. floors: the least variance of each mean, from sample counting.
     """
-    a, b = many(left[None, :], right[None, :], between, (np.array([floors[0]]), np.array([floors[1]])))
+    a, b = many(left[None, :], right[None, :], variation, (np.array([floors[0]]), np.array([floors[1]])))
     return Estimate(float(a[0][0]), float(a[1][0]), float(a[1][0] - a[0][0]), float(b[0][0]), float(b[1][0]))
 
 
@@ -281,7 +281,7 @@ def paired(differences: Floats) -> Estimate:
 
 
 def many(
-    left: Floats, right: Floats, between: Between | None, floors: tuple[Floats, Floats]
+    left: Floats, right: Floats, variation: RunVariation | None, floors: tuple[Floats, Floats]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """Return what `estimate` does for many values at once: the means of both sides, then half intervals and p values.
 
@@ -291,8 +291,8 @@ def many(
 
     means, variances, freedoms = [], [], []
     for at, values in enumerate((left, right)):
-        if between is not None and between.shown:
-            labels = between.runs[at]
+        if variation is not None and variation.is_measured:
+            labels = variation.runs[at]
             values = np.stack(
                 [values[:, [one == run for one in labels]].mean(axis=1) for run in dict.fromkeys(labels)],
                 axis=1,
@@ -304,9 +304,9 @@ def many(
         freedoms.append(max(count - 1, 1))
     # Run-to-run variation is proportional to each side's cost: a path that a side lacks cannot vary there.
     extra = np.zeros(len(left))
-    if between is not None and not between.shown:
-        size = np.full(len(left), 2.0) if between.absolute else means[0] ** 2 + means[1] ** 2
-        extra = between.share**2 * size
+    if variation is not None and not variation.is_measured:
+        size = np.full(len(left), 2.0) if variation.absolute else means[0] ** 2 + means[1] ** 2
+        extra = variation.share**2 * size
     variance = variances[0] + variances[1]
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = variance**2 / (variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1])
@@ -320,10 +320,10 @@ def many(
     return (means[0], means[1]), (np.asarray(half, dtype=float), np.asarray(p, dtype=float))
 
 
-def between(left: Sequence[Round], right: Sequence[Round], share: float) -> Between | None:
+def run_variation(left: Sequence[Round], right: Sequence[Round], share: float) -> RunVariation | None:
     """Return the variation to apply between two sides, or None if all rounds are of one run."""
     labels = (tuple(one.run for one in left), tuple(one.run for one in right))
-    return None if len(set(labels[0] + labels[1])) == 1 else Between(labels, share)
+    return None if len(set(labels[0] + labels[1])) == 1 else RunVariation(labels, share)
 
 
 @dataclass(frozen=True)
@@ -347,7 +347,9 @@ class Split:
     stages: Sequence[Part]
 
 
-def split(left: Sequence[Round], right: Sequence[Round], unit: CostUnit, apart: Between | None) -> Split:
+def split(
+    left: Sequence[Round], right: Sequence[Round], unit: CostUnit, variation: RunVariation | None
+) -> Split:
     """Split the difference in both sides' cost per unit that arrived into its parts.
 
     Each factor is weighted by the mean of both sides of the other factor, so that the parts add up to the difference.
@@ -364,7 +366,7 @@ def split(left: Sequence[Round], right: Sequence[Round], unit: CostUnit, apart: 
         for stage in STAGES
     }
     cost = {
-        (at, stage): count[at, stage] * np.array([one.each(stage) for one in side])
+        (at, stage): count[at, stage] * np.array([one.seconds_per_sample(stage) for one in side])
         for at, side in enumerate(sides)
         for stage in STAGES
     }
@@ -373,24 +375,26 @@ def split(left: Sequence[Round], right: Sequence[Round], unit: CostUnit, apart: 
     total = [sum(cost[at, stage] * passed[at, stage] for stage in STAGES) for at in (0, 1)]
     loss = [sum(middle[stage] * passed[at, stage] for stage in STAGES) for at in (0, 1)]
     spent = estimate(
-        passed[0, SEND], passed[1, SEND], None if apart is None else Between(apart.runs, LOSS_SHARE)
+        passed[0, SEND],
+        passed[1, SEND],
+        None if variation is None else RunVariation(variation.runs, LOSS_SHARE),
     )
     parts = [
         Part(
             stage, float(cost[0, stage].mean()), float(cost[1, stage].mean()),
-            estimate(weight[stage] * cost[0, stage], weight[stage] * cost[1, stage], apart),
+            estimate(weight[stage] * cost[0, stage], weight[stage] * cost[1, stage], variation),
         )
         for stage in STAGES
     ]  # fmt: skip
     return Split(
         unit,
-        estimate(np.asarray(total[0]), np.asarray(total[1]), apart),
+        estimate(np.asarray(total[0]), np.asarray(total[1]), variation),
         spent,
         Part(
             "packets that were lost",
             spent.left,
             spent.right,
-            estimate(np.asarray(loss[0]), np.asarray(loss[1]), apart),
+            estimate(np.asarray(loss[0]), np.asarray(loss[1]), variation),
         ),
         parts,
     )

@@ -193,7 +193,7 @@ class _Programs:
                 "event": "ran",
                 **report,
                 "timed_out": ended.timed_out,
-                "words": ended.words(),
+                "words": ended.message(),
             }
 
     def _find(self, request: Answer) -> process.Running:

@@ -89,5 +89,5 @@ def _last_words(kernel: process.Running) -> str:
     ended = kernel.ended()
     if ended.returncode < 0:
         number = signal.Signals(-ended.returncode)
-        return dataclasses.replace(ended, stdout="", stderr=_MEANING.get(number, "")).words()
-    return dataclasses.replace(ended, stderr="".join(ended.stderr.splitlines()[-1:])).words()
+        return dataclasses.replace(ended, stdout="", stderr=_MEANING.get(number, "")).message()
+    return dataclasses.replace(ended, stderr="".join(ended.stderr.splitlines()[-1:])).message()

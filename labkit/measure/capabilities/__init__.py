@@ -47,8 +47,8 @@ def capabilities(*, alone: bool = False) -> list[Capability]:
             try:
                 result += probes()
             except Exception as error:
-                words = f"labkit's probes of this group failed ({type(error).__name__}: {error})"
-                result.append(Capability(group, "all", None, words, None, "report this to labkit's authors"))
+                text = f"labkit's probes of this group failed ({type(error).__name__}: {error})"
+                result.append(Capability(group, "all", None, text, None, "report this to labkit's authors"))
     return [_without_modprobe(one) for one in result] if alone else result
 
 

@@ -59,9 +59,9 @@ def attempt(group: str, name: str, probe: Probe, lost: str, remedy: Remedy) -> C
         )
 
 
-def refused(errno: int, words: str | None = None) -> OSError:
-    """Return an error of the kernel for a probe to raise; `words` replace the text of its number."""
-    return OSError(errno, words or os.strerror(errno))
+def refused(errno: int, text: str | None = None) -> OSError:
+    """Return an error of the kernel for a probe to raise; `text` replaces the text of its number."""
+    return OSError(errno, text or os.strerror(errno))
 
 
 def kernel_with(option: str, alias: str | None = None) -> str:

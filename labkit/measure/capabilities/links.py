@@ -132,8 +132,8 @@ class Space:
         try:
             self.socket.do(netlink.new_link("veth", f"near{near}", index=near, peer=peer))
         except netlink.LinkError as error:
-            words = f"it needs a veth, which cannot be created ({os.strerror(error.errno)})"
-            raise NotTried(words, kernel_with("VETH")) from None
+            text = f"it needs a veth, which cannot be created ({os.strerror(error.errno)})"
+            raise NotTried(text, kernel_with("VETH")) from None
         return near
 
     def do(self, message: netlink.Message, unknown: tuple[int, ...]) -> None:
@@ -165,10 +165,10 @@ def links(*, alone: bool = False) -> list[Capability]:
         with space() as here:
             return _all(here, alone)
     except netlink.LinkError as error:
-        words = f"no namespace can be created to try it ({os.strerror(error.errno)})"
+        text = f"no namespace can be created to try it ({os.strerror(error.errno)})"
         kinds = [("link kinds", LINKS), ("tunnels", TUNNELS), ("queueing disciplines", (*QDISCS, *INGRESS))]
         return [
-            Capability(group, kind.name, None, words, kind.lost, AS_ROOT)
+            Capability(group, kind.name, None, text, kind.lost, AS_ROOT)
             for group, some in kinds
             for kind in some
         ]
@@ -190,8 +190,8 @@ def _all(here: Space, alone: bool) -> list[Capability]:
 
 def _try(group: str, kind: Kind, probe: Callable[[], None], alone: bool = False) -> Capability:
     if kind.leaves and not alone and (module := unloaded_module(f"rtnl-link-{kind.name}")):
-        words = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
-        return Capability(group, kind.name, None, words, None, f"{LOAD}{module}, then run the doctor again")
+        text = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
+        return Capability(group, kind.name, None, text, None, f"{LOAD}{module}, then run the doctor again")
     return attempt(group, kind.name, probe, kind.lost, _remedy_of(kind.option))
 
 

@@ -41,8 +41,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def _system_call(which: int, *arguments: int) -> int:
     numbers = _NUMBERS.get(platform.machine())
     if numbers is None:
-        words = f"labkit does not know the system call's number on {platform.machine()}"
-        raise NotTried(words, "try it with perf(1) or bpftool(8)")
+        text = f"labkit does not know the system call's number on {platform.machine()}"
+        raise NotTried(text, "try it with perf(1) or bpftool(8)")
     answer = int(_libc.syscall(ctypes.c_long(numbers[which]), *(ctypes.c_long(one) for one in arguments)))
     if answer < 0:
         raise refused(ctypes.get_errno())

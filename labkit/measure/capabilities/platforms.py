@@ -207,7 +207,7 @@ def _root() -> str | None:
 def _user_namespace() -> str | None:
     ended = process.run(["unshare", "--user", "--map-root-user", "true"])
     if ended.returncode != 0:
-        raise refused(errno.EPERM, ended.words())
+        raise refused(errno.EPERM, ended.message())
     return "for root; other users may still be restricted" if _capable(CAP_SYS_ADMIN) else None
 
 
@@ -238,7 +238,7 @@ def _nic() -> None:
 
 def _open_files() -> str:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    words = f"{hard} at most" if hard != resource.RLIM_INFINITY else "no limit"
+    text = f"{hard} at most" if hard != resource.RLIM_INFINITY else "no limit"
     if hard != resource.RLIM_INFINITY and hard < ENOUGH_FILES:
-        raise refused(errno.EMFILE, words)
-    return words
+        raise refused(errno.EMFILE, text)
+    return text

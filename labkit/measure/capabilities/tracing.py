@@ -179,8 +179,8 @@ def _function_graph(alone: bool, folder: Path | None) -> None:
                 raise
             # Before Linux 6.11 this tracer is not allowed in instances.
             _arm(place, own, "function")
-            words = "listed, and the function tracer works; not tried, because this kernel supports it in no instance"
-            raise NotTried(words, "when nobody else traces, try: perf ftrace -G ip_rcv") from None
+            text = "listed, and the function tracer works; not tried, because this kernel supports it in no instance"
+            raise NotTried(text, "when nobody else traces, try: perf ftrace -G ip_rcv") from None
 
 
 def _known(folder: Path, tracer: str) -> None:

@@ -52,13 +52,13 @@ class Conversation:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         deadline = time.monotonic() + (PATIENCE_S if check is None else math.inf)
         try:
-            self._connect(self._free(folder, port, deadline), deadline, check)
+            self._connect(self._lock_socket(folder, port, deadline), deadline, check)
         except BaseException:
             self.close()
             raise
 
-    def _free(self, folder: str, port: int | None, deadline: float) -> str:
-        """Return the path of a socket that no other conversation uses, and lock it."""
+    def _lock_socket(self, folder: str, port: int | None, deadline: float) -> str:
+        """Lock a socket that no other conversation uses, and return its path."""
         if os.path.exists(f"{folder}/{SOCKET}"):
             return f"{folder}/{SOCKET}"
         while True:

@@ -107,7 +107,7 @@ def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
             late = bool(process.wait([started], time.monotonic() + START_S))
             if late or not pid.exists():
                 started.kill()
-                raise Failed(started.ended(late).words())
+                raise Failed(started.ended(late).message())
             made.append((own, started))
         for own, started in made:
             _wait(own, started)

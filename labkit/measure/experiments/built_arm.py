@@ -86,7 +86,7 @@ class BuiltArm(abc.ABC):
         """Whether all ends have this host's clock, so that times of different ends can be compared."""
         return all(isinstance(pair, Pair) and pair.shares_a_clock for pair in self.pairs)
 
-    def elsewhere(self) -> Callable[[float], dict[str, Any]]:
+    def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of the other host, if any.
 
         Returns a function; call it with the counted seconds to get columns.
@@ -123,8 +123,8 @@ class BuiltArm(abc.ABC):
         """Add doubts where offloads, queueing discipline or kind of CPU differ from the baseline's."""
         if self.emulated != baseline.emulated:
             this, that = ("emulated" if one.emulated else "not emulated" for one in (self, baseline))
-            words = f"its CPUs are {this}, those of {baseline.arm.label} {that}"
-            self.doubts.append(f"{words}: the emulation differs as well")
+            text = f"its CPUs are {this}, those of {baseline.arm.label} {that}"
+            self.doubts.append(f"{text}: the emulation differs as well")
         for end, own, usual in (
             ("client", self.offloads, baseline.offloads),
             ("server", self.server_offloads, baseline.server_offloads),
@@ -138,8 +138,8 @@ class BuiltArm(abc.ABC):
                 if own.get(name, False) != usual.get(name, False)
             ]
             if differ:
-                words = ", ".join(f"{name} {'on' if own.get(name) else 'off'}" for name in differ)
-                self.doubts.append(f"offloads of the {end} differ from {baseline.arm.label}: {words}")
+                text = ", ".join(f"{name} {'on' if own.get(name) else 'off'}" for name in differ)
+                self.doubts.append(f"offloads of the {end} differ from {baseline.arm.label}: {text}")
         if self.qdisc != baseline.qdisc and "qdisc" not in {one["setting"] for one in self.effects}:
             self.doubts.append(f"qdisc {self.qdisc}, where {baseline.arm.label} has {baseline.qdisc}")
 
@@ -186,7 +186,7 @@ class LocalArm(BuiltArm):
         """The Open vSwitch that joins the ends, if any."""
         return self.topology.switch
 
-    def elsewhere(self) -> Callable[[float], dict[str, Any]]:
+    def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of guests; return a function of the counted seconds that returns columns."""
         return guests_cpu(self._ends)
 

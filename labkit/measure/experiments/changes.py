@@ -21,7 +21,7 @@ import msgspec
 
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.measure.endpoints import Endpoint
-from labkit.measure.experiments.change_kinds import base, registry
+from labkit.measure.experiments.change_kinds import checks, registry
 from labkit.measure.experiments.change_kinds.base import Files, Place
 from labkit.measure.experiments.change_kinds.interface import OFFLOAD_NAMES
 from labkit.measure.topologies import Topology
@@ -130,7 +130,7 @@ def _from_function(function: Callable[[Topology], object]) -> Change:
         raise BadInput(f"change={name}: the source of this function is not known") from None
     if not source.startswith("def "):
         raise BadInput(f"change={name}: a plain function is needed, def NAME(topology)")
-    digest = base.digest(source.encode())
+    digest = checks.digest(source.encode())
     SOURCES[digest] = source
     return Change(name, (Step("function", "", {"name": name, "digest": digest}),))
 
@@ -238,8 +238,8 @@ def _steps(name: str, item: Mapping[Any, Any], files: Files) -> tuple[Step, ...]
 def _options(kind: str, value: Any, files: Files) -> dict[str, Any]:
     result = registry.find(kind)
     if isinstance(value, Mapping):
-        return result.of_mapping({str(name): _word(one) for name, one in value.items()}, files)
-    return result.of_text(str(_word(value)), files)
+        return result.parse_mapping({str(name): _word(one) for name, one in value.items()}, files)
+    return result.parse_text(str(_word(value)), files)
 
 
 def _word(value: Any) -> Any:

@@ -11,8 +11,10 @@ from typing import Any
 
 from labkit.measure.traffic.base import skew
 
-APART = 2.0  # the largest ratio of iperf3's rate (over its whole time) and the kernel's (over the window)
-ABOVE = 1.05  # the largest share of the link's rate, because a token bucket lets a burst through
+MAX_RATE_RATIO = (
+    2.0  # the largest ratio of iperf3's rate (over its whole time) and the kernel's (over the window)
+)
+MAX_LINK_SHARE = 1.05  # the largest share of the link's rate, because a token bucket lets a burst through
 ROUNDING = 1e-6
 COUNTED = (
     "throughput_bps", "throughput_pps", "iperf3_bps", "window_s", "received_bytes", "received_count", "sent_bps",
@@ -73,14 +75,14 @@ def _sent(row: dict[str, Any]) -> str | None:
 def _rates(row: dict[str, Any]) -> str | None:
     if known := _all(row, "throughput_bps", "iperf3_bps"):
         kernel, iperf3 = known
-        if max(known) > APART * min(known):
+        if max(known) > MAX_RATE_RATIO * min(known):
             return (
                 f"contradiction: the kernel counted {kernel / 1e6:.4g} Mbit/s while all flows ran, iperf3"
                 f" {iperf3 / 1e6:.4g} Mbit/s over its whole time"
             )
     if (link := row.get("link_rate_bps")) is not None:
         for name in ("throughput_bps", "iperf3_bps"):
-            if (rate := row.get(name)) is not None and rate > ABOVE * link:
+            if (rate := row.get(name)) is not None and rate > MAX_LINK_SHARE * link:
                 return (
                     f"contradiction: {name} is {rate / 1e6:.4g} Mbit/s over a link of {link / 1e6:.4g} Mbit/s"
                 )

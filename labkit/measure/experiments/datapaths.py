@@ -31,8 +31,8 @@ def points(
     result = []
     for number in range(parameters.rounds):
         for pairs in random.Random(f"{seed} {number}").sample(parameters.pairs, len(parameters.pairs)):
-            words = f"{many(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
-            result.append(MeasurementPoint(f"{pairs}-r{number}", pairs, number, loads(number), words))
+            text = f"{many(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
+            result.append(MeasurementPoint(f"{pairs}-r{number}", pairs, number, loads(number), text))
     return result
 
 

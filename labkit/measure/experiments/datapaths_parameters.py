@@ -268,8 +268,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             spec.GuestAdditions(2 * max(self.pairs)).of(one)
         each = 1 if "guest" in self.endpoint else 2 * min(self.pairs)
         if max(self._cpus, default=0) >= (count := each * one.machine.cpus):
-            words = f"with guest={self.guest_word} a guest has CPUs 0 to {count - 1}"
-            raise BadInput(f"affinity={self.affinity}: {words}; cpus=N gives it more")
+            text = f"with guest={self.guest_word} a guest has CPUs 0 to {count - 1}"
+            raise BadInput(f"affinity={self.affinity}: {text}; cpus=N gives it more")
 
     def _check_observers(self) -> None:
         observing.check(self)

@@ -18,7 +18,7 @@ from labkit.measure.experiments.throughput_search import parameters as search
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions, options
-from labkit.measure.topologies.open_vswitch.words import (
+from labkit.measure.topologies.open_vswitch.switch_options import (
     ANY_NAME,
     CASES,
     KINDS,

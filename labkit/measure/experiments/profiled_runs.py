@@ -59,8 +59,8 @@ class Profile:
     @property
     def what(self) -> str:
         """The round in words, for the progress display."""
-        words = f"{many(self.pairs, 'pair')}, profile {self.round + 1} of {self.parameters.profile_rounds}"
-        return f"{self.prefix}, {words}" if self.prefix else words
+        text = f"{many(self.pairs, 'pair')}, profile {self.round + 1} of {self.parameters.profile_rounds}"
+        return f"{self.prefix}, {text}" if self.prefix else text
 
 
 def points(parameters: DatapathParameters) -> list[Profile]:
@@ -213,8 +213,8 @@ def _report_overhead(parameters: DatapathParameters, result: list[Measured]) -> 
             left = metrics["overhead_ratio"] = speed / usual
             if metrics["observer"] in DISTURBING and left < DISTURBED:
                 share = units.percent(left)
-                words = f"disturbed: {metrics['observer']} reduced the speed to {share}"
-                metrics["doubts"] = "; ".join(filter(None, [metrics.get("doubts"), words]))
+                text = f"disturbed: {metrics['observer']} reduced the speed to {share}"
+                metrics["doubts"] = "; ".join(filter(None, [metrics.get("doubts"), text]))
 
 
 def _speed(parameters: DatapathParameters, metrics: dict[str, Any]) -> float | None:

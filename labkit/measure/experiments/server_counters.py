@@ -57,7 +57,7 @@ class LocalServer:
 
     def __init__(self, flows: Flows, counters: Receivers, ends: Sequence[Endpoint] = ()) -> None:
         self._flows, self._counters, self._ends = flows, counters, ends
-        self._before = counters.each()
+        self._before = counters.per_server()
         self._used: dict[str, Any] = {}
 
     def idle(self) -> bool:
@@ -80,8 +80,8 @@ class LocalServer:
         def wait(end: float) -> None:
             used.append(guests_cpu(self._ends))
             if begun < end < time.monotonic():
-                words = "the receive counters were first read when the flows may already have ended"
-                raise Failed(f"{words}: make duration_s longer, or use fewer pairs")
+                text = "the receive counters were first read when the flows may already have ended"
+                raise Failed(f"{text}: make duration_s longer, or use fewer pairs")
             self._flows.wait(end)
 
         seen = window(self._counters, wait, until)

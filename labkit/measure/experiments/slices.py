@@ -57,7 +57,7 @@ class Sender:
     def establish(self) -> None:
         """Start the flows, wait until data arrives on each of them, and hold them. Raises Failed if data is late."""
         ready = server_counters.LocalServer(self.flows, self.counters)
-        within_s = establish_s(len(self.counters.each()))
+        within_s = establish_s(len(self.counters.per_server()))
         self.flows.stage()
         self.flows.go()
         if not ready.carrying(within_s):

@@ -20,8 +20,8 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, Plan
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
-from labkit.measure.topologies.open_vswitch.words import ANY_NAME, MAX_MIRRORS, OUTPUTS, READERS
-from labkit.measure.topologies.open_vswitch.words import HELP as SWITCH
+from labkit.measure.topologies.open_vswitch.switch_options import ANY_NAME, MAX_MIRRORS, OUTPUTS, READERS
+from labkit.measure.topologies.open_vswitch.switch_options import HELP as SWITCH
 
 LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the thesis' own
 LOAD = r"(tcp|udp)(:\d{1,6})?(@\d+(\.\d+)?(e\d{1,2})?)?"

@@ -64,7 +64,7 @@ def measure(
 def _round_trips(
     parameters: DatapathParameters, generator: LatencyGenerator, live: BuiltArm, counting: Counting | None
 ) -> Measured:
-    elsewhere = live.elsewhere()
+    remote_cpu = live.remote_cpu()
     with (counting or nullcontext)():
         metered = live.metered()
         times, begin = machine.cpu_times(), time.monotonic()
@@ -72,7 +72,7 @@ def _round_trips(
         used, window = machine.cpu_times() - times, time.monotonic() - begin
         joined = metered()
     here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
-    row = {"method": "whole", "window_s": window, **here, **elsewhere(window), **joined, **result}
+    row = {"method": "whole", "window_s": window, **here, **remote_cpu(window), **joined, **result}
     return live.measured(row, machine.stolen(used.steal_s, window))
 
 

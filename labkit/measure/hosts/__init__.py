@@ -72,11 +72,11 @@ def identified(where: str) -> str:
 
 @contextmanager
 def conversation(
-    where: str, request: dict[str, Any], say: Callable[[str], None], wire: Any = None
+    where: str, request: dict[str, Any], say: Callable[[str], None], nic: Any = None
 ) -> Iterator[process.Conversing]:
     """Start a labkit process on `where` and send it the request; it ends with the block.
 
-    `say` gets one sentence for each slow step of the start. `wire` is a lab VM's NIC (from `joined`). Raises the errors
+    `say` gets one sentence for each slow step of the start. `nic` is a lab VM's NIC (from `joined`). Raises the errors
     of `check`, and those of a host that cannot be started or reached.
     """
     check(where)
@@ -87,7 +87,7 @@ def conversation(
     else:
         from labkit.measure.hosts import vm  # imported here because only lab VMs need it
 
-        chosen = vm.conversation(where, request, say, wire)
+        chosen = vm.conversation(where, request, say, nic)
     with chosen as opened:
         yield opened
 
@@ -100,7 +100,7 @@ def joined(nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int) -> Iter
         return
     from labkit.measure.hosts import vm_link
 
-    with vm_link.wire(rate_bps, mtu_bytes) as ends:
+    with vm_link.link(rate_bps, mtu_bytes) as ends:
         yield ends
 
 

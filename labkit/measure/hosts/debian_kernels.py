@@ -182,13 +182,13 @@ class _Apt:
 def _errors(ended: process.Ended) -> str:
     """Return apt's error lines; the last one summarises."""
     lines = [line[3:].strip() for line in ended.stderr.splitlines() if line.startswith("E: ")]
-    return "; ".join(lines)[:300] if lines else ended.words()
+    return "; ".join(lines)[:300] if lines else ended.message()
 
 
 def _do(argv: Sequence[str]) -> None:
     ended = process.run([*process.DIE_WITH_US, *argv], _SHORT_S)
     if ended.returncode != 0:
-        raise Failed(f"the kernel cannot be put into {kernels.store()}: {ended.words()}")
+        raise Failed(f"the kernel cannot be put into {kernels.store()}: {ended.message()}")
 
 
 def _program(name: str, package: str) -> str:

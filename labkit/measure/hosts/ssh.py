@@ -207,7 +207,7 @@ class SshConversation:
             ) from None
 
     def _last_words(self) -> str:
-        return self._conversation.words().rstrip(".\r ")
+        return self._conversation.end_reason().rstrip(".\r ")
 
     def _beat(self) -> None:
         """Send an empty line regularly; without it the remote side ends, because the connection may be broken."""
@@ -257,7 +257,7 @@ class SshConversation:
             )
         run_folder.write(self._folder / file.path, file.content)
 
-    def words(self) -> str:
+    def end_reason(self) -> str:
         """Return how the process ended without an answer: remotely, or because the connection broke."""
         if self._ended is not None:
             return f"on {self._name} {self._ended}"

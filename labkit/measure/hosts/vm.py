@@ -35,13 +35,13 @@ SHARED_VM = "LABKIT_LAB_VM"  # environment variable: the lab VM that a sweep sha
 
 
 @dataclass(frozen=True)
-class Wire:
+class VmNic:
     """A lab VM's NIC: QEMU arguments, and the file descriptors that they name.
 
     `outside`: QEMU runs in this machine's network namespace, where forwarded ports are reachable; else in its own.
     """
 
-    words: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     fds: tuple[int, ...] = ()
     outside: bool = False
 
@@ -52,7 +52,7 @@ class NotStarted(Failed):
 
 @contextmanager
 def conversation(
-    where: str, request: dict[str, Any], say: Say, wire: Wire | None = None
+    where: str, request: dict[str, Any], say: Say, nic: VmNic | None = None
 ) -> Iterator[process.Conversing]:
     """Start a labkit process in the lab VM `where`: in a shared one, else in one booted for this conversation.
 
@@ -61,12 +61,12 @@ def conversation(
     """
     folder = request.get("folder")
     with ExitStack() as stack:
-        guest = _leased(where, folder) if wire is None else None
+        guest = _leased(where, folder) if nic is None else None
         if guest is None:
             # A boot would disturb another measurement. A measuring caller already holds the lock.
             looking = request.get("do") in LOOKING
             with local.measuring_lock(say) if looking else nullcontext():
-                guest, opened = booted(stack, where, Path(folder) if folder else None, say, wire)
+                guest, opened = booted(stack, where, Path(folder) if folder else None, say, nic)
         else:
             opened = VmConversation(guest, time.monotonic() + vm_channel.SILENCE_S)
         stack.callback(opened.end)
@@ -109,7 +109,7 @@ def leasing(folder: Path, say: Say) -> Iterator[Callable[[str], bool]]:
 
 
 def booted(
-    stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None
+    stack: ExitStack, where: str, folder: Path | None, say: Say, nic: VmNic | None
 ) -> tuple[LabVm, VmConversation]:
     """Boot a lab VM and wait for its hello; both end with the stack.
 
@@ -117,29 +117,29 @@ def booted(
     """
     if kvm.worth_trying():
         try:
-            return _attempt(stack, where, folder, say, wire, accelerated=True)
+            return _attempt(stack, where, folder, say, nic, accelerated=True)
         except Failed as error:
             say(f"{error}; trying without KVM")
-            result = _attempt(stack, where, folder, say, wire, accelerated=False)
+            result = _attempt(stack, where, folder, say, nic, accelerated=False)
             kvm.remember(str(error))
             return result
     try:
-        return _attempt(stack, where, folder, say, wire, accelerated=False)
+        return _attempt(stack, where, folder, say, nic, accelerated=False)
     except NotStarted:
         raise
     except Failed as error:
         say(f"{error}; trying once more")
-        return _attempt(stack, where, folder, say, wire, accelerated=False)
+        return _attempt(stack, where, folder, say, nic, accelerated=False)
 
 
 def _attempt(
-    stack: ExitStack, where: str, folder: Path | None, say: Say, wire: Wire | None, *, accelerated: bool
+    stack: ExitStack, where: str, folder: Path | None, say: Say, nic: VmNic | None, *, accelerated: bool
 ) -> tuple[LabVm, VmConversation]:
     parameters = vm_spec.parse(where)
     kernel = kernels.find(parameters.kernel)
     say(f"booting Linux {kernel.release} in a lab VM{'' if accelerated else ' (emulated)'}")
     with ExitStack() as attempt:
-        guest = attempt.enter_context(started(where, parameters, kernel, folder, wire, accelerated))
+        guest = attempt.enter_context(started(where, parameters, kernel, folder, nic, accelerated))
         if accelerated:
             kvm.check(
                 guest.scratch / "console",
@@ -157,13 +157,13 @@ def started(
     parameters: Shape,
     kernel: kernels.Kernel,
     folder: Path | None,
-    wire: Wire | None,
+    nic: VmNic | None,
     accelerated: bool,
     program: Sequence[str] = (sys.executable, "-P", "-m", "labkit.measure.agent.vm_init"),
 ) -> Iterator[LabVm]:
     """Start QEMU and virtiofsd through a holder process that dies with this one; `program` becomes PID 1 of the
     guest."""
-    wire = wire or Wire()
+    nic = nic or VmNic()
     confinement = confined.confinement([kvm.DEVICE] if accelerated else [])
     # Other users cannot enter root's runtime folder or its kernel store.
     top = None if confinement.group is None else Path("/tmp")
@@ -183,19 +183,19 @@ def started(
         programs = [command.virtiofsd(share, scratch / share.tag) for share in shares]
         image = scratch / "kernel"
         image.write_bytes(kernel.image.read_bytes())
-        qemu = command.argv(parameters, image, scratch, shares, kvm=accelerated, more=wire.words)
-        programs.append([*confinement.words, *qemu])
+        qemu = command.argv(parameters, image, scratch, shares, kvm=accelerated, more=nic.arguments)
+        programs.append([*confinement.prefix, *qemu])
         report = {
             "programs": programs,
             "sockets": [str(scratch / share.tag) for share in shares],
             "root": str(scratch / "root.bound"),
             "folder": [str(folder), str(scratch / "folder.bound")] if folder else None,
             "group": confinement.group,
-            "fds": wire.fds,
+            "fds": nic.fds,
         }
-        prefix = [word for word in local.prefix() if not (wire.outside and word == "--net")]
+        prefix = [word for word in local.prefix() if not (nic.outside and word == "--net")]
         words = [*prefix, *process.python("-m", vm_holder.__name__)]
-        holder = process.Conversation(words, json.dumps(report), wire.fds)
+        holder = process.Conversation(words, json.dumps(report), nic.fds)
         try:
             _has_started(holder)
             yield LabVm(where, scratch, folder, holder)
@@ -207,7 +207,7 @@ def _has_started(holder: process.Conversation) -> None:
     """Wait until QEMU runs. Raises NotStarted with the message of the program that ended."""
     event = msgspec.json.decode(next(holder.lines(), b'{"event":"ended","words":""}'))
     if event["event"] != "started":
-        raise NotStarted(f"the lab VM did not start: {event['words'] or holder.words()}")
+        raise NotStarted(f"the lab VM did not start: {event['words'] or holder.end_reason()}")
 
 
 @contextmanager

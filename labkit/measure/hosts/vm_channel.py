@@ -103,10 +103,10 @@ class VmConversation:
             try:
                 return self._socket.connect(str(self._guest.scratch / "channel"))
             except OSError as error:  # QEMU has not created it yet, or has ended
-                self._still(deadline, str(error.strerror))
+                self._check_running(deadline, str(error.strerror))
                 time.sleep(0.01)
 
-    def _still(self, deadline: float, words: str) -> None:
+    def _check_running(self, deadline: float, text: str) -> None:
         """Raise Failed if the lab VM has ended or the deadline has passed."""
         if self._guest.gone():
             raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
@@ -115,7 +115,7 @@ class VmConversation:
             raise Failed(f"the lab VM did not boot: {stopped}")
         if time.monotonic() > deadline:
             last = console.last_words(self._guest.scratch / "console")
-            raise Failed(f"the lab VM did not answer in time ({words}){last}")
+            raise Failed(f"the lab VM did not answer in time ({text}){last}")
         self._report()
 
     def _report(self) -> None:
@@ -137,7 +137,7 @@ class VmConversation:
                 self._rest += data
                 if not data:
                     raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
-            self._still(deadline, "no answer")
+            self._check_running(deadline, "no answer")
             while b"\n" in self._rest:
                 line, _, self._rest = self._rest.partition(b"\n")
                 # Leftovers of an earlier conversation come before the hello.
@@ -178,7 +178,7 @@ class VmConversation:
         with suppress(OSError):
             (self._guest.scratch / "suspect").touch()
 
-    def words(self) -> str:
+    def end_reason(self) -> str:
         """Return how the process ended."""
         return self._how or "has not ended"
 

@@ -46,7 +46,7 @@ def _hold(report: dict[str, Any]) -> str:
             while socket is not None and not Path(socket).exists():
                 if running[-1].poll() or time.monotonic() > deadline:
                     running[-1].kill()
-                    return running[-1].ended().words()
+                    return running[-1].ended().message()
                 time.sleep(0.005)
             if socket is not None and report["group"] is not None:  # QEMU runs as another user
                 os.chown(socket, -1, report["group"])
@@ -55,7 +55,7 @@ def _hold(report: dict[str, Any]) -> str:
         first = process.first(running)
         process.wait(running, time.monotonic() + GRACE_S)
         # virtiofsd ends when QEMU ends, so QEMU's message explains why.
-        return (running[-1] if running[-1].poll() else first).ended().words()
+        return (running[-1] if running[-1].poll() else first).ended().message()
 
 
 def main() -> None:

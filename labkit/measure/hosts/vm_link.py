@@ -16,7 +16,7 @@ import msgspec
 
 from labkit.common.errors import Failed, LabkitError
 from labkit.measure.hosts import local
-from labkit.measure.hosts.vm import Wire
+from labkit.measure.hosts.vm import VmNic
 from labkit.system import netlink, process
 
 BRIDGE = netlink.FIRST_INDEX
@@ -26,7 +26,7 @@ QUEUE_MS = 50
 
 
 @contextmanager
-def wire(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Wire, Wire]]:
+def link(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[VmNic, VmNic]]:
     """Connect two lab VMs; yield a NIC for each.
 
     `rate_bps` limits each direction, for packets of up to `mtu_bytes`. Raises Unsupported without taps, Failed with
@@ -43,7 +43,7 @@ def wire(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Wire, Wire]]:
             made = process.Conversation(argv, msgspec.json.encode(report).decode(), [theirs.fileno()])
             stack.callback(made.end)
         lines = next(made.lines(), None)
-        event = {"text": f"unshare {made.words()}"} if lines is None else msgspec.json.decode(lines)
+        event = {"text": f"unshare {made.end_reason()}"} if lines is None else msgspec.json.decode(lines)
         if "text" in event:
             raise Failed(f"the link between two lab VMs cannot be created: {event['text']}")
         _, fds, _, _ = socket.recv_fds(ours, 1, 2)
@@ -53,11 +53,11 @@ def wire(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Wire, Wire]]:
         yield one, other
 
 
-def _nic(fd: int, number: int) -> Wire:
+def _nic(fd: int, number: int) -> VmNic:
     mac = f"52:54:00:{os.urandom(1).hex()}:{os.urandom(1).hex()}:{number:02x}"
     # romfile=: no boot ROM, which is part of another package.
     device = f"virtio-net-pci,netdev=wire,mac={mac},romfile="
-    return Wire(("-netdev", f"tap,id=wire,fd={fd}", "-device", device), (fd,))
+    return VmNic(("-netdev", f"tap,id=wire,fd={fd}", "-device", device), (fd,))
 
 
 def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:

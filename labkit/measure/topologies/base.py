@@ -86,8 +86,8 @@ class TopologyKind:
     `check_options`: raises BadInput for invalid options behind the name; None if it takes none. `check_load`: raises
     BadInput if the topology (its name) cannot carry this many pairs, MTU in bytes and IP version. `guests`: the builder
     for each kind of endpoint in guests (guest, shared_guest). `side`: builds one side of it across two hosts.
-    `takes_parent`: whether it is built on a NIC. `drops_tags`: returns why the topology (its name) passes no frame with
-    a VLAN tag; None if it does. `isolated`: why no packet may pass, if it must isolate its ends.
+    `takes_parent`: whether it is built on a NIC. `why_no_tags`: returns the reason why the topology (its name) drops
+    frames with a VLAN tag; None if it passes them. `isolated`: why no packet may pass, if it must isolate its ends.
     """
 
     build: Builder
@@ -96,7 +96,7 @@ class TopologyKind:
     guests: Mapping[str, Builder] = field(default_factory=dict)
     side: SideBuilder | None = None
     takes_parent: bool = False
-    drops_tags: Callable[[str], str | None] = lambda _name: None
+    why_no_tags: Callable[[str], str | None] = lambda _name: None
     isolated: str | None = None
 
 

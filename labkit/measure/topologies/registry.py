@@ -20,7 +20,7 @@ from labkit.measure.topologies.veth import loopback, veth, veth_bridge, veth_rou
 _MACVLAN = TopologyKind(macvlan, takes_parent=True)
 _IPVLAN = TopologyKind(ipvlan, takes_parent=True)
 _IPVLAN_ROUTED = replace(
-    _IPVLAN, drops_tags=lambda _name: "ipvlan in layer 3 sends only IP packets without a tag"
+    _IPVLAN, why_no_tags=lambda _name: "ipvlan in layer 3 sends only IP packets without a tag"
 )
 _TUNNEL = TopologyKind(
     tunnels.tunnel,
@@ -30,7 +30,7 @@ _OVS = TopologyKind(
     open_vswitch.ovs,
     check_options=open_vswitch.options,
     guests={"guest": open_vswitch.ovs_guests},
-    drops_tags=open_vswitch.drops_tags,
+    why_no_tags=open_vswitch.why_no_tags,
 )
 TABLE: dict[str, TopologyKind] = {
     "loopback": TopologyKind(loopback),
@@ -41,7 +41,7 @@ TABLE: dict[str, TopologyKind] = {
         side=across_hosts.veth_bridge,
     ),
     "veth_routed": TopologyKind(
-        veth_routed, drops_tags=lambda _name: "its router has no interface in a VLAN"
+        veth_routed, why_no_tags=lambda _name: "its router has no interface in a VLAN"
     ),
     **{f"macvlan_{mode}": _MACVLAN for mode in MACVLAN_MODES},
     "macvlan_bridge": replace(_MACVLAN, side=across_hosts.macvlan_bridge),
@@ -90,7 +90,7 @@ def kind_of(topology: str | Network) -> TopologyKind:
         return TopologyKind(
             lambda _name, spec: network_builder.arm(topology, spec),
             check_load=lambda _name, *load: network_builder.check_load(topology, *load),
-            drops_tags=lambda _name: network_builder.drops_tags(topology),
+            why_no_tags=lambda _name: network_builder.why_no_tags(topology),
         )
     return TABLE[topology.partition("+")[0]]
 
@@ -108,7 +108,7 @@ def check_carries(topology: str | Network, pairs: int, mtu_bytes: int, family: i
 
 def check_tags(topology: str | Network, vlan: int) -> None:
     """Raise BadInput, with the reason, if a topology passes no frame with a VLAN tag."""
-    if reason := kind_of(topology).drops_tags(str(topology)):
+    if reason := kind_of(topology).why_no_tags(str(topology)):
         raise BadInput(
             f"vlan={vlan}: {topology} drops frames with a VLAN tag, because {reason}: leave vlan out, or choose for"
             " example veth_bridge"

@@ -230,7 +230,7 @@ class Receiving(Protocol):
         """Their names."""
 
     @property
-    def quiet_s(self) -> float:
+    def settle_s(self) -> float:
         """A load counts as over when nothing has arrived for so long."""
 
     def learn(self) -> None:
@@ -261,9 +261,12 @@ class TrialGenerator(Generator):
         fit into the MTU.
         """
 
-    def receiving(self, backward: Sequence[Pair | FarPair], mix: Mix) -> AbstractContextManager[Receiving]:
-        """Count the load at the first end of each of these pairs, which are those of the way back.
+    def receiving(
+        self, reversed_pairs: Sequence[Pair | FarPair], mix: Mix
+    ) -> AbstractContextManager[Receiving]:
+        """Count the load at the receivers.
 
+        `reversed_pairs`: the pairs of the load with their ends swapped, so that `client` is the receiver.
         Raises NotImplementedError for a generator without `across_hosts`, as does `trials_to`.
         """
         raise NotImplementedError(f"the generator {self.name} has both ends on one host")

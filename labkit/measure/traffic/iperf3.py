@@ -60,7 +60,9 @@ def version() -> str:
     text = words[1] if len(words) > 1 else "?"
     numbers = tuple(int(number) for number in re.findall(r"\d+", text)[:2])
     if numbers < OLDEST:
-        raise Unsupported(f"iperf3 {text} is too old: labkit reads the JSON of 3.12 and newer; install that")
+        raise Unsupported(
+            f"iperf3 {text} is too old: labkit reads the JSON of 3.12 and newer; install a newer one"
+        )
     return text
 
 
@@ -274,7 +276,7 @@ def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running],
         try:
             while not any(_listens(table, wanted) for table in tables):
                 if program.poll():
-                    raise Failed(f"the iperf3 server ended before it listened: {program.ended().words()}")
+                    raise Failed(f"the iperf3 server ended before it listened: {program.ended().message()}")
                 if time.monotonic() > deadline:
                     raise Failed(f"the iperf3 server at {server.name} did not listen within {within_s:.0f} s")
                 time.sleep(0.002)
@@ -296,8 +298,8 @@ def _why(flow: Flow) -> str:
     }
     if flow.server is not None and flow.server.poll():
         both["server"] = iperf3_json.page(flow.server)
-        words = flow.server.ended().words()
-        return f"iperf3 server: {both['server']['error']}" if "error" in both["server"] else words
+        text = flow.server.ended().message()
+        return f"iperf3 server: {both['server']['error']}" if "error" in both["server"] else text
     words_of = None if flow.client is None else iperf3_json.problem(flow.client, both)
     return words_of or "iperf3 ended before its time"
 

@@ -36,7 +36,7 @@ def problem(client: process.Running, pages: Page) -> str | None:
         ended = client.ended()
         if ended.returncode == 0:
             return f"iperf3 wrote invalid JSON: {' '.join(near['unreadable'].split())[:120]!r}"
-        return ended.words()
+        return ended.message()
     if "error" in far:
         return f"iperf3 server: {far['error']}"
     return None

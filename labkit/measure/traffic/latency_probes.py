@@ -23,8 +23,8 @@ from labkit.measure.traffic.packet_sender import (
     ETH_P_8021Q,
     FCS_BYTES,
     PROBE_PORT,
+    FrameAddresses,
     Mix,
-    Wire,
     headers,
     only_udp,
     prepare_process,
@@ -43,17 +43,17 @@ STAMPS = 1 << 4 | 1 << 7 | 1 << 8 | 1 << 11
 SO_RCVBUFFORCE, RCVBUF_BYTES = 33, 8 << 20
 
 
-def probe_of(mix: Mix, wire: Wire) -> Mix:
+def probe_of(mix: Mix, addresses: FrameAddresses) -> Mix:
     """Return what probes are: as large as the first frame of the load, but at least as large as their mark needs."""
-    _, header_bytes, _ = headers(wire, Mix(), PROBE_PORT)
+    _, header_bytes, _ = headers(addresses, Mix(), PROBE_PORT)
     return Mix((max(mix.frame_bytes[0], header_bytes + _MARK.size + FCS_BYTES),), vlan=mix.vlan)
 
 
 class Prober:
     """The probe sockets, one in the client's and one in the server's namespace."""
 
-    def __init__(self, pair: Pair, wire: Wire, mix: Mix) -> None:
-        made, length, sizes = headers(wire, probe_of(mix, wire), PROBE_PORT)
+    def __init__(self, pair: Pair, addresses: FrameAddresses, mix: Mix) -> None:
+        made, length, sizes = headers(addresses, probe_of(mix, addresses), PROBE_PORT)
         self._frame = bytearray(made[:length]) + bytes(sizes[0] - length)
         self._at = length
         with netlink.inside(pair.client.namespace.fd):
@@ -61,19 +61,25 @@ class Prober:
             self._send.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPING, STAMPS)
             _enlarge(self._send)
             self._send.bind((pair.client.interface, 0))
-            kind = ETH_P_IPV6 if ":" in wire.source_ip else ETH_P_IP
+            kind = ETH_P_IPV6 if ":" in addresses.source_ip else ETH_P_IP
             kind = kind if mix.vlan is None else ETH_P_8021Q
-            self._to = (pair.client.interface, kind, 0, 0, bytes.fromhex(wire.target_mac.replace(":", "")))
+            self._to = (
+                pair.client.interface,
+                kind,
+                0,
+                0,
+                bytes.fromhex(addresses.target_mac.replace(":", "")),
+            )
         with netlink.inside(pair.server.namespace.fd):
             self._receive = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
-            only_udp(self._receive, ":" in wire.source_ip, (PROBE_PORT,))
+            only_udp(self._receive, ":" in addresses.source_ip, (PROBE_PORT,))
             self._receive.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
             _enlarge(self._receive)
             # ETH_P_ALL: sockets for one protocol come after the nftables hook that drops the load.
             self._receive.bind((pair.server.interface, ETH_P_ALL))
         self._receive.setblocking(False)
         self._mark_at = (
-            28 if ":" not in wire.source_ip else 48
+            28 if ":" not in addresses.source_ip else 48
         )  # the offset of the mark as a receiver sees it
         self._number = self._stamped = 0
 
@@ -169,9 +175,9 @@ def _enlarge(one: socket.socket) -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RCVBUF_BYTES)
 
 
-def work(pair: Pair, wire: Wire, mix: Mix, connection: socket.socket) -> None:
+def work(pair: Pair, addresses: FrameAddresses, mix: Mix, connection: socket.socket) -> None:
     """Run the probing process beside a load of `mix`: one run per request line, until there are no more."""
-    prober = Prober(pair, wire, mix)
+    prober = Prober(pair, addresses, mix)
     prepare_process(None)
     with connection.makefile("rwb") as stream:
         for number in itertools.count():

@@ -1,5 +1,7 @@
-"""Send the load in a guest, or count it there, on request from outside: a line of JSON for each request and answer.
+"""Send the load in a guest, or count it there, on request from outside.
 
+Each request is a line: the arguments of a trial as JSON, or `learn` or `read` for the counter. Each answer is a line of
+JSON.
 It runs alone in the guest (`labkit.measure.endpoints.exec_server` starts it), so it imports only the standard library
 and `packet_sender`. No nftables is needed there: a packet socket with a filter counts, and the guest's IP layer drops
 what nobody listens for.
@@ -79,9 +81,12 @@ def main() -> None:
     request: dict[str, Any] = json.loads(sys.argv[1])
     requests, answers = open(0, "rb"), open(1, "wb")
     try:
-        if "wire" in request:
-            wire, mix = packet_sender.Wire(**request["wire"]), packet_sender.Mix(**request["mix"])
-            sender = packet_sender.Sender(wire, mix)
+        if "addresses" in request:
+            addresses, mix = (
+                packet_sender.FrameAddresses(**request["addresses"]),
+                packet_sender.Mix(**request["mix"]),
+            )
+            sender = packet_sender.Sender(addresses, mix)
             packet_sender.prepare_process(None)
             packet_sender.serve(requests, answers, sender)
         else:

@@ -19,7 +19,7 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, FarPair, Pair, exec_client
 from labkit.measure.traffic import packet_agent, packet_sender
 from labkit.measure.traffic.base import Arrived
-from labkit.measure.traffic.packet_sender import PORT, PROBE_PORT, Mix, Wire
+from labkit.measure.traffic.packet_sender import PORT, PROBE_PORT, FrameAddresses, Mix
 from labkit.system import netlink, process
 from labkit.system.process import Forked
 
@@ -28,13 +28,13 @@ TABLE, COUNTER = "labkit_load", "arrived"
 ARP_REPLY = bytes.fromhex("0806 0001 0800 06 04 0002")
 START_S, GUEST_START_S = 30.0, 180.0  # to build the frames of a million flows; an emulated CPU takes longer
 PATIENCE_S = 5.0  # after a trial's planned end, and for an answer of a guest
-QUIET_S, GUEST_QUIET_S = 0.02, 0.2  # after such a pause no more frames are expected
+SETTLE_S, GUEST_SETTLE_S = 0.02, 0.2  # after such a pause no more frames are expected
 NO_MAC = "00:00:00:00:00:00"
 # Files whose Python modules a guest needs to be an end of the packet generator.
 AGENT = (packet_agent.__file__,)
 
 
-def wire_of(pair: Pair | FarPair) -> Wire:
+def frame_addresses(pair: Pair | FarPair) -> FrameAddresses:
     """Return where a client's frames to its server go, with the next hop's MAC address from its route and neighbour
     table.
 
@@ -43,17 +43,23 @@ def wire_of(pair: Pair | FarPair) -> Wire:
     client, server = pair.client, pair.server
     link = _ip(client, ["link", "show", "dev", client.interface])[0]
     if link["link_type"] == "loopback":
-        return Wire(client.interface, NO_MAC, NO_MAC, client.address, server.address)
+        return FrameAddresses(client.interface, NO_MAC, NO_MAC, client.address, server.address)
     if link["link_type"] != "ether":
-        return Wire(client.interface, NO_MAC, NO_MAC, client.address, server.address, ethernet=False)
+        return FrameAddresses(
+            client.interface, NO_MAC, NO_MAC, client.address, server.address, ethernet=False
+        )
     route = _ip(client, ["route", "get", server.address])[0]
     hop = route.get("gateway", server.address)
     known = _ip(client, ["neigh", "show", "to", hop, "dev", client.interface])
     if not known or "lladdr" not in known[0]:
         if "NOARP" in link["flags"]:  # ipvlan in its layer-3 modes asks nobody
-            return Wire(client.interface, link["address"], link["address"], client.address, server.address)
+            return FrameAddresses(
+                client.interface, link["address"], link["address"], client.address, server.address
+            )
         raise Failed(f"{client.name} does not know the MAC address of {hop}, its next hop to {server.name}")
-    return Wire(client.interface, link["address"], known[0]["lladdr"], client.address, server.address)
+    return FrameAddresses(
+        client.interface, link["address"], known[0]["lladdr"], client.address, server.address
+    )
 
 
 def _ip(end: Endpoint, words: list[str]) -> list[dict[str, Any]]:
@@ -61,21 +67,23 @@ def _ip(end: Endpoint, words: list[str]) -> list[dict[str, Any]]:
     return result
 
 
-def learning_frame(wire: Wire, mix: Mix) -> bytes:
-    """Return a frame from the wire's source from which bridges and switches learn its port; empty without Ethernet.
+def learning_frame(addresses: FrameAddresses, mix: Mix) -> bytes:
+    """Return a frame from which bridges and switches learn the port of the source; empty without Ethernet.
 
     They forget it after 300 s; a load in one direction would then be flooded to every port.
     """
-    if not wire.ethernet:
+    if not addresses.ethernet:
         return b""
-    target, source = (bytes.fromhex(mac.replace(":", "")) for mac in (wire.target_mac, wire.source_mac))
-    addresses = [wire.source_ip, wire.target_ip]
-    own, other = (socket.inet_aton(address) if ":" not in address else bytes(4) for address in addresses)
+    target, source = (
+        bytes.fromhex(mac.replace(":", "")) for mac in (addresses.target_mac, addresses.source_mac)
+    )
+    ips = [addresses.source_ip, addresses.target_ip]
+    own, other = (socket.inet_aton(ip) if ":" not in ip else bytes(4) for ip in ips)
     tag = packet_sender.tag_of(mix)
     return (target + source + tag + ARP_REPLY + source + own + target + other).ljust(60, b"\0")
 
 
-class Learning:
+class LearningFrameSender:
     """Sends a learning frame from an end in a namespace."""
 
     def __init__(self, end: Endpoint, frame: bytes) -> None:
@@ -89,7 +97,7 @@ class Learning:
         if self._frame:
             self._socket.send(self._frame)
 
-    def __enter__(self) -> Learning:
+    def __enter__(self) -> LearningFrameSender:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -113,7 +121,7 @@ def answer(worker: Worker, timeout_s: float, name: str) -> dict[str, Any]:
     except Failed as error:
         raise Failed(f"{name} {error}") from None
     if "error" in result:
-        raise Failed(f"{name} cannot send: {result['error']}")
+        raise Failed(f"{name} failed: {result['error']}")
     return result
 
 
@@ -171,13 +179,15 @@ class Agent:
 class SendingProcess:
     """A sending process at a client: forked into its namespace, or an agent in its guest."""
 
-    def __init__(self, stack: ExitStack, client: Endpoint, wire: Wire, mix: Mix, cpu: int) -> None:
+    def __init__(
+        self, stack: ExitStack, client: Endpoint, addresses: FrameAddresses, mix: Mix, cpu: int
+    ) -> None:
         self._name = f"the packet generator at {client.name}"
         self._begun_s: float | None = None
         self.in_guest = client.kernel is not None
         self.pid: int | None = None
         if self.in_guest:
-            request = {"wire": dataclasses.asdict(wire), "mix": dataclasses.asdict(mix)}
+            request = {"addresses": dataclasses.asdict(addresses), "mix": dataclasses.asdict(mix)}
             agent = Agent(client, request)
             stack.callback(agent.close)
             self._worker: Worker = agent
@@ -186,7 +196,7 @@ class SendingProcess:
 
         def work(connection: socket.socket) -> None:
             with netlink.inside(namespace):
-                sender = packet_sender.Sender(wire, mix)
+                sender = packet_sender.Sender(addresses, mix)
             packet_sender.prepare_process(cpu)
             with connection.makefile("rwb") as stream:
                 packet_sender.serve(stream, stream, sender)
@@ -215,30 +225,33 @@ class SendingProcess:
 
 
 class Receivers:
-    """Receivers on this host. `backward`: each with one of those that send to it, as the pair of the way back."""
+    """Receivers on this host.
 
-    def __init__(self, stack: ExitStack, backward: Sequence[Pair | FarPair], mix: Mix) -> None:
+    `reversed_pairs`: the pairs of the load with their ends swapped, so that `client` is the receiver.
+    """
+
+    def __init__(self, stack: ExitStack, reversed_pairs: Sequence[Pair | FarPair], mix: Mix) -> None:
         ends: dict[tuple[int, str], Endpoint] = {}
         self._learn: list[Callable[[], object]] = []
         self._counts: list[Callable[[], int]] = []
-        for pair in backward:
-            end, wire = pair.client, wire_of(pair)
+        for pair in reversed_pairs:
+            end, addresses = pair.client, frame_addresses(pair)
             first = endpoint_key(end) not in ends  # several clients may send to one receiver
             ends.setdefault(endpoint_key(end), end)
-            frame = learning_frame(wire, mix)
+            frame = learning_frame(addresses, mix)
             if end.kernel is None:
-                self._learn.append(stack.enter_context(Learning(end, frame)).send)
+                self._learn.append(stack.enter_context(LearningFrameSender(end, frame)).send)
                 if first:
                     ports = f"{{ {PORT}, {PROBE_PORT} }}"
                     counter = frame_counter(end, TABLE, f"udp dport {ports}", verdict="drop")
                     self._counts.append(stack.enter_context(counter).read)
             elif first:
-                counting = _InGuest(stack, end, frame)
+                counting = _GuestCounter(stack, end, frame)
                 self._learn.append(counting.learn)
                 self._counts.append(counting.read)
         self._ends = list(ends.values())
         self.names = [end.name for end in self._ends]
-        self.quiet_s = GUEST_QUIET_S if any(end.kernel is not None for end in self._ends) else QUIET_S
+        self.settle_s = GUEST_SETTLE_S if any(end.kernel is not None for end in self._ends) else SETTLE_S
 
     def learn(self) -> None:
         """Send a frame from each receiver, from which switches learn its port."""
@@ -252,11 +265,11 @@ class Receivers:
 
 
 def endpoint_key(end: Endpoint) -> tuple[int, str]:
-    """Return what ends have in common that are the same place: a namespace, or a guest's."""
+    """Return a key that is equal for ends in the same namespace or the same guest."""
     return id(end.namespace), "" if end.kernel is None else end.name
 
 
-class _InGuest:
+class _GuestCounter:
     """The counter in a guest."""
 
     def __init__(self, stack: ExitStack, end: Endpoint, frame: bytes) -> None:
@@ -300,7 +313,7 @@ def frame_counter(
     ended = process.run([*prefix, " ; ".join(rules)])
     if ended.returncode != 0:
         raise Unsupported(
-            f"this kernel cannot drop frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.words()}"
+            f"this kernel cannot drop frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.message()}"
         )
     counter = netlink.NftCounter(end.namespace.fd, table, COUNTER)
     try:

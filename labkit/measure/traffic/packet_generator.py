@@ -28,7 +28,7 @@ from labkit.measure.traffic.base import (
     Trial,
     TrialGenerator,
 )
-from labkit.measure.traffic.packet_ends import PATIENCE_S, START_S, Receivers, wire_of
+from labkit.measure.traffic.packet_ends import PATIENCE_S, START_S, Receivers, frame_addresses
 from labkit.measure.traffic.packet_sender import FCS_BYTES, Mix
 from labkit.system import machine
 from labkit.system.process import Forked
@@ -98,11 +98,11 @@ class PacketGenerator(TrialGenerator):
                 yield made
 
     @contextmanager
-    def receiving(self, backward: Sequence[Pair | FarPair], mix: Mix) -> Iterator[Receivers]:
+    def receiving(self, reversed_pairs: Sequence[Pair | FarPair], mix: Mix) -> Iterator[Receivers]:
         """Count the load at the first end of each of these pairs, and drop it there."""
         self.version()
         with ExitStack() as stack:
-            yield Receivers(stack, backward, mix)
+            yield Receivers(stack, reversed_pairs, mix)
 
     @contextmanager
     def trials_to(
@@ -124,16 +124,16 @@ class PacketTrials:
         for pair in pairs:
             first_of.setdefault(packet_ends.endpoint_key(pair.client), pair)
         self._sending = list(first_of.values())
-        self.wires = [wire_of(pair) for pair in self._sending]
-        if mix.vlan is not None and not all(wire.ethernet for wire in self.wires):
+        self.addresses = [frame_addresses(pair) for pair in self._sending]
+        if mix.vlan is not None and not all(one.ethernet for one in self.addresses):
             raise Unsupported(
                 f"vlan={mix.vlan}: the interfaces of this topology carry packets without an Ethernet header, so without"
                 " a VLAN tag: choose a topology with Ethernet, for example veth_bridge"
             )
         cpus = sorted(os.sched_getaffinity(0))
         self._senders = [
-            packet_ends.SendingProcess(stack, pair.client, wire, mix, cpus[number % len(cpus)])
-            for number, (pair, wire) in enumerate(zip(self._sending, self.wires, strict=True))
+            packet_ends.SendingProcess(stack, pair.client, addresses, mix, cpus[number % len(cpus)])
+            for number, (pair, addresses) in enumerate(zip(self._sending, self.addresses, strict=True))
         ]
         for sender in self._senders:
             sender.ready()
@@ -192,13 +192,15 @@ class PacketTrials:
         )
 
     def _probe(self, duration_s: float, rate_pps: int) -> Forked:
-        pair, wire = self._sending[0], self.wires[0]
+        pair, addresses = self._sending[0], self.addresses[0]
         if not isinstance(pair, Pair) or not pair.shares_a_clock:
             raise Unsupported(NO_LATENCY)
         if self._prober is None:
             keep = (pair.client.namespace.fd, pair.server.namespace.fd)
             mix = self._mix
-            self._prober = Forked(lambda connection: latency_probes.work(pair, wire, mix, connection), keep)
+            self._prober = Forked(
+                lambda connection: latency_probes.work(pair, addresses, mix, connection), keep
+            )
             self._stack.callback(self._prober.kill)
             packet_ends.answer(self._prober, START_S, "the latency prober")
         self._prober.send(json.dumps([duration_s, rate_pps]).encode())
@@ -218,7 +220,7 @@ class PacketTrials:
             now = self._counted()
             if now.arrived.count != last.arrived.count:
                 quiet = time.monotonic()
-            elif time.monotonic() - quiet > self._receiving.quiet_s:
+            elif time.monotonic() - quiet > self._receiving.settle_s:
                 break
             last = now
         counted = zip(self._receiving.names, last.arrived.load, before.arrived.load, strict=True)

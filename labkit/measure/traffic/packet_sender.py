@@ -54,8 +54,8 @@ SNDBUF_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Wire:
-    """Where frames go: the addresses of both ends and the MAC address of the next hop.
+class FrameAddresses:
+    """The addresses of a sender's frames: those of both ends, and the MAC address of the next hop.
 
     `ethernet` False: the interface takes packets without an Ethernet header.
     """
@@ -90,18 +90,20 @@ def capacity(vary: Sequence[str]) -> int:
     return math.prod(CAPACITY[name] for name in vary)
 
 
-def headers(wire: Wire, mix: Mix, port: int = PORT) -> tuple[bytearray, int, list[int]]:
+def headers(addresses: FrameAddresses, mix: Mix, port: int = PORT) -> tuple[bytearray, int, list[int]]:
     """Return the headers of all prepared frames, their length each, and the frames' lengths without FCS.
 
     Lengths also exclude the Ethernet header if there is none.
     """
     count = _messages(mix)
     sizes = [size - FCS_BYTES for size in itertools.islice(itertools.cycle(mix.frame_bytes), count)]
-    ip = _Ip(wire, port)
+    ip = _Ip(addresses, port)
     front = b""
-    if wire.ethernet:
+    if addresses.ethernet:
         tag = tag_of(mix)
-        front = _mac(wire.target_mac) + _mac(wire.source_mac) + tag + struct.pack("!H", ip.ethertype)
+        front = (
+            _mac(addresses.target_mac) + _mac(addresses.source_mac) + tag + struct.pack("!H", ip.ethertype)
+        )
         sizes = [size + len(tag) for size in sizes]
     else:
         sizes = [size - ETHERNET_BYTES for size in sizes]
@@ -109,8 +111,8 @@ def headers(wire: Wire, mix: Mix, port: int = PORT) -> tuple[bytearray, int, lis
     made = bytearray((front + ip.template) * count)
     varied = dict(_varied(mix, count))
     for name in ("source_mac", "target_mac"):
-        if wire.ethernet and name in varied:
-            base = int.from_bytes(_mac(getattr(wire, name)), "big")
+        if addresses.ethernet and name in varied:
+            base = int.from_bytes(_mac(getattr(addresses, name)), "big")
             at = 6 if name == "source_mac" else 0
             _put(made, length, at, 6, [base ^ value for value in varied[name]])
     ip.fill(made, length, len(front), [size - len(front) for size in sizes], varied)
@@ -143,11 +145,11 @@ def _varied(mix: Mix, count: int) -> Iterator[tuple[str, list[int]]]:
 class _Ip:
     """The IP and UDP headers of a frame."""
 
-    def __init__(self, wire: Wire, port: int) -> None:
+    def __init__(self, addresses: FrameAddresses, port: int) -> None:
         self.source, self.target = (
-            int(ipaddress.ip_address(text)) for text in (wire.source_ip, wire.target_ip)
+            int(ipaddress.ip_address(text)) for text in (addresses.source_ip, addresses.target_ip)
         )
-        self.v4 = ":" not in wire.source_ip
+        self.v4 = ":" not in addresses.source_ip
         self.port = port
         self.size = 4 if self.v4 else 16
         udp = struct.pack("!HHHH", FIRST_PORT, port, 0, 0)
@@ -264,7 +266,7 @@ class Report:
 class Sender:
     """A socket in this process's network namespace, with prepared frames. Raises OSError."""
 
-    def __init__(self, wire: Wire, mix: Mix, bypass: bool = True) -> None:
+    def __init__(self, addresses: FrameAddresses, mix: Mix, bypass: bool = True) -> None:
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
         if bypass:
             self._socket.setsockopt(SOL_PACKET, PACKET_QDISC_BYPASS, 1)
@@ -273,17 +275,17 @@ class Sender:
         except OSError:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SNDBUF_BYTES)
         # Bound to no protocol, so it receives nothing.
-        self._socket.bind((wire.interface, 0))
+        self._socket.bind((addresses.interface, 0))
         self._block, self._repeats = mix.block, mix.repeats
-        self._prepare(wire, mix)
+        self._prepare(addresses, mix)
         libc = ctypes.CDLL(None, use_errno=True)
         self._call = libc.sendmmsg
         self._call.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int)
         self._position = self._turn = 0
 
-    def _prepare(self, wire: Wire, mix: Mix) -> None:
+    def _prepare(self, addresses: FrameAddresses, mix: Mix) -> None:
         """Build struct mmsghdr, struct iovec and headers for every frame, with the same sockaddr_ll for all."""
-        self._headers, length, sizes = headers(wire, mix)
+        self._headers, length, sizes = headers(addresses, mix)
         self._count = len(sizes)
         self._payload = ctypes.create_string_buffer(max(sizes))
         place = ctypes.c_char.from_buffer(self._headers)
@@ -294,11 +296,11 @@ class Sender:
         iov[2::4] = array.array("Q", [rest]) * self._count
         iov[3::4] = array.array("Q", [size - length for size in sizes])
         self._iov = iov
-        index = socket.if_nametoindex(wire.interface)
-        kind = 0x0800 if ":" not in wire.source_ip else 0x86DD
+        index = socket.if_nametoindex(addresses.interface)
+        kind = 0x0800 if ":" not in addresses.source_ip else 0x86DD
         kind = ETH_P_8021Q if mix.vlan is not None else kind
         link = struct.pack(
-            "HHiHBB8s", socket.AF_PACKET, socket.htons(kind), index, 0, 0, 6, _mac(wire.target_mac)
+            "HHiHBB8s", socket.AF_PACKET, socket.htons(kind), index, 0, 0, 6, _mac(addresses.target_mac)
         )
         self._link = ctypes.create_string_buffer(link, len(link))
         # struct mmsghdr: 64 bytes on 64-bit Linux: name, its length, iov, its length, control, its length, flags, len

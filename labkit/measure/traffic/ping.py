@@ -75,7 +75,7 @@ def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> N
     options = [f"-c{count}", "-i0.01", f"-w{PATIENCE_S}", f"-s{length_bytes}"]
     ended = process.run([*client.prefix, *argv(address, options)])
     if len(round_trip_times(ended.stdout)) < count:
-        raise Failed(f"{client.name} lost pings to {address}: {ended.words()}")
+        raise Failed(f"{client.name} lost pings to {address}: {ended.message()}")
 
 
 def latency(pairs: Sequence[Pair | FarPair], duration_s: float, length_bytes: int | None) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def latency(pairs: Sequence[Pair | FarPair], duration_s: float, length_bytes: in
     for one in ended:
         own = round_trip_times(one.stdout)
         if not own:
-            raise Failed(one.words())
+            raise Failed(one.message())
         times += own
     times.sort()
     return {

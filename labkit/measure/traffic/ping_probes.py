@@ -191,7 +191,7 @@ class LongProbe:
         late = process.wait([self._program], time.monotonic() + PATIENCE_S)
         if late or by_itself:
             self._program.kill()
-            raise Failed(self._program.ended(bool(late)).words())
+            raise Failed(self._program.ended(bool(late)).message())
         return probes(self._program.ended().stdout)
 
 
@@ -226,5 +226,5 @@ def echo(parameters: Sequence[tuple[Namespace, str]], count: int, interval_s: fl
         ended = [program.ended() for program in programs]
     for one in ended:
         if one.returncode not in (0, 1):  # 1: no answer (ping(8))
-            raise Failed(one.words())
+            raise Failed(one.message())
     return [answers(one.stdout) for one in ended]

@@ -50,11 +50,11 @@ class Line:
             *(f"{TAGS_BYTES[name]} ({name})" for name in self.tags),
             f"{PREAMBLE_BYTES + GAP_BYTES}",
         ]
-        words = f"{' + '.join(parts)} = {self.wire_bytes(frame_bytes):g} bytes on the line"
+        text = f"{' + '.join(parts)} = {self.wire_bytes(frame_bytes):g} bytes on the line"
         if (most := self.most_pps(frame_bytes)) is None:
-            return words
+            return text
         wire = f"{self.wire_bytes(frame_bytes):g}"
-        return f"{words}; {si(self.rate_bps, 'bit/s')} / ({wire} · 8 bit) = {most:.0f} pps"
+        return f"{text}; {si(self.rate_bps, 'bit/s')} / ({wire} · 8 bit) = {most:.0f} pps"
 
 
 def sizes(text: str) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ def _answer(request: bytes, top: Path, report: Callable[[dict[str, Any]], None])
             if time.monotonic() - reported_s > OFTEN_S:
                 reported_s = time.monotonic()
                 report(event)
-        return {"kind": "Failed", "text": f"the point's process {conversation.words()}"}
+        return {"kind": "Failed", "text": f"the point's process {conversation.end_reason()}"}
 
 
 @contextmanager

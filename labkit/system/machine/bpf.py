@@ -60,7 +60,7 @@ def programs() -> list[Program]:
 def _call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
     """Call bpf(2) and return its result. Raises OSError."""
     if (syscall := NUMBERS.get(platform.machine())) is None:
-        raise OSError(f"the number of bpf(2) on {platform.machine()} is not known here")
+        raise OSError(f"labkit does not know the number of the system call bpf(2) on {platform.machine()}")
     result = int(_libc.syscall(syscall, command, attributes, len(attributes)))
     if result < 0:
         number = ctypes.get_errno()

@@ -82,7 +82,7 @@ def running_programs() -> Iterator[tuple[int, str]]:
 
 
 def _living() -> Iterator[tuple[int, str]]:
-    """Yield the PID and the name of every process that is no zombie."""
+    """Yield the PID and the name of every process that is not a zombie."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):

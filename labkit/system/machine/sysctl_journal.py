@@ -104,7 +104,7 @@ def _put_back(descriptor: int, netns: int | None) -> list[str]:
     names = []
     with netlink.inside(netns) if netns is not None else contextlib.nullcontext():
         for line in reversed(os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines()):
-            # a line that was not finished (nothing was changed yet), or that is no text
+            # a line that was not finished (nothing was changed yet), or that is not text
             with contextlib.suppress(msgspec.DecodeError, ValueError):
                 old = msgspec.json.decode(line, type=Old)
                 if re.fullmatch(ALLOWED, old.name):

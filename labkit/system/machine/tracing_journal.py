@@ -149,8 +149,8 @@ def _put_back(descriptor: int) -> None:
     for step in reversed(faults):
         os.write(descriptor, msgspec.json.encode(step) + b"\n")
     if faults:
-        words = ", ".join(f"{step.path} ({why})" for step, why in faults.items())
-        raise Failed(f"tracer settings could not be restored: {words}")
+        text = ", ".join(f"{step.path} ({why})" for step, why in faults.items())
+        raise Failed(f"tracer settings could not be restored: {text}")
 
 
 def _undone(step: JournalStep) -> None:

@@ -59,8 +59,8 @@ class PacketSockets:
                     return result
                 if kind == NLMSG_ERROR:
                     number = -struct.unpack_from("i", message)[0]
-                    words = f"the kernel does not list packet sockets ({os.strerror(number)})"
-                    raise Failed(f"{words}: CONFIG_PACKET_DIAG may be missing")
+                    text = f"the kernel does not list packet sockets ({os.strerror(number)})"
+                    raise Failed(f"{text}: CONFIG_PACKET_DIAG may be missing")
                 index, dropped = _drops(message)
                 if index is not None:
                     result[index] = result.get(index, 0) + dropped

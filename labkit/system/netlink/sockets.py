@@ -31,8 +31,8 @@ class LinkError(Failed):
     `unknown` is the link kind that the kernel does not support, if that is the reason.
     """
 
-    def __init__(self, what: str, errno: int, words: str, kind: str | None = None) -> None:
-        super().__init__(f"{what}: {os.strerror(errno)}" + (f" ({words})" if words else ""))
+    def __init__(self, what: str, errno: int, text: str, kind: str | None = None) -> None:
+        super().__init__(f"{what}: {os.strerror(errno)}" + (f" ({text})" if text else ""))
         self.errno = errno
         self.unknown = kind if errno == EOPNOTSUPP else None  # rtnetlink's answer (net/core/rtnetlink.c)
 

@@ -44,7 +44,7 @@ class Companion:
         return self._popen.pid
 
     def release(self) -> None:
-        """Close this end; a process that received it still holds its own."""
+        """Close this end. A process that received a copy of it keeps the copy open."""
         self._ours.close()
 
     def ended(self, patience_s: float) -> None:

@@ -42,7 +42,7 @@ class Conversing(Protocol):
     def lines(self) -> Iterator[bytes]:
         """Yield its answers as they come, until it ends. A later call continues with the next answer."""
 
-    def words(self) -> str:
+    def end_reason(self) -> str:
         """Say how it ended without an answer; the text follows "the experiment's process"."""
 
     def end(self) -> None:
@@ -109,7 +109,7 @@ class Conversation:
         if self._buffer:
             yield bytes(self._buffer)
 
-    def words(self) -> str:
+    def end_reason(self) -> str:
         """Say how it ended, with the last line that it wrote on standard error."""
         if self._silent_s is not None:
             return f"was silent for {self._silent_s:g} s"

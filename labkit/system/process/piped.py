@@ -49,8 +49,8 @@ class Piped:
         """End it; returns how it ended, with its error message."""
         self._popen.kill()
         code = self._popen.wait()
-        words = Ended(self._argv, code, "", content_of(self._err), 0.0).words()
+        text = Ended(self._argv, code, "", content_of(self._err), 0.0).message()
         for pipe in (self._popen.stdin, self._popen.stdout, self._err):
             if pipe is not None:
                 pipe.close()
-        return words
+        return text

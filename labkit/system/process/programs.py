@@ -52,7 +52,7 @@ class Ended:
     cpu_s: float
     timed_out: bool = False
 
-    def words(self) -> str:
+    def message(self) -> str:
         """Return the program's error message in one line."""
         lines = " ".join((self.stderr.strip() or self.stdout.strip()).split())
         if self.timed_out:
@@ -287,7 +287,7 @@ def output(argv: Sequence[str], timeout_s: float = 10.0) -> str:
     """
     ended = run(argv, timeout_s)
     if ended.returncode != 0:
-        raise Failed(ended.words())
+        raise Failed(ended.message())
     return ended.stdout
 
 
@@ -340,7 +340,7 @@ def streamed(argv: Sequence[str]) -> Iterator[IO[bytes]]:
         try:
             yield popen.stdout
             if not popen.stdout.read(1) and popen.wait() != 0:
-                raise Failed(Ended(argv, popen.returncode, "", content_of(lines), 0.0).words())
+                raise Failed(Ended(argv, popen.returncode, "", content_of(lines), 0.0).message())
         finally:
             popen.kill()
             popen.wait()

@@ -18,7 +18,7 @@ MEASURE_S = 0.05
 
 
 def tsc_khz() -> int | None:
-    """Return the ticks per millisecond, exact to a few millionths; None if the counter is no clock or cannot be
+    """Return the ticks per millisecond, exact to a few millionths; None if the counter is not a clock or cannot be
     read."""
     if platform.machine() != "x86_64" or "constant_tsc" not in Path("/proc/cpuinfo").read_text():
         return None

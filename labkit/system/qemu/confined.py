@@ -29,7 +29,7 @@ PERMISSIONS = {2: 2, 85: 1, 90: 1, 91: 1, 133: 1, 257: 3, 259: 2, 268: 2, 452: 2
 class Confinement:
     """How QEMU is confined: the command prefix, and the group that may use its folder (None: QEMU keeps its user)."""
 
-    words: tuple[str, ...]
+    prefix: tuple[str, ...]
     group: int | None
 
     def open_folder(self, folder: Path) -> None:

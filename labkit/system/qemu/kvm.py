@@ -1,4 +1,4 @@
-"""Check whether KVM works. An accessible /dev/kvm is no proof, because nested KVM may hang.
+"""Check whether KVM works. An accessible /dev/kvm does not prove it, because nested KVM may hang.
 
 KVM is tried once with a deadline. A failure is remembered for this machine and kernel.
 """

@@ -55,7 +55,7 @@ def one_of(*known: str) -> Read:
     return read
 
 
-def words(form: str) -> Read:
+def word_list(form: str) -> Read:
     """Return a reader of words of this form, separated by +."""
 
     def read(text: str) -> tuple[str, ...]:
@@ -71,8 +71,8 @@ FIELDS: dict[str, Read] = {
     "cpus": number(1, 64),
     "memory_mib": number(512, 262144),
     "profile": one_of(*PROFILES),
-    "append": words(r"[A-Za-z0-9_.-]+(=[A-Za-z0-9_.,:/-]*)?"),
-    "modules": words(r"[A-Za-z0-9_-]+"),
+    "append": word_list(r"[A-Za-z0-9_.-]+(=[A-Za-z0-9_.,:/-]*)?"),
+    "modules": word_list(r"[A-Za-z0-9_-]+"),
 }
 
 

@@ -94,7 +94,7 @@ def test_one_round_has_no_interval() -> None:
     assert "(1 round: no interval)" in ovs_test_plan.report(ROWS[ROWS["round"].eq(0)])[0]
 
 
-def test_what_each_vm_got() -> None:
+def test_rate_of_each_vm() -> None:
     rows = ROWS[ROWS["arm"].eq("ovs_netdev+case=net_to_vm") & ROWS["frame"].eq("64")].copy()
     rows["received_by"] = [{"vm0": 100_000, "vm1": 110_000} for _ in range(len(rows))]
     for line in by_vm(rows).to_dict("records"):

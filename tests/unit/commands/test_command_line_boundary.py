@@ -250,7 +250,7 @@ def test_conversations_are_in_one_language(monkeypatch: pytest.MonkeyPatch) -> N
 def test_namespaces_that_are_forbidden() -> None:
     line = "echo unshare: unshare failed: Operation not permitted >&2; exit 1"
     conversation = process.Conversation(["sh", "-c", line], None)
-    assert conversation.words().startswith(
+    assert conversation.end_reason().startswith(
         "is not permitted to create a namespace: run labkit as root, or allow user namespaces"
     )
     conversation.end()

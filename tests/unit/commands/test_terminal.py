@@ -51,7 +51,7 @@ def test_rows_and_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "title" in _printed(capsys)
 
 
-def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparison_shows_markup_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     terminal_tables.show_comparison(
         pd.DataFrame({"sentence": [ATTACK, "[bold]plain[/bold] :smile:"]}), [ATTACK]
     )
@@ -65,7 +65,9 @@ def test_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     assert "title" in _printed(capsys)
 
 
-def test_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_escapes_control_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def refuses(*_: object) -> None:
         raise cli.BadInput(ATTACK)
 
@@ -74,7 +76,7 @@ def test_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     assert "title" in _printed(capsys)
 
 
-def test_the_doctor() -> None:
+def test_doctor_escapes_control_characters() -> None:
     one = Capability(ATTACK, ATTACK, False, ATTACK, ATTACK, ATTACK)
     machine = {"kernel": ATTACK, "cpu": ATTACK, "cpus_count": 1, "accelerator": ATTACK}
     answer = {"machine": machine, "details": {}, "capabilities": [msgspec.to_builtins(one)]}
@@ -108,7 +110,7 @@ def test_time_left_runs_down(factor: float) -> None:
         assert left_s == pytest.approx(now - at, rel=0.3, abs=10)
 
 
-def test_what_is_done_while_nothing_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_between_measurements_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     bar = Bar()
     bar.see({"event": "progress", "what": "a", "done_s": 1.0, "total_s": 2.0})
     bar.doing("executing the notebook")

@@ -100,7 +100,7 @@ def test_root_folder_is_refused() -> None:
 
 def test_port_forwarding_is_local() -> None:
     with closing(vm_kernel.Monitor()) as monitor:
-        assert any("restrict=on" in word.split(",") for word in monitor.words)
+        assert any("restrict=on" in word.split(",") for word in monitor.arguments)
     ports = [value for name, value in CONNECTION.items() if name.endswith("_port")]
     expected = {f"tcp:127.0.0.1:{port}-10.0.2.15:{port}" for port in ports}
     assert set(vm_kernel.forwards(CONNECTION)) == expected

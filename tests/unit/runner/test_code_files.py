@@ -52,12 +52,12 @@ def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> N
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\xff\xfe", "it is no text"),
+        (b"\xff\xfe", "it is not text"),
         (b"def (:", "is not valid Python"),
         (b"#" * (2 << 20), "is larger than 1 MiB"),
     ],
 )
-def test_what_is_no_program(profile: str, content: bytes, words: str) -> None:
+def test_invalid_code_file_is_refused(profile: str, content: bytes, words: str) -> None:
     Path(profile).write_bytes(content)
     with pytest.raises(BadInput, match=words):
         code_files.read(Stateless, {"profile": profile})

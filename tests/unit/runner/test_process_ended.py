@@ -22,7 +22,7 @@ def test_kept_rows_are_mentioned_only_if_there_are_any(
     @contextlib.contextmanager
     def conversation(*_: Any) -> Iterator[Any]:
         yield SimpleNamespace(
-            lines=lambda: iter(()), words=lambda: "ended together with its lab VM: it has ended"
+            lines=lambda: iter(()), end_reason=lambda: "ended together with its lab VM: it has ended"
         )
 
     monkeypatch.setattr(run.hosts, "conversation", conversation)

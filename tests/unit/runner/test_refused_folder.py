@@ -37,6 +37,6 @@ def test_nothing_is_left_of_a_host_that_did_not_start(
     assert not (tmp_path / "run").exists()
 
 
-def test_what_a_failed_host_described_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_description_of_a_failed_host_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured(tmp_path / "run", monkeypatch, begun=True)
     assert sorted(one.name for one in (tmp_path / "run").iterdir()) == ["environment.json", "run.json"]

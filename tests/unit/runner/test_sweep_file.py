@@ -294,7 +294,7 @@ def test_network_of_a_sweep_travels_in_its_points(project: Path) -> None:
 
 
 @pytest.mark.parametrize("experiment", experiments.OWN)
-def test_the_notebook_that_shows_a_run(experiment: str, project: Path) -> None:
+def test_notebook_of_each_experiment(experiment: str, project: Path) -> None:
     """07_trex measures two experiments, so a report of one of them would measure the other one."""
     expected = {
         "monitor_cost": "06_live_monitor",

@@ -66,13 +66,13 @@ def test_too_few_processes() -> None:
         (errno.ENOMEM, limits.OF_STARTING[errno.ENOMEM]),
     ],
 )
-def test_a_program_that_a_limit_forbids(number: int, sentence: str) -> None:
+def test_resource_limit_is_named(number: int, sentence: str) -> None:
     with pytest.raises(Failed) as caught, programs.startable(["nsenter"]):
         raise OSError(number, "no")
     assert str(caught.value) == sentence
 
 
-def test_a_program_that_is_not_here() -> None:
+def test_missing_program_is_unsupported() -> None:
     with (
         pytest.raises(Unsupported, match="nsenter is not installed: install it"),
         programs.startable(["nsenter"]),
@@ -87,7 +87,9 @@ def test_a_program_that_is_not_here() -> None:
         (RuntimeError("can't start new thread"), limits.TOO_MANY_PROCESSES),
     ],
 )
-def test_the_process_that_measures(error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_the_measuring_process(
+    error: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = []
     monkeypatch.setattr(agent, "write_event", events.append)
 

@@ -27,8 +27,8 @@ def finish(
     below_px: int = NOTES_PX
 ) -> go.Figure:  # fmt: skip
     """Add the title, with a mark for emulated CPUs, and notes below about rows that are not drawn."""
-    words = "emulated CPU" if len(table) and emulated(table).any() else ""
-    theme.titled(figure, title, theme.plain(subtitle), words)
+    text = "emulated CPU" if len(table) and emulated(table).any() else ""
+    theme.titled(figure, title, theme.plain(subtitle), text)
     theme.noted(figure, [*notes, *gaps(table)], below_px)
     return figure
 

@@ -44,8 +44,8 @@ def failure(df: pd.DataFrame) -> go.Figure:
     more_px = theme.NOTE_LINE_PX * max((title.count("<br>") - 1 for title in titles.values()), default=0)
     between_px, top_px = BETWEEN_PX + more_px, TOP_PX + more_px
     high = PANEL_PX * max(len(rows), 1) - BETWEEN_PX + more_px * max(len(rows) - 1, 0)
-    apart = {"horizontal_spacing": 0.03, "vertical_spacing": between_px / high if len(rows) > 1 else 0}
-    figure = titled_grid(titles, rows=max(len(rows), 1), cols=len(columns), shared_yaxes="all", **apart)
+    spacing = {"horizontal_spacing": 0.03, "vertical_spacing": between_px / high if len(rows) > 1 else 0}
+    figure = titled_grid(titles, rows=max(len(rows), 1), cols=len(columns), shared_yaxes="all", **spacing)
     lowest, highest = _range([one for _, _, one in there])
     for (row, column), one in at.items():
         _panel(figure, one, highest, {"row": row, "col": column})

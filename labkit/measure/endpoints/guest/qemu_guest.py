@@ -76,12 +76,12 @@ class QemuGuest:
         time."""
         try:
             self._conversation = exec_client.Conversation(
-                str(self.folder), 0, check=lambda: self._still(deadline)
+                str(self.folder), 0, check=lambda: self._check_running(deadline)
             )
         except (exec_client.Disconnected, OSError):
-            self._still(time.monotonic() + GRACE_S)
+            self._check_running(time.monotonic() + GRACE_S)
             process.wait([self._qemu], time.monotonic() + GRACE_S)
-            self._still(0)
+            self._check_running(0)
         (self.folder / "initramfs").unlink(
             missing_ok=True
         )  # the file is large, and the guest has unpacked it
@@ -91,9 +91,9 @@ class QemuGuest:
         if not self._qemu.poll():
             return None
         last = console.last_words(self.folder / "console")
-        return f"the guest {self.name} did not boot: {self._qemu.ended().words()}{last}"
+        return f"the guest {self.name} did not boot: {self._qemu.ended().message()}{last}"
 
-    def _still(self, deadline: float) -> None:
+    def _check_running(self, deadline: float) -> None:
         """Raise Failed if the guest has ended or the deadline has passed."""
         if words := self.gone():
             raise Failed(words)
@@ -109,7 +109,7 @@ class QemuGuest:
             return self._conversation.ask(kind, content)
         except (exec_client.Disconnected, TimeoutError):
             last = console.last_words(self.folder / "console")
-            how = f"has gone ({self._qemu.ended().words()})" if self._qemu.poll() else "does not answer"
+            how = f"has gone ({self._qemu.ended().message()})" if self._qemu.poll() else "does not answer"
             raise Failed(f"the guest {self.name} {how}{last}") from None
         except OSError as error:
             raise Failed(f"in the guest {self.name}: {error.strerror}: {error.filename}") from None
@@ -215,7 +215,7 @@ def _started(
             (folder / "initramfs").write_bytes(initramfs.packed(kernel, spec.programs, spec.scripts) + own)
             words = nic_words(spec, nic, vhost)
             argv = command.argv(spec.machine, image, folder, kvm=accelerated, more=words, ports=ports)
-            running.append(process.Running([*confinement.words, *argv], pass_fds=nic.fds))
+            running.append(process.Running([*confinement.prefix, *argv], pass_fds=nic.fds))
             queues, on = (spec.queues, vhost) if nic.fds else (None, None)
             report |= {"guest_queues_count": queues, "guest_vhost": on}
             made.append(QemuGuest(nic.name, folder, running[-1], dict(report)))

@@ -39,7 +39,7 @@ def parse(text: str) -> GuestSpec:
         "queues": vm_spec.number(1, 64),
         "offloads": vm_spec.one_of("on", "off"),
         "vhost": vm_spec.one_of("auto", "on", "off"),
-        "programs": vm_spec.words(r"[A-Za-z0-9_.+-]+"),
+        "programs": vm_spec.word_list(r"[A-Za-z0-9_.+-]+"),
         "boot_s": vm_spec.number(1, 3600),
     }
     fields = (
@@ -72,8 +72,8 @@ class GuestAdditions:
         one = spec.machine
         cpus, memory_mib = self.times * one.cpus, self.times * one.memory_mib
         if cpus > CPUS or memory_mib > MEMORY_MIB:
-            words = f"one guest for {self.times} endpoints needs cpus={cpus},memory_mib={memory_mib}"
-            raise BadInput(f"{words}; the limits are {CPUS} and {MEMORY_MIB}: choose fewer pairs")
+            text = f"one guest for {self.times} endpoints needs cpus={cpus},memory_mib={memory_mib}"
+            raise BadInput(f"{text}; the limits are {CPUS} and {MEMORY_MIB}: choose fewer pairs")
         made = replace(one, cpus=cpus, memory_mib=memory_mib, modules=(*one.modules, *self.modules))
         programs, scripts = (*spec.programs, *self.programs), (*spec.scripts, *self.scripts)
         return replace(spec, machine=made, programs=programs, scripts=scripts)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import abc
-import errno
-import hashlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Namespace
 from labkit.measure.endpoints.namespace import Kernel
 from labkit.system import machine, process
@@ -95,10 +93,10 @@ class Kind(abc.ABC):
     example = ""
 
     @abc.abstractmethod
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         """Parse options from a text. Raises BadInput."""
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         """Parse options from a mapping of a YAML file. Raises BadInput."""
         return dict(given)
 
@@ -121,75 +119,3 @@ class Kind(abc.ABC):
         self, after: State, options: Mapping[str, Any], place: Place
     ) -> None:
         """Raise Failed if the kernel reports another setting than the requested one."""
-
-
-FORBIDDEN = ("operation not permitted", "permission denied")
-LACKING = (
-    "operation not supported",
-    "protocol not supported",
-    "not supported by device",
-    "unknown qdisc",
-    "unknown filter",
-    "kind is unknown",
-    "no such device or address",
-)
-
-
-def output_or_raise(ended: process.Ended, what: str, lacking: Sequence[str] = ()) -> str:
-    """Return the output of a program. Raises Unsupported if its message says that the kernel lacks something, else
-    Failed."""
-    if ended.returncode == 0:
-        return ended.stdout
-    words = ended.words()
-    if any(one in words.lower() for one in FORBIDDEN):
-        raise Unsupported(f"{what} needs root, also outside of a user namespace ({words})")
-    if any(one in words.lower() for one in (*LACKING, *lacking)):
-        raise Unsupported(f"this kernel or interface lacks {what} ({words})")
-    raise Failed(f"{what} was refused: {words}")
-
-
-def digest(content: bytes) -> str:
-    """Return the SHA-256 of a file's content."""
-    return f"sha256:{hashlib.sha256(content).hexdigest()}"
-
-
-def refused(error: OSError, what: str) -> LabkitError:
-    """Return the error to raise when the kernel refuses to write a setting."""
-    if error.errno in (errno.EPERM, errno.EACCES):
-        return Unsupported(f"{what} needs root, also outside of a user namespace ({error.strerror})")
-    return Failed(f"the kernel refuses {what} ({error.strerror})")
-
-
-def text_options(kind: str, options: Mapping[str, Any], *names: str) -> None:
-    """Raise BadInput unless the options are exactly these, each a text."""
-    if set(options) != set(names) or not all(isinstance(value, str) for value in options.values()):
-        raise BadInput(
-            f"{kind} takes {', '.join(names)}, each as a text; it was given {', '.join(options) or 'nothing'}"
-        )
-
-
-def no_guest(kind: str, place: Place) -> None:
-    """Raise Unsupported for a place in the kernel of a guest."""
-    if place.kernel is not None:
-        raise Unsupported(
-            f"{kind} cannot be changed inside a guest: use endpoint=namespace or container, or a sysctl"
-        )
-
-
-def pairs(kind: str, text: str) -> dict[str, Any]:
-    """Parse `gro off tso off` into a mapping. Raises BadInput."""
-    words = text.split()
-    if not words or len(words) % 2:
-        raise BadInput(f"{kind} {text!r}: write names, each followed by its value")
-    return dict(zip(words[::2], words[1::2], strict=True))
-
-
-def number(kind: str, value: Any, least: int, most: int) -> int:
-    """Return a whole number within the bounds. Raises BadInput."""
-    try:
-        result = int(str(value))
-    except ValueError:
-        raise BadInput(f"{kind}={value}: a whole number is needed") from None
-    if not least <= result <= most:
-        raise BadInput(f"{kind}={value} is outside {least} to {most}")
-    return result

@@ -12,18 +12,8 @@ from typing import Any
 
 from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.measure.experiments.change_kinds.base import (
-    Files,
-    Kind,
-    Place,
-    State,
-    no_guest,
-    number,
-    output_or_raise,
-    pairs,
-    refused,
-    text_options,
-)
+from labkit.measure.experiments.change_kinds import checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.system import machine, netlink, process
 
 CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
@@ -39,8 +29,8 @@ class Offload(Kind):
 
     example = "offload gro off tso off at server"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
-        return pairs("offload", text)
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
+        return checks.values_by_name("offload", text)
 
     def check(self, options: Mapping[str, Any]) -> None:
         if not options:
@@ -50,7 +40,7 @@ class Offload(Kind):
                 raise BadInput(f"offload {name} {value}: give a feature of ethtool -k, then on or off")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("offload", place)
+        checks.no_guest("offload", place)
         result = machine.offloads(place.namespace.prefix, place.interface)
         if not result:
             raise Unsupported(packages.missing("ethtool"))
@@ -62,7 +52,7 @@ class Offload(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = ", ".join(f"{name} {value}" for name, value in options.items())
-        output_or_raise(
+        checks.output_or_raise(
             place.program("ethtool", "-K", place.interface, *words),
             f"offload {report} of {place}",
             ("could not change",),
@@ -81,21 +71,21 @@ class Counts(Kind):
         self._name, self._get, self._put = name, get, put
         self.example = f"{name} rx 2 tx 2 at both"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
-        return pairs(self._name, text)
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
+        return checks.values_by_name(self._name, text)
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {name: str(value) for name, value in given.items()}
 
     def check(self, options: Mapping[str, Any]) -> None:
         for name, value in options.items():
             if name not in ("rx", "tx", "combined", "other", "rx-mini", "rx-jumbo"):
                 raise BadInput(f"{self._name} {name}: choose rx, tx, combined, other, rx-mini, rx-jumbo")
-            number(f"{self._name} {name}", value, 0, 1 << 20)
+            checks.whole_number(f"{self._name} {name}", value, 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest(self._name, place)
-        text = output_or_raise(
+        checks.no_guest(self._name, place)
+        text = checks.output_or_raise(
             place.program("ethtool", self._get, place.interface), f"{self._name} of {place}"
         )
         current = text.partition("Current hardware settings:")[2]
@@ -108,7 +98,7 @@ class Counts(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = f"{self._name} {' '.join(words)} of {place}"
-        output_or_raise(place.program("ethtool", self._put, place.interface, *words), report)
+        checks.output_or_raise(place.program("ethtool", self._put, place.interface, *words), report)
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():
@@ -122,16 +112,16 @@ class Mtu(Kind):
 
     example = "mtu 9000 at both"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"bytes": number("mtu", text, 68, 65535)}
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
+        return {"bytes": checks.whole_number("mtu", text, 68, 65535)}
 
     def check(self, options: Mapping[str, Any]) -> None:
         if options.keys() != {"bytes"}:
             raise BadInput(f"mtu takes a number of bytes, for example `{self.example}`")
-        number("mtu", options["bytes"], 68, 65535)
+        checks.whole_number("mtu", options["bytes"], 68, 65535)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("mtu", place)
+        checks.no_guest("mtu", place)
         return {"mtu_bytes": str(_link(place).mtu_bytes)}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
@@ -148,17 +138,17 @@ class TxQueueLength(Kind):
 
     example = "txqueuelen 10 at client"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"packets": text}
 
     def check(self, options: Mapping[str, Any]) -> None:
         if options.keys() != {"packets"}:
             raise BadInput(f"txqueuelen takes a number of packets, for example `{self.example}`")
-        number("txqueuelen", options["packets"], 0, 1 << 20)
+        checks.whole_number("txqueuelen", options["packets"], 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("txqueuelen", place)
-        shown = output_or_raise(
+        checks.no_guest("txqueuelen", place)
+        shown = checks.output_or_raise(
             place.program("ip", "-j", "link", "show", "dev", place.interface), f"the queue of {place}"
         )
         [link] = json.loads(shown)
@@ -166,7 +156,7 @@ class TxQueueLength(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = ("dev", place.interface, "txqueuelen", str(int(options["packets"])))
-        output_or_raise(place.program("ip", "link", "set", *words), f"txqueuelen of {place}")
+        checks.output_or_raise(place.program("ip", "link", "set", *words), f"txqueuelen of {place}")
 
 
 def _link(place: Place) -> netlink.Link:
@@ -183,16 +173,16 @@ class Steering(Kind):
         self._name, self._queues = name, queues
         self.example = f"{name} 0,1 at server"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"cpus": text}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options(self._name, options, "cpus")
+        checks.text_options(self._name, options, "cpus")
         if not re.fullmatch(CPUS, options["cpus"]):
             raise BadInput(f"{self._name} {options['cpus']}: CPUs are like 0 or 0,2-3")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest(self._name, place)
+        checks.no_guest(self._name, place)
         with self._files(place) as files:
             return {f"{self._name} {path.parent.name}": self._read(path) for path in files}
 
@@ -218,7 +208,7 @@ class Steering(Kind):
                 try:
                     path.write_text(text)
                 except OSError as error:
-                    raise refused(error, f"{self._name} {options['cpus']}") from None
+                    raise checks.refused(error, f"{self._name} {options['cpus']}") from None
 
     @contextmanager
     def _files(self, place: Place) -> Iterator[list[Path]]:

@@ -8,17 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.change_kinds.base import (
-    Files,
-    Kind,
-    Place,
-    State,
-    digest,
-    no_guest,
-    number,
-    output_or_raise,
-    text_options,
-)
+from labkit.measure.experiments.change_kinds import checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 
 
 class Nftables(Kind):
@@ -27,22 +18,22 @@ class Nftables(Kind):
     per_interface = False
     example = "nftables rules.nft at server"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         content = files.read(text)
         try:
-            return {"file": Path(text).name, "rules": content.decode(), "digest": digest(content)}
+            return {"file": Path(text).name, "rules": content.decode(), "digest": checks.digest(content)}
         except UnicodeDecodeError:
             raise BadInput(f"{text} is not a text file") from None
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         if given.keys() != {"rules"}:
             return dict(given)
         rules = str(given["rules"])
-        return {"file": "rules", "rules": rules, "digest": digest(rules.encode())}
+        return {"file": "rules", "rules": rules, "digest": checks.digest(rules.encode())}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options("nftables", options, "file", "rules", "digest")
-        if digest(options["rules"].encode()) != options["digest"]:
+        checks.text_options("nftables", options, "file", "rules", "digest")
+        if checks.digest(options["rules"].encode()) != options["digest"]:
             raise BadInput("nftables: the rules do not match the digest beside them")
         # nft would read any file that the user can read, and quote it in its messages.
         if re.search(r"\binclude\b", options["rules"]):
@@ -52,17 +43,19 @@ class Nftables(Kind):
             )
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("nftables", place)
-        listed = output_or_raise(place.program("nft", "list", "ruleset"), "nftables")
+        checks.no_guest("nftables", place)
+        listed = checks.output_or_raise(place.program("nft", "list", "ruleset"), "nftables")
         rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
         return {
-            "nftables ruleset": f"{rules} lines of rules, {digest(listed.encode())[:19]}"
+            "nftables ruleset": f"{rules} lines of rules, {checks.digest(listed.encode())[:19]}"
             if listed.strip()
             else "none"
         }
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        output_or_raise(place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}")
+        checks.output_or_raise(
+            place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}"
+        )
 
 
 class Conntrack(Nftables):
@@ -76,10 +69,10 @@ class Conntrack(Nftables):
         "}\n"
     )
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"state": text}
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return dict(given)
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -87,7 +80,7 @@ class Conntrack(Nftables):
             raise BadInput("conntrack has one value, on: write `conntrack on`")
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        output_or_raise(
+        checks.output_or_raise(
             place.program("nft", "-f", "-", text=self.RULES),
             "connection tracking by nftables",
             ("no such file",),
@@ -100,16 +93,16 @@ class Rules(Nftables):
     example = "rules 100 at server"
     MAX_RULES = 10_000
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"count": number("rules", text, 1, self.MAX_RULES)}
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
+        return {"count": checks.whole_number("rules", text, 1, self.MAX_RULES)}
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return dict(given)
 
     def check(self, options: Mapping[str, Any]) -> None:
         if options.keys() != {"count"}:
             raise BadInput(f"rules takes a number of rules, for example `{self.example}`")
-        number("rules", options["count"], 1, self.MAX_RULES)
+        checks.whole_number("rules", options["count"], 1, self.MAX_RULES)
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         # 192.0.2.0/24 is for documentation (RFC 5737), so no packet comes from there.
@@ -119,7 +112,7 @@ class Rules(Nftables):
         ]
         chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
         text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
-        output_or_raise(
+        checks.output_or_raise(
             place.program("nft", "-f", "-", text=text),
             f"{options['count']} nftables rules",
             ("no such file",),

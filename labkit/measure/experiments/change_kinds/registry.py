@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, text_options
+from labkit.measure.experiments.change_kinds import checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.measure.experiments.change_kinds.interface import Counts, Mtu, Offload, Steering, TxQueueLength
 from labkit.measure.experiments.change_kinds.nftables import Conntrack, Nftables, Rules
 from labkit.measure.experiments.change_kinds.route import Neighbour, Route
@@ -31,7 +32,7 @@ class Parameter(Kind):
         if only:
             self.example = f"{only} VALUE"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         if self._only:
             return {self._only: text}
         name, equals, value = text.partition("=")
@@ -64,14 +65,14 @@ class Function(Kind):
 
     placed = False
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         raise BadInput("function: a function is given in Python, as change=[function]")
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
-        return self.of_text("", files)
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+        return self.parse_text("", files)
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options("function", options, "name", "digest")
+        checks.text_options("function", options, "name", "digest")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         return {}

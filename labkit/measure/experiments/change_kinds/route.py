@@ -8,17 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.change_kinds.base import (
-    Files,
-    Kind,
-    Place,
-    State,
-    no_guest,
-    number,
-    output_or_raise,
-    pairs,
-    text_options,
-)
+from labkit.measure.experiments.change_kinds import checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 
 
 class Route(Kind):
@@ -26,11 +17,11 @@ class Route(Kind):
 
     example = "route 192.0.2.0/24 via 10.2.0.1 at client"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         to, *rest = text.split() or [""]
-        return {"to": to, **(pairs("route", " ".join(rest)) if rest else {})}
+        return {"to": to, **(checks.values_by_name("route", " ".join(rest)) if rest else {})}
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {name: str(value) for name, value in given.items()}
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -41,12 +32,14 @@ class Route(Kind):
             _address("route via", options["via"])
         for name in ("metric", "mtu"):
             if name in options:
-                number(f"route {name}", options[name], 1, 1 << 30)
+                checks.whole_number(f"route {name}", options[name], 1, 1 << 30)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("route", place)
+        checks.no_guest("route", place)
         version = "-6" if ":" in options["to"] else "-4"
-        listed = output_or_raise(place.program("ip", version, "route", "show", "table", "main"), "routes")
+        listed = checks.output_or_raise(
+            place.program("ip", version, "route", "show", "table", "main"), "routes"
+        )
         return {"routes": " | ".join(line.strip() for line in listed.splitlines())}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
@@ -56,7 +49,7 @@ class Route(Kind):
             if name in options
             for word in (name, str(options[name]))
         ]
-        output_or_raise(
+        checks.output_or_raise(
             place.program("ip", "route", "add", options["to"], *words, "dev", place.interface),
             f"route to {options['to']}",
         )
@@ -67,21 +60,21 @@ class Neighbour(Kind):
 
     example = "neighbour 10.2.0.9 02:00:00:00:00:09 at client"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         words = text.split()
         if len(words) != 2:
             raise BadInput(f"neighbour {text!r}: write ADDRESS MAC")
         return {"address": words[0], "mac": words[1]}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options("neighbour", options, "address", "mac")
+        checks.text_options("neighbour", options, "address", "mac")
         _address("neighbour", options["address"])
         if not re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", options["mac"]):
             raise BadInput(f"neighbour {options['mac']}: a MAC address is like 02:00:00:00:00:09")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("neighbour", place)
-        shown = output_or_raise(
+        checks.no_guest("neighbour", place)
+        shown = checks.output_or_raise(
             place.program("ip", "neighbour", "show", "dev", place.interface), "neighbours"
         )
         own = [line for line in shown.splitlines() if line.split()[:1] == [options["address"]]]
@@ -89,7 +82,7 @@ class Neighbour(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [options["address"], "lladdr", options["mac"], "nud", "permanent", "dev", place.interface]
-        output_or_raise(
+        checks.output_or_raise(
             place.program("ip", "neighbour", "replace", *words), f"neighbour {options['address']}"
         )
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State, refused
+from labkit.measure.experiments.change_kinds import checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.system import netlink
 from labkit.system.machine import sysctl_journal
 
@@ -22,13 +23,13 @@ class Sysctl(Kind):
     per_interface = False
     example = "sysctl net.ipv4.conf.all.rp_filter=1 at server"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals:
             raise BadInput(f"sysctl {text!r}: write NAME=VALUE")
         return {name.strip(): value.strip()}
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {
             name: " ".join(map(str, value)) if isinstance(value, list) else str(value)
             for name, value in given.items()
@@ -121,7 +122,7 @@ def _write(place: Place, name: str, value: str) -> None:
         with netlink.inside(place.namespace.fd):
             path.write_text(value)
     except OSError as error:
-        raise refused(error, f"sysctl {name}={value}") from None
+        raise checks.refused(error, f"sysctl {name}={value}") from None
 
 
 class MachineSysctl(Sysctl):

@@ -14,17 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput, Failed
-from labkit.measure.experiments.change_kinds import bpf_object
-from labkit.measure.experiments.change_kinds.base import (
-    Files,
-    Kind,
-    Place,
-    State,
-    digest,
-    no_guest,
-    output_or_raise,
-    text_options,
-)
+from labkit.measure.experiments.change_kinds import bpf_object, checks
+from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 
 # A word for tc, neither an option nor a path. A prefix such as 10.0.0.0/8 may have one slash.
 WORD = r"(?!-)[A-Za-z0-9_.:%+=-]{1,40}|[0-9a-fA-F.:]{2,39}/\d{1,3}"
@@ -42,16 +33,16 @@ class Qdisc(Kind):
 
     example = "qdisc fq_codel limit 1000 at client"
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return {"words": text}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options("qdisc", options, "words")
-        _tc_words("qdisc", options["words"])
+        checks.text_options("qdisc", options, "words")
+        _check_arguments("qdisc", options["words"], self.example)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("qdisc", place)
-        shown = output_or_raise(
+        checks.no_guest("qdisc", place)
+        shown = checks.output_or_raise(
             place.program("tc", "qdisc", "show", "dev", place.interface), f"queueing disciplines of {place}"
         )
         lines = [line for line in shown.splitlines() if " clsact " not in line and " ingress " not in line]
@@ -60,7 +51,7 @@ class Qdisc(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = options["words"].split()
-        output_or_raise(
+        checks.output_or_raise(
             place.program("tc", "qdisc", "replace", "dev", place.interface, "root", *words),
             f"qdisc {options['words']}",
             ("qdisc not found", "no such file"),
@@ -79,10 +70,10 @@ class Qdisc(Kind):
                 raise Failed(f"{place}: the kernel set {name} of the qdisc to {now[1]} instead of {value}")
 
 
-def _tc_words(kind: str, text: str) -> None:
+def _check_arguments(kind: str, text: str, example: str) -> None:
     words = text.split()
     if not words:
-        raise BadInput(f"{kind} needs the words of tc")
+        raise BadInput(f"{kind} needs arguments of tc, as in `{example}`")
     for word in words:
         if not re.fullmatch(WORD, word) or word in FILE_WORDS:
             raise BadInput(f"{kind} {text}: {word!r} is not allowed (no options, paths, files or programs)")
@@ -94,25 +85,25 @@ class Filter(Kind):
     example = "tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server"
     HOOKS = ("ingress", "egress", "root")
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         hook, _, words = text.partition(" ")
-        return {"way": hook, "words": words.strip()}
+        return {"hook": hook, "words": words.strip()}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options("tc_filter", options, "way", "words")
-        if options["way"] not in self.HOOKS:
-            raise BadInput(f"tc_filter {options['way']}: choose {', '.join(self.HOOKS)}")
-        _tc_words("tc_filter", options["words"])
+        checks.text_options("tc_filter", options, "hook", "words")
+        if options["hook"] not in self.HOOKS:
+            raise BadInput(f"tc_filter {options['hook']}: choose {', '.join(self.HOOKS)}")
+        _check_arguments("tc_filter", options["words"], self.example)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("tc_filter", place)
-        return {f"filters {options['way']}": _filters(place, options["way"])}
+        checks.no_guest("tc_filter", place)
+        return {f"filters {options['hook']}": _filters(place, options["hook"])}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        _clsact(place, options["way"])
-        output_or_raise(
+        _clsact(place, options["hook"])
+        checks.output_or_raise(
             place.program(
-                "tc", "filter", "add", "dev", place.interface, options["way"], *options["words"].split()
+                "tc", "filter", "add", "dev", place.interface, options["hook"], *options["words"].split()
             ),
             f"tc_filter {options['words']}",
             ("no such file", "failed to load tc action", "failed to load tc classifier"),
@@ -124,7 +115,7 @@ def _clsact(place: Place, hook: str) -> None:
         return
     ended = place.program("tc", "qdisc", "add", "dev", place.interface, "clsact")
     if "exclusivity flag on" not in ended.stderr.lower() and "file exists" not in ended.stderr.lower():
-        output_or_raise(ended, "clsact, the place for filters", ("no such file",))
+        checks.output_or_raise(ended, "clsact, the place for filters", ("no such file",))
 
 
 def _filters(place: Place, hook: str) -> str:
@@ -144,7 +135,7 @@ class Bpf(Kind):
     def __init__(self, name: str, section: str) -> None:
         self._name, self._own = name, section
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         words = text.split()
         if words == ["pass"]:
             content = bpf_object.passing(self._own)
@@ -153,7 +144,7 @@ class Bpf(Kind):
             raise BadInput(f"{self._name} {text!r}: write pass, or FILE SECTION sha256:DIGEST")
         return self._read(words[0], words[1], words[2] if words[2:] else None, files)
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         if "object" in given:
             return dict(given)
         if not {"file", "section"} <= given.keys() <= {"file", "section", "digest"}:
@@ -162,7 +153,7 @@ class Bpf(Kind):
 
     def _read(self, name: str, section: str, parameters: Any, files: Files) -> dict[str, Any]:
         content = files.read(name)
-        own = digest(content)
+        own = checks.digest(content)
         if parameters is None:
             raise BadInput(f"{self._name} {name}: add the digest of the file, {own[:19]}")
         if not re.fullmatch(SHORT_DIGEST, str(parameters)) or not own.startswith(str(parameters)):
@@ -172,13 +163,15 @@ class Bpf(Kind):
     @staticmethod
     def _options(file: str, section: str, content: bytes) -> dict[str, Any]:
         text = base64.b64encode(content).decode()
-        return {"file": file, "section": section, "object": text, "digest": digest(content)}
+        return {"file": file, "section": section, "object": text, "digest": checks.digest(content)}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        text_options(self._name, options, "file", "section", "object", "digest")
+        checks.text_options(self._name, options, "file", "section", "object", "digest")
         if not re.fullmatch(SECTION, options["section"]):
-            raise BadInput(f"{self._name}: {options['section']!r} is not the name of a section")
-        if digest(self._object(options)) != options["digest"]:
+            raise BadInput(
+                f"{self._name}: {options['section']!r} is not the name of a section: use letters, digits and . _ / -"
+            )
+        if checks.digest(self._object(options)) != options["digest"]:
             raise BadInput(f"{self._name}: the object does not match the digest beside it")
 
     def _object(self, options: Mapping[str, Any]) -> bytes:
@@ -201,16 +194,18 @@ class Xdp(Bpf):
     example = "xdp pass.o xdp sha256:0123456789ab at server"
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("xdp", place)
+        checks.no_guest("xdp", place)
         [link] = json.loads(
-            output_or_raise(place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP")
+            checks.output_or_raise(
+                place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP"
+            )
         )
         program = link.get("xdp", {}).get("prog", {})
         return {"xdp": f"program of tag {program['tag']}" if program.get("tag") else "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         with self._file(options) as path:
-            output_or_raise(
+            checks.output_or_raise(
                 place.program(
                     "ip", "link", "set", "dev", place.interface, "xdp", "obj", path, "sec", options["section"]
                 ),
@@ -234,15 +229,15 @@ class TcBpf(Bpf):
         hook = {name: value for name, value in options.items() if name == "hook"}
         return {name: value for name, value in options.items() if name != "hook"}, hook
 
-    def of_text(self, text: str, files: Files) -> dict[str, Any]:
+    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         hook, _, rest = text.partition(" ")
         if hook not in self.HOOKS:
-            return super().of_text(text, files)
-        return {**super().of_text(rest.strip(), files), "hook": hook}
+            return super().parse_text(text, files)
+        return {**super().parse_text(rest.strip(), files), "hook": hook}
 
-    def of_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
+    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         program, hook = self._split(given)
-        return super().of_mapping(program, files) | hook
+        return super().parse_mapping(program, files) | hook
 
     def check(self, options: Mapping[str, Any]) -> None:
         if (hook := self._hook(options)) not in self.HOOKS:
@@ -250,7 +245,7 @@ class TcBpf(Bpf):
         super().check(self._split(options)[0])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        no_guest("tc_bpf", place)
+        checks.no_guest("tc_bpf", place)
         hook = self._hook(options)
         return {f"filters {hook}": _filters(place, hook)}
 
@@ -259,7 +254,7 @@ class TcBpf(Bpf):
         _clsact(place, hook)
         words = ("bpf", "direct-action", "object-file")
         with self._file(options) as path:
-            output_or_raise(
+            checks.output_or_raise(
                 place.program(
                     "tc",
                     "filter",

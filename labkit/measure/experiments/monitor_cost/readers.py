@@ -165,7 +165,7 @@ def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: 
                     program.signal(signal.SIGINT)
                     ended = program.ended_within(STOP_S)
                     if ended.timed_out or ended.returncode not in (0, -signal.SIGINT):
-                        raise Failed(f"the reader {ended.words()}")
+                        raise Failed(f"the reader {ended.message()}")
                     return counted(name, ended.stderr, len(ended.stdout.splitlines()) if finds else None)
 
                 yield RunningReader(program.pid, stop, time.monotonic() - begun)
@@ -194,7 +194,7 @@ def _wait_ready(name: str, hop: CapturePoint, program: process.Running) -> None:
     try:
         while since is None or time.monotonic() - since < READY_S:
             if program.poll():
-                raise Failed(f"the reader {program.ended().words()}")
+                raise Failed(f"the reader {program.ended().message()}")
             if time.monotonic() > deadline:
                 raise Failed(f"{name} opened no packet socket within {START_S:g} s")
             since = None if index not in sockets.drops() else since or time.monotonic()

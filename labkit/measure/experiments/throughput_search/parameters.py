@@ -28,8 +28,8 @@ MIN_LIMIT_S, LIMIT_SUMS = 60.0, 30
 HELP = {
     **usual.help_without(UNUSED, "not used: trials are of frames at a rate"),
     "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
-    "observe": "observers, each after the searches at half of the lowest rate that an arm carries: "
-    + ", ".join(observing.NAMES),
+    "observe": "observers; after the searches each watches every arm at one common rate, half of what the slowest arm"
+    " carries: " + ", ".join(observing.NAMES),
     "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
     "frame_bytes": f"sizes of frames with FCS, without a VLAN tag, 64 to 9018, or {', '.join(rates.MIXES)}",
     "vlan": "VLAN of an 802.1Q tag in every frame, which makes it 4 bytes longer; none: no tag",
@@ -39,10 +39,10 @@ HELP = {
     "loss": "ratios of loss that are searched for: 0 is the NDR (non-drop rate), others are PDRs (partial drop rates)",
     "preset": f"how a search decides: {', '.join(PRESETS)} (one trial of 60 s without loss)",
     "trial_s": "duration of a trial; none: the preset's",
-    "trial_frames": "exact number of frames in each trial of the search, instead of a time; sum_s / trial_s trials"
-    " decide about a load",
+    "trial_frames": "exact number of frames in each trial of the search, instead of trial_s; a load is decided by as"
+    " many trials as with the preset's trial_s (sum_s / trial_s)",
     "sum_s": "total duration of the trials that decide about a load; none: the preset's",
-    "exceed_ratio": "share of that time in which the loss may exceed the goal; none: the preset's",
+    "exceed_ratio": "share of sum_s in which the loss may exceed the goal; none: the preset's",
     "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
     "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s",
     "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",

@@ -124,7 +124,8 @@ def _connecting(parameters: TrexParameters, arm: Arm) -> str:
 
 
 def planned_s(parameters: TrexParameters, test_s: float) -> float:
-    """Estimate the duration of all tests in seconds, each with a server of its own or all with one outside."""
+    """Estimate the duration of all tests in seconds. All use the server that the parameters name, or else each starts
+    one."""
     if parameters.server is not None:
         return START_S + parameters.rounds * test_s
     count = parameters.rounds * len(survey.planned(parameters))

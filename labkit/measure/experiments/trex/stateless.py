@@ -162,7 +162,7 @@ def drops_of(directions: list[Direction]) -> str | None:
     sent = sum(one.sent_count for one in directions)
     if drops := sum(one.ring_drops_count for one in directions):
         return (
-            f"TRex's own receive ring dropped {drops} of {sent} frames (ierrors), so they are no loss of the device:"
+            f"TRex's own receive ring dropped {drops} of {sent} frames (ierrors), so they are not a loss of the device:"
             " give its interfaces larger rings"
         )
     if refused := sum(one.refused_count for one in directions):

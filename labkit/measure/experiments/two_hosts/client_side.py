@@ -84,7 +84,7 @@ class RemoteReceiving:
 
     peer: Peer
     names: Sequence[str]
-    quiet_s: float
+    settle_s: float
 
     def learn(self) -> None:
         """Send a frame from each receiver, from which switches learn its port."""
@@ -118,18 +118,18 @@ class Across(BuiltArm):
             with generator.far_flows(self.far_pairs, parameters) as flows:
                 yield flows, RemoteServer(self.peer)
         finally:
-            self.peer.ask("quiet")
+            self.peer.ask("stop_servers")
 
     @contextmanager
     def trials(self, generator: TrialGenerator, mix: Mix) -> Iterator[Trials]:
         """Start a generator of trials whose receivers are on the other host."""
         report = self.peer.ask("receive", mix=dataclasses.asdict(mix))
         try:
-            receiving = RemoteReceiving(self.peer, report["names"], report["quiet_s"])
+            receiving = RemoteReceiving(self.peer, report["names"], report["settle_s"])
             with generator.trials_to(self.far_pairs, mix, receiving) as trials:
                 yield trials
         finally:
-            self.peer.ask("quiet")
+            self.peer.ask("stop_servers")
 
     @property
     def namespaces(self) -> Sequence[Namespace]:
@@ -138,7 +138,7 @@ class Across(BuiltArm):
             {id(space): space for pair in self.far_pairs if (space := pair.client.namespace)}.values()
         )
 
-    def elsewhere(self) -> Callable[[float], dict[str, Any]]:
+    def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
         """Start measuring the CPU time of the other host."""
         begun = self.peer.ask("times")
 

@@ -51,7 +51,7 @@ class Serving:
             "receive": self.receive,
             "learn": self.learn,
             "arrived": self.arrived,
-            "quiet": self.quiet,
+            "stop_servers": self.stop_servers,
             "times": self.times,
         }
 
@@ -72,7 +72,7 @@ class Serving:
 
     def clear(self) -> dict[str, Any]:
         """Remove everything that was built."""
-        self.quiet()
+        self.stop_servers()
         self._arm.close()
         return {}
 
@@ -83,7 +83,7 @@ class Serving:
         self._servers = self._run.enter_context(self._generator.servers(self._ends, emulated=emulated))
         counters = server_receivers(self._ends, parameters.protocol, parameters.datagram_bytes)
         self._counters = self._run.enter_context(counters)
-        self._before = self._counters.each()
+        self._before = self._counters.per_server()
         return {}
 
     def idle(self) -> dict[str, Any]:
@@ -116,9 +116,9 @@ class Serving:
         """Count a load of frames at every end."""
         generator = self._parameters.load_generator
         assert isinstance(generator, TrialGenerator)
-        backward = [FarPair(end, far) for end, far in zip(self._ends, self._far, strict=True)]
-        self._receiving = self._run.enter_context(generator.receiving(backward, Mix(**mix)))
-        return {"names": list(self._receiving.names), "quiet_s": self._receiving.quiet_s}
+        reversed_pairs = [FarPair(end, far) for end, far in zip(self._ends, self._far, strict=True)]
+        self._receiving = self._run.enter_context(generator.receiving(reversed_pairs, Mix(**mix)))
+        return {"names": list(self._receiving.names), "settle_s": self._receiving.settle_s}
 
     def learn(self) -> dict[str, Any]:
         """Send a frame from each receiver, from which switches learn its port."""
@@ -136,7 +136,7 @@ class Serving:
         assert isinstance(self._parameters.load_generator, FlowGenerator)
         return self._parameters.load_generator
 
-    def quiet(self) -> dict[str, Any]:
+    def stop_servers(self) -> dict[str, Any]:
         """Stop the servers."""
         self._run.close()
         self._servers = self._counters = self._receiving = None

@@ -183,11 +183,11 @@ def _refused(hop: CapturePoint, error: OSError) -> BadInput | Unsupported | Fail
     if error.errno in (errno.ENODEV, errno.ENXIO):
         return BadInput(f"{hop.namespace.name} has no interface {hop.interface} to capture at")
     if error.errno in (errno.EPERM, errno.EACCES):
-        words = "packets cannot be captured without CAP_NET_RAW"
-        return Unsupported(f"{words}: run as root, or allow user namespaces")
+        text = "packets cannot be captured without CAP_NET_RAW"
+        return Unsupported(f"{text}: run as root, or allow user namespaces")
     if error.errno in (errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ENOPROTOOPT):
-        words = f"packets cannot be captured at {hop.name} on this kernel ({error.strerror})"
-        return Unsupported(f"{words}: leave it out, or boot a kernel with CONFIG_PACKET")
+        text = f"packets cannot be captured at {hop.name} on this kernel ({error.strerror})"
+        return Unsupported(f"{text}: leave it out, or boot a kernel with CONFIG_PACKET")
     return Failed(f"packets cannot be captured at {hop.name}: {error.strerror}")
 
 

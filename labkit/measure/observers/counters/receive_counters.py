@@ -69,7 +69,7 @@ class Receivers:
         """Return the current sums over all pairs."""
         if self._protocol == "udp":
             assert self._length_bytes is not None
-            counts = self.each()
+            counts = self.per_server()
             of_received = sum(counts) * self._length_bytes, sum(counts)
             texts = [client.read() for client in self._client_files]
             if not texts:
@@ -80,7 +80,7 @@ class Receivers:
         read = [server.counters() for server in self._servers]
         return ReceiveCounts(sum(one.received_bytes for one in read), sum(one.received_count for one in read))
 
-    def each(self) -> list[int]:
+    def per_server(self) -> list[int]:
         """Return what each server has received: bytes of its interface (TCP) or datagrams (UDP)."""
         if self._protocol == "udp":
             ends = zip(self._servers, self._files, self._outside, strict=True)
@@ -88,9 +88,9 @@ class Receivers:
         return [server.counters().received_bytes for server in self._servers]
 
     def carrying(self, before: list[int]) -> list[bool]:
-        """Return, per server, whether more data arrived since `before` (from `each`) than setting up a flow takes."""
+        """Return, per server, whether more arrived since `before` (from `per_server`) than a flow's start takes."""
         enough = 2 if self._protocol == "udp" else 4096
-        return [now >= then + enough for now, then in zip(self.each(), before, strict=True)]
+        return [now >= then + enough for now, then in zip(self.per_server(), before, strict=True)]
 
 
 @contextmanager

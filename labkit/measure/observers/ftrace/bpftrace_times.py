@@ -82,7 +82,7 @@ class Times:
         self._program.signal(signal.SIGINT)  # it detaches, prints its counts and ends
         ended = self._program.ended_within(ARMING_S)
         if ended.returncode != 0:
-            raise Failed(ended.words())
+            raise Failed(ended.message())
         observed = {"tracer": "bpf", "functions": parse(ended.stdout, self._names), "overrun_count": None}
         return Observation({**observed, "window_s": self._window_s})
 
@@ -114,7 +114,7 @@ def reason(ended: process.Ended) -> str:
     if "kprobe_events): No such file" in ended.stderr:
         return "this kernel has no kprobe events"
     lines = [line for line in ended.stderr.splitlines() if line.startswith("ERROR: ")]
-    return f"bpftrace: {lines[-1].removeprefix('ERROR: ')}" if lines else ended.words()
+    return f"bpftrace: {lines[-1].removeprefix('ERROR: ')}" if lines else ended.message()
 
 
 def check() -> None:

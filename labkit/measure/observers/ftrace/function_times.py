@@ -131,7 +131,7 @@ class Times:
 
         @functools.cache
         def name_of(address: int) -> str | None:
-            return traced.get(kernel_functions.named(address, known) or "")
+            return traced.get(kernel_functions.function_at(address, known) or "")
 
         for cpu, file in self._files.items():
             file.seek(0)
@@ -270,7 +270,7 @@ class FunctionTimesParameters(ObserverParameters, frozen=True, kw_only=True):
 
 
 def check_functions(parameters: ObservedLoad) -> None:
-    """Raise BadInput without names: the tracer would arm all functions of the kernel."""
+    """Raise BadInput if no function is named, because the tracer would then trace all functions of the kernel."""
     if not own_parameters(parameters, FunctionTimesParameters).functions:
         observer = next(name for name in parameters.observe if name.endswith("function_times"))
         raise BadInput(f"observe={observer} needs functions=NAME,NAME")

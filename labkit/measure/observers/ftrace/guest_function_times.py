@@ -189,7 +189,7 @@ def _collected(guest: Machine, traced: dict[str, str], result: Collected) -> int
 
     @functools.cache
     def name_of(address: int) -> str | None:
-        return traced.get(kernel_functions.named(address, known) or "")
+        return traced.get(kernel_functions.function_at(address, known) or "")
 
     lost = 0
     for cpu in cpus:

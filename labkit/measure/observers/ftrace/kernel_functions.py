@@ -82,7 +82,7 @@ def refusal(
         if name in known:
             words.append(f"{name} (it exists but is not traceable)")
         else:
-            close = near(name, there)
+            close = similar_names(name, there)
             words.append(f"{name} (did you mean {' or '.join(close)}?)" if close else name)
     return (
         f"{kernel} cannot trace {', '.join(words)}; {lists} lists the traceable functions,"
@@ -90,7 +90,7 @@ def refusal(
     )
 
 
-def near(name: str, there: Iterable[str]) -> list[str]:
+def similar_names(name: str, there: Iterable[str]) -> list[str]:
     """Return up to three similar names; only names with a similar start or end and length are compared."""
     tried = {
         one
@@ -113,7 +113,7 @@ def addresses(names: tuple[str, ...]) -> Mapping[int, str]:
     return result
 
 
-def named(address: int, known: Mapping[int, str]) -> str | None:
+def function_at(address: int, known: Mapping[int, str]) -> str | None:
     """Return the function that is traced at an address, which may follow its first instructions (endbr64, a nop)."""
     begin = max((begin for begin in known if 0 <= address - begin < FARTHEST), default=None)
     return None if begin is None else known[begin]

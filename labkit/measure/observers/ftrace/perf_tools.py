@@ -62,7 +62,7 @@ class Kprobe:
         self.end()
         ended = self._program.ended()
         if ended.returncode != 0:
-            raise Failed(ended.words())
+            raise Failed(ended.message())
         return observation(ended.stdout, self._function)
 
     def end(self) -> None:
@@ -109,10 +109,10 @@ def kprobe(probe: str) -> Iterator[ArmedObserver]:
     parameters.check()
     [[function, *_]] = kernel_functions.resolved([parameters.function]).values()
     returns = probe.endswith(RETURN)
-    words = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
+    text = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
     program = machine.needed("kprobe-perf")
     with session.exclusive_tracefs() as top:
-        running = process.Running(["setsid", program, "-H", "-d", str(LONGEST_S), words])  # leads its group
+        running = process.Running(["setsid", program, "-H", "-d", str(LONGEST_S), text])  # leads its group
         tool = Kprobe(running, top, probe)
         try:
             wait_until_armed(running, top)
@@ -132,7 +132,7 @@ def wait_until_armed(program: process.Running, top: Path) -> None:
         if time.monotonic() > deadline:
             raise Failed(f"{' '.join(program.argv)} does not trace after {ARMING_S:g} s")
         time.sleep(0.05)
-    raise Failed(program.ended().words())
+    raise Failed(program.ended().message())
 
 
 class KprobeParameters(ObserverParameters, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """The user's own display filter and fields, in Wireshark's words, evaluated by tshark on what the sampler chose.
 
-tshark gets the filter and each field's name as one argument, and packets on its standard input. It prints the numbers
-of those that match, and the values of the fields. A packet with a comment of ours follows each batch and always
+tshark gets the filter as one argument, each field's name as another, and packets on its standard input. It prints the
+numbers of those that match, and the values of the fields. A packet with a comment of ours follows each batch and always
 matches, so it is known how far tshark has come.
 """
 
@@ -55,7 +55,8 @@ def field_names(text: str) -> tuple[str, ...]:
 def check(expression: str | None, fields: Sequence[str] = ()) -> None:
     """Let tshark check a display filter and fields.
 
-    Raises BadInput with its words and the position, Unsupported without it, Failed if it hangs or is killed.
+    Raises BadInput with tshark's message and the position of the error, Unsupported if tshark is missing, and Failed if
+    it hangs or is killed.
     """
     if expression is not None:
         check_text(expression)
@@ -72,13 +73,15 @@ def check(expression: str | None, fields: Sequence[str] = ()) -> None:
         return
     if ended.returncode < 0:
         raise Failed(
-            f"tshark did not check {_given(expression, fields)}: {ended.words()}: try again, or leave it out"
+            f"tshark did not check {_given(expression, fields)}: {ended.message()}: try again, or leave it out"
         )
     if "fields aren't valid" in ended.stderr:
         unknown = ", ".join(
             line.strip() for line in ended.stderr.partition("fields aren't valid:")[2].split()
         )
-        raise BadInput(f"tshark does not know the fields {unknown[:200]}: `tshark -G fields` lists them")
+        raise BadInput(
+            f"tshark does not know the fields {unknown[:200]}: choose from those that `tshark -G fields` lists"
+        )
     raise BadInput(f"{_given(expression, fields)} is not possible: {_sentence(ended.stderr)}")
 
 
@@ -195,9 +198,9 @@ class Tshark:
             else:
                 self.hidden_count += 1
 
-    def _fail(self, words: str | None = None) -> None:
+    def _fail(self, text: str | None = None) -> None:
         ended = self._tshark.kill()
-        self.problem = f"{words or ended}: no packet is examined any more; start the monitor again"
+        self.problem = f"{text or ended}: no packet is examined any more; start the monitor again"
         self.unexamined_count += self.awaiting_count
         self._awaiting.clear()
         self._pending.clear()

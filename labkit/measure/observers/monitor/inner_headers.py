@@ -129,7 +129,7 @@ def inner_filter(
     ports with a protocol that has none.
     """
     if tunnel not in TUNNELS:
-        raise BadInput(f"inside={tunnel[:100]!r} is not known: it is one of {', '.join(TUNNELS)}")
+        raise BadInput(f"inside={tunnel[:100]!r} is not known: choose {', '.join(TUNNELS)}")
     if protocol is not None and protocol not in (*PROTOCOLS, *VERSIONS):
         raise BadInput(
             f"protocol={protocol} cannot be inside={tunnel}: choose {', '.join((*PROTOCOLS, *VERSIONS))}"

@@ -138,7 +138,8 @@ class LiveMonitor:
                 self._report("monitor clear")
 
     def save(self, path: str | Path) -> None:
-        """Write the packets in memory as a pcapng file, for example for Wireshark. Their headers are comments."""
+        """Write the packets in memory as a pcapng file, for example for Wireshark. Each packet's comment describes its
+        headers."""
         run_folder.write(Path(path), self.pcapng())
 
     def pcapng(self) -> bytes:

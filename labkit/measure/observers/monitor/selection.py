@@ -31,9 +31,7 @@ class Selection(msgspec.Struct, frozen=True):
     def filter(self) -> str:
         """Return the expression for libpcap; empty for every packet. Raises BadInput for an invalid value."""
         if self.protocol is not None and self.protocol not in PROTOCOLS:
-            raise BadInput(
-                f"protocol={_quoted(self.protocol)} is not known: it is one of {', '.join(PROTOCOLS)}"
-            )
+            raise BadInput(f"protocol={_quoted(self.protocol)} is not known: choose {', '.join(PROTOCOLS)}")
         source, destination = _network("source", self.source), _network("destination", self.destination)
         ports = None if self.port is None else _ports(self.port)
         if self.inside is not None:
@@ -75,7 +73,9 @@ def _ports(value: str | int) -> tuple[int, int]:
     except ValueError:
         numbers = -1, -1
     if not 0 <= numbers[0] <= numbers[1] <= MAX_PORT:
-        raise BadInput(f"port={_quoted(value)} is no port: use 0 to {MAX_PORT}, or a range such as 5000-5010")
+        raise BadInput(
+            f"port={_quoted(value)} is not a port: use 0 to {MAX_PORT}, or a range such as 5000-5010"
+        )
     return numbers
 
 

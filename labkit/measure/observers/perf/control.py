@@ -55,7 +55,8 @@ def check_cpus(scope: Scope) -> None:
     """Raise BadInput for CPUs that do not exist, because perf's own message does not name the reason."""
     absent = [cpu for cpu in scope.cpus if not Path(f"/sys/devices/system/cpu/cpu{cpu}").exists()]
     if absent:
-        raise BadInput(f"there is no CPU {', '.join(map(str, absent))} here: there are {os.cpu_count()}")
+        highest = (os.cpu_count() or 1) - 1
+        raise BadInput(f"there is no CPU {', '.join(map(str, absent))} here: choose from 0 to {highest}")
 
 
 def program() -> str:
@@ -67,14 +68,14 @@ def refusal(ended: process.Ended) -> Failed | Unsupported:
     """Return the error for perf's failure to open an event, from its message."""
     words = ended.stderr
     if ended.timed_out or ended.returncode < 0:
-        return Failed(ended.words())
+        return Failed(ended.message())
     paranoid = _sysctl("perf_event_paranoid")
     if any(one in words for one in ("limited", "Permission", "permission", "privilege", "not permitted")):
         return Unsupported(
             f"this user may not watch the whole machine (kernel.perf_event_paranoid is {paranoid}):"
             " run as root, or have root set sysctl kernel.perf_event_paranoid=-1"
         )
-    return Unsupported(f"perf cannot open any event here: {ended.words()}")
+    return Unsupported(f"perf cannot open any event here: {ended.message()}")
 
 
 def _sysctl(name: str) -> str:
@@ -116,7 +117,7 @@ class Controlled:
         if not self._running.poll():
             return Failed(f"perf did not answer {word!r} within {ANSWER_S:g} s")
         ended = self._running.ended()
-        return refusal(ended) if "Error" in ended.stderr else Failed(ended.words())
+        return refusal(ended) if "Error" in ended.stderr else Failed(ended.message())
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -132,7 +133,7 @@ class Controlled:
         self._running.signal(signal.SIGINT)
         ended = self._running.ended_within(END_S)
         if ended.timed_out or ended.returncode not in (0, -signal.SIGINT):
-            raise Failed(ended.words())
+            raise Failed(ended.message())
         return ended
 
 

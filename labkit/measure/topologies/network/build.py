@@ -83,7 +83,7 @@ def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> Non
                 )
 
 
-def drops_tags(network: Network) -> str | None:
+def why_no_tags(network: Network) -> str | None:
     """Return why this network passes no frame with a VLAN tag, None if it does: only IP packets are routed."""
     described, _mtus = validate.check(network)
     for pair in network.pairs:

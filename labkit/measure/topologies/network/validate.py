@@ -54,8 +54,8 @@ def check(network: Network) -> tuple[Described, Mtus]:
 def _typed(network: Network) -> Network:
     """Return the network with every part converted to its types; lists may stand for tuples."""
     if not isinstance(network.name, str) or not re.fullmatch(NETWORK_NAME, network.name):
-        words = "use at most 60 letters, digits, spaces, _ . -, starting with a letter or digit"
-        raise BadInput(f"{network.name!r:.80} is not a valid network name: {words}")
+        text = "use at most 60 letters, digits, spaces, _ . -, starting with a letter or digit"
+        raise BadInput(f"{network.name!r:.80} is not a valid network name: {text}")
     try:
         return msgspec.convert(msgspec.to_builtins(network), Network)
     except (msgspec.ValidationError, TypeError) as error:

@@ -83,8 +83,8 @@ def _end_of(address: Address, subnet: Subnet) -> str | None:
 def _route(route: Route) -> None:
     subject = f"the route of {route.at} to {route.to}"
     if route.to != "default":
-        words = f"{route.to} in a route of {route.at} is not a valid prefix: write for example 10.0.0.0/24"
-        _readable(ip_network, route.to, words)
+        text = f"{route.to} in a route of {route.at} is not a valid prefix: write for example 10.0.0.0/24"
+        _readable(ip_network, route.to, text)
     for gateway in gateways(route):
         _readable(ip_address, gateway, f"the gateway {gateway} of {route.at} is not a valid address")
     once(

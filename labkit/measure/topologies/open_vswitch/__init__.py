@@ -1,6 +1,6 @@
 """Open vSwitch: a private switch inside an experiment, its mirrors, and what reads them.
 
-`words` parses what a topology's name asks of the switch, `rpc` talks to the daemons, `switch` starts them and waits
+`switch_options` parses the options in a topology's name, `rpc` talks to the daemons, `switch` starts them and waits
 until they are ready, `topology` builds the ports and mirrors and joins the endpoints to them.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from labkit.measure.topologies.base import Spec, Topology
-from labkit.measure.topologies.open_vswitch.words import NAMES, SwitchOptions, drops_tags, options
+from labkit.measure.topologies.open_vswitch.switch_options import NAMES, SwitchOptions, options, why_no_tags
 
-__all__ = ["NAMES", "SwitchOptions", "drops_tags", "options", "ovs", "ovs_guests"]
+__all__ = ["NAMES", "SwitchOptions", "options", "ovs", "ovs_guests", "why_no_tags"]
 
 
 def ovs(name: str, spec: Spec) -> AbstractContextManager[Topology]:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labkit.measure.topologies.open_vswitch import dpdk
-from labkit.measure.topologies.open_vswitch.rpc import a_map, a_set, named
-from labkit.measure.topologies.open_vswitch.words import Datapath
+from labkit.measure.topologies.open_vswitch.rpc import a_map, a_set, named_uuid
+from labkit.measure.topologies.open_vswitch.switch_options import Datapath
 
 Operation = dict[str, Any]
 
@@ -79,7 +79,7 @@ def operations(
     for bridge in bridges:
         result += _bridge(bridge)
     root: dict[str, Any] = {
-        "bridges": a_set([named(_id("bridge", bridge.name)) for bridge in bridges]),
+        "bridges": a_set([named_uuid(_id("bridge", bridge.name)) for bridge in bridges]),
         "next_cfg": 1,
     }
     settings = {} if flow_limit is None else {"flow-limit": str(flow_limit)}
@@ -97,8 +97,8 @@ def _bridge(bridge: Bridge) -> list[Operation]:
         "datapath_type": bridge.datapath.type,
         "fail_mode": "standalone",
         "other_config": a_map({"disable-in-band": "true"}),
-        "ports": a_set([named(_id("port", port.name)) for port in ports]),
-        "mirrors": a_set([named(_id("mirror", mirror.name)) for mirror in bridge.mirrors]),
+        "ports": a_set([named_uuid(_id("port", port.name)) for port in ports]),
+        "mirrors": a_set([named_uuid(_id("mirror", mirror.name)) for mirror in bridge.mirrors]),
         # Copies in a VLAN carry the ends' addresses, so the switch must not learn from them.
         "flood_vlans": a_set([mirror.vlan for mirror in bridge.mirrors if mirror.vlan is not None]),
     }
@@ -107,7 +107,7 @@ def _bridge(bridge: Bridge) -> list[Operation]:
     if bridge.sampling is not None:
         kind, of = bridge.sampling
         result.append(_sampling(kind, of))
-        row[kind] = named(kind)
+        row[kind] = named_uuid(kind)
     return [*result, _insert("Bridge", _id("bridge", bridge.name), row)]
 
 
@@ -122,7 +122,7 @@ def _port(port: Port) -> list[Operation]:
     interface: dict[str, Any] = {"name": port.name, "type": port.kind, "options": a_map(port.options)}
     if port.number is not None:
         interface["ofport_request"] = port.number
-    row: dict[str, Any] = {"name": port.name, "interfaces": named(_id("interface", port.name))}
+    row: dict[str, Any] = {"name": port.name, "interfaces": named_uuid(_id("interface", port.name))}
     if port.vlan is not None:
         row["tag"] = port.vlan
     if port.trunks is not None:
@@ -137,12 +137,12 @@ def _mirror(mirror: Mirror) -> Operation:
     row: dict[str, Any] = {
         "name": mirror.name,
         "select_all": mirror.everything,
-        "select_src_port": a_set([named(_id("port", name)) for name in mirror.arriving]),
-        "select_dst_port": a_set([named(_id("port", name)) for name in mirror.leaving]),
+        "select_src_port": a_set([named_uuid(_id("port", name)) for name in mirror.arriving]),
+        "select_dst_port": a_set([named_uuid(_id("port", name)) for name in mirror.leaving]),
         "select_vlan": a_set(list(mirror.vlans)),
     }
     if mirror.port is not None:
-        row["output_port"] = named(_id("port", mirror.port))
+        row["output_port"] = named_uuid(_id("port", mirror.port))
     if mirror.vlan is not None:
         row["output_vlan"] = mirror.vlan
     if mirror.snaplen is not None:

@@ -21,8 +21,8 @@ EAL_ARGUMENTS = "--no-huge --legacy-mem --no-pci --no-telemetry -m 512"  # MB
 MAX_MTU_BYTES = 1500
 VERSION_S = 10.0
 REMEDY = (
-    "install Debian's openvswitch-switch-dpdk and DPDK's driver af_packet (Debian: librte-net-af-packet*); the"
-    " machine's own Open vSwitch stays as it is"
+    "install Debian's openvswitch-switch-dpdk with DPDK's driver af_packet and its memory pools (Debian:"
+    " librte-net-af-packet*, librte-mempool-ring*); the machine's own Open vSwitch stays as it is"
 )
 
 

@@ -32,7 +32,7 @@ from labkit.measure.topologies.network.encapsulation import (
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
 from labkit.measure.topologies.open_vswitch.readers import reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
-from labkit.measure.topologies.open_vswitch.words import TUNNELS, Datapath, SwitchOptions
+from labkit.measure.topologies.open_vswitch.switch_options import TUNNELS, Datapath, SwitchOptions
 from labkit.system import machine, netlink, process
 
 MONITOR = "monitor"  # the namespace where copies arrive: on this host, or a second host behind a tunnel
@@ -359,7 +359,7 @@ class Mirrors:
             if time.monotonic() > deadline:
                 raise Failed(
                     f"{self._parameters.mirrors} mirrors should have made {wanted} copies, and {made} arrived:"
-                    f" {switch.words() or 'Open vSwitch gives no reason'}"
+                    f" {switch.warnings() or 'Open vSwitch gives no reason'}"
                 )
             switch.command("revalidator/purge")
 

@@ -1,6 +1,6 @@
 """Readers of mirrored copies: a process for each interface in the namespace where the copies arrive.
 
-To add a reader, write a function, add it to KINDS, and its name to `words.READERS`.
+To add a reader, write a function, add it to KINDS, and its name to `switch_options.READERS`.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ NO_LIMIT = 1 << 62
 class _Reader:
     """A running reader.
 
-    `end`: returns how it ended, in words, or None while it runs. `unread`: returns the packets that it has lost since
-    it started, or None if nobody can know; without it, the kernel counts them at its socket.
+    `end`: returns how it ended, in words, or None while it runs. `lost_count`: returns how many packets it has lost
+    since it started, None if nobody can know. A reader without this function is counted by the kernel at its socket.
     """
 
     end: Callable[[], str | None]
-    unread: Callable[[], int | None] | None = None
+    lost_count: Callable[[], int | None] | None = None
 
 
 Start = Callable[[ExitStack, Namespace, str], _Reader]
@@ -47,11 +47,11 @@ Start = Callable[[ExitStack, Namespace, str], _Reader]
 def reading(
     kind: str, space: Namespace, interfaces: Sequence[tuple[str, int]]
 ) -> Iterator[Callable[[], int | None]]:
-    """Run a reader (`words.READERS`) at each of these interfaces (name, index) until the block ends.
+    """Run a reader (`switch_options.READERS`) at each of these interfaces (name, index) until the block ends.
 
     Yields a function that returns the packets that readers have lost up to now, None if nobody can know; it raises
-    Failed if a reader has ended. Raises Unsupported if tcpdump is missing, Failed with its message, or if a reader does
-    not start.
+    Failed if a reader has ended. Raises Unsupported if tcpdump is missing, and Failed, with the reader's message, if a
+    reader does not start.
     """
     if kind == "none":
         yield lambda: 0
@@ -60,14 +60,14 @@ def reading(
         sockets = stack.enter_context(contextlib.closing(netlink.PacketSockets(space.fd)))
         running = [KINDS[kind](stack, space, name) for name, _index in interfaces]
         _wait(sockets, {index for _name, index in interfaces}, running)
-        own = [one.unread for one in running if one.unread is not None]
+        own = [one.lost_count for one in running if one.lost_count is not None]
 
-        def unread() -> int | None:
+        def lost_count() -> int | None:
             if (words := _end(running)) is not None:
                 raise Failed(f"a reader of copies has ended: {words}")
             return _sum(own) if own else sum(sockets.drops().values())
 
-        yield unread
+        yield lost_count
 
 
 def _end(running: Sequence[_Reader]) -> str | None:
@@ -110,8 +110,8 @@ def _count(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
 def _tcpdump(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
     argv = [*space.prefix, machine.program("tcpdump"), "-n", "-i", interface, "-w", "/dev/null"]
     [program] = stack.enter_context(process.all_ended([process.Running(argv)]))
-    # Its ring drops without a count at the socket, and it tells its own count only when it ends.
-    return _Reader(lambda: program.ended().words() if program.poll() else None, lambda: None)
+    # Its ring drops without a count at the socket, and it prints its own count only when it ends.
+    return _Reader(lambda: program.ended().message() if program.poll() else None, lambda: None)
 
 
 def _record(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
@@ -126,7 +126,7 @@ def _record(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
         recorder.record(control)
 
     recording = process.Forked(work, recorder.descriptors())
-    # It is killed rather than stopped: nobody wants the report of what went to nowhere.
+    # It is killed rather than stopped, because nobody reads the report of what went to /dev/null.
     stack.callback(recording.kill)
     return _Reader(recording.poll, lambda: ring.counts()[1])
 

@@ -128,7 +128,7 @@ def a_map(values: dict[str, str]) -> list[Any]:
     return ["map", [[key, value] for key, value in values.items()]]
 
 
-def named(name: str) -> list[str]:
+def named_uuid(name: str) -> list[str]:
     """Return a reference to a row that the same transaction inserts under this name."""
     return ["named-uuid", name]
 

@@ -113,5 +113,5 @@ def install(switch: Switch, bridge: str, lines: Sequence[str]) -> None:
         program = process.Running([*switch.space.prefix, *argv], stdin=file)
         ended = program.ended_within(INSTALL_S)
     if ended.returncode != 0:
-        words = " ".join(ended.stderr.split())
-        raise Failed(f"Open vSwitch refused {many(len(lines), 'rule')}: {words[:300] or 'it gave no reason'}")
+        text = " ".join(ended.stderr.split())
+        raise Failed(f"Open vSwitch refused {many(len(lines), 'rule')}: {text[:300] or 'it gave no reason'}")

@@ -20,7 +20,7 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.rpc import Connection, Database
-from labkit.measure.topologies.open_vswitch.words import Datapath
+from labkit.measure.topologies.open_vswitch.switch_options import Datapath
 from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
 
@@ -127,7 +127,7 @@ class Switch:
         deadline = time.monotonic() + START_S
         while not until.exists():
             if program.poll():
-                raise Failed(program.ended().words())
+                raise Failed(program.ended().message())
             if time.monotonic() > deadline:
                 raise Failed(f"Open vSwitch's {until.name} did not appear within {START_S:.0f} s")
             time.sleep(0.002)
@@ -150,7 +150,7 @@ class Switch:
             if time.monotonic() > deadline:
                 raise Failed(
                     f"ovs-vswitchd did not apply its configuration within {START_S:.0f} s ({now} of {self._config}):"
-                    f" {self.words() or 'it wrote no warning'}"
+                    f" {self.warnings() or 'it wrote no warning'}"
                 )
             time.sleep(0.002)
         rows = self.database.rows("Interface", "name", "error")
@@ -162,7 +162,7 @@ class Switch:
         assert self._daemon is not None, "it was started"
         code = self._daemon.ended().returncode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        return f"ovs-vswitchd {how}" + (f" ({words})" if (words := self.words()) else "")
+        return f"ovs-vswitchd {how}" + (f" ({words})" if (words := self.warnings()) else "")
 
     def _wait_for_datapath(self) -> None:
         """Wait for the handler threads; without them the kernel datapath drops packets of unknown flows."""
@@ -178,7 +178,7 @@ class Switch:
             if time.monotonic() > deadline:
                 raise Failed(
                     "ovs-vswitchd started no handler thread, so the kernel's datapath would drop the first packets of"
-                    f" every flow: {self.words()}"
+                    f" every flow: {self.warnings()}"
                 )
             time.sleep(0.005)
 
@@ -189,7 +189,7 @@ class Switch:
                 names.append(path.read_text().strip())
         return names
 
-    def words(self) -> str:
+    def warnings(self) -> str:
         """Return the last warnings and errors of ovs-vswitchd, in one line."""
         serious = re.findall(r"^[^|]*\|\d+\|(.*\|(?:WARN|ERR|EMER)\|.*)$", self._log(), re.MULTILINE)
         return "; ".join(serious[-3:])

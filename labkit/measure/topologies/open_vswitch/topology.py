@@ -23,7 +23,7 @@ from labkit.measure.topologies.base import (
     pairs_of,
 )
 from labkit.measure.topologies.containers_and_guests import nic_of, paired
-from labkit.measure.topologies.open_vswitch import dpdk, words
+from labkit.measure.topologies.open_vswitch import dpdk, switch_options
 from labkit.measure.topologies.open_vswitch.configuration import Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Mirrors
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
@@ -37,10 +37,10 @@ from labkit.system import netlink
 def ovs(name: str, spec: Spec) -> Iterator[Topology]:
     """Build a veth from every end to one switch.
 
-    Raises BadInput for invalid options (`words.options`), Unsupported if Open vSwitch or its datapath is missing,
-    Failed with its message.
+    Raises BadInput for invalid options (`switch_options.options`), Unsupported if Open vSwitch or its datapath is
+    missing, Failed with its message.
     """
-    if words.options(name).case is not None:
+    if switch_options.options(name).case is not None:
         with use_case(name, spec, _datapath(name)) as topology:
             yield topology
         return
@@ -79,7 +79,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
             f"guest={spec.guest}: {name} receives through packet sockets, which need complete packets: use"
             f" guest={spec.guest},offloads=off"
         )
-    if words.options(name).case is not None:
+    if switch_options.options(name).case is not None:
         raise Unsupported(
             f"{name} with endpoint={spec.endpoint}: the ends of a case are namespaces or containers: use"
             " endpoint=namespace or endpoint=container"
@@ -103,13 +103,13 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
         yield stack.enter_context(_proved(name, spec, paired(ends), made, one, mirrors))
 
 
-def _datapath(name: str) -> words.Datapath:
-    return words.NAMES[name.partition("+")[0]]
+def _datapath(name: str) -> switch_options.Datapath:
+    return switch_options.NAMES[name.partition("+")[0]]
 
 
 def _monitors(name: str) -> list[str]:
     """Return the name of the namespace where copies arrive, if there are mirrors."""
-    return [MONITOR] if words.options(name).mirrors else []
+    return [MONITOR] if switch_options.options(name).mirrors else []
 
 
 @contextmanager
@@ -120,8 +120,8 @@ def _switched(
 
     Its ports are the ends' interfaces there (`indices`, by the ends' numbers).
     """
-    parameters, between = words.options(name), spaces[0]
-    if _datapath(name) is words.Datapath.DPDK:
+    parameters, between = switch_options.options(name), spaces[0]
+    if _datapath(name) is switch_options.Datapath.DPDK:
         dpdk.check_mtu(spec.mtu_bytes)
     mirrors = Mirrors(parameters, spec, _datapath(name), between, next(iter(spaces[1:]), None), indices)
     mirrors.lay_cables()
@@ -149,7 +149,7 @@ def _proved(
         yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
 
 
-def vlan_of(number: int, parameters: words.SwitchOptions) -> int | None:
+def vlan_of(number: int, parameters: switch_options.SwitchOptions) -> int | None:
     """Return the VLAN of end `number`'s port; None makes it a trunk of all VLANs.
 
     If mirrors copy into a VLAN, an end must not be in all VLANs, or it would receive the copies.

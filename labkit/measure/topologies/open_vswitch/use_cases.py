@@ -27,13 +27,13 @@ from labkit.measure.topologies.base import (
     mac,
 )
 from labkit.measure.topologies.network.encapsulation import PORTS, headers, length_bytes
-from labkit.measure.topologies.open_vswitch import dpdk, rules, words
+from labkit.measure.topologies.open_vswitch import dpdk, rules, switch_options
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
-from labkit.measure.topologies.open_vswitch.words import Datapath
+from labkit.measure.topologies.open_vswitch.switch_options import Datapath
 from labkit.measure.topologies.tunnels import LARGEST, UNDER
 from labkit.measure.topologies.veth import port
 from labkit.system import netlink
@@ -64,7 +64,7 @@ def use_case(name: str, spec: Spec, datapath: Datapath) -> Iterator[Topology]:
 
     Raises BadInput for too few rules, and the errors of `switch`, of a port, and of a rule that the switch refuses.
     """
-    options = words.options(name)
+    options = switch_options.options(name)
     if datapath is Datapath.DPDK:
         dpdk.check_mtu(spec.mtu_bytes)
     assert options.case is not None, "the name of the topology has a case"
@@ -185,7 +185,7 @@ def _give_addresses(spec: Spec, ends: Sequence[_End]) -> None:
 
 
 def _install(
-    options: words.SwitchOptions, spec: Spec, one: Switch, vms: Sequence[_End], net: Sequence[_End]
+    options: switch_options.SwitchOptions, spec: Spec, one: Switch, vms: Sequence[_End], net: Sequence[_End]
 ) -> None:
     """Add the rules. What no rule takes, as the answers to a ping, is switched by learning."""
     assert options.case is not None, "the name of the topology has a case"

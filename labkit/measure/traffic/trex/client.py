@@ -111,7 +111,7 @@ class Client:
         """Give the ports their streams; return the mean length of their frames in bytes, with FCS.
 
         `source`: the text of a profile that is a file. `ends`: source and destination address of each port. `both`: the
-        ports of a pair send to each other; else only the first sends. Raises BadInput for a file that is no profile.
+        ports of a pair send to each other; else only the first sends. Raises BadInput for a file that is not a profile.
         """
         report = self._ask(
             "load", profile=profile, source=source, ends=ends, latency_pps=latency_pps, both=both

@@ -91,7 +91,7 @@ class Direction:
 
     @property
     def lost_count(self) -> int:
-        """Frames that the device lost: neither received nor dropped by TRex's own ring. Off by one is no loss."""
+        """Frames that the device lost: neither received nor dropped by TRex's own ring. One frame is not a loss."""
         lost = self.sent_count - self.received_count - self.ring_drops_count
         return lost if lost > OFF_BY else 0
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from labkit.common.errors import Failed, Unsupported
 from labkit.common.packets import ETHERNET_BYTES
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
-from labkit.measure.traffic.packet_ends import Learning, learning_frame, wire_of
-from labkit.measure.traffic.packet_sender import Mix, Wire
+from labkit.measure.traffic.packet_ends import LearningFrameSender, frame_addresses, learning_frame
+from labkit.measure.traffic.packet_sender import FrameAddresses, Mix
 from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.client import Address, Client
 from labkit.system import machine, netlink, process, temporary_files
@@ -89,7 +89,7 @@ class OwnServer:
 
     client: Client
     ports: list[Port]
-    learning: list[Learning]
+    learning: list[LearningFrameSender]
     pids: frozenset[int]
     adjacent: bool
 
@@ -172,11 +172,11 @@ def started(
     with ExitStack() as stack:
         [space] = stack.enter_context(namespaces(["trex"], family=4))
         space.netlink.do(netlink.set_link(1))
-        wires = _wires(pairs)
-        ends = _moved(pairs, wires, space)
+        addresses = _addresses(pairs)
+        ends = _moved(pairs, addresses, space)
         ports = [
-            Port(end.interface, wire.source_mac, wire.target_mac, wire.source_ip, wire.target_ip)
-            for end, wire in zip(ends, wires, strict=True)
+            Port(end.interface, own.source_mac, own.target_mac, own.source_ip, own.target_ip)
+            for end, own in zip(ends, addresses, strict=True)
         ]
         stack.enter_context(_only_arp(space, ports))
         own = stack.enter_context(_scratch())
@@ -192,30 +192,30 @@ def started(
         connection = Client(companion.fileno(), Address("127.0.0.1"), numbers)
         stack.callback(connection.close)
         learning = [
-            stack.enter_context(Learning(end, learning_frame(wire, Mix())))
-            for end, wire in zip(ends, wires, strict=True)
+            stack.enter_context(LearningFrameSender(end, learning_frame(own, Mix())))
+            for end, own in zip(ends, addresses, strict=True)
         ]
         pids = frozenset({server.pid, companion.pid})
-        yield OwnServer(connection, ports, learning, pids, _share_one_ethernet(wires))
+        yield OwnServer(connection, ports, learning, pids, _share_one_ethernet(addresses))
 
 
-def _wires(pairs: Sequence[Pair]) -> list[Wire]:
+def _addresses(pairs: Sequence[Pair]) -> list[FrameAddresses]:
     """Return where the frames of each end go. Raises Unsupported without Ethernet."""
-    wires = [wire_of(one) for pair in pairs for one in (pair, Pair(pair.server, pair.client))]
-    if not all(wire.ethernet for wire in wires):
+    addresses = [frame_addresses(one) for pair in pairs for one in (pair, Pair(pair.server, pair.client))]
+    if not all(one.ethernet for one in addresses):
         raise Unsupported(
             "TRex sends Ethernet frames, which the interfaces of this topology do not carry: choose a topology with"
             " Ethernet, for example veth_bridge"
         )
-    return wires
+    return addresses
 
 
-def _share_one_ethernet(wires: Sequence[Wire]) -> bool:
-    own = [wire.source_mac for wire in wires]
-    return len(set(own)) == len(own) and all(wire.target_mac in own for wire in wires)
+def _share_one_ethernet(addresses: Sequence[FrameAddresses]) -> bool:
+    own = [one.source_mac for one in addresses]
+    return len(set(own)) == len(own) and all(one.target_mac in own for one in addresses)
 
 
-def _moved(pairs: Sequence[Pair], wires: Sequence[Wire], space: Namespace) -> list[Endpoint]:
+def _moved(pairs: Sequence[Pair], senders: Sequence[FrameAddresses], space: Namespace) -> list[Endpoint]:
     """Move the interfaces of all ends into TRex's namespace, with their addresses; return the ends there."""
     space.sysctl("ipv4/conf/all/arp_ignore", 1)  # an interface answers only for its own addresses
     result = []
@@ -237,7 +237,7 @@ def _moved(pairs: Sequence[Pair], wires: Sequence[Wire], space: Namespace) -> li
         own = [netlink.new_address(index, one) for one in addresses if one.version == 4]
         space.netlink.do(netlink.set_link(index), *own)
         # The kernel itself sends to the partner only in answer to ARP, so it needs no neighbours.
-        result.append(Endpoint(name, space, name, index, wires[number].source_ip))
+        result.append(Endpoint(name, space, name, index, senders[number].source_ip))
     return result
 
 
@@ -254,7 +254,7 @@ def _only_arp(space: Namespace, ports: Sequence[Port]) -> Iterator[None]:
     ended = process.run([*space.prefix, "nft", " ; ".join(rules)])
     if ended.returncode != 0:
         raise Unsupported(
-            f"this kernel cannot drop frames at ingress ({ended.words()}): use a kernel with CONFIG_NETFILTER_INGRESS"
+            f"this kernel cannot drop frames at ingress ({ended.message()}): use a kernel with CONFIG_NETFILTER_INGRESS"
             " and nf_tables, or a TRex server elsewhere (server=HOST)"
         )
     yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,19 @@ def test_word_of_a_claim() -> None:
     assert judge(claimed(MORE, yes, yes, some), results).word == CONFIRMED
     assert judge(claimed(MORE, yes, some, some), results).word == UNKNOWN  # chance explains one of three
     assert judge(claimed(MORE, *[yes] * 9, no), results).word == CONFIRMED  # and one of ten
+
+
+def test_claim_about_every_point_needs_all_of_them() -> None:
+    results = Results(ROOT)
+    yes, no, some = measured(2.0), measured(0.5), measured(1.0)
+
+    def word(*sources: Source) -> str:
+        return judge(replace(claimed(MORE, *sources), every=True), results).word
+
+    assert word(yes, yes, yes) == CONFIRMED
+    assert word(yes, yes, some) == UNKNOWN
+    assert word(*[yes] * 9, no) == UNKNOWN
+    assert word(yes, no, no) == CONTRADICTED
 
 
 def test_other_conditions_contradict_nothing() -> None:

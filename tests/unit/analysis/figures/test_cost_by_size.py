@@ -90,8 +90,8 @@ def test_panels_against_size() -> None:
 def test_shared_axis_needs_equal_parameters() -> None:
     rows = cost_rows()
     assert len(synthetic_report.titles(figures.cost(rows))) == 3
-    apart = pd.concat([rows, cost_rows(mtu_bytes=9000), cost_rows(kernel="6.12", accelerator="tcg")])
-    figure = figures.cost(apart)
+    split = pd.concat([rows, cost_rows(mtu_bytes=9000), cost_rows(kernel="6.12", accelerator="tcg")])
+    figure = figures.cost(split)
     assert len(synthetic_report.titles(figure)) == 9
     assert all(len(trace.x) == 3 for name in ("veth", "vxlan") for trace in middles(figure, name))
     assert "(in part on an emulated CPU)" in figure.layout.title.text

@@ -54,7 +54,7 @@ def test_folded_stacks_are_what_the_firefox_profiler_imports() -> None:
     ("name", "content", "why"),
     [
         ("no.folded", None, "there is no file of folded stacks"),
-        ("x.folded", b"a;b 4\na;b\n", "line 2, is no folded stack"),
+        ("x.folded", b"a;b 4\na;b\n", "line 2, is not a folded stack"),
         ("x.folded", b"a;b -4\n", "line 1"),
         ("x.folded", b"a;b 4.5\n", "line 1"),
         ("x.folded", b"42\n", "line 1"),
@@ -164,7 +164,7 @@ def test_costs_per_unit_of_work(per: str) -> None:
     )
     work = {"packet": 1000, "gigabyte": 64e3 / 1e9, "cpu_second": 1}[per]
     assert one.functions()["left_s"].iloc[-1] == pytest.approx(0.105 / work)
-    assert known.words in flame.sentence(one)
+    assert known.description in flame.sentence(one)
 
 
 @pytest.mark.parametrize("count", [None, 0, float("nan")])

@@ -94,7 +94,7 @@ def test_names_of_points(folder: Path, monkeypatch: pytest.MonkeyPatch, left: st
     names = [side.name for side in result if side]
     assert names == [f"{ARM},length_bytes=400", f"{ARM},length_bytes=800", f"{ARM} (again),length_bytes=400"]
     [point] = selection.points(result)
-    assert point.words == "udp, 1 pair, MTU 1500"
+    assert point.label == "udp, 1 pair, MTU 1500"
     for rows, size in zip(point.rows, (400, 800, 400), strict=True):
         assert rows is not None
         assert set(rows["length_bytes"]) == {size}
@@ -131,7 +131,7 @@ def test_parameters_named_once_hold_for_both(folder: Path) -> None:
         result = selection.select_sides(left, right)
         assert [side.name for side in result if side] == [ARM, "macvlan_bridge", f"{ARM} (again)"]
         [point] = selection.points(result)
-        assert point.words.endswith("400 bytes each")
+        assert point.label.endswith("400 bytes each")
         [sentence], notes = verdict.sentences(result)
         assert "macvlan_bridge and veth_bridge" in sentence
         assert not notes

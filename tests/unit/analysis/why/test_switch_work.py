@@ -152,7 +152,7 @@ def test_code_that_stands_out_is_an_effect_of_the_change(tmp_path: Path) -> None
 
 
 def test_polling_thread_is_no_cause(tmp_path: Path) -> None:
-    """DPDK's thread takes a whole CPU, so what a packet costs only mirrors how many there were."""
+    """DPDK's thread takes a whole CPU, so CPU time per packet is only the inverse of the packet rate."""
     folder = run(tmp_path / "run", {SENDMMSG: 6e-6, f"{SENDING};more_[k]": 3e-6}, topology="ovs_dpdk")
     result = concluded(folder, "ovs_dpdk", "ovs_dpdk+mirrors=4")
     assert not result.claims

@@ -345,7 +345,7 @@ def test_two_topologies_of_two_runs_are_explained_by_their_code(tmp_path: Path) 
 QUOTA = "cgroup level 1 cpu.max"
 
 
-def test_a_limit_that_differs_precedes_code_that_is_slower_for_no_known_reason(tmp_path: Path) -> None:
+def test_differing_limit_precedes_unexplained_code(tmp_path: Path) -> None:
     left = one(tmp_path / "free", MadeArm(), 1, settings={"cgroup level 0 cpu.weight": "100"})
     slower = {stack: 1.2 * seconds for stack, seconds in USUAL["udp"].items()}
     limited = {QUOTA: "50000 100000", "cgroup level 1 memory.max": "max"}
@@ -357,7 +357,7 @@ def test_a_limit_that_differs_precedes_code_that_is_slower_for_no_known_reason(t
     )
 
 
-def test_a_small_buffer_is_named_with_the_loss_that_it_causes(tmp_path: Path) -> None:
+def test_small_buffer_is_named_with_its_loss(tmp_path: Path) -> None:
     names = "sysctl net.core.rmem_default", "sysctl net.core.xfrm_acq_expires"
     left, right = (
         one(tmp_path / value, MadeArm(lost=lost), seed, settings=dict.fromkeys(names, value))
@@ -375,7 +375,7 @@ def test_a_small_buffer_is_named_with_the_loss_that_it_causes(tmp_path: Path) ->
 
 
 def test_a_limit_is_evidence_though_the_topologies_differ(tmp_path: Path) -> None:
-    """Of two topologies only settings of both sides are compared; a limit that limits nothing is one."""
+    """Between two topologies a setting counts only if both sides have it. A cgroup without a quota has `unlimited`."""
     veth = dict.fromkeys(("topology", "arm", "built_topology"), "veth")
     left = one(tmp_path / "free", MadeArm(columns=veth), 1, settings={QUOTA: "max 100000"})
     right = one(tmp_path / "limited", MadeArm(), 2, settings={QUOTA: "50000 100000"})

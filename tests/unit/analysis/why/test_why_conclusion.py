@@ -99,7 +99,7 @@ def test_bpf_program_on_a_tracepoint(usual: Path, tmp_path: Path) -> None:
     assert first.endswith("] per packet that arrived")
     assert second == "The code path is new: perf_trace_net_dev_template below __netif_receive_skb_one_core"
     assert third == f"It is explained by {name} (absent → {place})"
-    assert result.candidates[0].sure == 3
+    assert result.candidates[0].strength == 3
     back = concluded(tmp_path / "traced", usual)
     assert back.sentence.startswith("A BPF program on a tracepoint saves")
 
@@ -181,10 +181,10 @@ def test_several_runs_per_side(tmp_path: Path) -> None:
     assert "Each side has several runs" in result.notes[0]
     [point] = selection.points(selection.select_sides(*names))
     both = work.rounds(point, 0), work.rounds(point, 1)
-    apart = work.between(*both, 0.1)
-    assert apart is not None
-    assert apart.shown
-    one_run = work.between(both[0][:5], both[0][:5], 0.1)
+    variation = work.run_variation(*both, 0.1)
+    assert variation is not None
+    assert variation.is_measured
+    one_run = work.run_variation(both[0][:5], both[0][:5], 0.1)
     assert one_run is None, "rounds of one run are interleaved"
 
 
@@ -194,7 +194,7 @@ def test_functions_that_only_call_are_not_named(usual: Path, tmp_path: Path) -> 
         selection.select_sides(str(usual), str(run(tmp_path / "rules", 9, {deep: 2e-6})))
     )
     both = work.rounds(point, 0), work.rounds(point, 1)
-    named = causes.explained(causes.judged(*both, work.between(*both, 0.1)))
+    named = causes.explained(causes.judged(*both, work.run_variation(*both, 0.1)))
     assert [(one.function, one.change) for one in named] == [("ip_local_deliver", "new")]
     assert named[0].name == "packet filter rules (nftables)"
     assert named[0].callers == ("ip_rcv",)

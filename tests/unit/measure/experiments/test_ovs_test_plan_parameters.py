@@ -13,7 +13,7 @@ from labkit.measure.observers.switch import masks
 from labkit.measure.traffic.packet_sender import Mix
 
 
-def test_the_plan_as_it_is() -> None:
+def test_defaults_are_the_documents_plan() -> None:
     made = OvsTestPlan.of({})
     assert len(made.arms) == 10  # three cases; VXLAN for all but vm_to_vm: five, each with two rule sets
     assert made.arms[0] == "ovs_netdev+case=net_to_vm"

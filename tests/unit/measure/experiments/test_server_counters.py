@@ -34,7 +34,7 @@ def end(name: str) -> Any:
 
 
 def with_guests() -> server_counters.LocalServer:
-    counters = SimpleNamespace(each=lambda: [0], read=lambda: ReceiveCounts(1, 1))
+    counters = SimpleNamespace(per_server=lambda: [0], read=lambda: ReceiveCounts(1, 1))
     flows = SimpleNamespace(wait=lambda until: time.sleep(max(0.0, until - time.monotonic())))
     return server_counters.LocalServer(
         cast(Any, flows), cast(Any, counters), [end("client0"), end("server0")]

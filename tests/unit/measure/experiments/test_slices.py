@@ -22,7 +22,7 @@ def test_many_flows_have_more_time_until_they_carry_data(
         return False
 
     monkeypatch.setattr(server_counters, "carrying", carrying)
-    counters: Any = SimpleNamespace(each=lambda: [0] * flows_count)
+    counters: Any = SimpleNamespace(per_server=lambda: [0] * flows_count)
     flows: Any = SimpleNamespace(stage=lambda: None, go=lambda: None, early_end=lambda: None)
     live: Any = SimpleNamespace(arm=SimpleNamespace(label="veth"))
     with pytest.raises(Failed, match=f"not every flow of veth carried data within {within}"):

@@ -27,7 +27,7 @@ def test_all_arms_are_observed_at_half_of_the_lowest_rate() -> None:
     assert profiles.common_pps(PARAMETERS, rows, 1, "64", 1000) == 55e3
 
 
-def test_an_arm_that_never_lost_carries_what_was_tried() -> None:
+def test_lossless_arm_counts_with_its_highest_tried_rate() -> None:
     rows = [row("a", None, 80e3), row("b", 200e3), row("c", None, None)]
     assert profiles.common_pps(PARAMETERS, rows, 1, "64", 1000) == 40e3
 

@@ -58,10 +58,10 @@ def test_qemu_user(tmp_path: Path, need: Need) -> None:
         device.chmod(mode)
         assert confined.confinement([device]).group == group
     for devices in ([], [device]):
-        words = confined.confinement(devices).words
+        words = confined.confinement(devices).prefix
         shown = process.output([*words, "grep", "-E", "Cap(Prm|Eff|Bnd)|NoNewPrivs", "/proc/self/status"])
         assert {line.split()[1] for line in shown.splitlines()} == {"0000000000000000", "1"}
-    assert process.output([*confined.confinement().words, "id", "-u"]).strip() == str(confined.NOBODY)
+    assert process.output([*confined.confinement().prefix, "id", "-u"]).strip() == str(confined.NOBODY)
 
 
 def test_qemu_user_without_a_mapped_nobody(need: Need) -> None:

@@ -218,7 +218,7 @@ def test_process_ends_together_with_its_lab_vm(tmp_path: Path) -> None:
             there = vm_channel.LabVm("vm:x", tmp_path, None, holder)
             conversation = vm_channel.VmConversation(there, time.monotonic() + 30)
             assert list(conversation.lines()) == []
-            assert conversation.words() == "ended together with its lab VM: QEMU was ended by SIGKILL"
+            assert conversation.end_reason() == "ended together with its lab VM: QEMU was ended by SIGKILL"
             assert there.suspect()
             conversation.end()
         finally:

@@ -169,7 +169,7 @@ def test_silent_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     play(tmp_path, monkeypatch, '{"event":"log","text":"I begin"}')
     with hosts.conversation("ssh:lab", {"do": "doctor"}, print) as conversation:
         assert len(list(conversation.lines())) == 1
-        assert conversation.words() == "lost its connection to lab: ssh was silent for 0.5 s"
+        assert conversation.end_reason() == "lost its connection to lab: ssh was silent for 0.5 s"
 
 
 def test_messages_name_their_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_parentheses_within_quotes() -> None:
     "text",
     ["$(id)", "-r", "ip.ttl -w /tmp/x", "ip.ttl,,ip.src", "a" * 101, "ip\nsrc", ",".join(["ip.src"] * 17)],
 )
-def test_what_is_no_field(text: str) -> None:
+def test_invalid_field_name_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="field"):
         display_filter.field_names(text)
 

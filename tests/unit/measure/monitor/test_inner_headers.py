@@ -125,7 +125,7 @@ def test_ports_of_fragments() -> None:
         ({"protocol": "icmp", "port": "2048"}, "port cannot be given with protocol=icmp, which has no ports"),
     ],
 )
-def test_no_packet_could_be_so(given: dict[str, str], words: str) -> None:
+def test_impossible_inner_selection_is_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         Selection(inside="vxlan", **given).filter()  # type: ignore[arg-type]
 

@@ -49,7 +49,7 @@ def test_flows_of_a_sampler_are_bounded() -> None:
     ["", "some", "one_in", "one_in:0", "one_in:nan", "random:2", "random:-1", "interval:1", "interval:1:0",
      "interval:1:1:1", "first:$(id)", "all:1", "one_in:1e99", "x" * 10_000],
 )  # fmt: skip
-def test_what_is_no_sampler(text: str) -> None:
+def test_invalid_sampler_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="there are all, one_in:N") as raised:
         sampler(text)
     assert len(str(raised.value)) < 600

@@ -51,7 +51,7 @@ def test_ring_buffer_pages(version: str, monkeypatch: pytest.MonkeyPatch) -> Non
         "0",
         pages,
         of,
-        lambda address: kernel_functions.named(address, known),
+        lambda address: kernel_functions.function_at(address, known),
         lambda pid: str(bool(pid)),
     )
     report = result.report()
@@ -143,16 +143,16 @@ def test_kernel_symbol_names() -> None:
 
 def test_address_lookup() -> None:
     known = {0x1000: "first", 0x1020: "second", 0x2000: "far"}
-    assert [kernel_functions.named(at, known) for at in (0x1000, 0x1004, 0x1020, 0x1024, 0x2100, 0x10)] == [
+    assert [kernel_functions.function_at(at, known) for at in (0x1000, 0x1004, 0x1020, 0x1024, 0x2100, 0x10)] == [
         "first", "first", "second", "second", None, None,
     ]  # fmt: skip
 
 
 def test_name_suggestions() -> None:
     there = ["ip_rcv", "ip_rcv_core", "ip6_rcv_core", "udp_rcv", "br_handle_frame", "kmalloc"]
-    assert kernel_functions.near("ip_recv", there)[0] == "ip_rcv"
-    assert kernel_functions.near("br_handle_fram", there) == ["br_handle_frame"]
-    assert kernel_functions.near("zzzzzz", there) == []
+    assert kernel_functions.similar_names("ip_recv", there)[0] == "ip_rcv"
+    assert kernel_functions.similar_names("br_handle_fram", there) == ["br_handle_frame"]
+    assert kernel_functions.similar_names("zzzzzz", there) == []
 
 
 @pytest.mark.parametrize("name", ["ip_*", "ip_rcv;ls", "ip_rcv:mod:x", "", "a b", "ip_rcv\n*", "../x", "1st"])

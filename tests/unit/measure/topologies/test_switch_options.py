@@ -12,7 +12,7 @@ from labkit.measure.topologies.open_vswitch import SwitchOptions, options
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import selected, tunnel_headers
 from labkit.measure.topologies.open_vswitch.rpc import plain
-from labkit.measure.topologies.open_vswitch.words import Datapath
+from labkit.measure.topologies.open_vswitch.switch_options import Datapath
 
 
 def test_options_from_a_name() -> None:

@@ -19,7 +19,7 @@ from labkit.measure.endpoints import Namespace, Pair
 from labkit.measure.topologies import Spec
 from labkit.measure.topologies.open_vswitch import mirrors, readers, switch
 from labkit.measure.topologies.open_vswitch.mirrors import Counts, Mirrors
-from labkit.measure.topologies.open_vswitch.words import Datapath, SwitchOptions
+from labkit.measure.topologies.open_vswitch.switch_options import Datapath, SwitchOptions
 from labkit.system import machine, netlink, process
 
 SPACE = cast(Namespace, SimpleNamespace(fd=-1, prefix=[]))
@@ -106,7 +106,7 @@ class CopyingSwitch:
         self.purges += words
         return ""
 
-    def words(self) -> str:
+    def warnings(self) -> str:
         return ""
 
 

@@ -11,16 +11,16 @@ from labkit.common import packets
 from labkit.common.errors import BadInput
 from labkit.measure.traffic import packet_generator, rates
 from labkit.measure.traffic.base import Trial
-from labkit.measure.traffic.packet_sender import Mix, Wire, headers
+from labkit.measure.traffic.packet_sender import FrameAddresses, Mix, headers
 from labkit.measure.traffic.rates import IMIX, Line
 
-V4 = Wire("eth0", "02:00:00:00:00:01", "02:00:00:00:00:02", "10.1.0.1", "10.2.0.1")
-V6 = Wire("eth0", "02:00:00:00:00:01", "02:00:00:00:00:02", "fd00::1:1", "fd00::2:1")
+V4 = FrameAddresses("eth0", "02:00:00:00:00:01", "02:00:00:00:00:02", "10.1.0.1", "10.2.0.1")
+V6 = FrameAddresses("eth0", "02:00:00:00:00:01", "02:00:00:00:00:02", "fd00::1:1", "fd00::2:1")
 
 
-def frames(wire: Wire, mix: Mix) -> list[bytes]:
+def frames(addresses: FrameAddresses, mix: Mix) -> list[bytes]:
     """Return the prepared frames as they are sent (without FCS)."""
-    made, length, sizes = headers(wire, mix)
+    made, length, sizes = headers(addresses, mix)
     starts = range(0, len(made), length)
     return [
         bytes(made[at : at + length]) + bytes(size - length) for at, size in zip(starts, sizes, strict=True)
@@ -43,7 +43,7 @@ def flow_of(frame: bytes) -> tuple[bytes, ...]:
     return frame[:6], frame[6:12], frame[at : at + size], frame[at + size : end], frame[end : end + 4]
 
 
-@pytest.mark.parametrize("wire", [V4, V6], ids=["IPv4", "IPv6"])
+@pytest.mark.parametrize("addresses", [V4, V6], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize(
     "vary",
     [
@@ -53,13 +53,13 @@ def flow_of(frame: bytes) -> tuple[bytes, ...]:
         ("target_port", "source_ip", "target_mac"),
     ],
 )
-def test_flows_and_checksums(wire: Wire, vary: tuple[str, ...]) -> None:
-    result = frames(wire, Mix((100, 600), 3000, vary))
+def test_flows_and_checksums(addresses: FrameAddresses, vary: tuple[str, ...]) -> None:
+    result = frames(addresses, Mix((100, 600), 3000, vary))
     assert len({flow_of(frame) for frame in result}) == 3000
     assert [len(frame) for frame in result[:4]] == [96, 596, 96, 596]
     for frame in result[::97]:
         ip = frame[14:]
-        if wire is V4:
+        if addresses is V4:
             assert ones_sum(ip[:20]) == 0xFFFF
             assert struct.unpack_from("!H", ip, 2)[0] == len(ip)
             udp = ip[20:]
@@ -81,7 +81,7 @@ def test_vlan_tag_and_raw_ip() -> None:
     tagged, plain = frames(V4, Mix(vlan=7))[0], frames(V4, Mix())[0]
     assert tagged[12:18] == bytes.fromhex("810000070800")
     assert tagged[:12] + tagged[16:] == plain  # the tag makes a frame longer and changes nothing else
-    bare = Wire("tun0", V4.source_mac, V4.target_mac, V4.source_ip, V4.target_ip, ethernet=False)
+    bare = FrameAddresses("tun0", V4.source_mac, V4.target_mac, V4.source_ip, V4.target_ip, ethernet=False)
     [frame, *_] = frames(bare, Mix((64,), 1))
     assert (frame[0], len(frame)) == (0x45, 46)
 
@@ -180,7 +180,7 @@ def counted(offered: int, elapsed_s: float) -> Trial:
     )  # fmt: skip
 
 
-def test_a_late_number_of_frames_is_limited_by_the_generator() -> None:
+def test_late_trial_of_exact_frames_is_generator_limited() -> None:
     """All frames were sent, but more than 1 % slower than the rate that was asked for."""
     assert not counted(1000, 0.1).generator_limited
     assert counted(1000, 0.102).generator_limited

@@ -120,7 +120,7 @@ def options(name: str) -> SwitchOptions:
     return result
 
 
-def drops_tags(name: str) -> str | None:
+def why_no_tags(name: str) -> str | None:
     """Return why a switch with this name passes no frame with a VLAN tag; None if it does."""
     wanted = options(name)
     if not wanted.vlans and wanted.output != "vlan":

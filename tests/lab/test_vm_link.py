@@ -41,13 +41,13 @@ def frames(tap: int, seconds: float) -> int:
 
 
 def test_frames_pass_in_both_directions() -> None:
-    with vm_link.wire(None, 9000) as ends:
+    with vm_link.link(None, 9000) as ends:
         one, other = (end.fds[0] for end in ends)
         for source, sink in ((one, other), (other, one)):
             os.write(source, HEADER + FRAME)
             assert frames(sink, 1) == 1
         # Each NIC has its own MAC address, and none is a boot device.
-        devices = [end.words[-1] for end in ends]
+        devices = [end.arguments[-1] for end in ends]
         assert len(set(devices)) == 2
         assert all("romfile=," in device + "," for device in devices)
 
@@ -55,7 +55,7 @@ def test_frames_pass_in_both_directions() -> None:
 @pytest.mark.needs("root")
 def test_rate_limit() -> None:
     """1 Mbit/s is 14 frames of 9,000 bytes in a second. 50 ms of them are queued, and the rest is dropped."""
-    with vm_link.wire(1e6, 9000) as ends:
+    with vm_link.link(1e6, 9000) as ends:
         one, other = (end.fds[0] for end in ends)
         assert lines(["tc", "qdisc", "show", "dev", "other"], other).startswith("qdisc tbf")
         for _ in range(50):
@@ -67,6 +67,6 @@ def test_without_tap_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labkit.system.netlink.taps.TUN", "/dev/net/none")
     with (
         pytest.raises(Unsupported, match=r"/dev/net/none cannot be opened \(No such file.*`modprobe tun`"),
-        vm_link.wire(None, 1500),
+        vm_link.link(None, 1500),
     ):
         pass
