@@ -29,6 +29,7 @@ BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, pan
 HOST_PX = 18  # added to that for each further line of a title, for example the host
 GAP_COLUMNS = ["topology", "protocol", "pairs", "status", "reason"]  # the columns that `gaps` needs
 MAX_REASONS = 3
+TITLES_WIDTH = 60  # characters of all panel titles side by side in a figure 680 px wide, beside its legend
 TOP_PX = 95  # above the plots: the figure's title, panel titles
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
 
@@ -161,6 +162,7 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
         max((part.row for part in parts), default=1),
         max((part.column for part in parts), default=1),
     )
+    parts = [replace(part, title=_wrapped(part.title, TITLES_WIDTH // columns)) for part in parts]
     more_px = HOST_PX * max((part.titled.count("<br>") for part in parts), default=0)
     between, top = BETWEEN_PX + more_px, TOP_PX + more_px
     spacing = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
@@ -168,6 +170,17 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
     figure = titled_grid({part.at: part.titled for part in parts}, rows=rows, cols=columns, **spacing)
     figure.update_layout(height=rows * panel_px + top, margin={"t": top, "b": 0})
     return figure
+
+
+def _wrapped(title: str, width: int) -> str:
+    """Break a panel's title between its words (at ` · `) into lines of at most `width` characters."""
+    lines: list[str] = []
+    for word in title.split(" · "):
+        if lines and len(f"{lines[-1]} · {word}") <= width:
+            lines[-1] += f" · {word}"
+        else:
+            lines.append(word)
+    return "<br>".join(lines)
 
 
 def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:

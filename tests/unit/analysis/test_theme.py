@@ -213,3 +213,17 @@ def test_seconds_have_a_unit_without_prefix_at_the_ticks() -> None:
 def test_drawing_page_follows_dark_mode() -> None:
     page = drawing.page(example_states.bridged(1))
     assert "@media (prefers-color-scheme:dark){body{background:#14171a}}" in page.partition("</head>")[0]
+
+
+def test_titles_of_panels_fit_side_by_side() -> None:
+    """A figure on a narrow page has 680 px, of which its legend takes some."""
+    rows = pd.concat(
+        synthetic_report.rows(protocols=("udp",), pairs=(1,), length_bytes=length)
+        for length in (64, 512, 1472)
+    )
+    drawn = synthetic_report.titles(FIGURES["throughput"](rows))
+    assert [title.replace("<br>", " · ") for title in drawn] == [
+        f"<b>UDP · MTU 1500 · {length} B each</b>" for length in (64, 512, 1472)
+    ]
+    lines = [line for title in drawn for line in re.sub("</?b>", "", title).split("<br>")]
+    assert max(map(len, lines)) <= 60 // 3
