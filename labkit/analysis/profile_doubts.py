@@ -68,12 +68,14 @@ def not_set_up(profiles: pd.DataFrame) -> list[str]:
 
 
 def without_results(profiles: pd.DataFrame) -> list[str]:
-    """Return a sentence for each observer without any result: why it recorded nothing."""
+    """Return a sentence for each observer without any valid row: why it recorded nothing, or why its rows are
+    invalid."""
     result = []
     for observer, rows in profiles[profiles["observer"].notna()].groupby("observer", sort=False):
         if not rows["status"].eq("ok").any():
             reasons = load.group_similar(rows["reason"].fillna("no reason was recorded").astype("str"))
-            result.append(f"{observer} recorded nothing: {'; '.join(dict.fromkeys(reasons))}")
+            what = "has only invalid rows" if rows["status"].eq("invalid").any() else "recorded nothing"
+            result.append(f"{observer} {what}: {'; '.join(dict.fromkeys(reasons))}")
     return result
 
 

@@ -184,7 +184,13 @@ def test_tool_versions(parameters: Answer, need: Need) -> None:
     tools = {one["name"]: one for one in parameters["capabilities"] if one["group"] == "tools"}
     there = {name: one["detail"] for name, one in tools.items() if one["available"] and name != "trex"}
     # The version of a tool begins its line; "unknown version" would be there for one that prints none.
-    assert {name: text for name, text in there.items() if not re.match(r"\d", text)} == {}
+    unknown = {name: text for name, text in there.items() if not re.match(r"\d", text)}
+    # The largest programs may print theirs too late on a busy machine.
+    late = "unknown version, because it printed none in time"
+    slow = {"chromium", "docker", "podman", "tshark"}
+    assert {
+        name: text for name, text in unknown.items() if name not in slow or not text.startswith(late)
+    } == {}
 
 
 @pytest.fixture

@@ -278,16 +278,21 @@ def until(condition: Callable[[], bool], patience_s: float = 60) -> None:
 @contextlib.contextmanager
 def stopped_browser() -> Iterator[None]:
     """Stop all processes of the browser that this process started, during the block."""
-    own = machine.descendants(os.getpid())
-    pids = [pid for pid in own if Path(f"/proc/{pid}/comm").read_text().strip() == "chromium"]
+    pids = []
+    for pid in machine.descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "chromium":
+                pids.append(pid)
     assert pids
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
     try:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
         yield
     finally:
         for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.alone

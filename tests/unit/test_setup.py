@@ -111,7 +111,9 @@ def test_missing_extra_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
+    # Another test of this process may have imported it: `from … import` would take the package's attribute.
     monkeypatch.delitem(sys.modules, "labkit.runner.cluster.caller", raising=False)
+    monkeypatch.delattr("labkit.runner.cluster.caller", raising=False)
     assert cli.main(["sweep", str(ROOT / "params/datapaths-quick.yaml"), "--dask", "tcp://127.0.0.1:1"]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         "labkit: --dask needs the Python package distributed, which is not installed: pip install 'labkit[dask]'"

@@ -331,7 +331,7 @@ def frame_counter(
     ended = process.run([*prefix, " ; ".join(rules)])
     if ended.returncode != 0:
         raise Unsupported(
-            f"this kernel cannot drop frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.message()}"
+            f"this kernel cannot count frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.message()}"
         )
     counter = netlink.NftCounter(end.namespace.fd, table, COUNTER)
     try:

@@ -94,7 +94,7 @@ def _living() -> Iterator[tuple[int, str]]:
 def kill_descendants(pids: Iterable[int]) -> None:
     """Kill these descendants of this process, and theirs, and wait until they have ended.
 
-    A PID that is another process's by now is left alone.
+    A PID that is no longer a descendant's is left alone.
     """
     doomed = {one for pid in pids for one in (pid, *descendants(pid))} & descendants(os.getpid())
     for pid in doomed:

@@ -25,5 +25,5 @@ def test_column_that_a_row_lacks_is_none() -> None:
 
 
 def test_other_files_are_refused() -> None:
-    with pytest.raises(BadInput, match="no rows that labkit wrote as Parquet"):
+    with pytest.raises(BadInput, match="not rows that labkit wrote as Parquet"):
         parquet_rows.decode(b"PAR1 and nothing else")

@@ -278,6 +278,12 @@ def test_page_is_current(judgements: list[Judgement]) -> None:
     assert (ROOT / "docs/FINDINGS.md").read_text() == document.page(PUBLISHED, judgements), (
         "make docs-reference"
     )
+    # The picture of the claims needs a browser, so its verdicts are compared: `make docs-figures` draws it anew.
+    frame = document.frame(judgements)
+    shown = frame[frame["run"].ne(evidence.PUBLISHED)].drop_duplicates("name")["verdict"]
+    picture = (ROOT / "docs/findings-claims.svg").read_text()
+    drawn = re.findall(r">(confirmed|contradicted|depends|cannot be)<", picture)
+    assert sorted(drawn) == sorted(str(verdict).removesuffix(" told here") for verdict in shown)
 
 
 def test_readme_counts_the_claims() -> None:
