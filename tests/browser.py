@@ -61,7 +61,7 @@ def watched(browser: Any, address: str) -> Iterator[Any]:
     page.goto(address)
     yield page
     page.close()
-    assert not wrong
+    assert not wrong, wrong
     assert parameters
     assert [url for url in parameters if not url.startswith(("file:", "data:", "blob:"))] == []
 

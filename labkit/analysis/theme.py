@@ -31,6 +31,7 @@ PALETTE = (_BLUE, _VERMILLION, _GREEN, _PURPLE, _OCHRE, _SKY, _OLIVE, _BROWN, _V
 MARGIN_LEFT_PX, MARGIN_TOP_PX = 65, 95
 NOTE_LINE_PX = 16
 LEGEND_LINE_PX, LEGEND_ENDS_PX = 20, 12
+LEGEND_LETTERS = 24  # of a name in a legend beside the plots; a longer one would leave them no room
 _NOTE_WIDTH = 104  # characters of a 12 px font between the margins of a figure 680 px wide
 _NOTE_LINES = 14
 
@@ -226,13 +227,30 @@ def legend_below(y: float) -> dict[str, Any]:
 
 
 def legend_fits(figure: go.Figure) -> None:
-    """Make the figure high enough for its legend, which would otherwise scroll and be cut in images."""
+    """Break long names of the legend beside the plots, and make the figure high enough for it.
+
+    A legend that does not fit would scroll, and would be cut in images.
+    """
     margin = figure.layout.margin
     plots_px = (figure.layout.height or 450) - (margin.t or 0) - (margin.b or 0)
     shown = [one for one in figure.data if one.showlegend is not False and one.name]
     if figure.layout.showlegend is not False and shown:
-        lacks = max(0, LEGEND_LINE_PX * len(shown) + LEGEND_ENDS_PX - plots_px)
+        for one in shown:
+            one.name = _broken(one.name)
+        lines = sum(one.name.count("<br>") + 1 for one in shown)
+        lacks = max(0, LEGEND_LINE_PX * lines + LEGEND_ENDS_PX - plots_px)
         figure.update_layout(height=(figure.layout.height or 450) + lacks)
+
+
+def _broken(name: str) -> str:
+    """Break a name before `+` and at spaces into lines of at most LEGEND_LETTERS, if its parts are that short."""
+    lines = [""]
+    for part in re.split(r"(?=\+)|(?<= )", name):
+        if lines[-1] and len(lines[-1] + part.rstrip()) > LEGEND_LETTERS:
+            lines.append(part)
+        else:
+            lines[-1] += part
+    return "<br>".join(line.rstrip() for line in lines)
 
 
 def noted_once(figure: go.Figure, seen: set[str]) -> None:

@@ -20,7 +20,7 @@ from labkit.analysis.load import complete
 from labkit.analysis.packet_cost.cost_model import COSTS, Curve, fragments_count, largest_whole
 from labkit.common.units import many
 
-COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 100
+COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 118
 SIDE = 0.035  # share of the axis left free beside the outermost sizes
 MARGIN = 1.25  # factor between the measured range and the axis
 STEPS = 2000  # points of a drawn curve
@@ -93,6 +93,11 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
         _line(figure, curve, PREFIXES[prefix], places, row)
         _rest(figure, curve, shift, most, row + 1)
         seen.add(curve.arm)
+    if not list(figure.select_traces(row=row + 1, col=1)):  # plotly draws no axes for a plot without data
+        text = {"mode": "text", "text": ["too few sizes for a fit"], "showlegend": False, "hoverinfo": "skip"}
+        figure.add_trace(
+            go.Scatter(x=[math.sqrt(places[0] * places[-1])], y=[most * 50], **text), row=row + 1, col=1
+        )
     sides = [math.log10(places[0]) - SIDE * span, math.log10(places[-1]) + SIDE * span]
     labels = ticks(places, panel, SIZE)
     for one in (row, row + 1):

@@ -23,7 +23,7 @@ RAW = 0.2  # vertical distance between single rounds and their mean, in rows
 SUBTITLE_PX = 16  # height of a line of the subtitle
 NARROW = 8.0  # least ratio of the two ends of an axis
 DECADES = 1.3  # decades from which on only powers of ten are labelled
-MAX_LABELS = 6  # labels at powers of ten
+MAX_LABELS = 4  # labels at powers of ten
 NEAR = 0.01  # relative tolerance for equal lengths, because the report rounds
 
 
@@ -128,9 +128,12 @@ def _drawn(
     ]
     figure = grid([panel for panel, _ in places], LINE_PX * max(len(there), 1) + EDGES_PX)
     for panel, plot in places:
-        _plot(figure, panel, plot, there)
+        others = list[float]()
         if published is not None and plot.published:
-            _report(figure, panel, plot.published, _of_report(panel.table, published), there)
+            of_report = _of_report(panel.table, published)
+            _report(figure, panel, plot.published, of_report, there)
+            others = of_report.loc[of_report["endpoint"].isin(there), plot.published].dropna().tolist()
+        _plot(figure, panel, plot, there, others)
     return figure
 
 
@@ -142,10 +145,11 @@ def _load(panel: Panel) -> str:
     return ", ".join([*words, *(word for word in more if "B each" not in word and "length" not in word)])
 
 
-def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str]) -> None:
+def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str], others: list[float]) -> None:
+    """Draw one plot; its axis has room for the values of others, too."""
     ok = panel.table[panel.table["status"].eq("ok")]
     prefix = _prefix(ok, plot)
-    reach, nothing = list[float](), list[tuple[float, str]]()
+    reach, nothing = [value / PREFIXES[prefix] for value in others], list[tuple[float, str]]()
     for at, endpoint in enumerate(there):
         for number, series in enumerate(plot.series):
             own = ok[ok["endpoint"].eq(endpoint)]

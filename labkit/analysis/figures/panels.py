@@ -29,7 +29,7 @@ BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, pan
 HOST_PX = 18  # added to that for each further line of a title, for example the host
 GAP_COLUMNS = ["topology", "protocol", "pairs", "status", "reason"]  # the columns that `gaps` needs
 MAX_REASONS = 3
-TITLES_WIDTH = 60  # characters of all panel titles side by side in a figure 680 px wide, beside its legend
+TITLES_WIDTH = 46  # characters of all panel titles side by side in a figure 680 px wide, beside its legend
 TOP_PX = 95  # above the plots: the figure's title, panel titles
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
 
@@ -69,7 +69,7 @@ def panels(
     along: str | None = None,
 ) -> list[Panel]:
     """Divide a table into panels: protocols side by side and MTUs below each other, or in reading order if that is too
-    wide.
+    wide or would leave holes.
 
     columns_count: the number of columns, in reading order. by_pairs: whether each number of pairs has its own panel.
     by_host: whether each host has its own panels; otherwise a panel has all hosts, which is for ratios only. along: a
@@ -96,7 +96,8 @@ def _panels(
     groups.sort(key=lambda group: _order(group[0]))
     columns = list(dict.fromkeys(_order(one)[:-1] for one, _ in groups))
     mtus = sorted({one["mtu_bytes"] for one, _ in groups})
-    wrap = columns_count or (2 if len(columns) > MAX_COLUMNS else None)
+    has_holes = len(columns) > 2 and len(groups) < len(columns) * len(mtus)
+    wrap = columns_count or (2 if len(columns) > MAX_COLUMNS or has_holes else None)
     result = []
     for place, (one, part) in enumerate(groups):
         row, column = (

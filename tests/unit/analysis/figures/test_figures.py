@@ -102,9 +102,27 @@ def test_many_panels_wrap() -> None:
     )
     figure = figures.throughput(rows)
     assert [title[3:-4] for title in synthetic_report.titles(figure)] == [
-        f"UDP · MTU 1500 · {length} B each" for length in lengths
+        f"UDP · MTU 1500<br>{length} B each" for length in lengths
     ]
     assert len({axis.domain for axis in figure.select_xaxes()}) == 2
+
+
+def test_panels_leave_no_holes() -> None:
+    """Datagrams fill the MTU, so each MTU has its own length: three columns would leave two places empty."""
+    tcp, udp = (synthetic_report.rows(protocols=(name,), mtus=(1500, 9000)) for name in ("tcp", "udp"))
+    figure = figures.throughput(pd.concat([tcp, udp.assign(length_bytes=udp["mtu_bytes"] - 28)]))
+    places = {(x.domain, y.domain) for x, y in zip(figure.select_xaxes(), figure.select_yaxes(), strict=True)}
+    assert len(places) == 4
+    assert len({x for x, _ in places}) == len({y for _, y in places}) == 2
+
+
+def test_long_names_of_the_legend_are_broken() -> None:
+    rows = synthetic_report.rows(protocols=("tcp",))
+    name = "ovs_netdev+mirrors=1+output=gre+uplink_bps=100000000"
+    rows["arm"] = rows["arm"].replace("macvlan_bridge", name)
+    drawn = {trace.name for trace in figures.throughput(rows).data if trace.showlegend}
+    assert "ovs_netdev+mirrors=1<br>+output=gre<br>+uplink_bps=100000000" in drawn
+    assert "veth_bridge (again)" in drawn
 
 
 def test_cpu_per_gigabyte_is_a_ratio_of_sums() -> None:

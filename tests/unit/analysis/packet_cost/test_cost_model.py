@@ -216,6 +216,13 @@ def test_arms_of_one_size_stay_together() -> None:
     assert max(x[2] for x in drawn) < min(x[3] for x in drawn)
 
 
+def test_two_sizes_are_no_fit() -> None:
+    rows = synthetic_packet_sizes.rows(sizes=(400, 800))
+    figure = figures.fitted(rows, cost_model.curves(rows))
+    assert "too few sizes for a fit" in [text for trace in figure.data for text in trace.text or ()]
+    assert {trace.yaxis or "y" for trace in figure.data} >= {"y", "y2"}, "plotly draws no plot without data"
+
+
 def test_long_bars_of_residuals_are_left_out() -> None:
     rows = synthetic_packet_sizes.rows(rounds=3, noise=0.4)
     figure = figures.fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows)))
