@@ -26,6 +26,7 @@ pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch"
 
 Answer = dict[str, Any]
 PINGS = 20
+SAMPLES_IN_DATAGRAM = 11  # with 128 bytes of each header
 SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 
 
@@ -105,7 +106,8 @@ def test_samples_reach_a_collector(kind: str) -> None:
     """One of one is sampled. sFlow samples packets that arrive, IPFIX also those that leave."""
     [result] = ask(f"ovs_netdev+sampling={kind}:1")
     assert result["reachable"] is None
-    assert result["sampled"] >= 2 * PINGS
+    # Seen with Open vSwitch 3.1: a datagram of sFlow leaves when it is full, so the last of them stays in the switch.
+    assert result["sampled"] > 2 * PINGS - SAMPLES_IN_DATAGRAM
 
 
 def test_private_switch_by_hand(tmp_path: Path) -> None:

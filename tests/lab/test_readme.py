@@ -139,12 +139,18 @@ def lab(environment: dict[str, str], tmp_path: Path) -> Iterator[str]:
 
 
 def _status(address: str) -> int:
-    try:
-        with urllib.request.urlopen(address, timeout=20) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(address, timeout=20) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except urllib.error.URLError as error:  # JupyterLab prints its address before it listens
+            if not isinstance(error.reason, ConnectionRefusedError) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 @pytest.mark.long
