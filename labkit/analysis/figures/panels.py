@@ -29,7 +29,7 @@ BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, pan
 HOST_PX = 18  # added to that for each further line of a title, for example the host
 GAP_COLUMNS = ["topology", "protocol", "pairs", "status", "reason"]  # the columns that `gaps` needs
 MAX_REASONS = 3
-TITLES_WIDTH = 46  # characters of all panel titles side by side in a figure 680 px wide, beside its legend
+TITLES_WIDTH = 48  # characters of all panel titles side by side in a figure 680 px wide, beside its legend
 TOP_PX = 95  # above the plots: the figure's title, panel titles
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
 

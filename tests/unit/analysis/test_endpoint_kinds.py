@@ -186,7 +186,7 @@ def test_logarithmic_axis_with_zero(tmp_path: Path) -> None:
         (["0"], "0 in 5 of 5 runs: veth_bridge/guest")
     ]
     result.loc[result["endpoint"].eq("guest"), "throughput_bps"] *= 1e-20
-    assert figures.ends(result, endpoint_kinds.published()).layout.xaxis.dtick == 4
+    assert figures.ends(result, endpoint_kinds.published()).layout.xaxis.dtick == 6
 
 
 def test_function_times_by_kernel(tmp_path: Path) -> None:
