@@ -44,7 +44,7 @@ test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers
 	@$(call run-pytest,$(PARALLEL) -m "long and not alone")
 
 test-alone: setup  ## the tests that measure: they need a machine on which nothing else runs
-	@$(call run-pytest,-m alone)
+	@$(call run-pytest,-m alone tests/lab tests/notebooks tests/vm)
 
 test-all: test test-long test-alone  ## all tests
 

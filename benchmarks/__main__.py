@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from benchmarks import (
     by_hand,
@@ -14,6 +15,7 @@ from benchmarks import (
     guest,
     half_width,
     imports,
+    intervals,
     kill,
     monitor,
     overhead,
@@ -33,6 +35,7 @@ TABLE: dict[str, Benchmark] = {
     "overhead": overhead.promises,
     "imports": imports.promises,
     "half-width": half_width.promises,
+    "intervals": intervals.promises,
     "kill": kill.promises,
     "folding": folding.promises,
     "packets": packets.promises,
@@ -43,13 +46,15 @@ TABLE: dict[str, Benchmark] = {
     "guest": guest.promises,
     "zoo": zoo.promises,
 }
+# Benchmarks that can also evaluate a run that was measured before.
+OF_RUNS: dict[str, Callable[[bool, Path], Iterator[Promise]]] = {"intervals": intervals.promises}
 
 
-def measured(name: str, quick: bool) -> Iterator[Promise]:
-    """Return the lines of one benchmark. If it fails, return a broken promise with the reason, so that the others
-    continue."""
+def measured(name: str, quick: bool, run: Path | None = None) -> Iterator[Promise]:
+    """Return the lines of one benchmark, of a `run` that was measured before if there is one. If it fails, return a
+    broken promise with the reason, so that the others continue."""
     try:
-        yield from TABLE[name](quick)
+        yield from TABLE[name](quick) if run is None else OF_RUNS[name](quick, run)
     except (NotMeasuredError, OSError) as error:
         yield Promise(name, "not measured", kept=False, more=str(error))
 
@@ -59,12 +64,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(TABLE)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions: shorter, and less sure")
+    parser.add_argument(
+        "--run",
+        type=Path,
+        metavar="FOLDER",
+        help=f"evaluate this run instead of measuring: {', '.join(OF_RUNS)}",
+    )
     parser.add_argument("--check", action="store_true", help="exit code 1 if a promise is broken")
     parameters = parser.parse_args()
     if unknown := [name for name in parameters.names if name not in TABLE]:
         parser.error(f"there is no benchmark {unknown[0]}; there are: {', '.join(TABLE)}")
+    if parameters.run is not None and (unable := {*(parameters.names or TABLE)} - {*OF_RUNS}):
+        parser.error(f"--run is not for {min(unable)}; it is for: {', '.join(OF_RUNS)}")
     begin, load = time.monotonic(), os.getloadavg()[0]
-    result = [promise for name in parameters.names or TABLE for promise in measured(name, parameters.quick)]
+    names = parameters.names or TABLE
+    result = [promise for name in names for promise in measured(name, parameters.quick, parameters.run)]
     print(table(result))
     broken = sum(promise.kept is False for promise in result)
     lines = f"{broken} broken" if broken else "every promise kept"

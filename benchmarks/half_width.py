@@ -53,7 +53,8 @@ def reached(rounds: int, *parameters: str) -> tuple[stats.Effect, stats.Effect, 
         output([*LABKIT, "run", "datapaths", *words])
         seconds = run_folder.read_json(folder / "run.json")["measuring_s"]
         arm, control, setups = log_ratios(run_folder.read_rows(folder))
-    effect, again = (stats.effect(ratios, setups, slices=True) for ratios in (arm, control))
+    placed = "placement=balanced" in parameters
+    effect, again = (stats.effect(ratios, setups, slices=True, placed=placed) for ratios in (arm, control))
     return effect, again, seconds
 
 

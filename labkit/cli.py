@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _current_folder()
         process.check_limits()
         _temporary_folder()
-        given = arguments.parsed(argv)
+        given = arguments.parse(argv)
         code: int = given.function(given)
         sys.stdout.flush()
         return code

@@ -64,7 +64,7 @@ class Endpoint:
         """
         ended = self._topology._ask("run", at=self.name, argv=_checked(argv), timeout_s=timeout_s)
         if ended["returncode"] != 0:
-            raise Failed(ended["words"])
+            raise Failed(ended["text"])
         return str(ended["stdout"])
 
     def start(self, *argv: str) -> Program:
@@ -118,7 +118,7 @@ class Program:
         if ended["event"] == "running":
             raise Failed(f"{self.argv[0]} still runs after {timeout_s:g} s: wait longer, or stop it")
         if ended["returncode"] != 0:
-            raise Failed(ended["words"])
+            raise Failed(ended["text"])
         return str(ended["stdout"])
 
     def stop(self, patience_s: float = STOP_S) -> str:
@@ -339,7 +339,7 @@ class LiveTopology:
 
     def _listen(self) -> None:
         """Pass each answer to the caller that waits for it. After the last answer, every waiting caller gets Failed."""
-        words = ""
+        failure = ""
         try:
             for event in self._events():
                 with self._lock:
@@ -347,20 +347,21 @@ class LiveTopology:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(event)
                 elif event.get("event") == "error":  # the process ends after this event
-                    words = f"the topology's process failed: {event.get('text')}; build the topology again"
-            words = (
-                words or f"the topology's process {self._conversation.end_reason()}; build the topology again"
+                    failure = f"the topology's process failed: {event.get('text')}; build the topology again"
+            failure = (
+                failure
+                or f"the topology's process {self._conversation.end_reason()}; build the topology again"
             )
         except (LabkitError, OSError, ValueError) as error:  # closed during the read
-            words = str(error)
+            failure = str(error)
         with self._lock:
             if self._open:
-                self._ended = words
+                self._ended = failure
             self._open = False
             left = list(self._answers.values())
         for waiting in left:
             if not waiting.done():
-                waiting.set_exception(Failed(words))
+                waiting.set_exception(Failed(failure))
 
     def _end(self) -> None:
         """Ask the process to end, and wait for that; meanwhile the listener still reads its pipes."""

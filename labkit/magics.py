@@ -2,10 +2,12 @@
 
     %labkit run datapaths topology=veth,veth_bridge rounds=5
     %labkit open data/datapaths/RUN
+    %labkit why data/datapaths/RUN
     %labkit doctor
 
-The first two return a `Run` (labkit.open). Other commands print the same as in a terminal. `%%labkit run EXPERIMENT`
-reads the parameters from the cell as YAML. The Tab key completes commands, experiments, parameters and their values.
+The first two return a `Run` (labkit.open). `why` returns the explanation, which displays its flame graph. Other
+commands print the same as in a terminal. `%%labkit run EXPERIMENT` reads the parameters from the cell as YAML. The Tab
+key completes commands, experiments, parameters and their values.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from labkit import cli, notebook
+from labkit.analysis import why
 from labkit.commands import arguments, registry
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure import experiments, topologies
@@ -34,7 +37,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         shell.set_hook("complete_command", _complete, str_key=word)
 
 
-def labkit(line: str, cell: str | None = None) -> notebook.Run | None:
+def labkit(line: str, cell: str | None = None) -> notebook.Run | why.Explanation | None:
     """Run a command. Raises UsageError with one sentence, which a notebook shows without a traceback."""
     try:
         words = shlex.split(line)
@@ -46,7 +49,7 @@ def labkit(line: str, cell: str | None = None) -> notebook.Run | None:
         raise UsageError(str(error)) from None
 
 
-def _command(words: list[str], cell: str | None) -> notebook.Run | None:
+def _command(words: list[str], cell: str | None) -> notebook.Run | why.Explanation | None:
     if cell is not None and words[:1] != ["run"]:
         raise BadInput("%%labkit reads the parameters of an experiment: begin with %%labkit run EXPERIMENT")
     if not words or words[0] not in COMMANDS:
@@ -56,19 +59,23 @@ def _command(words: list[str], cell: str | None) -> notebook.Run | None:
             raise BadInput("%labkit open takes one folder, for example %labkit open data/datapaths/RUN")
         return notebook.open_run(words[1])
     try:
-        given = arguments.parsed(words)
+        given = arguments.parse(words)
     except SystemExit as ended:
         if ended.code:
             raise UsageError(f"%labkit {' '.join(words)}: see %labkit {words[0]} --help") from None
         return None
+    if given.command == "why" and not (given.json or given.out or given.export):
+        several = given.right is None and why.has_several(Path(given.left))
+        if not several:
+            return why.explain(given.left, given.right, given.processes)
     if given.command != "run" or given.json:
         cli.main(words)
         return None
-    parameters = {**_of_cell(cell), **arguments.name_value_pairs(given.parameters)}
+    parameters = {**_parse_cell(cell), **arguments.name_value_pairs(given.parameters)}
     return notebook.run_experiment(given.experiment, parameters, given.folder, given.keep_failed)
 
 
-def _of_cell(cell: str | None) -> dict[str, Any]:
+def _parse_cell(cell: str | None) -> dict[str, Any]:
     """Return the parameters from the YAML of a cell. Raises BadInput unless it is a mapping."""
     try:
         content = yaml.safe_load(cell or "")

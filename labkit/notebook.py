@@ -66,7 +66,7 @@ class Part:
         existing = [figure for figure in drawn if figure is not None]
         seen: set[str] = set()
         for figure in [figure for figure in existing if figure.data] or existing:
-            theme.noted_once(figure, seen)
+            theme.add_notes_once(figure, seen)
             display(figure)
 
 
@@ -138,7 +138,7 @@ class Run:
             display(Markdown(f"### {arm}"))
             try:
                 display(self.why(str(arm)))
-            except BadInput as error:
+            except LabkitError as error:
                 display(Markdown(f"*{arm} is not explained: {error}.*"))
 
     def flames(self, arm: str = "", against: str | None = None) -> list[Any]:
@@ -154,12 +154,12 @@ class Run:
         return [one.widget(sources) for one in self.why(arm, against).flames]
 
     def source_lines(self, function: str) -> pd.DataFrame:
-        """Return the source lines in which a function spent its time, for each arm (`flame.source_lines.of_function`).
+        """Return the source lines in which a function spent its time, for each arm: `source_lines.function_lines`.
 
         The run must have been measured with observe=perf_record and keep_perf_data=true. Raises Unsupported without
         debug symbols.
         """
-        return source_lines.of_function(self.profiles, function)
+        return source_lines.function_lines(self.profiles, function)
 
     def _baseline(self) -> str:
         return self._only("baseline")
@@ -205,7 +205,7 @@ class Run:
                 "\n",
             ]
         words = [
-            f"{units.many(len(ok), 'valid measurement')} of {_compared(ok)}",
+            f"{units.many(len(ok), 'valid measurement')} of {_name_compared(ok)}",
             f"between {rows['time'].min()} and {rows['time'].max()},",
             f"{units.duration(float(ok['window_s'].sum()))} of pure measuring time.",
         ]
@@ -237,8 +237,8 @@ class Run:
             if len(reasons):
                 display(Markdown(f"*The network is not drawn: {'; '.join(reasons)}.*"))
             return None
-        capture = Path(followed["folder"].iloc[0]) / followed["artefact"].iloc[0]
         try:
+            capture = run_folder.artefact(followed["folder"].iloc[0], followed["artefact"].iloc[0])
             state = msgspec.convert(run_folder.read_json(capture.with_name("state.json")), State)
         except (BadInput, msgspec.ValidationError):
             display(
@@ -520,7 +520,7 @@ def _without_ratio(verdicts: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _compared(rows: pd.DataFrame) -> str:
+def _name_compared(rows: pd.DataFrame) -> str:
     """Return what the rows compare: `3 topologies`, or `1 topology with 3 kinds of ends`."""
     topologies = rows["built_topology"].str.split("/").str[0].nunique()
     text = "1 topology" if topologies == 1 else f"{topologies} topologies"

@@ -57,7 +57,9 @@ class Panel:
         self.fields: dict[str, ipywidgets.Text] = {}
         for name, value in (defaults | values).items():
             about = self._experiment.help[name]
-            self.fields[name] = ipywidgets.Text(
+            known = self._experiment.parameters.known_values(name)
+            field = ipywidgets.Combobox if known else ipywidgets.Text
+            self.fields[name] = field(
                 value=arguments.typed(value), description=name, tooltip=about, placeholder=about,
                 continuous_update=True, style=WIDE, layout={"width": "45em"},
             )  # fmt: skip
@@ -87,7 +89,12 @@ class Panel:
         }
 
     def _check(self, _change: Any = None) -> None:
-        """Show why the parameters are invalid, or how long the run takes."""
+        """Show why the parameters are invalid, or how long the run takes, and offer the known values."""
+        for name, field in self.fields.items():
+            if isinstance(field, ipywidgets.Combobox):  # for a list: the values after those that are there
+                before, comma, _last = field.value.rpartition(",")
+                known = self._experiment.parameters.known_values(name)
+                field.options = [f"{before}{comma}{value}" for value in known]
         try:
             parameters = self._experiment.parameters.of(
                 yaml_files.with_files(self.given(), Path.cwd(), run_folder.project_root())

@@ -101,6 +101,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "tcpdump": (lambda: works("tcpdump", "--version"), "there is no tcpdump (Debian package tcpdump)"),
     "tshark": (lambda: works("tshark", "--version"), "there is no tshark (Debian package tshark)"),
     "jq": (lambda: works("jq", "--version"), "there is no jq (Debian package jq)"),
+    "duckdb": (
+        lambda: importlib.util.find_spec("duckdb") is not None,
+        "there is no duckdb (pip install 'labkit[dev]')",
+    ),
     "nft": (lambda: works("nft", "--version"), "there is no nft (Debian package nftables)"),
     "perf": (
         lambda: works("perf", "stat", "--all-cpus", "-e", "cpu-clock", "true"),
@@ -283,3 +287,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, folder in folders.items():
         if folder in ("vm", "notebooks") and not item.get_closest_marker("smoke"):
             item.add_marker("long")
+        if folder == "unit" and item.get_closest_marker("alone"):
+            raise pytest.UsageError(f"{item.nodeid}: `make test-alone` runs no unit tests")

@@ -45,11 +45,41 @@ for words in json.loads(sys.argv[1]):
             traceback.print_exc()
     print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
 """
+# Modules that labkit's processes import, from the standard library and from other packages.
+IMPORTED = (
+    "random",
+    "json",
+    "msgspec",
+    "pyroute2",
+    "numpy",
+    "pandas",
+    "IPython",
+    "ipykernel_launcher",
+    "sitecustomize",
+)
 LIMIT = "/proc/sys/user/max_net_namespaces"  # for the user namespace that accesses it (namespaces(7))
 
 Row = dict[str, Any]
 Done = subprocess.CompletedProcess[str]
 Process = subprocess.Popen[str]
+
+
+class Trap:
+    """A folder with modules named like those that labkit's processes import. An imported one records its name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._record = folder, folder / "imported"
+        self.text = (
+            f"open({str(self._record)!r}, 'a').write(__name__ + chr(10)); raise ImportError('not labkit')"
+        )
+        for name in ("labkit/__init__", *IMPORTED):
+            path = folder / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.text)
+
+    def imported(self) -> str:
+        """Return the names of the modules that were imported."""
+        return self._record.read_text() if self._record.exists() else ""
 
 
 class Sandbox:

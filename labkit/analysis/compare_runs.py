@@ -30,7 +30,7 @@ from labkit.analysis.load import (
     group_text,
     groups,
     hosts,
-    measured,
+    measured_rows,
 )
 from labkit.common import units
 from labkit.common.errors import BadInput
@@ -111,9 +111,11 @@ def compare(
 
 def _side(path: str | Path, name: str) -> RunSide:
     rows = verdicts.load(path)
-    ok = measured(rows)
+    ok = measured_rows(rows)
     if ok.empty:
-        raise BadInput(f"{path} has no valid measurement: there is nothing to compare")
+        parts = list(load.load(path, None)["part"].dropna().unique()) if rows.empty else list[str]()
+        only = f" of throughput or latency, only the parts {', '.join(parts)}" if parts else ""
+        raise BadInput(f"{path} has no valid measurement{only}: there is nothing to compare")
     return RunSide(name, rows, ok, dict(groups(ok)), dict(groups(verdicts.ratios(rows))))
 
 

@@ -12,7 +12,7 @@ BUSY_CPUS = 0.5  # an idle machine stays below this
 
 
 def host_doubts(ok: pd.DataFrame) -> list[str]:
-    """Return the doubts about the rows of one host, as `load.measured` returns them."""
+    """Return the doubts about the rows of one host, as `load.measured_rows` returns them."""
     lines = []
     capacity = (ok["window_s"] * ok["cpus_count"]).where(ok["steal_s"].notna())
     share = float(ok["steal_s"].sum() / capacity.sum()) if capacity.sum() > 0 else 0.0

@@ -79,26 +79,37 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
         run = run_folder.read_begun(folder)
         if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
-        rows += [{**row, "folder": _of_run(folder, row)} for row in _rows(folder) if wanted(row)]
+        rows += [{**row, "folder": _run_folder(folder, row)} for row in _rows(folder) if wanted(row)]
     table = complete(pd.DataFrame(rows))
     table.attrs["unfinished"] = unfinished
     return table
 
 
-def _of_run(folder: Path, row: dict[str, Any]) -> str:
+def _run_folder(folder: Path, row: dict[str, Any]) -> str:
     """Return the folder of the row's run. Those of a published sweep are in one file and stay apart."""
-    return str(folder / str(row["run"]) if published_runs.is_published(folder) else folder)
+    if not published_runs.is_published(folder):
+        return str(folder)
+    if not run_folder.is_name(name := str(row["run"])):
+        raise BadInput(f"{folder}: a row has the run {name[:100]!r}, which is no name of a folder")
+    return str(folder / name)
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
     rows = published_runs.read_rows(folder)
     for row in rows:
         wrong = [name for name in ("topology", "protocol", "status") if not isinstance(row.get(name), str)]
-        wrong += [name for name in NUMBERS if not isinstance(row.get(name), int | float | None)]
+        wrong += [name for name in NUMBERS if not _is_number(row.get(name))]
         if wrong:
-            what = f"the column {wrong[0]} has the invalid value {row.get(wrong[0])!r}"
+            value = row.get(wrong[0])
+            shown = "an integer too large" if isinstance(value, int) else repr(value)[:100]
+            what = f"the column {wrong[0]} has the invalid value {shown}"
             raise BadInput(f"{folder / 'rows'}: in a row of point {row.get('point')} {what}")
     return rows
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is null or a number that a table can hold."""
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**300)
 
 
 def complete(df: pd.DataFrame) -> pd.DataFrame:
@@ -165,7 +176,7 @@ def _parameters_of_points(df: pd.DataFrame) -> pd.DataFrame:
     return df
 
 
-def measured(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.DataFrame:
+def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.DataFrame:
     """Return the valid rows: status ok, not beside an observer (METHOD, "Profiles"), and with a metric.
 
     `metrics` has the compared column of each protocol, and whether higher values are better.
@@ -266,9 +277,9 @@ def _host(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
     if not of["kernel"] and of.get("where") not in (None, "here"):
         kernel += f" ({of['where']})"  # it did not boot or did not answer
     words = [kernel, *["emulated"] * emulated(of)]
-    group_similar = [one for one in among if one["kernel"] == of["kernel"] and emulated(one) == emulated(of)]
+    alike = [one for one in among if one["kernel"] == of["kernel"] and emulated(one) == emulated(of)]
     for name in HOST:
-        if len({one[name] for one in group_similar}) > 1 and (of[name] or not name.startswith("peer")):
+        if len({one[name] for one in alike}) > 1 and (of[name] or not name.startswith("peer")):
             if name == "where" and not of["kernel"]:
                 continue
             bare = name in ("where", "accelerator", "cpu") and of[name]
@@ -292,9 +303,9 @@ def version(kernel: str | None) -> list[tuple[int, str]]:
 
 
 def each_doubt(rows: pd.DataFrame) -> pd.Series[str]:
-    """Return the doubts of all rows, one per element."""
+    """Return the doubts of all rows, one per element, with the index of its row."""
     each = rows["doubts"].dropna().astype("str").str.split("; ").explode().astype("str")
-    return each[each.ne("")].reset_index(drop=True)
+    return each[each.ne("")]
 
 
 def group_similar(reasons: pd.Series[str]) -> pd.Series[str]:

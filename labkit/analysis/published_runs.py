@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from labkit.analysis import parquet_rows
-from labkit.common import run_folder
+from labkit.common import run_folder, safe_files
 from labkit.common.errors import BadInput
 
 ROWS = "rows.parquet"
@@ -24,7 +24,11 @@ def read_rows(folder: Path) -> list[run_folder.Row]:
     """
     if not is_published(folder):
         return run_folder.read_rows(folder)
-    content = (folder / ROWS).read_bytes()
+    try:
+        with safe_files.open_regular(folder / ROWS) as file:
+            content = file.read()
+    except OSError as error:
+        raise BadInput(f"{folder / ROWS} cannot be read: {error.strerror}") from None
     if run_folder.read_begun(folder).get("sha256") != hashlib.sha256(content).hexdigest():
         raise BadInput(
             f"{folder / ROWS} is not the file that was published: its SHA-256 digest is not that in run.json"

@@ -70,9 +70,9 @@ def _load_loss(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
     return figures.load_loss(part(rows, "trials"), loss_rates.rates(part(rows, "cost")))
 
 
-def _timed(_rows: pd.DataFrame, profiles: Profiles) -> go.Figure:
+def _function_times(_rows: pd.DataFrame, profiles: Profiles) -> go.Figure:
     times = function_time_claim.times(profiles())
-    return figures.timed(times) if len(times) else go.Figure()
+    return figures.function_durations(times) if len(times) else go.Figure()
 
 
 def _overhead(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
@@ -119,7 +119,7 @@ BY_EXPERIMENT: dict[str, dict[str, Draw]] = {
             "cost",
             lambda rows: figures.fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows))),
         ),
-        "timed": _timed,
+        "timed": _function_times,
     },
     "what_does_it_cost": {"price_list": _part("cost", lambda rows: figures.price_list(figures.prices(rows)))},
     "virtual_tap": {

@@ -198,7 +198,7 @@ def titled(figure: go.Figure, title: str, subtitle: str = "", emulated: str = ""
     figure.update_layout(title={"text": text, "subtitle": {"text": "<br>".join(lines)}})
 
 
-def noted(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
+def add_notes(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
     """Put sentences (not yet `plain`) under the plots, `below_px` below the lowest axis, and make room for them."""
     lines = [line for note in notes for line in textwrap.wrap(note, _NOTE_WIDTH)]
     if len(lines) > _NOTE_LINES:
@@ -253,7 +253,7 @@ def _broken(name: str) -> str:
     return "<br>".join(line.rstrip() for line in lines)
 
 
-def noted_once(figure: go.Figure, seen: set[str]) -> None:
+def add_notes_once(figure: go.Figure, seen: set[str]) -> None:
     """Remove notes that an earlier figure already has, and add this figure's notes to `seen`."""
     for note in [one for one in figure.layout.annotations if one.name == "notes"]:
         if note.text in seen:

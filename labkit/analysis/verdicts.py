@@ -26,7 +26,7 @@ from labkit.analysis.load import (
     group_text,
     groups,
     hosts,
-    measured,
+    measured_rows,
 )
 from labkit.analysis.load import load as load
 from labkit.common.errors import BadInput
@@ -54,17 +54,21 @@ def ratios(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -
 
     Columns: GROUP, MEASUREMENT, setup (label of the round), topology, baseline, log_ratio (to the mean of both
     measurements of the baseline, see `stats.log_ratios`), log_control (the baseline to itself; NaN if it was not
-    measured twice), starved (almost nothing arrived at one of the arms). Raises BadInput for two different baselines in
-    one group, and like `measured`.
+    measured twice), starved (almost nothing arrived at one of the arms), placed (labkit chose the CPUs of the ends, in
+    all arms alike). Raises BadInput for two different baselines in one group, and like `measured_rows`.
     """
     keys = [*GROUP, *MEASUREMENT, "setup"]
-    ok = measured(complete(df), metrics)
-    by_arm = ok[ok["log"].notna()].groupby([*keys, "role", "topology"], dropna=False)
-    values = by_arm.agg(value=("log", "mean"), starved=("starved", "any")).reset_index()
+    ok = measured_rows(complete(df), metrics)
+    ok = ok[ok["log"].notna()].assign(placed=ok["placement"].notna())
+    by_arm = ok.groupby([*keys, "role", "topology"], dropna=False)
+    values = by_arm.agg(
+        value=("log", "mean"), starved=("starved", "any"), placed=("placed", "all")
+    ).reset_index()
     values["value"] = np.exp(values["value"])
     arms, base, again = (
         values[values["role"].eq(role)].drop(columns="role") for role in ("variant", "baseline", "control")
     )
+    base, again = base.drop(columns="placed"), again.drop(columns="placed")
     base = base.rename(columns={"topology": "baseline", "value": "first", "starved": "first_starved"})
     again = again.rename(columns={"topology": "baseline", "value": "second", "starved": "second_starved"})
     both = base.merge(again, "outer", [*keys, "baseline"])  # null matches null
@@ -77,7 +81,7 @@ def ratios(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -
     numbers = (result[name].to_numpy(float) for name in ("value", "first", "second"))
     result["log_ratio"], result["log_control"] = stats.log_ratios(*numbers)
     result["starved"] = result[["starved", "first_starved", "second_starved"]].eq(True).any(axis=1)
-    return result[[*keys, "topology", "baseline", "log_ratio", "log_control", "starved"]]
+    return result[[*keys, "topology", "baseline", "log_ratio", "log_control", "starved", "placed"]]
 
 
 def verdicts(
@@ -164,7 +168,10 @@ def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effec
     used = lines[lines["method"].eq("slice" if slices else "whole") & lines[column].notna()]
     if column == "log_control":
         used = used.drop_duplicates(MEASUREMENT)
-    return stats.effect(used[column].to_numpy(float), list(used["setup"]), slices) if len(used) else None
+    if not len(used):
+        return None
+    placed = bool(used["placed"].all())
+    return stats.effect(used[column].to_numpy(float), list(used["setup"]), slices, placed=placed)
 
 
 def _are_disjoint(one: stats.Effect, other: stats.Effect) -> bool:
@@ -192,7 +199,7 @@ def _unmeasured(
                 return str(status), str(reason)
             return "no evidence", f"no evidence about {topology}: {about} has no valid measurement ({reason})"
     for about, own in ((topology, rows), (baseline, base)):
-        ok = measured(own, metrics)
+        ok = measured_rows(own, metrics)
         if len(ok) and ok["log"].isna().all():
             return (
                 "no evidence",
@@ -207,7 +214,7 @@ def _unmeasured(
 def contradicting_medians(df: pd.DataFrame) -> list[str]:
     """Return a sentence for each verdict whose interval does not contain the quotient of the two arms' medians."""
     df = complete(df)
-    ok = measured(df)
+    ok = measured_rows(df)
     rows_by_group = dict(groups(ok))
     lines = []
     for line in verdicts(df).dropna(subset=["low", "high"]).to_dict("records"):
@@ -234,7 +241,7 @@ def wandering(df: pd.DataFrame) -> list[str]:
     busy CPUs during the baseline's slices tell them apart.
     """
     df = complete(df)
-    ok = measured(df)
+    ok = measured_rows(df)
     base = ok[ok["role"].eq("baseline") & ok["method"].eq("slice")]
     busy = base.assign(busy=base["cpu_s"] / base["window_s"]).groupby("setup")["busy"].mean()
     lines = []
@@ -272,7 +279,7 @@ def doubts(df: pd.DataFrame) -> list[str]:
     unfinished = list(df.attrs.get("unfinished", []))
     df = complete(df)
     result = verdicts(df)
-    ok = measured(df)
+    ok = measured_rows(df)
     lines = [*unfinished, *_about_verdicts(result), *wandering(df)]
     all_hosts = hosts(df)
     for name, rows in all_hosts:
@@ -331,12 +338,14 @@ def _places(result: pd.DataFrame) -> list[tuple[list[str], str]]:
 
 
 def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
-    lines = []
-    for topology, rows in df.groupby("topology", sort=False):
-        bad = rows[rows["status"].isin(["invalid", "failed"])]
-        reasons = bad["status"] + ": " + group_similar(bad["reason"].fillna("no reason was recorded"))
-        for reason, count in reasons.value_counts().items():
-            lines.append(f"{topology}: {count} of {many(len(rows), 'row')} left out as {reason}")
+    bad = df[df["status"].isin(["invalid", "failed"])]
+    reasons = bad["status"] + ": " + bad["reason"].fillna("no reason was recorded")
+    lines = [
+        f"{one[0][0]}: {one[0][1]} left out as {reason}"
+        if len(one) == 1
+        else f"left out as {reason} ({_each(one)})"
+        for reason, one in _by_sentence(reasons, bad["topology"], df)
+    ]
     if unusable := int(df["status"].eq("ok").sum()) - len(ok):
         lines.append(f"{many(unusable, 'row')} left out: status ok, but the compared metric is null")
     for topology, rows in ok.groupby("topology", sort=False):
@@ -350,11 +359,38 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
 
 def _row_doubts(ok: pd.DataFrame) -> list[str]:
     """Return the doubts in the rows, with their numbers of rows for each arm; similar doubts are grouped."""
-    lines = []
-    for topology, rows in ok.groupby("topology", sort=False):
-        for doubt, count in group_similar(each_doubt(rows)).value_counts().items():
-            lines.append(f"{topology}: {doubt} (in {count} of {many(len(rows), 'row')})")
-    return lines
+    return [
+        f"{one[0][0]}: {doubt} (in {one[0][1]})" if len(one) == 1 else f"{doubt} ({_each(one)})"
+        for doubt, one in _by_sentence(each_doubt(ok), ok["topology"], ok)
+    ]
+
+
+def _by_sentence(
+    sentences: pd.Series[str], topology: pd.Series[str], df: pd.DataFrame
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return each sentence, the most frequent first, with the arms that it is about: `veth_bridge`, `2 of 48 rows`.
+
+    Sentences that differ only in numbers are grouped. `df` has all rows of the arms.
+    """
+    order = {str(name): len(rows) for name, rows in df.groupby("topology", sort=False)}
+    alike = group_similar(sentences.reset_index(drop=True))
+    arms = topology.loc[sentences.index].reset_index(drop=True)
+    return [
+        (
+            sentence,
+            [
+                (name, f"{count} of {many(order[name], 'row')}")
+                for name in order
+                if (count := int((alike.eq(sentence) & arms.eq(name)).sum()))
+            ],
+        )
+        for sentence in alike.value_counts(sort=True).index
+    ]
+
+
+def _each(arms: list[tuple[str, str]]) -> str:
+    """Join the arms and their counts: `veth_bridge: 2 of 48 rows; macvlan_bridge: 1 of 24 rows`."""
+    return "; ".join(f"{name}: {count}" for name, count in arms)
 
 
 def _mixed(ok: pd.DataFrame) -> list[str]:

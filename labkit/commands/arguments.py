@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from labkit import __version__
 from labkit.commands.registry import COMMANDS
-from labkit.common.errors import BadInput
+from labkit.common.errors import MAX_CHARACTERS, BadInput
+from labkit.common.printable import printable, shortened
 
 EXIT_CODES = {
     "0": "The command succeeded. A reader may have closed the output early, for example head.",
@@ -52,6 +53,10 @@ class CommandParser(argparse.ArgumentParser):
         file = file or sys.stderr
         file.write(message or "")
         file.flush()
+
+    def error(self, message: str) -> NoReturn:
+        """End with a message about the arguments that quotes them as other messages do (`messages.note`)."""
+        super().error(printable(shortened(message))[:MAX_CHARACTERS])
 
     def fill(self) -> None:
         """Add the arguments, unless this was done before."""
@@ -100,7 +105,7 @@ def add_command(
     return parser
 
 
-def parsed(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; `command` holds the name of the command.
 
     Invalid arguments end the process with exit code 2. Arguments of the form name=value may also follow options, which
@@ -137,7 +142,7 @@ def command_parser() -> CommandParser:
     parser = CommandParser(
         prog="labkit",
         description="Which Linux virtual-network datapath is faster, by how much, and why.",
-        epilog=f"exit codes:\n{_listed(EXIT_CODES)}\nenvironment variables:\n{_listed(VARIABLES)}",
+        epilog=f"exit codes:\n{_list_texts(EXIT_CODES)}\nenvironment variables:\n{_list_texts(VARIABLES)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"labkit {__version__}")
@@ -147,7 +152,7 @@ def command_parser() -> CommandParser:
     return parser
 
 
-def _listed(texts: dict[str, str]) -> str:
+def _list_texts(texts: dict[str, str]) -> str:
     return "\n".join(f"  {name:15}{text}" for name, text in texts.items())
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from errno import EOPNOTSUPP
 from pathlib import Path
 
-from labkit.common import packages
+from labkit.common import packages, safe_files
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.printable import printable
 from labkit.measure.endpoints.namespace import Namespace
@@ -162,7 +162,7 @@ def attach(container: str, wanted: AttachRequest) -> Attached:
         here = _make(kernel, space, wanted, undo)
         index = _index(space, wanted.interface)
         undo.callback(space.netlink.do, netlink.delete_link(index))
-        address = _configured(kernel, space, index, wanted)
+        address = _configure(kernel, space, index, wanted)
         undo.pop_all()
         return Attached(address, here)
 
@@ -248,7 +248,7 @@ def _vlan(
     return index
 
 
-def _configured(kernel: netlink.Netlink, space: Namespace, index: int, wanted: AttachRequest) -> str | None:
+def _configure(kernel: netlink.Netlink, space: Namespace, index: int, wanted: AttachRequest) -> str | None:
     """Set the interface up, add the wanted address and default route, and return the address."""
     space.netlink.do(netlink.set_link(index))
     if wanted.address is None:
@@ -291,7 +291,8 @@ def _lease(space: Namespace, interface: str) -> tuple[str, str | None]:
     busybox = next((result for name in ("busybox-static", "busybox") if (result := shutil.which(name))), None)
     if busybox is None:
         raise Unsupported(packages.missing("busybox"))
-    with tempfile.TemporaryDirectory() as scratch:
+    # Not in the runtime folder, whose programs may not be executable (noexec).
+    with safe_files.own_folder(Path(tempfile.gettempdir()), "labkit-attach-") as scratch:
         script, lease = Path(scratch, "script"), Path(scratch, "lease")
         script.write_text(f'#!{busybox} sh\n[ "$1" != bound ] || set >"{lease}"\n')
         script.chmod(script.stat().st_mode | stat.S_IXUSR)

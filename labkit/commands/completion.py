@@ -19,7 +19,7 @@ def script(shell: str) -> str:
     """Return the completion script for one of SHELLS."""
     import shtab
 
-    parser, words = arguments.command_parser(), _words()
+    parser, words = arguments.command_parser(), _completions()
     if shell == "fish":  # it completes whole words only
         words["parameters"] += dict.fromkeys(
             f"{one.name}={value}" for one in _known() for value in one.values
@@ -42,7 +42,7 @@ def script(shell: str) -> str:
     return shtab.complete(parser, shell, preamble="\n".join(functions))
 
 
-def _words() -> dict[str, list[str]]:
+def _completions() -> dict[str, list[str]]:
     """Return the completions of each positional argument, by its name."""
     names = dict.fromkeys(
         f"{key}=" for name in experiments.TABLE for key in experiments.find(name).parameters().asdict()

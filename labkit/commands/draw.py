@@ -55,7 +55,7 @@ def run(given: argparse.Namespace) -> int:
         from labkit.analysis.drawing import figure
 
         run_folder.write(given.html, figure.page(state).encode())
-        print(f"drawing: {printable(run_folder.shown(given.html))}")
+        print(f"drawing: {printable(run_folder.display_path(given.html))}")
     elif given.json:
         print(printable_json(msgspec.json.format(msgspec.json.encode(state), indent=2).decode()))
     else:

@@ -13,6 +13,8 @@ import msgspec
 import pandas as pd
 
 from labkit.analysis import load, verdicts
+from labkit.analysis.claims import document
+from labkit.analysis.claims.repeated import Repeated
 from labkit.common.printable import printable_json
 
 
@@ -30,12 +32,21 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def compared(table: pd.DataFrame, doubts: Sequence[str]) -> dict[str, Any]:
+def compared(table: pd.DataFrame, doubts: Sequence[str], claims: Sequence[Repeated]) -> dict[str, Any]:
     """Return the result of `labkit compare`."""
-    return {"lines": records(table), "doubts": list(doubts)}
+    judged = [
+        {
+            "name": one.claim.name,
+            "sentence": one.claim.sentence,
+            "left": {"word": one.left.word, "evidence": document.ratio_summary(one.left)},
+            "right": {"word": one.right.word, "evidence": document.ratio_summary(one.right)},
+        }
+        for one in claims
+    ]
+    return {"lines": records(table), "doubts": list(doubts), "claims": judged}
 
 
-def of_sweep(folder: Path, report: Path, failed: dict[str, str]) -> dict[str, Any]:
+def sweep_result(folder: Path, report: Path, failed: dict[str, str]) -> dict[str, Any]:
     """Return the result of `labkit sweep`."""
     rows = load.load(folder)
     return {

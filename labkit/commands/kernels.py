@@ -81,11 +81,11 @@ def ask_all(say: Callable[[str], None]) -> list[str]:
 
 def as_json() -> str:
     """Return a JSON list with an object for each kernel, newest last. `answer` is the doctor's answer, or null."""
-    result = [_described(kernel) for kernel in kernels.installed()]
+    result = [_describe(kernel) for kernel in kernels.installed()]
     return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
 
 
-def _described(kernel: kernels.Kernel) -> dict[str, Any]:
+def _describe(kernel: kernels.Kernel) -> dict[str, Any]:
     readable = os.access(kernel.image, os.R_OK)
     return {
         "release": kernel.release,
@@ -108,7 +108,7 @@ def _size_bytes(kernel: kernels.Kernel) -> int:
 
 def as_text() -> str:
     """Return a table with a row for each kernel, newest last, and the capabilities in which kernels differ."""
-    result = [_described(kernel) for kernel in kernels.installed()]
+    result = [_describe(kernel) for kernel in kernels.installed()]
     if not result:
         return "there is no kernel for a lab VM: `labkit kernels get` downloads Debian's\n"
     lines = [_COLUMNS, *(_cells(each) for each in result)]

@@ -96,7 +96,9 @@ def watch(
         new_console().print(tables(one.hop, last))
     if writer:
         gone = f"{writer.missed} left memory before they could be written"
-        line = f"packets: {run_folder.shown(writer.path)} ({units.many(writer.count, 'packet')}, {gone})"
+        line = (
+            f"packets: {run_folder.display_path(writer.path)} ({units.many(writer.count, 'packet')}, {gone})"
+        )
         print(printable(line), file=sys.stderr if as_json else sys.stdout)
 
 
@@ -119,7 +121,7 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
             _ping(net)
         names = monitor_panel.interfaces_of(net) if interface is None else [interface]
         choice = {"interface": names[0], **{name: str(value) for name, value in own.items()}}
-        monitor_panel.checked(choice, names)
+        monitor_panel.check_choice(choice, names)
         path = str(folder / "hub")
         with monitor_hub.Hub(net, names, path):
             argv, environment, address = monitor_page.prepared(

@@ -36,7 +36,7 @@ def run(given: argparse.Namespace) -> int:
     from labkit.commands import new_project
 
     count = new_project.create(given.folder)
-    shown = run_folder.shown(given.folder.absolute())
+    shown = run_folder.display_path(given.folder.absolute())
     print(
         printable(
             f"{units.many(count, 'file')} in {shown}: go there (cd), and then `labkit doctor`,"

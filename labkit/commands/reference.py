@@ -41,7 +41,9 @@ def _commands(parser: CommandParser) -> Iterator[str]:
     for one in parser.commands():
         yield f"## labkit {one.name}\n"
         yield f"{one.description}\n"
-        rows = [(_words(action), _help(one, action)) for action in one._actions if _is_argument(action)]
+        rows = [
+            (_argument_words(action), _help(one, action)) for action in one._actions if _is_argument(action)
+        ]
         if rows:
             yield _table(("argument", "meaning"), rows)
         yield one.notes
@@ -58,7 +60,7 @@ def _is_argument(action: argparse.Action) -> bool:
     return not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction))
 
 
-def _words(action: argparse.Action) -> str:
+def _argument_words(action: argparse.Action) -> str:
     value = "" if action.nargs == 0 else action.metavar or action.dest.upper()
     return f"`{' '.join([*action.option_strings[:1], str(value)]).strip()}`"
 

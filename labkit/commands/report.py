@@ -42,7 +42,7 @@ def run(given: argparse.Namespace) -> int:
     if not given.run.is_dir():
         raise BadInput(
             f"there is no folder {given.run}: name the folder of a run or a sweep, for example one in"
-            f" {run_folder.shown(run_folder.data_root())}"
+            f" {run_folder.display_path(run_folder.data_root())}"
         )
     # These take seconds, and a wrong name is answered without them.
     from labkit.analysis import report
@@ -55,7 +55,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print(json_output.text({"report": str(page), "figures": list(map(str, images))}))
         return 0
-    print(f"report: {printable(run_folder.shown(page))}")
+    print(f"report: {printable(run_folder.display_path(page))}")
     for path in images:
-        print(f"figure: {printable(run_folder.shown(path))}")
+        print(f"figure: {printable(run_folder.display_path(path))}")
     return 0

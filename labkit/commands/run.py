@@ -43,7 +43,8 @@ copied there, and all its files there are removed after the run.
     labkit run overlay part=path,reachability routes=static where=vm:debian,cpus=1
 
 nodes=two puts the clients on one host and the servers on another: two lab VMs with a cable between
-them, or two machines with a NIC each (where=ssh:ONE peer=ssh:OTHER parent=NIC,NIC).
+them, or two machines with a NIC each (where=ssh:ONE peer=ssh:OTHER parent=NIC,NIC). If mirrors copy
+into a tunnel, the second host only receives their copies.
 
     labkit run datapaths where=vm:debian nodes=two mtu_bytes=9000 link_rate_bps=1e8
 

@@ -77,14 +77,14 @@ def run(given: argparse.Namespace) -> int:
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     bar.stop()
     if given.json:
-        print(json_output.text(json_output.of_sweep(folder, page, sweep.failed(folder))))
+        print(json_output.text(json_output.sweep_result(folder, page, sweep.failed(folder))))
         return judge_sweep(folder)
     result = load.load(folder, None)
     terminal_tables.show_verdicts(terminal_tables.show_parts(result))
     profiles = load.profiles(folder)
     terminal_tables.show_findings(result, profiles)
     terminal_tables.show_profiles(profiles)
-    print(f"report: {printable(run_folder.shown(page))}")
+    print(f"report: {printable(run_folder.display_path(page))}")
     return judge_sweep(folder)
 
 

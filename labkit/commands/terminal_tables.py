@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from rich.table import Table
 
 from labkit.analysis import load, profile_doubts, protocols, stats, verdicts
+from labkit.analysis.claims import document
+from labkit.analysis.claims.repeated import Repeated
 from labkit.analysis.findings import overlay, packet_size, registry
 from labkit.commands.console import new_console, new_table
 from labkit.common import units
@@ -165,3 +168,22 @@ def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:
         console.print(f"- {sentence}")
     for sentence in sentences:
         console.print(f"- {sentence}")
+
+
+def show_claims(claims: Sequence[Repeated], left: Path, right: Path) -> None:
+    """Print the verdicts about claims by two runs, if there are any, and which of them are not the same."""
+    if not claims:
+        return
+    console = new_console()
+    title = "Claims of docs/FINDINGS.md, judged by each of the two runs alone"
+    table = new_table(title, [(name, False) for name in ("claim", f"by {left}", f"by {right}")])
+    for one in claims:
+        judged = (f"{by.word}: {document.ratio_summary(by)}" for by in (one.left, one.right))
+        table.add_row(one.claim.name, *judged)
+    console.print()
+    console.print(table)
+    console.print()
+    other = [one.claim.name for one in claims if one.left.word != one.right.word]
+    last = f"; not: {', '.join(other)}" if other else ""
+    count = len(claims) - len(other)
+    console.print(f"- the same verdict by both runs: {count} of {units.many(len(claims), 'claim')}{last}")

@@ -82,7 +82,7 @@ def run(given: argparse.Namespace) -> int:
             raise BadInput(
                 f"{given.left} has several arms: name one, because a page and an export are about one"
             )
-        arms = why.of_run(Path(given.left), given.processes)
+        arms = why.explain_run(Path(given.left), given.processes)
         if given.json:
             print(json_output.text({**arms.as_json(), "page": None, "exported": None}))
         for sentence in [] if given.json else arms.sentences():
@@ -96,5 +96,5 @@ def run(given: argparse.Namespace) -> int:
         return 0
     for sentence in [*explained.sentences(), *([exported] if exported else [])]:
         print(f"- {printable(sentence)}")
-    print(f"page: {printable(run_folder.shown(path))}")
+    print(f"page: {printable(run_folder.display_path(path))}")
     return 0

@@ -119,7 +119,7 @@ class Reader:
         if not text or text.startswith("/*"):  # an interrupt arrow or a comment
             return None
         if text.startswith("}"):
-            return None if one is None else self._ended(key, one, depth, text, duration)
+            return None if one is None else self._end_call(key, one, depth, text, duration)
         if (result := _NAME.match(text)) is None:
             return None
         name, _, module = result[0].rstrip("]").partition(" [")
@@ -134,9 +134,9 @@ class Reader:
         one.stack.append(call)
         if "{" in text.removeprefix(result[0]):
             return None
-        return self._ended(key, one, depth, text, duration)
+        return self._end_call(key, one, depth, text, duration)
 
-    def _ended(self, key: str, one: _Open, depth: int, text: str, duration: str) -> Tree | None:
+    def _end_call(self, key: str, one: _Open, depth: int, text: str, duration: str) -> Tree | None:
         call, took, tail = one.stack.pop(), _DURATION.search(duration.strip()), _TAIL.match(text)
         if depth != len(one.stack) or took is None or (tail and tail[1].split(" ")[0] != call.name):
             return self._break(key)

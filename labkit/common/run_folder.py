@@ -3,6 +3,7 @@ a killed run leaves no partial row.
 
     data/EXPERIMENT/RUN/run.json           parameters, seed, times, why it stopped
                         rows/POINT.jsonl   the rows of one point, one JSON object per line
+                        rows/POINT.unfinished  rows of a point that is being measured, or was when the run was killed
                         environment.json   the description of the machine
                         artefacts/         raw output of the tools
 """
@@ -27,6 +28,7 @@ from labkit.common import safe_files
 from labkit.common.errors import BadInput, Failed
 
 Row = dict[str, Any]
+FINISHED, UNFINISHED = ".jsonl", ".unfinished"
 # Environment variable: the project's folder, which is trusted because the user names it.
 PROJECT = "LABKIT_PROJECT"
 
@@ -84,7 +86,7 @@ def _untrusted(project: Path) -> str | None:
     return next(filter(None, map(safe_files.untrusted, paths)), None)
 
 
-def shown(path: Path) -> str:
+def display_path(path: Path) -> str:
     """Return a path as a user would type it: relative when it is below the current folder."""
     here = os.getcwd()
     return os.path.relpath(path, here) if Path(path).absolute().is_relative_to(here) else str(path)
@@ -133,7 +135,7 @@ def write_artefact(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises BadInput when it does not exist or is invalid."""
     try:
-        return msgspec.json.decode(path.read_bytes())
+        return msgspec.json.decode(_read_regular(path))
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}") from None
     except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
@@ -148,6 +150,20 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
+def artefact(folder: str | Path, name: Any) -> Path:
+    """Return the path of an artefact of a run; `name` is from a row. Raises BadInput for a file outside of the folder.
+
+    Runs come from others, too, whose rows could name any file of this machine.
+    """
+    path = Path(folder) / str(name)
+    try:
+        if isinstance(name, str) and path.resolve().is_relative_to(Path(folder).resolve()):
+            return path
+    except (OSError, RuntimeError, ValueError):  # a loop of links, or no valid name
+        pass
+    raise BadInput(f"a row of {folder} names {str(name)[:100]!r}, which is no file of this run")
+
+
 def now() -> str:
     """Return the current time in UTC, as rows and run.json have it: 2026-11-23T02:41:00Z."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -158,7 +174,7 @@ def drawn_seed() -> int:
     return random.SystemRandom().randrange(1 << 31)
 
 
-def described(folder: Path, experiment: str, parameters: dict[str, Any]) -> dict[str, Any]:
+def describe_run(folder: Path, experiment: str, parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the content of run.json when a run begins. A seed is drawn if the parameters have none."""
     seed = parameters.get("seed")
     return {
@@ -200,7 +216,12 @@ def sweep_points(folder: Path) -> list[str]:
 
 
 def _are_names(content: Any) -> TypeGuard[list[str]]:
-    return isinstance(content, list) and all(isinstance(name, str) for name in content)
+    return isinstance(content, list) and all(isinstance(name, str) and is_name(name) for name in content)
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text can be the name of a folder in another one, and is not a path."""
+    return text not in ("", ".", "..") and "/" not in text and "\0" not in text
 
 
 def is_finished(folder: Path, run: dict[str, Any]) -> bool:
@@ -209,27 +230,60 @@ def is_finished(folder: Path, run: dict[str, Any]) -> bool:
 
 
 def write_rows(folder: Path, point: str, rows: Iterable[Row]) -> None:
-    """Write all rows of one point.
+    """Write all rows of one point, in place of those that were kept while it was measured.
 
     Raises Failed for an invalid point name, because names may come from another machine and must not contain a path.
     """
+    write(_rows_path(folder, point, FINISHED), _as_lines(rows))
+    _rows_path(folder, point, UNFINISHED).unlink(missing_ok=True)
+
+
+def keep_unfinished(folder: Path, point: str, rows: Iterable[Row], *, first: bool) -> None:
+    """Keep rows of a point that is being measured, so that they survive when the run is killed.
+
+    `first`: they replace those of an earlier attempt. Raises Failed like `write_rows`.
+    """
+    path = _rows_path(folder, point, UNFINISHED)
+    if first:
+        write(path, _as_lines(rows))
+        return
+    # Rows arrive several times a second beside a measurement, so the disk is not waited for.
+    with write_errors(path), open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW), "ab") as file:
+        file.write(_as_lines(rows))
+
+
+def _rows_path(folder: Path, point: str, suffix: str) -> Path:
     if not re.fullmatch(r"[\w.+-]+", point):
         raise Failed(f"{point[:100]!r} is not a valid name of a point: use letters, digits, and . + - _")
-    write(folder / "rows" / f"{point}.jsonl", b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    return folder / "rows" / f"{point}{suffix}"
+
+
+def _as_lines(rows: Iterable[Row]) -> bytes:
+    return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
 
 
 def finished_points(folder: Path) -> set[str]:
-    """Return the points whose rows are on disk."""
-    return {path.stem for path in (folder / "rows").glob("*.jsonl")}
+    """Return the points whose rows are complete."""
+    return {path.stem for path in (folder / "rows").glob(f"*{FINISHED}")}
+
+
+def has_rows(folder: Path) -> bool:
+    """Return whether the folder holds rows, of finished points or of one that was being measured."""
+    return any(path.suffix in (FINISHED, UNFINISHED) for path in (folder / "rows").glob("*"))
 
 
 def failed_points(folder: Path) -> list[str]:
-    """Return the points that have a failed row. Raises BadInput like `read_rows`."""
-    return [point for point, rows in _by_point(folder) if any(row.get("status") == "failed" for row in rows)]
+    """Return the finished points that have a failed row. Raises BadInput like `read_rows`."""
+    finished = finished_points(folder)
+    return [
+        point
+        for point, rows in _by_point(folder)
+        if point in finished and any(row.get("status") == "failed" for row in rows)
+    ]
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Return all rows of a run, ordered by the names of the points.
+    """Return all rows of a run, ordered by the names of the points; those of an unfinished point as far as it came.
 
     Raises BadInput, with the name of the file, if a line is not a row.
     """
@@ -237,10 +291,36 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def _by_point(folder: Path) -> Iterator[tuple[str, list[Row]]]:
-    for path in sorted((folder / "rows").glob("*.jsonl")):
+    """Yield each point with its rows.
+
+    A finished point is measured again if one of its rows failed: its earlier rows count until the new ones are
+    complete.
+    """
+    points = {path.stem for path in (folder / "rows").glob(f"*{UNFINISHED}")} | finished_points(folder)
+    for point in sorted(points):
+        path, content = _rows_content(folder, point)
         try:
-            yield path.stem, [msgspec.json.decode(line, type=dict) for line in path.read_bytes().splitlines()]
-        except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
+            yield point, [msgspec.json.decode(line, type=dict) for line in content.splitlines()]
+        except (ValueError, RecursionError, msgspec.DecodeError) as error:
             raise BadInput(
                 f"{path} contains a line that is not a row ({error}): delete the file to measure the point again"
             ) from None
+
+
+def _read_regular(path: Path) -> bytes:
+    with safe_files.open_regular(path) as file:
+        return file.read()
+
+
+def _rows_content(folder: Path, point: str) -> tuple[Path, bytes]:
+    """Return the file with the rows of a point and its complete lines. Raises BadInput if it cannot be read."""
+    finished, unfinished = (_rows_path(folder, point, suffix) for suffix in (FINISHED, UNFINISHED))
+    try:
+        for path in (finished, unfinished):
+            with contextlib.suppress(FileNotFoundError):
+                content = _read_regular(path)
+                # A full disk can cut the last line.
+                return path, content[: content.rfind(b"\n") + 1] if path == unfinished else content
+        return finished, _read_regular(finished)  # the point was finished meanwhile
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error}") from None

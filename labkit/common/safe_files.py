@@ -8,6 +8,7 @@ write.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import grp
 import json
@@ -35,8 +36,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file to write; it replaces `path` when the block ends, and is removed if the block raises.
 
     The temporary name is unguessable and the file is created exclusively, so a prepared link is never followed. Raises
-    OSError.
+    OSError, also if `path` is a device or a pipe (`_check_replaceable`).
     """
+    _check_replaceable(path)
     fresh = path.with_name(f".{secrets.token_hex(12)}")
     descriptor = os.open(fresh, NEW, 0o666)
     try:
@@ -54,11 +56,39 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 def create_new(path: Path) -> IO[bytes]:
     """Open a new unbuffered file at `path` for incremental writing.
 
-    An existing file is removed first, and a prepared link is not followed. Raises OSError.
+    An existing file is removed first, and a prepared link is not followed. Raises OSError, also if `path` is a device
+    or a pipe (`_check_replaceable`).
     """
+    _check_replaceable(path)
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     return open(os.open(path, NEW, 0o666), "wb", buffering=0)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Raise OSError if a device, a pipe or a socket is at `path`, or a link to one (/dev/null, /dev/stdout).
+
+    A new file would take its place, for root also in /dev, and every other program would find that file.
+    """
+    try:
+        state = path.lstat()
+        is_of_process = stat.S_ISLNK(state.st_mode) and os.readlink(path).startswith("/proc/")
+        kind = path.stat().st_mode
+    except (OSError, ValueError):  # nothing is there, or a link that leads nowhere
+        return
+    if is_of_process or not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+        raise OSError(
+            errno.EINVAL, "it is a device or a pipe, and labkit writes regular files only", str(path)
+        )
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file to read. Raises OSError, also for a pipe, a socket or a device: reading it might never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return open(descriptor, "rb")
 
 
 def untrusted(path: Path) -> str | None:
@@ -69,24 +99,49 @@ def untrusted(path: Path) -> str | None:
     is accepted, because others cannot replace this user's files in it. `path` itself is not, because anybody could add
     files to it.
     """
+    try:
+        for at, state, on_the_way in _steps(path):
+            is_link = stat.S_ISLNK(state.st_mode)  # where it leads is checked, and who may replace it
+            if not is_link and (reason := _faults(at, state, on_the_way=on_the_way)):
+                return reason
+    except OSError as error:
+        return f"{error.filename} cannot be read ({error.strerror})"
+    return None
+
+
+def foreign_link(path: Path) -> Path | None:
+    """Return the first link on the way to `path`, or at it, that another user put into a folder for everybody (/tmp).
+
+    None if there is none. The kernel follows no such link either (fs.protected_symlinks in proc(5)), but it does not
+    see those of a path that labkit resolves itself.
+    """
+    with contextlib.suppress(OSError):  # what does not exist has no link
+        for at, state, _on_the_way in _steps(path):
+            foreign = stat.S_ISLNK(state.st_mode) and state.st_uid not in trusted_users()
+            if foreign and at.parent.lstat().st_mode & stat.S_IWOTH:
+                return at
+    return None
+
+
+def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
+    """Yield every component of a path with its state, and whether it is on the way to others; links are followed.
+
+    Raises OSError for a component that does not exist, and for too many links.
+    """
     at, left, links = Path("/"), list(path.absolute().parts[1:]), 0
     while True:
-        try:
-            state = at.lstat()
-        except OSError as error:
-            return f"{at} cannot be read ({error.strerror})"
+        state = at.lstat()
+        yield at, state, bool(left)
         if stat.S_ISLNK(state.st_mode):
             links += 1
             if links > LINKS:
-                return f"{path} leads through too many links"
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
             target = Path(os.readlink(at))
             left = [*(target.parts[1:] if target.is_absolute() else target.parts), *left]
             at = Path("/") if target.is_absolute() else at.parent
             continue
-        if reason := _faults(at, state, on_the_way=bool(left)):
-            return reason
         if not left:
-            return None
+            return
         part = left.pop(0)
         at = at.parent if part == ".." else at / part
 
@@ -151,10 +206,10 @@ def own_folder(top: Path, prefix: str) -> Iterator[Path]:
     behind are removed. Raises OSError.
     """
     remove_left(top, prefix)
-    with _opened(top, os.O_RDONLY | os.O_DIRECTORY) as parent:
+    with _open_checked(top, os.O_RDONLY | os.O_DIRECTORY) as parent:
         name = f"{prefix}{secrets.token_hex(6)}"
         os.mkdir(name, 0o700, dir_fd=parent)
-        with _opened(name, FOLDER, parent) as folder, _marked(folder):
+        with _open_checked(name, FOLDER, parent) as folder, _create_marker(folder):
             try:
                 yield top / name
             finally:
@@ -167,18 +222,18 @@ def remove_left(top: Path, prefix: str) -> None:
 
     All other folders stay, whatever their names.
     """
-    with contextlib.suppress(OSError), _opened(top, os.O_RDONLY | os.O_DIRECTORY) as parent:
+    with contextlib.suppress(OSError), _open_checked(top, os.O_RDONLY | os.O_DIRECTORY) as parent:
         for name in os.listdir(parent):
             if name.startswith(prefix):
-                with contextlib.suppress(OSError), _opened(name, FOLDER, parent) as folder:
-                    with _opened(MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, folder) as marker:
+                with contextlib.suppress(OSError), _open_checked(name, FOLDER, parent) as folder:
+                    with _open_checked(MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, folder) as marker:
                         fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the owner runs
                         if _is_left(folder, marker):
                             _remove(parent, name, folder)
 
 
 @contextmanager
-def _opened(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
+def _open_checked(path: str | Path, flags: int, folder: int | None = None) -> Iterator[int]:
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         yield descriptor
@@ -206,7 +261,7 @@ def _empty(folder: int, mount: str, kept: str | None = None) -> None:
             if not stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
                 os.unlink(name, dir_fd=folder)
                 continue
-            with _opened(name, FOLDER, folder) as below:
+            with _open_checked(name, FOLDER, folder) as below:
                 if _mount(below) == mount:
                     _empty(below, mount)
             os.rmdir(name, dir_fd=folder)
@@ -220,12 +275,12 @@ def _mount(descriptor: int) -> str:
 
 
 @contextmanager
-def _marked(folder: int) -> Iterator[None]:
+def _create_marker(folder: int) -> Iterator[None]:
     """Create a locked marker in the folder for the time of the block.
 
     It contains the folder's device and inode number, so a copy in another folder proves nothing.
     """
-    with _opened(MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, folder) as marker:
+    with _open_checked(MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, folder) as marker:
         fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before it has content
         content = {**_identity(folder), "pid": os.getpid(), "boot": _boot()}
         os.write(marker, json.dumps(content).encode())

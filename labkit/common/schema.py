@@ -218,7 +218,8 @@ COLUMNS: tuple[Column, ...] = (
             "placement",
             "",
             "text",
-            "the CPUs that a slice bound the first pair's client and server to; null: the scheduler chose",
+            "the CPUs that a slice bound the first pair's client and server to; balanced: a profiled run moved them"
+            " from placement to placement; null: the scheduler chose",
         ),
     ),
     *_columns(
@@ -258,7 +259,7 @@ COLUMNS: tuple[Column, ...] = (
         ("switch_lost_count", "1", "integer", "packets that the kernel could not hand to the switch's process"),
         ("copies_expected_count", "1", "integer", "copies that the mirrors should have made"),
         ("copies_count", "1", "integer", "copies that left by the mirrors' ports"),
-        ("copies_dropped_count", "1", "integer", "drops of copies by the queue of the link out of the host (tbf)"),
+        ("copies_dropped_count", "1", "integer", "copies that the link out of the host lost (tbf: its drops)"),
         ("copies_unread_count", "1", "integer", "copies that arrived and that no reader took"),
     ),
     *_columns(
@@ -302,6 +303,7 @@ COLUMNS: tuple[Column, ...] = (
         ("offered_count", "1", "integer", "frames that the generator offered to the first hop"),
         ("received_frames_count", "1", "integer", "frames of the trial that arrived"),
         ("received_by", "", "object", "frames of the trial that arrived, by receiver"),
+        ("hops", "", "object", "frames that the ends' interfaces counted meanwhile, which includes other traffic"),
         ("loss_ratio", "1", "number", "the share of the offered frames that did not arrive"),
         ("lower_bound_pps", "1/s", "number", "the search's lower bound of the throughput"),
         ("upper_bound_pps", "1/s", "number", "the search's upper bound of the throughput"),

@@ -17,7 +17,7 @@ from typing import Any, Self
 import msgspec
 
 from labkit.common.errors import BadInput, Failed, LabkitError, error_by_name
-from labkit.jupyter.monitor_panel import Monitored, Watched, checked
+from labkit.jupyter.monitor_panel import Monitored, Watched, check_choice
 from labkit.measure.observers.monitor import parameters
 from labkit.measure.observers.monitor.live_monitor import MonitorReport
 
@@ -92,10 +92,10 @@ class Hub:
                     try:
                         request = msgspec.json.decode(line, type=dict[str, Any])
                         if key is None:
-                            key = self._taken(request)
+                            key = self._take_viewer(request)
                             answer = _Answer()
                         elif request.get("do") == "clear":
-                            key = self._cleared(key)
+                            key = self._clear(key)
                             answer = _Answer()
                         else:
                             answer = self._answered(key, request)
@@ -112,8 +112,8 @@ class Hub:
                 self._release(key)
             self._pages.release()
 
-    def _taken(self, request: dict[str, Any]) -> bytes:
-        choice = checked(request.get("choice"), self._interfaces)
+    def _take_viewer(self, request: dict[str, Any]) -> bytes:
+        choice = check_choice(request.get("choice"), self._interfaces)
         key = msgspec.json.encode(sorted(choice.items()))
         with self._lock:
             if key in self._shared:
@@ -142,7 +142,7 @@ class Hub:
             return _Answer(file=one.pcapng())
         return _Answer(report=one.read(int(request.get("since", -1)), min(int(request.get("most", 0)), 1000)))
 
-    def _cleared(self, key: bytes) -> bytes:
+    def _clear(self, key: bytes) -> bytes:
         """Forget what one page has seen, and return the key of its monitor.
 
         A page that shares its monitor gets one of its own, because the others go on with theirs.

@@ -116,7 +116,7 @@ class MonitorPanel(anywidget.AnyWidget):
 
     def _apply(self, choice: Any) -> None:
         try:
-            self.choice = checked(choice, self._names)
+            self.choice = check_choice(choice, self._names)
         except LabkitError as error:
             self.send({"do": "problem", "text": str(error)})
             return
@@ -152,7 +152,7 @@ class MonitorPanel(anywidget.AnyWidget):
             if self._monitor is not None:
                 return
             try:
-                choice = checked(self.choice, self._names)
+                choice = check_choice(self.choice, self._names)
                 self._monitor = self._watched.monitor(choice["interface"], **parameters.typed(choice))
                 self._since = -1
                 self._problem = None
@@ -215,7 +215,7 @@ def interfaces_of(watched: Any) -> list[str]:
     return [name for name, kind in all_names if kind != "loopback"] or [name for name, _kind in all_names]
 
 
-def checked(choice: Any, interfaces: Sequence[str]) -> dict[str, str]:
+def check_choice(choice: Any, interfaces: Sequence[str]) -> dict[str, str]:
     """Return a page's choice as parameters of a monitor, which are texts; those that are empty are left out.
 
     Raises BadInput for an interface that the panel does not have, an unknown name, or a value that is not text.

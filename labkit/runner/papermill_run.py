@@ -46,7 +46,7 @@ def execute(
     with (
         run_folder.write_errors(folder / "notebook.ipynb"),
         _scratch(folder) as scratch,
-        _followed(bar, scratch, name, keep_failed),
+        _show_events(bar, scratch, name, keep_failed),
     ):
         executed = scratch / "notebook.ipynb"
         try:
@@ -103,7 +103,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _followed(bar: Bar, scratch: Path, name: str, keep_failed: bool) -> Iterator[None]:
+def _show_events(bar: Bar, scratch: Path, name: str, keep_failed: bool) -> Iterator[None]:
     """Show the notebook's events: its process writes the last event to a file, and a thread shows it."""
     path = scratch / "progress.json"
     ended = threading.Event()

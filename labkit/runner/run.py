@@ -54,8 +54,8 @@ def ask(
                 _raise(event, request)
             yield event
         kept = "nothing was measured"
-        if "folder" in request and run_folder.finished_points(Path(request["folder"])):
-            shown = run_folder.shown(Path(request["folder"]))
+        if "folder" in request and run_folder.has_rows(Path(request["folder"])):
+            shown = run_folder.display_path(Path(request["folder"]))
             kept = f"finished rows are kept; repeat the command with --folder {shown} to continue"
         raise Failed(f"the experiment's process {conversation.end_reason()}; {kept}")
 
@@ -125,8 +125,9 @@ def measure(
     _check_machine_sysctls(request_parameters)
     if _traces(request_parameters):
         hosts.check_tracing(request_parameters["where"])
-    # Resolved, because another host has another current folder and other links.
-    folder = (run_folder.new_run(experiment) if folder is None else folder).resolve()
+    folder = run_folder.new_run(experiment) if folder is None else folder
+    _check_links(folder)
+    folder = folder.resolve()  # because another host has another current folder and other links
     new = not (folder / "run.json").exists()
     _check_owner(folder)
     description = _description(folder, experiment, request_parameters)
@@ -151,13 +152,19 @@ def measure(
         others = machine.Background()
         host: machine.HostLoad | None = None
         refused = False
+        begun_points: set[str] = set()
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             for number, event in enumerate(ask(request_parameters["where"], request, say)):
                 if not number:  # a rejected run leaves no folder
-                    say(f"the run is in {run_folder.shown(folder)}")
+                    say(f"the run is in {run_folder.display_path(folder)}")
                 if host is None and any(one.startswith("vm:") for one in nodes):  # the lab VM has booted
                     host = machine.HostLoad(hosts.shared_vm_scratch())
+                if event["event"] == "unfinished":
+                    point = event["point"]
+                    run_folder.keep_unfinished(folder, point, event["rows"], first=point not in begun_points)
+                    begun_points.add(point)
+                    continue
                 if event["event"] == "rows":
                     if host is not None:
                         columns = host.columns()
@@ -171,7 +178,7 @@ def measure(
                 "points": sorted(run_folder.finished_points(folder)),
             }
         except (BadInput, errors.Unsupported):
-            refused = new and not run_folder.finished_points(folder)
+            refused = new and not run_folder.has_rows(folder)
             raise
         except errors.Failed:  # if the host did not even start, there is nothing to keep
             refused = new and not any(one.is_file() and one.name != "run.json" for one in folder.rglob("*"))
@@ -185,6 +192,14 @@ def measure(
                 run_folder.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
     return folder
+
+
+def _check_links(folder: Path) -> None:
+    """Raise BadInput if another user's link leads to the run folder."""
+    if link := safe_files.foreign_link(folder):
+        raise BadInput(
+            f"{link} is a link of another user, who chooses where it leads: name the folder without it"
+        )
 
 
 def _check_owner(folder: Path) -> None:
@@ -263,7 +278,7 @@ def _traces(request_parameters: dict[str, Any]) -> bool:
     return not experiments.TRACERS.isdisjoint(request_parameters.get("observe", ()))
 
 
-def _same(experiment: str, recorded: dict[str, Any], requested: dict[str, Any]) -> bool:
+def _has_parameters(experiment: str, recorded: dict[str, Any], requested: dict[str, Any]) -> bool:
     """Return whether a recorded run has these parameters. A parameter that did not exist when it was recorded
     counts as its default."""
     if recorded == requested:
@@ -278,12 +293,12 @@ def _description(folder: Path, experiment: str, request_parameters: dict[str, An
     path = folder / "run.json"
     if path.exists() and not unmeasured_point.is_only_this(folder):
         there = run_folder.read_run(folder)
-        if there["experiment"] != experiment or not _same(
+        if there["experiment"] != experiment or not _has_parameters(
             experiment, there["parameters"], request_parameters
         ):
             raise BadInput(f"{folder} holds a run with other parameters: name another folder")
         return there
-    description = run_folder.described(folder, experiment, request_parameters)
+    description = run_folder.describe_run(folder, experiment, request_parameters)
     run_folder.write_json(path, description)
     return description
 

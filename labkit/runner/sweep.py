@@ -102,13 +102,13 @@ def load(path: Path) -> Sweep:
         if isinstance(one, dict)
     ]
     parameters = msgspec.json.encode(
-        [content, here["kernel"], here["kernel_build"], here["machine"], *_elsewhere(points), *changed],
+        [content, here["kernel"], here["kernel_build"], here["machine"], *_other_kernels(points), *changed],
         order="deterministic",
     )
     return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(parameters).hexdigest()[:8])
 
 
-def _elsewhere(points: list[SweepPoint]) -> list[str]:
+def _other_kernels(points: list[SweepPoint]) -> list[str]:
     """Return the kernels of the points on other hosts, by release and image digest.
 
     vm:debian may mean a newer kernel later, and a path may get another build. Then it is another sweep.

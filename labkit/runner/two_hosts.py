@@ -37,28 +37,28 @@ def conversation(
     asks = {**request, "peer": peer, "patience_s": PATIENCE_S}
     with ExitStack() as stack:
         parameters = request["parameters"]
-        cable = hosts.joined([where, peer], parameters["link_rate_bps"], parameters["mtu_bytes"])
+        cable = hosts.join_nodes([where, peer], parameters["link_rate_bps"], parameters["mtu_bytes"])
         one, other = stack.enter_context(cable)
         far = stack.enter_context(hosts.conversation(peer, serve, say, other))
         if peer.startswith("ssh:"):
-            _until_locked(far, peer, say)
+            _wait_until_locked(far, peer, say)
         near = stack.enter_context(hosts.conversation(where, asks, say, one))
         both = TwoHostConversation(near, far, peer, say)
         stack.callback(both.leave)
         yield both
 
 
-def _until_locked(far: process.Conversing, peer: str, say: Callable[[str], None]) -> None:
+def _wait_until_locked(far: process.Conversing, peer: str, say: Callable[[str], None]) -> None:
     """Wait until the servers' host has its measuring lock. Raises Failed if it does not get the lock."""
     for line in far.lines():
         event = msgspec.json.decode(line, type=dict[str, Any])
         if event["event"] == "locked":
             return
-        _heed(event, peer, say)
+        _handle_event(event, peer, say)
     raise Failed(f"the process on the servers' host {peer} {far.end_reason()}; nothing was measured")
 
 
-def _heed(event: dict[str, Any], peer: str, say: Callable[[str], None]) -> None:
+def _handle_event(event: dict[str, Any], peer: str, say: Callable[[str], None]) -> None:
     """Handle an event of the servers' host about itself. Raises Failed for an error."""
     if event["event"] == "error":
         raise Failed(f"the servers' host {peer}: {event['text']}")
@@ -112,7 +112,7 @@ class TwoHostConversation:
             event = msgspec.json.decode(line, type=dict[str, Any])
             if event["event"] == "answer":
                 return line.decode().strip()
-            _heed(event, self._peer, self._say)
+            _handle_event(event, self._peer, self._say)
         return None
 
     def end_reason(self) -> str:

@@ -28,7 +28,7 @@ def write(folder: Path, experiment: str, parameters: Mapping[str, Any], reason: 
         {name: value for name, value in parameters.items() if name in kind.__struct_fields__}
     ).asdict()
     if not (folder / "run.json").exists() or is_only_this(folder):
-        described = run_folder.described(folder, experiment, own)
+        described = run_folder.describe_run(folder, experiment, own)
         run_folder.write_json(folder / "run.json", {**described, REASON: reason})
     run_folder.write_rows(folder, POINT, [_row(folder, experiment, own, reason)])
 

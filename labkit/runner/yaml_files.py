@@ -21,7 +21,7 @@ def read(path: Path) -> Any:
     """Read a YAML file. Raises BadInput when it does not exist or is not valid YAML."""
     try:
         result = yaml.safe_load(path.read_text())
-        _checked(result)
+        _check_content(result)
         return result
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}") from None
@@ -32,7 +32,7 @@ def read(path: Path) -> Any:
         raise BadInput(f"{path} is not a valid YAML file: {' '.join(str(error).split())[:200]}") from None
 
 
-def _checked(result: Any) -> None:
+def _check_content(result: Any) -> None:
     """Raise ValueError for content that is too large or invalid text: aliases may expand to millions of values."""
     left, count = [result], 0
     while left:

@@ -80,7 +80,7 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
     if interface is None:
         handle = library.pcap_open_dead(link_type, snap_bytes)
     else:
-        handle = _activated(library, interface, snap_bytes)
+        handle = _activate(library, interface, snap_bytes)
     program = _Program()
     try:
         if library.pcap_compile(handle, program, expression.encode(), 1, 0xFFFFFFFF):
@@ -94,7 +94,7 @@ def compiled(expression: str, link_type: int, snap_bytes: int, interface: str | 
         library.pcap_close(handle)
 
 
-def _activated(library: ctypes.CDLL, interface: str, snap_bytes: int) -> int:
+def _activate(library: ctypes.CDLL, interface: str, snap_bytes: int) -> int:
     """A handle at an interface. Raises BadInput where there is no such interface, Unsupported without the right."""
     words = ctypes.create_string_buffer(ERROR_BYTES)
     handle: int = library.pcap_create(interface.encode(), words)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from labkit.measure.experiments import measuring_loop
-from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import HELP as USUAL
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
@@ -31,8 +28,8 @@ class Jumbo(DatapathParameters, frozen=True, kw_only=True):
         return DatapathParameters.like(self, mtu_bytes=mtu)
 
 
-def plan(parameters: Jumbo) -> Plan:
-    """Every MTU in every round."""
+def plan(parameters: Jumbo, seed: int) -> Plan:
+    """Every MTU in every round, in this order. `seed` would decide a random one."""
     points = [
         MeasurementPoint(f"{mtu}-{pairs}-r{number}", pairs, number, [Load(parameters.at(mtu))], f"MTU {mtu}")
         for number in range(parameters.rounds)
@@ -43,14 +40,4 @@ def plan(parameters: Jumbo) -> Plan:
     return Plan(parameters, points, profiles=[], refused=refused, finished="all rounds were measured")
 
 
-def planned_s(parameters: Jumbo) -> float:
-    """About how many seconds all of it takes."""
-    return measuring_loop.planned_s(plan(parameters))
-
-
-def run(parameters: Jumbo, run_context: RunContext) -> Iterator[Event]:
-    """Rows of every point that has none yet, with progress between."""
-    return measuring_loop.run(plan(parameters), run_context)
-
-
-EXPERIMENT = Experiment(Jumbo, HELP, run, planned_s)
+EXPERIMENT = measuring_loop.experiment(Jumbo, HELP, plan)

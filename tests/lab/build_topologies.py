@@ -66,7 +66,7 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
     }  # fmt: skip
     if topology.name in ARMS:
         answer["state"] = msgspec.to_builtins(topologies.state(topology))
-        answer["headers"] = header_overhead.measured(topology)
+        answer["headers"] = header_overhead.measure_overhead(topology)
     if isolated:
         return answer | {"silent": ping.silent(pairs[0])}
     full = pinged(pairs, spec.mtu_bytes - HEADERS[spec.family])

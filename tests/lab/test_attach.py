@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from sandbox import Sandbox, one_sentence, sandbox, until
+from sandbox import Sandbox, Trap, one_sentence, sandbox, until
 
 from labkit.commands import attach
 from labkit.commands.attach import AttachRequest
@@ -82,8 +82,10 @@ class Machine:
 def machine(tmp_path: Path) -> Iterator[Machine]:
     with sandbox(tmp_path, user=False) as made:
         result = Machine(made)
+        trap = Trap(made.folder / "here")
         yield result
         result.end()
+        assert not trap.imported()
 
 
 @pytest.mark.needs("root", "bridge", "macvlan", "ping", "busybox")

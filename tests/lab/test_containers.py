@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import LABKIT, Sandbox, sandbox, until
+from sandbox import LABKIT, Sandbox, Trap, sandbox, until
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import oci_container
@@ -22,7 +22,9 @@ GROUPS = Path("/sys/fs/cgroup")
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Sandbox]:
     with sandbox(tmp_path, user=False) as made:
+        trap = Trap(tmp_path / "here")
         yield made
+        assert not trap.imported()
         assert until(lambda: not made.processes(), 20), made.processes()
 
 
@@ -84,7 +86,7 @@ def test_programs_run_in_a_container(machine: Sandbox) -> None:
     )
     argv = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
     before = groups()
-    done = machine.run(*argv, sys.executable, "-c", LOOK, *parameters, timeout=200)
+    done = machine.run(*argv, sys.executable, "-P", "-c", LOOK, *parameters, timeout=200)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     lines = result["outputs"]

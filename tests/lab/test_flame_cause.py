@@ -43,7 +43,7 @@ def test_planted_nft_rules_are_named_first(arms: dict[str, flame.Arm]) -> None:
 
 
 def test_stack_to_the_planted_cause_is_coloured(arms: dict[str, flame.Arm]) -> None:
-    data = flame.drawn(flame.difference(arms["without"], arms["with"])).data
+    data = flame.draw_difference(flame.difference(arms["without"], arms["with"])).data
     coloured = {
         data["names"][name] for name, out in zip(data["name"], data["stands_out"], strict=True) if out
     }

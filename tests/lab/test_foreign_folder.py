@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat import v4
-from sandbox import Done, Sandbox, sandbox
+from sandbox import IMPORTED, Done, Sandbox, Trap, sandbox
+
+from benchmarks import promise
 
 pytestmark = pytest.mark.needs("user namespaces", "ip", "veth")
-
-# Modules that labkit's processes import, from the standard library and from other packages.
-NAMES = (
-    "random",
-    "json",
-    "msgspec",
-    "pyroute2",
-    "numpy",
-    "pandas",
-    "IPython",
-    "ipykernel_launcher",
-    "sitecustomize",
-)
 
 
 @pytest.fixture
@@ -33,27 +23,26 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def trap(machine: Sandbox) -> Path:
-    """Provide a folder with modules that record who imported them, and with somebody else's project."""
-    folder = machine.folder / "trap"
-    text = (
-        f"open({str(machine.folder / 'ran')!r}, 'a').write(__name__ + chr(10)); raise ImportError('theirs')"
-    )
-    for name in ("labkit", *NAMES):
-        path = folder / name / "__init__.py" if name == "labkit" else folder / f"{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+def trap(machine: Sandbox) -> Trap:
+    """Provide a trap that anybody may write, and that looks like somebody else's project."""
+    made = Trap(machine.folder / "trap")
     for name in ("notebooks", "params"):
-        (folder / name).mkdir()
-    nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(text)]), folder / "notebooks/01_datapaths.ipynb")
-    folder.chmod(0o777)
-    return folder
+        (made.folder / name).mkdir()
+    path = made.folder / "notebooks/01_datapaths.ipynb"
+    nbformat.write(v4.new_notebook(cells=[v4.new_code_cell(made.text)]), path)
+    made.folder.chmod(0o777)
+    return made
 
 
-def checked(machine: Sandbox, done: Done, code: int = 0) -> str:
-    assert not (machine.folder / "ran").exists(), (machine.folder / "ran").read_text()
+def checked(trap: Trap, done: Done, code: int = 0) -> str:
+    assert not trap.imported()
     assert done.returncode == code, done.stderr
     return done.stderr
+
+
+def test_trap_records_what_is_imported(machine: Sandbox, trap: Trap) -> None:
+    assert machine.run(sys.executable, "-c", "import random", cwd=trap.folder).returncode == 1
+    assert "random" in trap.imported()
 
 
 @pytest.mark.parametrize(
@@ -66,32 +55,34 @@ def checked(machine: Sandbox, done: Done, code: int = 0) -> str:
         ["run", "datapaths", "topology=veth", "duration_s=1", "slices=2"],
     ],
 )
-def test_current_folder_is_not_imported(words: list[str], machine: Sandbox, trap: Path) -> None:
+def test_current_folder_is_not_imported(words: list[str], machine: Sandbox, trap: Trap) -> None:
     machine.environment["LABKIT_DATA"] = str(machine.data)
-    checked(machine, machine.labkit(*words, cwd=trap))
+    checked(trap, machine.labkit(*words, cwd=trap.folder))
 
 
-def test_foreign_notebook_is_not_executed(machine: Sandbox, trap: Path) -> None:
-    done = machine.labkit("run", "datapaths", "topology=veth", "duration_s=1", "slices=2", cwd=trap)
-    checked(machine, done)
+def test_benchmarks_start_nothing_of_the_current_folder(machine: Sandbox, trap: Trap) -> None:
+    """Benchmarks are run from the clone, but start their programs in other folders, too."""
+    imports = promise.python("-c", f"import {', '.join(IMPORTED[:4])}, benchmarks.promise")
+    for argv in (imports, [*promise.LABKIT, "--version"]):
+        checked(trap, machine.run(*argv, cwd=trap.folder))
+
+
+def test_foreign_notebook_is_not_executed(machine: Sandbox, trap: Trap) -> None:
+    done = machine.labkit("run", "datapaths", "topology=veth", "duration_s=1", "slices=2", cwd=trap.folder)
+    checked(trap, done)
     [run] = (machine.data / "datapaths").iterdir()
-    lines = checked(machine, machine.labkit("report", str(run), cwd=trap), code=2)
-    assert f"are not executed, because other users can write {trap}" in lines
-    (trap / "params/one.yaml").write_text("notebook: 01_datapaths\ngrid: [{pairs: [1]}]\n")
-    lines = checked(machine, machine.labkit("sweep", "params/one.yaml", cwd=trap), code=2)
+    lines = checked(trap, machine.labkit("report", str(run), cwd=trap.folder), code=2)
+    assert f"are not executed, because other users can write {trap.folder}" in lines
+    (trap.folder / "params/one.yaml").write_text("notebook: 01_datapaths\ngrid: [{pairs: [1]}]\n")
+    lines = checked(trap, machine.labkit("sweep", "params/one.yaml", cwd=trap.folder), code=2)
     assert "LABKIT_PROJECT=" in lines
 
 
 @pytest.mark.long
 def test_executed_notebook_does_not_import_its_folder(machine: Sandbox) -> None:
     project = machine.project()
-    (project / "notebooks/random.py").write_text(
-        f"open({str(machine.folder / 'ran')!r}, 'w').write('random')"
-    )
-    (project / "notebooks/ipykernel_launcher.py").write_text(
-        f"open({str(machine.folder / 'ran')!r}, 'w').write('ipykernel_launcher')"
-    )
+    trap = Trap(project / "notebooks")
     done = machine.labkit("run", "datapaths", "topology=veth", "duration_s=1", "slices=2", cwd=project)
-    checked(machine, done)
+    checked(trap, done)
     [run] = (project / "data/datapaths").iterdir()
-    checked(machine, machine.labkit("report", str(run), cwd=project, timeout=300))
+    checked(trap, machine.labkit("report", str(run), cwd=project, timeout=300))

@@ -98,7 +98,7 @@ def test_losses_of_fragments_and_tunnels(losses: list[dict[str, Any]]) -> None:
 def test_observed_arms_and_observer_cost(machine: Sandbox) -> None:
     words = ["topology=veth_bridge,macvlan_bridge", "protocol=udp", "length_bytes=400", "duration_s=1"]
     words += ["omit_s=0", "observe=perf_stat,perf_record,counters", "profile_rounds=1", "keep_perf_data=true"]
-    rows = machine.rows(*words)
+    rows = machine.rows(*words, "slices=1")
     folder = only_run(machine)
     profiles = [row for row in rows if row["method"] == "profile"]
     arms = {"veth_bridge", "veth_bridge (again)", "macvlan_bridge"}
@@ -115,6 +115,7 @@ def test_observed_arms_and_observer_cost(machine: Sandbox) -> None:
     alone = {row["arm"] for row in seen_well if not row["observer"]}
     for row in seen_well:
         assert row["received_count"] * 400 == row["received_bytes"] > 0
+        assert row["placement"] == ("balanced" if len(os.sched_getaffinity(0)) > 1 else None)
         assert (row["observer"] is None) == (row["observed"] is None)
         assert (row["overhead_ratio"] is None) == (row["observer"] is None or row["arm"] not in alone)
         seen = row["observed"]
@@ -124,12 +125,12 @@ def test_observed_arms_and_observer_cost(machine: Sandbox) -> None:
             record(row, seen, folder)
         elif row["observer"] == "counters":
             counters(row, seen)
-    assert {row["method"] for row in rows} == {"profile", "whole"}
+    assert {row["method"] for row in rows} == {"profile", "slice", "whole"}
     loaded = load.load(folder)
     assert len(loaded) == len(rows) - len(profiles)
-    assert len(load.measured(loaded)) == sum(loaded["status"] == "ok")
+    assert len(load.measured_rows(loaded)) == sum(loaded["status"] == "ok")
     assert len(load.profiles(folder)) == len(profiles)
-    assert len(load.measured(load.profiles(folder))) == 0
+    assert len(load.measured_rows(load.profiles(folder))) == 0
     if not late:
         done = machine.labkit("why", str(folder))
         assert done.returncode == 0, done.stderr
@@ -215,7 +216,7 @@ def test_killed_run_leaves_no_perf(observer: str, machine: Sandbox) -> None:
     [
         (["observe=perf_stat", "events=cycles,contxt-switches"], "event contxt-switches (did you mean context-sw"),
         (["observe=perf_stat", "events=nothing:here"], "this machine has none of the events nothing:here"),
-        (["observe=perf_record", "nodes=two", "peer=ssh:other"], "observe works on one host only"),
+        (["observe=perf_record", "nodes=two", "peer=ssh:other"], "observe needs nodes=one"),
     ],
 )  # fmt: skip
 def test_bad_observer_input_is_refused_early(words: list[str], lines: str, machine: Sandbox) -> None:

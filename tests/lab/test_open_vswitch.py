@@ -138,7 +138,10 @@ def test_private_switch_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.needs("tcpdump", "root")
 def test_mirrored_packets_in_tcpdump() -> None:
+    null = Path("/dev/null").stat()
     [result] = ask("ovs_netdev+mirrors=2+readers=tcpdump")
+    after = Path("/dev/null").stat()
+    assert (after.st_uid, after.st_mode) == (null.st_uid, null.st_mode)
     assert len(result["readers"]) == 2
     assert "copies_unread_count" not in result["counted"], "only tcpdump itself counts what its ring drops"
     assert result["counted"]["copies_count"] == 4 * PINGS

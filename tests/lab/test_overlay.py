@@ -161,7 +161,11 @@ def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> Non
     assert compared.returncode == 0, compared.stderr
     assert "vxlan" in compared.stdout
     nothing = one_sentence(machine.labkit("compare", str(cost), str(folder)))
-    assert nothing == f"{folder} has no valid measurement: there is nothing to compare"
+    missing, parts = nothing.split(", only the parts ")
+    assert missing == f"{folder} has no valid measurement of throughput or latency"
+    assert set(parts.removesuffix(": there is nothing to compare").split(", ")) == {
+        "path", "reachability", "failure",
+    }  # fmt: skip
 
 
 BAD = [

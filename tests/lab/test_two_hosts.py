@@ -81,6 +81,63 @@ def test_tcp_rows(machine: Sandbox) -> None:
     assert all({"start", "end"} <= page[side].keys() for page in pages for side in ("client", "server"))
 
 
+@pytest.mark.needs("openvswitch", "ethtool")
+def test_open_vswitch_across(machine: Sandbox) -> None:
+    """Each host has a switch with the cable as a port. Mirrors are on the clients' host."""
+    before = machine.interfaces()
+    mirrored = "ovs_netdev+mirrors=2+readers=count"
+    words = ("protocol=udp", "rate_bps=4e6", "length_bytes=512", *SHORT)
+    rows = machine.rows(*TWO, CABLE, f"topology=veth_bridge,ovs_netdev,{mirrored}", *words)
+    assert {row["arm"] for row in rows} == {"veth_bridge", "veth_bridge (again)", "ovs_netdev", mirrored}
+    for row in rows:
+        assert row["status"] in MEASURED, row["reason"]
+        assert row["throughput_bps"] > 1e6
+        assert (row["switch_cpu_s"] is not None) == row["arm"].startswith("ovs")
+        assert (row["copies_count"] is not None) == (row["arm"] == mirrored)
+        if row["switched_count"] is not None:
+            assert row["switched_count"] == pytest.approx(row["received_count"], rel=0.2, abs=100)
+        if row["copies_count"] is not None:
+            assert row["copies_expected_count"] == pytest.approx(2 * row["received_count"], rel=0.2, abs=200)
+            assert row["copies_count"] == pytest.approx(row["copies_expected_count"], rel=0.2, abs=200)
+            assert row["copies_unread_count"] == 0
+    assert until(lambda: machine.interfaces() == before, 5), machine.interfaces()
+    assert until(lambda: not machine.processes(), 5), machine.processes()
+
+
+def returned(machine: Sandbox) -> dict[str, tuple[int, int]]:
+    """Return the index and the promiscuity of the machine's interfaces. Their carrier may come later."""
+    return {name: (one["ifindex"], one["promiscuity"]) for name, one in machine.interfaces().items()}
+
+
+@pytest.mark.needs("openvswitch", "ethtool")
+def test_copies_arrive_on_the_other_host(machine: Sandbox) -> None:
+    """The cable to the monitor takes half of the copies. The monitored flow, which stays on its host, loses nothing."""
+    before = returned(machine)
+    name = "ovs_netdev+mirrors=1+output=gre+readers=count+uplink_bps=2000000"
+    words = (
+        "mirrors=0,1",
+        "readers=count",
+        "output=gre",
+        "uplink_bps=2e6",
+        "loads=udp:512@4e6",
+        "mtu_bytes=1400",
+    )
+    done = machine.labkit("run", "virtual_tap", *TWO, CABLE, *words, "rounds=1", *SHORT, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["arm"] for row in rows} == {"ovs_netdev", "ovs_netdev (again)", name}
+    assert all(row["status"] in MEASURED for row in rows), [row["reason"] for row in rows]
+    assert {(row["nodes"], row["peer"]) for row in rows} == {("two", "here")}
+    [copied] = [row for row in rows if row["arm"] == name]
+    assert 2e6 < copied["throughput_bps"] < 4.4e6
+    assert copied["copies_expected_count"] == pytest.approx(copied["received_count"], rel=0.2, abs=100)
+    assert 0.2 < copied["copies_count"] / copied["copies_expected_count"] < 0.8
+    assert copied["copies_dropped_count"] > 0
+    assert copied["copies_unread_count"] == 0
+    assert until(lambda: returned(machine) == before, 20), machine.interfaces()
+    assert until(lambda: not machine.processes(), 5), machine.processes()
+
+
 def test_udp_and_ping_rows(machine: Sandbox) -> None:
     udp = machine.rows(*TWO, CABLE, BOTH, "protocol=udp", "rate_bps=4e6", *SHORT)
     ping = machine.rows(*TWO, CABLE, BOTH, "protocol=ping", *SHORT, "family=6")

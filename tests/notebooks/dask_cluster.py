@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sandbox import LABKIT, Done, Sandbox, until
+from sandbox import LABKIT, Done, Sandbox, Trap, until
 
 from labkit.common import run_folder
 from labkit.system import process
@@ -20,12 +20,16 @@ Program = subprocess.Popen[bytes]
 
 
 class Cluster:
-    """A scheduler and its workers in a sandbox. Each has its own log and data root."""
+    """A scheduler and its workers in a sandbox. Each has its own log and data root.
+
+    All of them run in one folder, which is a trap: what they start must import no module from it.
+    """
 
     def __init__(self, machine: Sandbox, name: str) -> None:
         self.machine = machine
         self.folder = machine.folder / name
         self.folder.mkdir()
+        self.trap = Trap(self.folder)
         self.address = ""
         self.programs: list[Program] = []
         self.workers: dict[str, Program] = {}  # by address
@@ -43,6 +47,7 @@ class Cluster:
         for program in self.programs:
             program.kill()
             program.wait()
+        assert not self.trap.imported()
 
     def _wait(self, program: Program, ready: Callable[[], bool], name: str) -> None:
         until(lambda: ready() or program.poll() is not None, PATIENCE_S)
@@ -53,10 +58,11 @@ class Cluster:
         return (self.folder / f"{name}.log").read_text()
 
     def _start(self, name: str, *words: str, **environment: str) -> Program:
-        argv = [*self.machine.prefix, *process.DIE_WITH_US, sys.executable, "-m", "dask", name.split("-")[0]]
+        # Like the command `dask`, which does not import from the current folder either.
+        words = (sys.executable, "-P", "-m", "dask", name.split("-")[0], "--host", "127.0.0.1", *words)
         with (self.folder / f"{name}.log").open("wb") as log:
             started = subprocess.Popen(
-                [*argv, "--host", "127.0.0.1", *words],
+                [*self.machine.prefix, *process.DIE_WITH_US, *words],
                 cwd=self.folder, env=self.machine.environment | environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip

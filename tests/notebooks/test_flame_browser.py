@@ -34,7 +34,7 @@ def why() -> flame.Difference:
 def pages(why: flame.Difference, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Write the same two graphs in a report and on pages of their own."""
     folder = tmp_path_factory.mktemp("flames")
-    there = [flame.drawn(why), flame.graph(why.left)]
+    there = [flame.draw_difference(why), flame.graph(why.left)]
     outputs = [v4.new_output("display_data", data=one._repr_mimebundle_()) for one in there]
     nbformat.write(v4.new_notebook(cells=[v4.new_code_cell("show", outputs=outputs)]), folder / "n.ipynb")
     module = flame_graph.widget_script().replace("export default", "const widget =")
@@ -75,7 +75,7 @@ def frame(page: Any, name: str) -> Any:
 @pytest.mark.parametrize("page", ["report", "own", "widget"], indirect=True)
 def test_search_and_zoom(page: Any, why: flame.Difference) -> None:
     graph = page.locator(".labkit-flame").first
-    assert len(flame.drawn(why).data["name"]) > 5000
+    assert len(flame.draw_difference(why).data["name"]) > 5000
     # reddish: more time; grey: no significant difference
     fill = "it => getComputedStyle(it).fill.match(/\\d+/g).map(Number)"
     red, _, blue = frame(page, "planted").locator("rect").evaluate(fill)

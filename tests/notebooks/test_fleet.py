@@ -31,9 +31,9 @@ notebook: 01_datapaths
 parameters: {topology: [veth, veth_bridge], pairs: [1], rounds: 2, slices: 3, whole_runs: 0}
 grid:
   - protocol: [tcp]
-    mtu_bytes: [1400, 1500, 9000]
+    mtu_bytes: [1400, 1500]
 """
-LONG = SMALL.replace("rounds: 2", "rounds: 40, half_width: 0").replace("1400, 1500, 9000", "1500")
+LONG = SMALL.replace("rounds: 2", "rounds: 40, half_width: 0").replace("1400, 1500", "1500")
 
 # A point's process ends when its standard input closes, so that stays open.
 RELAY = """
@@ -49,9 +49,8 @@ with subprocess.Popen(argv, stdin=subprocess.PIPE, text=True) as point:
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     with sandbox(tmp_path_factory.mktemp("machine")) as made:
-        sweeps = dict.fromkeys(("killed", "unreached"), SMALL)
-        sweeps["scheduler"] = SMALL.replace("1400, 1500, 9000", "1400, 1500")
-        alone = SMALL.replace("1400, 1500, 9000", "1500")
+        sweeps = dict.fromkeys(("killed", "scheduler", "unreached"), SMALL)
+        alone = SMALL.replace("1400, 1500", "1500")
         nic = LONG.replace("[veth, veth_bridge]", "[macvlan_bridge], parent: nic7")
         made.project(**sweeps, alone=alone, long=LONG, nic=nic)
         yield made
@@ -106,11 +105,11 @@ def test_all_points_after_a_killed_worker(killed: Done, machine: Sandbox) -> Non
     assert places[0] == address
     assert address not in places[1:]
     assert re.search(
-        rf"^labkit: point {point} is back from {places[-1]} \(\d of 3\)$", killed.stderr, re.MULTILINE
+        rf"^labkit: point {point} is back from {places[-1]} \(\d of 2\)$", killed.stderr, re.MULTILINE
     )
     assert "Verdicts" in killed.stdout
     table = verdicts.load(folder(machine, "killed"))
-    assert set(table["mtu_bytes"]) == {1400, 1500, 9000}
+    assert set(table["mtu_bytes"]) == {1400, 1500}
     assert table.attrs["unfinished"] == []
 
 
@@ -137,7 +136,7 @@ def test_point_matches_a_local_point(killed: Done, machine: Sandbox) -> None:
 
 def test_no_leftover_files_or_processes(killed: Done, machine: Sandbox, cluster: Cluster) -> None:
     assert {path.name for path in folder(machine, "killed").iterdir()} == {
-        "tcp-1400", "tcp-1500", "tcp-9000", "sweep.json", "notebook.ipynb", "report.html",
+        "tcp-1400", "tcp-1500", "sweep.json", "notebook.ipynb", "report.html",
     }  # fmt: skip
     assert until(lambda: not measuring(machine), 10), machine.processes()
     [living] = [
@@ -153,7 +152,7 @@ def test_no_leftover_files_or_processes(killed: Done, machine: Sandbox, cluster:
 def test_finished_sweep_needs_no_cluster(killed: Done, machine: Sandbox) -> None:
     again = Sweep(machine, "killed", "tcp://127.0.0.1:9").done()
     assert again.returncode == 0, again.stderr
-    assert "all 3 points were measured before" in again.stderr
+    assert "all 2 points were measured before" in again.stderr
     assert again.stdout == killed.stdout
 
 

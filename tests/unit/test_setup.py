@@ -53,6 +53,7 @@ BY_OTHERS = {
     "myst-nb",
     "pydata-sphinx-theme",
     "voila",
+    "aiohttp",
 }
 NOT_IMPORTED = {"setuptools", "jupyterlab", "ruff", "mypy", "nbstripout"} | BY_OTHERS
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import LABKIT, Sandbox, clean_sandbox, one_sentence, until
+from sandbox import LABKIT, Sandbox, Trap, clean_sandbox, one_sentence, until
 from searches import searched
 
 pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "bridge", "tap", "iperf3")
@@ -18,7 +18,9 @@ COMMON = ("topology=veth_bridge", "omit_s=0")
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Sandbox]:
     with clean_sandbox(tmp_path) as made:
+        trap = Trap(tmp_path / "here")
         yield made
+        assert not trap.imported()
 
 
 def test_guest_against_namespace(lab_kernel: str, machine: Sandbox) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,42 @@ def test_link_delay(lab_kernel: str, machine: Sandbox) -> None:
     [row] = machine.rows(*words, "link_delay_s=0.2", timeout=400)
     assert row["status"] in MEASURED, row["reason"]
     assert 0.4 <= row["latency_p50_s"] < 0.8
+
+
+@pytest.mark.needs("openvswitch")
+def test_mirror_leaves_the_host(lab_kernel: str, machine: Sandbox) -> None:
+    """Below the rate of the link every copy arrives at the monitor. Above it, the link is full of copies and the rest
+    is lost on it. The monitored flow stays on its host. One CPU, because the first tunnel patches the kernel's code."""
+    link_bps, length_bytes = 1e7, 1024
+    words = (
+        f"where=vm:{lab_kernel},cpus=1",
+        "nodes=two",
+        f"link_rate_bps={link_bps:g}",
+        "topology=ovs",
+        "mirrors=0,1",
+    )
+    loads = [f"udp:{length_bytes}@{rate_bps:.0f}" for rate_bps in (link_bps / 2, 3 * link_bps)]
+    more = ("readers=count", "output=gre", f"loads={','.join(loads)}", "rounds=1", "duration_s=3", "omit_s=1")
+    done = machine.labkit("run", "virtual_tap", *words, *more, "--json", timeout=500)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(row["status"] in MEASURED for row in rows), [row["reason"] for row in rows]
+    assert not any("contradiction" in (row["reason"] or "") for row in rows), [row["reason"] for row in rows]
+    assert {(row["kernel"], row["peer_kernel"], row["nodes"]) for row in rows} == {
+        (lab_kernel, lab_kernel, "two")
+    }
+    copied = {row["rate_bps"]: row for row in rows if "mirrors=1" in row["topology"]}
+    low, high = copied[link_bps / 2], copied[3 * link_bps]
+    assert low["copies_expected_count"] > 100
+    assert low["copies_count"] == pytest.approx(low["copies_expected_count"], rel=0.1, abs=20)
+    assert low["copies_unread_count"] == 0
+    lost = high["copies_expected_count"] - high["copies_count"]
+    assert high["copies_dropped_count"] == pytest.approx(lost, rel=0.1, abs=50)
+    on_the_link = length_bytes + 28 + 14 + 42  # UDP and IP, Ethernet, GRE with a key in IP and Ethernet
+    arrived_bps = high["copies_count"] * on_the_link * 8 / high["window_s"]
+    assert arrived_bps < 1.2 * link_bps
+    if high["throughput_bps"] > 2 * link_bps:  # a busy host cannot always offer more than the link takes
+        assert arrived_bps > link_bps / 2
 
 
 @pytest.mark.long

@@ -90,22 +90,17 @@ def test_killed_run_and_resume(lab_kernel: str, tmp_path: Path) -> None:
         assert len(list((run / "artefacts").iterdir())) == 3
 
 
-def test_kernel_panic(lab_kernel: str) -> None:
-    with (
-        live.build("veth", where=f"vm:{lab_kernel}") as net,
-        pytest.raises(Failed, match="Kernel panic") as error,
-    ):
-        net.client0.run("sh", "-c", "echo c >/proc/sysrq-trigger")
-    assert "its lab VM" in str(error.value)
-
-
-def test_machine_files_are_read_only(full_kernel: str) -> None:
-    """This concerns what virtiofsd serves, the only way to the disk. The guest's own view is a copy."""
+def test_read_only_machine_files_and_a_kernel_panic(full_kernel: str) -> None:
+    """Both in one lab VM, which the panic ends. What virtiofsd serves is the only way to this machine's disk; the
+    guest's own view of it is a copy."""
     script = "mount -t virtiofs root /mnt && cat /mnt/etc/os-release >/dev/null && touch /mnt/var/tmp/labkit-was-here"
     with live.build("veth", where=f"vm:{full_kernel},profile=tracing,modules=ipvlan") as net:
         assert net.client0.run("uname", "-r").strip() == full_kernel
         with pytest.raises(Failed, match="Read-only file system"):
             net.client0.run("sh", "-c", script)
+        with pytest.raises(Failed, match="Kernel panic") as error:
+            net.client0.run("sh", "-c", "echo c >/proc/sysrq-trigger")
+        assert "its lab VM" in str(error.value)
     assert not Path("/var/tmp/labkit-was-here").exists()
 
 
@@ -159,8 +154,8 @@ def test_last_words_of_the_console(tmp_path: Path) -> None:
         b"\x1bc\x1b[?7l[    0.1] one\r\n[ 2.2] Kernel panic - not syncing: no\r\n[ 3.0] end of it\r\n"
     )
     assert console.last_words(path) == "; the console's last line: Kernel panic - not syncing: no"
-    assert console.stopped(path) == "Kernel panic - not syncing: no"
+    assert console.stop_reason(path) == "Kernel panic - not syncing: no"
     path.write_bytes(b"\r\nXZ-compressed data is corrupt\r\n\r\n -- System halted")
-    assert console.stopped(path) == "its image cannot be unpacked: XZ-compressed data is corrupt"
+    assert console.stop_reason(path) == "its image cannot be unpacked: XZ-compressed data is corrupt"
     path.write_bytes(b"\r\nDecompressing Linux... Parsing ELF... done.\r\nBooting the kernel.\r\n")
-    assert console.stopped(path) is None
+    assert console.stop_reason(path) is None

@@ -120,16 +120,19 @@ def reason(one: Evidence, meant: Range) -> str:
     return WITHIN_CONTROL if _reading(one.low, one.high, meant) != UNDECIDED else ""
 
 
-def judge(claim: Claim, results: Results) -> Judgement:
-    """Judge a claim by the published runs, or by the document's own numbers if no run answers it."""
+def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
+    """Judge a claim by the published runs, or by the document's own numbers if no run answers it.
+
+    run: the name of the only run that counts; None: all of them.
+    """
     if claim.meant is None or not claim.sources:
         return Judgement(claim, UNKNOWN, "", [])
-    evidence = [one for source in claim.sources for one in source(results)]
+    evidence = [one for source in claim.sources for one in source(results) if run in (None, one.run)]
     judged = Judgement(claim, UNKNOWN, "", [(one, reading(one, claim.meant)) for one in evidence])
     numbers = {
         word: sum(read == word for _, read in judged.deciding) for word in (AGREES, AGAINST, UNDECIDED)
     }
-    counts = ", ".join(_counted(count, word) for word, count in numbers.items() if count)
+    counts = ", ".join(_count_text(count, word) for word, count in numbers.items() if count)
     yes, no = (_enough(judged.deciding, word) for word in (AGREES, AGAINST))
     if claim.every:
         yes = yes and not numbers[AGAINST] and not numbers[UNDECIDED]
@@ -155,5 +158,5 @@ def beyond_chance(count: int, of_count: int) -> bool:
     return count > 0 and float(bdtrc(count - 1, of_count, FALSE_SHARE)) <= FALSE_SHARE + 1e-9
 
 
-def _counted(count: int, word: str) -> str:
+def _count_text(count: int, word: str) -> str:
     return f"{count} {word if count == 1 or word == UNDECIDED else word.removesuffix('s')}"

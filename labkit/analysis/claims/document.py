@@ -89,8 +89,9 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
         " with the baseline measured twice (A/A). Ratios of two values of a parameter have an interval, but no A/A."
         " Each run below has its command, and the sweep that repeats it at full length, which takes hours to"
         " days, for example `labkit sweep params/datapaths.yaml`. The rows are published:"
-        " `labkit compare RUN data/results/datapaths` compares a run of your own with them, and the notebook"
-        " `10_findings` draws everything here anew without measuring. `make docs-reference` writes this page.\n\n"
+        " `labkit compare RUN data/results/datapaths` compares a run of your own with them and judges their claims by"
+        " it, and the notebook `10_findings` draws everything here anew without measuring. `make docs-reference` writes"
+        " this page.\n\n"
         f"{counts(judgements)}\n"
     )
 
@@ -127,7 +128,7 @@ def table(judgements: Sequence[Judgement]) -> str:
     lines = [
         (
             str(number), f"[{one.claim.sentence}](#{anchor(one)})", DOCUMENTS[one.claim.document].author.split(",")[0],
-            f"**{one.word}**", _brief(one),
+            f"**{one.word}**", ratio_summary(one),
         )
         for number, one in enumerate(judgements, 1)
     ]  # fmt: skip
@@ -144,7 +145,7 @@ def heading(one: Judgement) -> str:
     return f"{one.claim.name}: {one.word}"
 
 
-def _brief(one: Judgement) -> str:
+def ratio_summary(one: Judgement) -> str:
     """Return the range of the ratios that the verdict comes from, and how many of them decide."""
     known = [evidence for evidence, _ in one.deciding if not math.isnan(evidence.ratio)]
     if not known:

@@ -70,7 +70,7 @@ def ratio_of_arms(run: str, arm: str, other: str = "", **only: Any) -> Source:
             return list(_to_other(run, rows, arm, other))
         return list(_to_baseline(run, rows_with(results.verdicts(run), only), arm))
 
-    return _measured(run, find)
+    return _measured_by(run, find)
 
 
 def ratio_of_values(
@@ -83,9 +83,9 @@ def ratio_of_values(
     """
 
     def find(results: Results) -> list[Evidence]:
-        return list(_of_values(run, rows_with(results.rows(run), only), column, (left, right), arm, of))
+        return list(_compare_ends(run, rows_with(results.rows(run), only), column, (left, right), arm, of))
 
-    return _measured(run, find)
+    return _measured_by(run, find)
 
 
 def function_time_ratio(run: str) -> Source:
@@ -95,9 +95,9 @@ def function_time_ratio(run: str) -> Source:
         profiles = results.profiles(run)
         host = _host(profiles)
         judged = function_time_claim.judge_claim(function_time_claim.times(profiles))
-        return [_of_effect(Evidence(run, str(one.arm), host), one.effect, _veto(one.why)) for one in judged]
+        return [_add_effect(Evidence(run, str(one.arm), host), one.effect, _veto(one.why)) for one in judged]
 
-    return _measured(run, find)
+    return _measured_by(run, find)
 
 
 def function_ratio(function: str, left: tuple[str, str], right: tuple[str, str]) -> Source:
@@ -120,9 +120,9 @@ def function_ratio(function: str, left: tuple[str, str], right: tuple[str, str])
             f"{math.exp(values.mean()) * 1e6:.3g} µs ({kind})" for values, kind, _ in measured
         )
         host = "; ".join(dict.fromkeys(host for _, _, host in measured))
-        return [_of_effect(Evidence(right[0], f"{function}: {times}", host), effect, "")]
+        return [_add_effect(Evidence(right[0], f"{function}: {times}", host), effect, "")]
 
-    return _measured(left[0], _measured(right[0], find))
+    return _measured_by(left[0], _measured_by(right[0], find))
 
 
 def undecided_if_emulated(source: Source) -> Source:
@@ -148,7 +148,9 @@ def computed(what: str, number: Callable[[], float | None]) -> Source:
     return find
 
 
-def counted(run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[str, float]]]) -> Source:
+def ratios_of_counts(
+    run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[str, float]]]
+) -> Source:
     """Return quotients of counts in rows of one part of a run, which have no noise."""
 
     def source(results: Results) -> list[Evidence]:
@@ -159,7 +161,7 @@ def counted(run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[s
             return [Evidence(run, part, _host(rows), doubt=why)]
         return [Evidence(run, what, _host(ok), ratio, ratio, ratio, COUNTED) for what, ratio in find(ok)]
 
-    return _measured(run, source)
+    return _measured_by(run, source)
 
 
 def uplink_share(run: str, link_bps: float) -> Source:
@@ -175,7 +177,7 @@ def uplink_share(run: str, link_bps: float) -> Source:
             share = some["copies_count"] / some["window_s"] * frame_bits / link_bps
             effect = stats.effect(np.log(share.to_numpy(float)), list(some["round"]))
             result.append(
-                _of_effect(
+                _add_effect(
                     Evidence(run, f"{topology}: {si(float(str(rate)), 'bit/s')} offered", _host(some)),
                     effect,
                     "",
@@ -183,10 +185,10 @@ def uplink_share(run: str, link_bps: float) -> Source:
             )
         return result
 
-    return _measured(run, find)
+    return _measured_by(run, find)
 
 
-def _measured(run: str, find: Source) -> Source:
+def _measured_by(run: str, find: Source) -> Source:
     def source(results: Results) -> list[Evidence]:
         if not results.has(run):
             return [Evidence(run, "", "", doubt=f"`labkit sweep params/findings-{run}.yaml` measures it")]
@@ -219,7 +221,7 @@ def _host_words(row: Mapping[Any, Any]) -> str:
     return f"Linux {row['kernel']}{emulated}{guest}"
 
 
-def _of_row(run: str, what: str, row: Mapping[Any, Any]) -> Evidence:
+def _evidence_without_ratio(run: str, what: str, row: Mapping[Any, Any]) -> Evidence:
     """Return evidence without a ratio, with the host of this row."""
     return Evidence(run, what, _host_words(row), guests_emulated=row.get("guest_accelerator") == "tcg")
 
@@ -241,8 +243,8 @@ def _to_baseline(run: str, lines: pd.DataFrame, arm: str) -> Iterator[Evidence]:
         if not pd.isna(line["ratio"]):
             low, high = (None if pd.isna(line[end]) else float(line[end]) for end in ("low", "high"))
             effect = Effect(float(line["ratio"]), low, high, int(line["n_count"]), str(line["how"]))
-        one = _of_row(run, f"{arm} / {line['baseline']}: {_point(_key(line))}", line)
-        yield judged(one, effect, _control(line), _doubt(line))
+        one = _evidence_without_ratio(run, f"{arm} / {line['baseline']}: {_point(_key(line))}", line)
+        yield judge(one, effect, _control(line), _doubt(line))
 
 
 def _doubt(line: Mapping[Any, Any]) -> str:
@@ -284,21 +286,21 @@ def _to_other(run: str, rows: pd.DataFrame, arm: str, other: str) -> Iterator[Ev
         elif stats.vetoes(control):
             doubt = doubt or "the baseline differs from itself"
         row = next(row for row in rows[rows["status"].eq("ok")].to_dict("records") if _key(row) == key)
-        evidence = _of_row(run, f"{arm} / {other}: {_point(key)}", row)
-        yield judged(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
+        evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", row)
+        yield judge(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
 
 
-def judged(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
+def judge(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
     """Return the evidence with its ratio, its control, and whether the ratio lies within the control's interval."""
     if control is not None:
         one = replace(one, control=stats.ratio_text(control.ratio, control.low, control.high))
-    one = _of_effect(one, effect, doubt)
+    one = _add_effect(one, effect, doubt)
     if control is None or control.low is None or control.high is None:
         return one
     return replace(one, within_control=min(control.low, 1) <= one.ratio <= max(control.high, 1))
 
 
-def _of_effect(one: Evidence, effect: Effect | None, doubt: str) -> Evidence:
+def _add_effect(one: Evidence, effect: Effect | None, doubt: str) -> Evidence:
     if effect is None:
         return replace(one, doubt=doubt or "nothing was measured")
     if effect.low is None or effect.high is None:
@@ -313,14 +315,14 @@ def _veto(why: str) -> str:
     return why if "differs from itself" in why else ""
 
 
-def _of_values(
+def _compare_ends(
     run: str, rows: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
 ) -> Iterator[Evidence]:
     controls = {
         key: verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
         for key, some in load.groups(verdicts.ratios(rows))
     }
-    ok = load.measured(rows)
+    ok = load.measured_rows(rows)
     ok = ok[ok["topology"].eq(arm) & ok["role"].ne("control")]
     if ok["method"].eq("slice").any():
         ok = ok[ok["method"].eq("slice")]
@@ -338,8 +340,8 @@ def _of_values(
         keys = [_key(side.iloc[0].to_dict()) for side in sides]
         vetoed = any((control := controls.get(key)) is not None and stats.vetoes(control) for key in keys)
         text = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
-        evidence = _of_row(run, text, sides[0].iloc[0].to_dict())
-        yield _of_effect(evidence, effect, "the baseline differs from itself" if vetoed else "")
+        evidence = _evidence_without_ratio(run, text, sides[0].iloc[0].to_dict())
+        yield _add_effect(evidence, effect, "the baseline differs from itself" if vetoed else "")
 
 
 def _value(column: str, value: Any) -> str:

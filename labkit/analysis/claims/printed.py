@@ -66,7 +66,7 @@ def sum_of_vms(column: str, total: str, factor: float) -> float | None:
     return float(one[total] * factor / (4 * one[column]))
 
 
-def mirror_count() -> float | None:
+def mirror_throughput_ratio() -> float | None:
     """Return the printed throughput with eight mirrors that are read, divided by that without any."""
     read = virtual_tap.thesis_count().set_index("mirrors")["read"]
     return float(read[8] / read[0]) if len(read) else None

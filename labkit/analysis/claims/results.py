@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,14 @@ from labkit.common import run_folder
 
 
 class Results:
-    """The published runs in a folder, by name. `folder`: data/results of the project, or else labkit's own."""
+    """The published runs in a folder, by name.
 
-    def __init__(self, folder: Path | None = None) -> None:
+    folder: data/results of the project, or else labkit's own. runs: folders of runs or sweeps by names of published
+    ones. They take the place of all published runs.
+    """
+
+    def __init__(self, folder: Path | None = None, runs: Mapping[str, Path] | None = None) -> None:
+        self._runs = runs or {}
         roots = (run_folder.project_root(), Path(__file__).resolve().parents[3])
         places = [folder] if folder else [root / "data" / "results" for root in roots]
         self.folder = next((place for place in places if place.is_dir()), places[0])
@@ -28,18 +34,21 @@ class Results:
         return sorted(path.parent.name for path in self.folder.glob(f"*/{published_runs.ROWS}"))
 
     def has(self, name: str) -> bool:
-        """Return whether a run was published."""
-        return published_runs.is_published(self.folder / name)
+        """Return whether a run was published, or another one takes its place."""
+        return name in self._runs if self._runs else published_runs.is_published(self.folder / name)
 
     def description(self, name: str) -> dict[str, Any]:
         """Return run.json of a published run."""
         return run_folder.read_run(self.folder / name)
 
+    def _place(self, name: str) -> Path:
+        return self._runs.get(name, self.folder / name)
+
     def _rows(self, name: str, part: str | None = "cost") -> pd.DataFrame:
-        return load.load(self.folder / name, part)
+        return load.load(self._place(name), part)
 
     def _verdicts(self, name: str) -> pd.DataFrame:
         return verdicts.verdicts(self.rows(name))
 
     def _profiles(self, name: str) -> pd.DataFrame:
-        return load.profiles(self.folder / name)
+        return load.profiles(self._place(name))

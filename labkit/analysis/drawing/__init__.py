@@ -5,7 +5,7 @@ not in `labkit.analysis.figures`, which draws tables and imports pandas: that ta
 machine.
 """
 
-from labkit.analysis.drawing.graph import Join, first, joins, shown
+from labkit.analysis.drawing.graph import Join, first, joins, simplify
 from labkit.analysis.drawing.text import dot, mermaid, tree
 
-__all__ = ["Join", "dot", "first", "joins", "mermaid", "shown", "tree"]
+__all__ = ["Join", "dot", "first", "joins", "mermaid", "simplify", "tree"]

@@ -19,7 +19,7 @@ from labkit.analysis.drawing.graph import (
     more,
     outside,
     route_line,
-    shown,
+    simplify,
     title,
 )
 from labkit.common.topology_state import InterfaceState, Namespace, Place, State
@@ -35,7 +35,7 @@ MIN_PX = 560  # the least width, for the title and the legend
 def topology(state: State, pairs: int = FEW) -> go.Figure:
     """Return the drawing of a topology's state. Of more than `pairs` pairs it shows the first ones, and says so."""
     left_out = max(len(state.pairs) - pairs, 0)
-    part, _ = first(shown(state), pairs)
+    part, _ = first(simplify(state), pairs)
     built = places(part)
     figure = go.Figure()
     for box in built.namespaces.values():

@@ -106,9 +106,9 @@ class Layout:
             sides = {self._columns[other.namespace] - here > 0 for other in others}
             stack = centre if paired or len(sides) != 1 else right if sides == {True} else left
             stack.append(place)
-        return left, self._chained(centre), right
+        return left, self._chain(centre), right
 
-    def _chained(self, stack: list[Place]) -> list[Place]:
+    def _chain(self, stack: list[Place]) -> list[Place]:
         """Return a stack in an order in which joined interfaces are neighbours where possible."""
         inside = {
             place: [other for other in self._others.get(place, []) if other in stack] for place in stack

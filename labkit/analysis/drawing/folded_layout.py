@@ -47,7 +47,7 @@ class Levels:
                 (self._peers if join.kind == "tunnel" else self._others).setdefault(one, []).append(other)
         where = {name: (box.x, box.y) for name, box in beside.namespaces.items()}
         self._names = sorted(where, key=lambda name: where[name])
-        self._level = self._leveled(state)
+        self._level = self._levels(state)
         self.interfaces = {
             Place(space.name, one.name): box_for(label(one))
             for space in state.namespaces
@@ -55,7 +55,7 @@ class Levels:
         }
         self._rows: dict[str, Rows] = {}
         for name in sorted(self._names, key=lambda name: self._level[name]):
-            self._rows[name] = self._rowed(name)
+            self._rows[name] = self._rows_of_interfaces(name)
         self.namespaces = {name: self._namespace_box(name) for name in self._names}
         self._across()
         self._down()
@@ -72,7 +72,7 @@ class Levels:
         own = [place for place in self._others if place.namespace == name]
         return {far.namespace for place in own for far in self._others[place]} - {name}
 
-    def _leveled(self, state: State) -> dict[str, int]:
+    def _levels(self, state: State) -> dict[str, int]:
         """Return each namespace's distance in links from the nearest namespace at an end."""
         beside = {name: self._neighbours(name) for name in self._names}
         ends = {end.namespace for pair in state.pairs for end in pair}
@@ -85,7 +85,7 @@ class Levels:
         steps = [self._level[far.namespace] - here for far in self._others.get(place, [])]
         return next((1 if step > 0 else -1 for step in steps if step), 0)
 
-    def _rowed(self, name: str) -> Rows:
+    def _rows_of_interfaces(self, name: str) -> Rows:
         """Return the rows of a namespace from top to bottom, each in the order of its neighbours.
 
         The rows of the levels below must be known already.
@@ -202,7 +202,7 @@ class Levels:
             upper, lower = sorted((left, right), key=lambda box: box.y)
             return [(upper.middle[0], upper.bottom), (lower.middle[0], lower.y)]
         straight = [(left.right, left.middle[1]), (right.x, right.middle[1])]
-        if not self._crossed(straight):
+        if not self._crosses_label(straight):
             return straight
         self._lanes += 1
         bottom = max(self.namespaces[place.namespace].bottom for place in (near, far))
@@ -213,7 +213,7 @@ class Levels:
         )
         return [straight[0], (out, straight[0][1]), (out, y), (back, y), (back, straight[1][1]), straight[1]]
 
-    def _crossed(self, line: Sequence[Coordinates]) -> bool:
+    def _crosses_label(self, line: Sequence[Coordinates]) -> bool:
         """Return whether a line crosses a label."""
         boxes = [*self.interfaces.values(), *map(_title, self.namespaces.values())]
         return any(crosses(line, box) for box in boxes)
@@ -226,7 +226,7 @@ class Levels:
             for at, one in enumerate(boxes)
             for other in boxes[:at]
         )
-        return clear and not any(self._crossed(line) for _, line in self.lines)
+        return clear and not any(self._crosses_label(line) for _, line in self.lines)
 
 
 def _title(box: TextBox) -> TextBox:

@@ -56,7 +56,7 @@ def _joined(space: Namespace, one: InterfaceState) -> Iterator[tuple[str, Place]
         yield "tunnel", peer
 
 
-def shown(state: State) -> State:
+def simplify(state: State) -> State:
     """Return the state without what carries no information.
 
     That is an unused lo, the devices that tunnel modules create in every new namespace, and link-local addresses.

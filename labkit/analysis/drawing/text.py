@@ -15,7 +15,7 @@ from labkit.analysis.drawing.graph import (
     more,
     outside,
     route_line,
-    shown,
+    simplify,
     title,
 )
 from labkit.common.topology_state import InterfaceState, Namespace, Place, State, TunnelState
@@ -29,7 +29,7 @@ _MERMAID_LINES = {
 def tree(state: State) -> str:
     """Return namespaces with their interfaces, all known facts about these, and the routes that addresses do not
     imply."""
-    state = shown(state)
+    state = simplify(state)
     all_of_it = [one for space in state.namespaces for one in space.interfaces]
     names = max((len(one.name) for one in all_of_it), default=0)
     kinds = max((len(kind(one)) for one in all_of_it), default=0)
@@ -76,25 +76,25 @@ def _at(place: Place) -> str:
 
 def dot(state: State) -> str:
     """Return an undirected Graphviz graph with a cluster per namespace and a node per interface."""
-    state = shown(state)
+    state = simplify(state)
     lines = [
-        f"graph {_quoted(state.topology)} {{",
-        f"  label={_quoted(f'{title(state)}, Linux {state.kernel}')}; labelloc=t; rankdir=LR; ranksep=1;",
+        f"graph {_quote(state.topology)} {{",
+        f"  label={_quote(f'{title(state)}, Linux {state.kernel}')}; labelloc=t; rankdir=LR; ranksep=1;",
         '  fontname="sans-serif"; node [shape=box, style=rounded, fontname="sans-serif"];',
     ]
     for space in state.namespaces:
-        lines.append(f"  subgraph {_quoted(f'cluster {space.name}')} {{")
-        lines.append(f"    label={_quoted(space.name)};")
+        lines.append(f"  subgraph {_quote(f'cluster {space.name}')} {{")
+        lines.append(f"    label={_quote(space.name)};")
         lines += [
-            f"    {_quoted(f'{space.name}/{one.name}')} [label={_quoted(*label(one))}];"
+            f"    {_quote(f'{space.name}/{one.name}')} [label={_quote(*label(one))}];"
             for one in space.interfaces
         ]
         lines.append("  }")
     for join in _from_left_to_right(state):
-        near, far = (_quoted(_at(place)) for place in join.ends)
+        near, far = (_quote(_at(place)) for place in join.ends)
         # A lower device in the same namespace goes below, not beside; else the two ends would not be level.
         inside = join.kind == "lower" and join.ends[0].namespace == join.ends[1].namespace
-        style = f"style={_DOT_STYLES[join.kind]}, tooltip={_quoted(JOIN_KINDS[join.kind])}"
+        style = f"style={_DOT_STYLES[join.kind]}, tooltip={_quote(JOIN_KINDS[join.kind])}"
         lines.append(f"  {near} -- {far} [{style}{', constraint=false' if inside else ''}];")
     return "\n".join([*lines, "}"]) + "\n"
 
@@ -109,24 +109,24 @@ def _from_left_to_right(state: State) -> list[Join]:
     ]
 
 
-def _quoted(*lines: str) -> str:
+def _quote(*lines: str) -> str:
     """Return a string of the DOT language."""
     return '"' + r"\n".join(line.replace("\\", r"\\").replace('"', r"\"") for line in lines) + '"'
 
 
 def mermaid(state: State) -> str:
     """Return a Mermaid flowchart of the first pairs, because its viewers refuse hundreds of lines."""
-    state, left_out = first(shown(state))
+    state, left_out = first(simplify(state))
     lines = [f"%% {title(state)}, Linux {state.kernel}", "flowchart LR"]
     if left_out:
-        lines.append(f"  more[{_escaped(more(left_out))}]")
+        lines.append(f"  more[{_escape(more(left_out))}]")
     numbers: dict[Place, str] = {}
     for number, space in enumerate(state.namespaces):
-        lines.append(f"  subgraph n{number}[{_escaped(space.name)}]")
+        lines.append(f"  subgraph n{number}[{_escape(space.name)}]")
         for position, one in enumerate(space.interfaces):
             own = one.index or f"x{position}"  # an interface that only a switch knows has no index
             name = numbers[Place(space.name, one.name)] = f"n{number}i{own}"
-            lines.append(f"    {name}[{_escaped(*label(one))}]")
+            lines.append(f"    {name}[{_escape(*label(one))}]")
         lines.append("  end")
     for join in _from_left_to_right(state):
         near, far = (numbers[place] for place in join.ends)
@@ -134,7 +134,7 @@ def mermaid(state: State) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _escaped(*lines: str) -> str:
+def _escape(*lines: str) -> str:
     """Return a quoted text of Mermaid, whose entities start with # instead of &."""
     entities = str.maketrans({"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;"})
     return '"' + "<br/>".join(line.translate(entities) for line in lines) + '"'

@@ -21,7 +21,7 @@ from labkit.analysis.figures.cost_fit import fitted
 from labkit.analysis.figures.endpoint_kinds import ends, sides
 from labkit.analysis.figures.forest_plot import forest, ratio_ticks
 from labkit.analysis.figures.function_costs import functions
-from labkit.analysis.figures.function_times import function_times, timed
+from labkit.analysis.figures.function_times import function_durations, function_times
 from labkit.analysis.figures.header_overhead import overhead
 from labkit.analysis.figures.kernels import kernels
 from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against_pairs
@@ -37,11 +37,35 @@ from labkit.analysis.load import metric_values
 from labkit.analysis.protocols import PROTOCOLS, TIMED
 
 __all__ = [
-    "claims", "cost", "cpu_per_gigabyte", "ends", "fitted", "forest", "function_times", "functions", "kernels",
+    "claims",
+    "cost",
+    "cpu_per_gigabyte",
+    "ends",
+    "fitted",
+    "forest",
+    "function_durations",
+    "function_times",
+    "functions",
+    "kernels",
     "line_shares",
-    "load_loss", "mirror_count", "mirror_tax", "monitor_cost", "overhead", "price_list", "price_sentences", "prices",
+    "load_loss",
+    "mirror_count",
+    "mirror_tax",
+    "monitor_cost",
+    "overhead",
+    "price_list",
+    "price_sentences",
+    "prices",
     "probe_latency",
-    "ramp", "ranked_factors", "rates", "selected", "sides", "slices", "throughput", "timed", "uplink", "use_cases",
+    "ramp",
+    "ranked_factors",
+    "rates",
+    "selected",
+    "sides",
+    "slices",
+    "throughput",
+    "uplink",
+    "use_cases",
 ]  # fmt: skip
 
 SLICES_PX = 250

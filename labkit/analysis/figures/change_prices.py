@@ -42,7 +42,7 @@ def prices(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _per_round(rows: pd.DataFrame) -> pd.DataFrame:
-    ok = load.measured(load.complete(rows))
+    ok = load.measured_rows(load.complete(rows))
     ok = ok[ok["protocol"].isin(list(PRICED))]
     slices = ok["method"].eq("slice")
     ok = ok[slices | ~slices.groupby(ok["setup"]).transform("any")]

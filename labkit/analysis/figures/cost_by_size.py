@@ -42,7 +42,7 @@ def rates(rows: pd.DataFrame) -> go.Figure:
 def _against_size(
     rows: pd.DataFrame, title: str, quantities: Callable[[Panel], list[tuple[Panel, Quantity]]]
 ) -> go.Figure:
-    sized = complete(of_part(rows, "cost"))
+    sized = complete(select_part(rows, "cost"))
     sized = sized[sized["length_bytes"].notna()]
     drawn: list[tuple[Panel, Quantity]] = []
     # In rows of labkit 0.1, `received_count` of a whole UDP run is iperf3's, over iperf3's own period.
@@ -86,7 +86,7 @@ def mark_mtu(figure: go.Figure, panel: Panel) -> None:
         )
 
 
-def of_part(rows: pd.DataFrame, part: str) -> pd.DataFrame:
+def select_part(rows: pd.DataFrame, part: str) -> pd.DataFrame:
     """Return the rows of one part of an experiment, or all rows if it has no parts."""
     parts = rows.get("part")
     return rows if parts is None or not parts.notna().any() else rows[parts.eq(part)]

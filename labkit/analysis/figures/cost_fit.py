@@ -89,7 +89,7 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
     beside = min(BESIDE, TOGETHER * max(gap / span, NARROW) / len(some))
     for number, curve in enumerate(some):
         shift = 10 ** (span * beside * (number - (len(some) - 1) / 2))
-        _measured(figure, curve, shift, prefix, ends, row, curve.arm not in seen)
+        _draw_measured(figure, curve, shift, prefix, ends, row, curve.arm not in seen)
         _line(figure, curve, PREFIXES[prefix], places, row)
         _rest(figure, curve, shift, most, row + 1)
         seen.add(curve.arm)
@@ -133,7 +133,7 @@ def _intervals(values: Floats) -> tuple[Floats, Floats]:
     return np.array([one.value for one in result]), np.array(halves)
 
 
-def _measured(
+def _draw_measured(
     figure: go.Figure,
     curve: Curve,
     shift: float,

@@ -85,9 +85,9 @@ def ends(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
     The quantities are throughput and datagrams per second, or round-trip times. Stars are values that the report
     published (`endpoint_kinds.published`) for datagrams of the same length.
     """
-    notes = "stars: " + NOT_OURS if len(_of_report(rows, published)) else ""
-    figure = _drawn(rows, ARRIVES, published)
-    return _finished(figure, rows, "What the ends get", notes)
+    notes = "stars: " + NOT_OURS if len(_published_at_lengths(rows, published)) else ""
+    figure = _draw_panel(rows, ARRIVES, published)
+    return _finish(figure, rows, "What the ends get", notes)
 
 
 def sides(rows: pd.DataFrame) -> go.Figure:
@@ -103,10 +103,10 @@ def sides(rows: pd.DataFrame) -> go.Figure:
         loaded[f"{name}_here"] = loaded[f"{name}_s"].astype(float) / work
         loaded[f"{name}_there"] = loaded[f"guest_{name}_s"].astype(float) / work
     lines = "squares: the whole machine; circles: as counted by the guests' kernels"
-    return _finished(_drawn(loaded, COSTS), loaded, "CPU time on both sides of the boundary", lines)
+    return _finish(_draw_panel(loaded, COSTS), loaded, "CPU time on both sides of the boundary", lines)
 
 
-def _finished(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "") -> go.Figure:
+def _finish(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "") -> go.Figure:
     """Add the title and a subtitle line for each machine, and make room for them."""
     lines = [theme.plain(line) for line in machines(rows)]
     lines += [*filter(None, [more]), "small: single rounds; large: their geometric mean and 95 % interval"]
@@ -117,7 +117,7 @@ def _finished(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "")
     return finish(figure, rows, title, "<br>".join(lines))
 
 
-def _drawn(
+def _draw_panel(
     rows: pd.DataFrame, plots: dict[str, list[Plot]], published: pd.DataFrame | None = None
 ) -> go.Figure:
     there = [name for name in ENDPOINTS if name in set(rows["endpoint"])]
@@ -130,7 +130,7 @@ def _drawn(
     for panel, plot in places:
         others = list[float]()
         if published is not None and plot.published:
-            of_report = _of_report(panel.table, published)
+            of_report = _published_at_lengths(panel.table, published)
             _report(figure, panel, plot.published, of_report, there)
             others = of_report.loc[of_report["endpoint"].isin(there), plot.published].dropna().tolist()
         _plot(figure, panel, plot, there, others)
@@ -237,7 +237,7 @@ def _dots(
     return [low, high, *rows["value"]]
 
 
-def _of_report(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+def _published_at_lengths(rows: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     """Return the report's rows for the lengths of these UDP rows."""
     lengths = rows.loc[rows["protocol"].eq("udp"), "length_bytes"].dropna().unique()
     near = [bool(np.isclose(lengths, one, rtol=NEAR).any()) for one in published["length_bytes"]]

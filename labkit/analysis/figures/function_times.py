@@ -41,7 +41,7 @@ def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure
         role = str(rows["role"].iloc[0]) if len(rows) else "variant"
         style = theme.arm_style(arm, "variant" if role == "control" else role)
         for at, name in enumerate(names, 1):
-            _drawn(figure, at, arm, style, [report["functions"].get(name, {}) for report in rounds])
+            _draw_arm(figure, at, arm, style, [report["functions"].get(name, {}) for report in rounds])
     figure.update_xaxes(type="log", tickformat=",~g")
     text = "time of a call in µs, callees and interrupts included"
     figure.update_xaxes(title_text=text, row=count, col=1)
@@ -52,7 +52,7 @@ def function_times(arms: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> go.Figure
     return finish(figure, every, "How long functions of the kernel take", subtitle)
 
 
-def _drawn(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds: Rounds) -> None:
+def _draw_arm(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds: Rounds) -> None:
     bins: Counter[tuple[float, float]] = Counter()
     for one in rounds:
         for low, high, count in one.get("histogram", ()):
@@ -85,7 +85,7 @@ def _drawn(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, rounds:
         )
 
 
-def timed(times: pd.DataFrame) -> go.Figure:
+def function_durations(times: pd.DataFrame) -> go.Figure:
     """Draw the median duration of functions (`function_time_claim.times`) against size, a plot for each function."""
     rows = load.complete(times.assign(status="ok", method="whole", value=times["p50_s"]))
     by_pairs = rows["pairs"].nunique() > 1

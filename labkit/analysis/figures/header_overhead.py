@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
-from labkit.analysis.figures.cost_by_size import of_part
+from labkit.analysis.figures.cost_by_size import select_part
 from labkit.analysis.figures.forest_plot import as_rows, drawn_range, ratio_ticks
 from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
 from labkit.analysis.packet_cost.cost_model import IP_BYTES, UDP_BYTES
@@ -28,10 +28,10 @@ def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
     `verdicts.verdicts`; only UDP and TCP are drawn. The line is the ratio of the efficiencies payload / (payload +
     headers), which a link limited only by bytes would give. A TCP packet is a segment that fills the MTU.
     """
-    headers = of_part(rows, "headers")
+    headers = select_part(rows, "headers")
     headers = headers[headers["computed_bytes"].notna()] if "computed_bytes" in headers else headers.iloc[:0]
     added = dict(zip(headers["topology"], headers["computed_bytes"], strict=True)) if len(headers) else {}
-    sized = _sized(verdicts, added)
+    sized = _with_header_sizes(verdicts, added)
     parts = panels(sized, columns_count=1, by_pairs=sized["pairs"].nunique() > 1, along="length_bytes")
     figure = _empty(headers, parts)
     _bars(figure, headers)
@@ -46,7 +46,7 @@ def overhead(rows: pd.DataFrame, verdicts: pd.DataFrame) -> go.Figure:
     return finish(figure, as_rows(sized), "How much of the cost is headers", subtitle)
 
 
-def _sized(verdicts: pd.DataFrame, added: dict[str, float]) -> pd.DataFrame:
+def _with_header_sizes(verdicts: pd.DataFrame, added: dict[str, float]) -> pd.DataFrame:
     """Return the verdicts of UDP and TCP with header sizes.
 
     Added columns: `payload` of a packet, `own` (header bytes without a tunnel), `more` (of the tunnel), `base` (of the
@@ -105,13 +105,13 @@ def _bars(figure: go.Figure, headers: pd.DataFrame) -> None:
                 showlegend=False,
             )
             figure.add_trace(bar, row=1, col=1)
-        _measured(figure, one, name)
+        _draw_measured(figure, one, name)
     most = max((one["computed_bytes"] for one in rows), default=1)
     figure.update_xaxes(title_text="bytes before each packet", range=[0, most * 1.2], row=1, col=1)
     figure.update_yaxes(autorange="reversed", ticks="", showgrid=False, row=1, col=1)
 
 
-def _measured(figure: go.Figure, one: dict[Any, Any], name: str) -> None:
+def _draw_measured(figure: go.Figure, one: dict[Any, Any], name: str) -> None:
     style = theme.arm_style(one["topology"])
     point = go.Scatter(
         x=[one["measured_bytes"]],

@@ -36,7 +36,7 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     figure, seen = grid(parts, PANEL_PX), set[str]()
     room = WIDTH_PX / columns / max(len(there), 1)
     turned = room < MIN_LETTERS * LETTER_PX
-    labels = [_folded(name, 40 if turned else int(room / LETTER_PX) - 1) for name, _ in there]
+    labels = [_fold_label(name, 40 if turned else int(room / LETTER_PX) - 1) for name, _ in there]
     ticks = {"tickvals": list(range(len(there))), "ticktext": labels, "tickangle": -40 if turned else 0}
     figure.update_xaxes(range=[-0.5, len(there) - 0.5], showgrid=False, **ticks)
     low, high = drawn_range(verdicts)
@@ -58,7 +58,7 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     return finish(figure, as_rows(verdicts), "Ratios to the baseline within each kernel", subtitle)
 
 
-def _folded(name: str, width: int) -> str:
+def _fold_label(name: str, width: int) -> str:
     """Return a host's name as a tick label with at most `width` letters per line."""
     parts = name.removeprefix("Linux ").split(", ")
     return "<br>".join(theme.plain(line) for part in parts for line in textwrap.wrap(part, width))

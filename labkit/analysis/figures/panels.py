@@ -163,7 +163,7 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
         max((part.row for part in parts), default=1),
         max((part.column for part in parts), default=1),
     )
-    parts = [replace(part, title=_wrapped(part.title, TITLES_WIDTH // columns)) for part in parts]
+    parts = [replace(part, title=_wrap(part.title, TITLES_WIDTH // columns)) for part in parts]
     more_px = HOST_PX * max((part.titled.count("<br>") for part in parts), default=0)
     between, top = BETWEEN_PX + more_px, TOP_PX + more_px
     spacing = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
@@ -173,7 +173,7 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
     return figure
 
 
-def _wrapped(title: str, width: int) -> str:
+def _wrap(title: str, width: int) -> str:
     """Break a panel's title between its words (at ` · `) into lines of at most `width` characters."""
     lines: list[str] = []
     for word in title.split(" · "):
@@ -214,7 +214,7 @@ def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) ->
     marked = np.atleast_1d(emulated(table))  # a single False for a table without these columns
     some = "emulated CPU" if marked.all() else "in part on an emulated CPU"
     theme.titled(figure, title, subtitle, some if marked.any() else "")
-    theme.noted(
+    theme.add_notes(
         figure, gaps(table) if len(table) else ["There is nothing to draw: the table is empty."], NOTES_PX
     )
     if figure.layout.legend.orientation != "h":

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.panels import finish
 from labkit.analysis.load import complete
+from labkit.common import units
 
 HEIGHT_PX = 420
 
@@ -17,20 +18,22 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
     captured.
 
     rows: the measurements. table: `virtual_tap.uplink(rows)`. published: `virtual_tap.thesis_uplink()`. A saturated
-    link shows as a decrease. `delivered` is the monitored flow itself, as a share of the offered load. What the queue
-    of the link dropped has a line of its own.
+    link shows as a decrease. `delivered` is the monitored flow itself, as a share of the offered load. What the link
+    lost has a line of its own.
     """
     figure = go.Figure()
-    for topology, some in table.groupby("topology", sort=False):
+    for (topology, _), some in table.groupby(["topology", "link_rate_bps"], sort=False, dropna=False):
         style = theme.arm_style(str(topology))
+        link_bps = some["link_rate_bps"].iloc[0]
+        link = "" if pd.isna(link_bps) else f", link of {units.si(link_bps, 'bit/s')}"
         for column, name, dash in (
             (some["delivered_bps"] / some["offered_bps"], "delivered to the receiver", "dot"),
             (some["arrived_share"], "copies that arrived", "solid"),
-            (some["link_lost_share"], "copies that the link dropped", "dash"),
+            (some["link_lost_share"], "copies that the link lost", "dash"),
         ):
             if column.notna().any():
                 figure.add_scatter(
-                    x=some["offered_bps"] / 1e6, y=column, mode="lines+markers", name=f"{topology}: {name}",
+                    x=some["offered_bps"] / 1e6, y=column, mode="lines+markers", name=f"{topology}{link}: {name}",
                     line={"color": style.color, "dash": dash}, marker={"symbol": style.symbol, "size": 8},
                 )  # fmt: skip
     share = published["captured_bps"] / published["sent_bps"]

@@ -103,7 +103,7 @@ class ContainerVsVm:
         if own.empty:
             display(Markdown(f"*{_missing(self.profiles, [load_profiles.OBSERVER])}*"))
         for key, point in groups(own):
-            for left, right in _compared(point):
+            for left, right in _compared_pairs(point):
                 _flame(point, left, right, load.group_text(key))
 
 
@@ -125,7 +125,7 @@ def _missing(profiles: pd.DataFrame, observers: Sequence[str]) -> str:
     )
 
 
-def _compared(point: pd.DataFrame) -> list[tuple[str, str]]:
+def _compared_pairs(point: pd.DataFrame) -> list[tuple[str, str]]:
     """Return the pairs of arms whose profiles are compared.
 
     They are separate guests against the baseline, and against a guest that both endpoints share.
@@ -163,7 +163,7 @@ def _flame(point: pd.DataFrame, left: str, right: str, text: str) -> None:
         return
     ends = {str(row["arm"]): NAMES[str(row["endpoint"])] for _, row in point.iterrows()}
     display(Markdown(f"**{text}**, {ends[right]} against {ends[left]}: {flame.sentence(result)}."))
-    display(flame.drawn(result), figures.functions(result.functions()))
+    display(flame.draw_difference(result), figures.functions(result.functions()))
 
 
 def calls(profiles: pd.DataFrame) -> pd.DataFrame:

@@ -126,7 +126,7 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
                 "late": "" if pd.isna(one["late_s"]) else seconds(one["late_s"]),
                 "starts in": "" if pd.isna(one["start_s"]) else seconds(one["start_s"]),
                 "watched traffic": _percent(one["delivered"]),
-                "observed flow": _observed(one),
+                "observed flow": _flow_throughput(one),
             }
         )
     return pd.DataFrame(lines)
@@ -136,7 +136,7 @@ def _text(one: Any) -> str:
     return interval(one) if isinstance(one, Estimate) else ""
 
 
-def _observed(one: Mapping[Any, Any]) -> str:
+def _flow_throughput(one: Mapping[Any, Any]) -> str:
     """The throughput of the flow that readers look for, and its change."""
     if pd.isna(one["observed_pps"]):
         return ""
@@ -186,7 +186,7 @@ def _sentences(known: pd.DataFrame) -> Iterator[str]:
     for (load_pps,), group in load.groups(known[known["reader"].ne("nobody")], ["load_pps"]):
         records = [one for one in group.to_dict("records") if isinstance(one["added"], Estimate)]
         silent = [one["reader"] for one in records if _shows_nothing(one)]
-        yield from _of_readers([one for one in records if not _shows_nothing(one)])
+        yield from _reader_sentences([one for one in records if not _shows_nothing(one)])
         if silent:
             yield (
                 f"{load_words(load_pps)}: no cost of {', '.join(silent)} is shown (each interval includes 0), and"
@@ -209,7 +209,7 @@ def _excludes_zero(value: Any) -> bool:
     return isinstance(value, Estimate) and value.excludes_zero
 
 
-def _of_readers(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
+def _reader_sentences(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
     for one in records:
         added = one["added"]
         text = f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"

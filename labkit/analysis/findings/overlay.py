@@ -23,12 +23,12 @@ UDP_BYTES = 8
 
 def path(df: pd.DataFrame) -> list[str]:
     """Return a sentence for each captured packet: the number of interfaces, and its largest encapsulation."""
-    return _host_lines(df, _followed)
+    return _host_lines(df, _path_sentences)
 
 
 def reachability(df: pd.DataFrame) -> list[str]:
     """Return a sentence for each kind of routes: how many pairs reach each other, and by which paths."""
-    return _host_lines(df, _reached)
+    return _host_lines(df, _reachability_sentences)
 
 
 def failure(df: pd.DataFrame) -> list[str]:
@@ -38,7 +38,7 @@ def failure(df: pd.DataFrame) -> list[str]:
 
 def headers(df: pd.DataFrame) -> list[str]:
     """Return a sentence for each tunnel: the bytes that it adds, by header sizes and by the kernel's counters."""
-    return _host_lines(df, _added)
+    return _host_lines(df, _overhead_sentences)
 
 
 SENTENCES = {"path": path, "reachability": reachability, "failure": failure, "headers": headers}
@@ -71,7 +71,7 @@ def _host_lines(df: pd.DataFrame, each: Callable[[pd.DataFrame], Iterator[str]])
     ]
 
 
-def _followed(df: pd.DataFrame) -> Iterator[str]:
+def _path_sentences(df: pd.DataFrame) -> Iterator[str]:
     for _, rows in df.sort_values(["folder", "packet", "position"]).groupby(["folder", "packet"], sort=False):
         seen: Rows = rows.to_dict("records")
         large = max(seen, key=lambda one: len(one["layers"]))
@@ -104,7 +104,7 @@ def _inside(one: dict[Any, Any]) -> str:
     return ", in it ".join(result) or one["stack"]
 
 
-def _reached(df: pd.DataFrame) -> Iterator[str]:
+def _reachability_sentences(df: pd.DataFrame) -> Iterator[str]:
     result = dict(tuple(df.groupby(["routes", "folder"], sort=False)))
     for routes, folder in sorted(result, key=lambda key: routes_order(key[0])):
         rows = result[routes, folder]
@@ -145,7 +145,7 @@ def _order(one: dict[Any, Any]) -> tuple[tuple[int, str], str, bool]:
     return routes_order(one["routes"]), one["failure"], bool(one["ignores_linkdown"])
 
 
-def _added(df: pd.DataFrame) -> Iterator[str]:
+def _overhead_sentences(df: pd.DataFrame) -> Iterator[str]:
     for one in df.to_dict("records"):
         sizes = " + ".join(f"{layer['header_bytes']:g} ({layer['name']})" for layer in one["layers"])
         computed, measured = one["computed_bytes"], one["measured_bytes"]

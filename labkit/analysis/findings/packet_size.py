@@ -66,7 +66,7 @@ class PacketSize:
     def functions(self) -> None:
         """Show how long kernel functions take, and what the report claims about that."""
         times = function_time_claim.times(self.profiles)
-        show(functions(self.profiles), figures.timed(times) if len(times) else None)
+        show(functions(self.profiles), figures.function_durations(times) if len(times) else None)
 
 
 def transport(rows: pd.DataFrame) -> list[str]:
@@ -146,7 +146,7 @@ def functions(profiles: pd.DataFrame) -> list[str]:
     sentences += " The tracer's own time is in every call and is the same at each size,"
     sentences += " so it moves the ratio towards 1."
     among = pd.DataFrame([dict(zip(cost_model.BY, one.key, strict=True)) for one in result])
-    return [sentences, *(f"    - {_judged(one)}{_named(one.key, among)}." for one in result)]
+    return [sentences, *(f"    - {_judgement_sentence(one)}{_named(one.key, among)}." for one in result)]
 
 
 def all_findings(
@@ -313,7 +313,7 @@ def _by(result: Estimate) -> str:
     return interval(Estimate(abs(result.value), sign * near, sign * far, result.rounds_count))
 
 
-def _judged(one: function_time_claim.ClaimJudgement) -> str:
+def _judgement_sentence(one: function_time_claim.ClaimJudgement) -> str:
     assert one.effect is not None, "it was measured"
     assert one.lengths_s is not None, "it was measured"
     large_s, small_s = one.lengths_s

@@ -270,8 +270,9 @@ def uplink(rows: pd.DataFrame) -> pd.DataFrame:
 
     Values are means of the rounds. `delivered_bps` is the throughput of the monitored flow at its receiver.
     `copies_made` is the rate of copies that the mirror should make, and `copies_arrived` the rate that reached the
-    monitor, both per second; `arrived_share` is their ratio. `link_lost_share` is the share of the copies that the
-    queue of the link dropped, and `other_lost_share` what was lost elsewhere: before the link, or too large for it.
+    monitor, both per second; `arrived_share` is their ratio. `link_lost_share` is the share of the copies that the link
+    lost, and `other_lost_share` what was lost elsewhere: before the link, or too large for it. `link_rate_bps` is the
+    rate of the link between two lab VMs.
 
     Arms without a mirror are included; the difference from them is the mirror's effect on the flow. Empty without
     tunnels.
@@ -286,18 +287,18 @@ def uplink(rows: pd.DataFrame) -> pd.DataFrame:
         copies_arrived=paced["copies_count"] / paced["window_s"],
         copies_dropped=paced["copies_dropped_count"] / paced["window_s"],
     )
-    by = ["topology", "protocol", "length_bytes", "offered_bps"]
+    by = ["topology", "link_rate_bps", "protocol", "length_bytes", "offered_bps"]
     table = result.groupby(by, dropna=False, sort=False)[
         ["throughput_bps", "copies_made", "copies_arrived", "copies_dropped"]
     ].mean()
     table = table.reset_index().rename(columns={"throughput_bps": "delivered_bps"})
     table["arrived_share"] = table["copies_arrived"] / table["copies_made"]
-    # The queue may count more drops than copies are lost (1.3 times here): the userspace datapath seems to offer some
-    # again.
+    # The queue may count more drops than copies are lost (1.3 times here): the userspace datapath offers a packet again
+    # that the queue refused in the middle of a batch (docs/METHOD.md).
     lost = table["copies_made"] - table["copies_arrived"]
     table["link_lost_share"] = table.pop("copies_dropped").clip(upper=lost) / table["copies_made"]
     table["other_lost_share"] = 1 - table["arrived_share"] - table["link_lost_share"].fillna(0)
-    return table.sort_values(["topology", "offered_bps"], ignore_index=True)
+    return table.sort_values(["topology", "link_rate_bps", "offered_bps"], ignore_index=True)
 
 
 def _share(ratio: float) -> str:

@@ -3,7 +3,7 @@
 left, right = flame.Arm("veth_bridge", rounds), flame.Arm("macvlan_bridge", others)
 why = flame.difference(left, right)      # per packet; a control (A/A) is recommended
 why.functions()                          # the functions that explain most, adding up to the total
-flame.drawn(why)                         # the differential flame graph
+flame.draw_difference(why)                         # the differential flame graph
 flame.packets(rows, "veth_bridge")[0]    # the calls of one packet, as function_graph recorded them
 flame.side_by_side([packets, others])    # those of several arms on one time scale, with their self times
 """
@@ -11,9 +11,9 @@ flame.side_by_side([packets, others])    # those of several arms on one time sca
 from __future__ import annotations
 
 from labkit.analysis.flame.difference import Difference, difference
-from labkit.analysis.flame.flame_graph import MIME, Flame, drawn, graph, script, style
+from labkit.analysis.flame.flame_graph import MIME, Flame, draw_difference, graph, script, style
 from labkit.analysis.flame.folded_stacks import read, text
-from labkit.analysis.flame.function_table import sentence, shown
+from labkit.analysis.flame.function_table import functions_as_text, sentence
 from labkit.analysis.flame.packet_calls import PacketCalls, packets, packets_compared
 from labkit.analysis.flame.packets_side_by_side import side_by_side
 from labkit.analysis.flame.profile import Arm, Round, process_pattern
@@ -28,7 +28,8 @@ __all__ = [
     "PacketCalls",
     "Round",
     "difference",
-    "drawn",
+    "draw_difference",
+    "functions_as_text",
     "graph",
     "packets",
     "packets_compared",
@@ -36,7 +37,6 @@ __all__ = [
     "read",
     "script",
     "sentence",
-    "shown",
     "side_by_side",
     "style",
     "text",

@@ -163,7 +163,7 @@ def graph(arm: Arm, per: str | None = None) -> Flame:
     return Flame(data)
 
 
-def drawn(difference: Difference) -> Flame:
+def draw_difference(difference: Difference) -> Flame:
     """Return the differential flame graph. Frames that stand out are coloured by how much more or less they cost."""
     it, of = difference, difference.per
     spread, own = it.frames.spread, it.judge(it.tree.own).spread
@@ -185,7 +185,7 @@ def drawn(difference: Difference) -> Flame:
         "unit_s": of.unit_s,
         "unit_words": f"per {of.description}",
         "stands_out": it.frames.stands_out[order].astype(int).tolist(),
-        "notes": [*notes.judged(it), *_left_out(it.tree, order), *notes.notes(it.tree, there)],
+        "notes": [*notes.judgement_notes(it), *_left_out(it.tree, order), *notes.notes(it.tree, there)],
     }
     return Flame(data)
 

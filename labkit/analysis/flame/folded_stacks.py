@@ -7,12 +7,14 @@ process, and the last is the function that ran. Kernel frames end in `_[k]`. A f
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from labkit.common import safe_files
 from labkit.common.errors import BadInput
 
 Stacks = Mapping[str, int]
@@ -28,8 +30,10 @@ def read(path: Path) -> Counter[str]:
     if the file does not have folded stacks.
     """
     try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else open(path) as lines:
-            return parsed(lines, str(path))
+        with safe_files.open_regular(path) as file:
+            plain = gzip.open(file) if path.suffix == ".gz" else file
+            with io.TextIOWrapper(plain, encoding="utf-8") as lines:
+                return parse(lines, str(path))
     except FileNotFoundError:
         raise BadInput(f"there is no file of folded stacks {path}") from None
     except UnicodeDecodeError:
@@ -40,7 +44,7 @@ def read(path: Path) -> Counter[str]:
         raise BadInput(f"{path} cannot be read to its end: {error}") from None
 
 
-def parsed(lines: Iterable[str], source: str = "the text") -> Counter[str]:
+def parse(lines: Iterable[str], source: str = "the text") -> Counter[str]:
     """Return the stacks of lines, with equal stacks added up. Empty lines and comments (`#`) are skipped."""
     stacks: Counter[str] = Counter()
     for number, line in enumerate(lines, 1):

@@ -10,7 +10,7 @@ from labkit.analysis.flame.difference import ROWS, Difference
 from labkit.common import units
 
 
-def shown(difference: Difference, rows: int = ROWS, inclusive: bool = False) -> pd.DataFrame:
+def functions_as_text(difference: Difference, rows: int = ROWS, inclusive: bool = False) -> pd.DataFrame:
     """Return `Difference.functions` as text: one row per function, with 95 % intervals.
 
     Values are rounded so that the printed ones add up to the last digit. The difference is that of the two printed

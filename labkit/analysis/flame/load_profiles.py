@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,6 +14,7 @@ from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.difference import Difference, difference
 from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.profile import Arm, Round
+from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 OBSERVER = "perf_record"
@@ -57,7 +57,7 @@ def why_not(rows: pd.DataFrame) -> str:
 
 
 def _round(row: pd.Series, report: Mapping[str, Any]) -> Round:
-    stacks = folded_stacks.read(Path(row["folder"]) / row["artefact"])
+    stacks = folded_stacks.read(run_folder.artefact(row["folder"], row["artefact"]))
     hertz = report.get("frequency_hz")
     if not isinstance(hertz, int | float) or hertz <= 0:
         raise BadInput(f"{row['artefact']} has no valid sampling frequency (frequency_hz is {hertz})")

@@ -87,7 +87,7 @@ def _uncovered(tree: Tree, arms: Sequence[Arm]) -> Iterator[str]:
             yield f"The samples of {arm.name} make up {units.percent(ratio)} of the CPU time that the kernel counted."
 
 
-def judged(it: Difference) -> list[str]:
+def judgement_notes(it: Difference) -> list[str]:
     """Return sentences on how frames got their colours, and what the control says about that."""
     rounds = f"{len(it.left.rounds)} and {len(it.right.rounds)} rounds"
     if not it.frames.stands_out.any() and np.isnan(it.frames.spread.p).all():

@@ -6,6 +6,7 @@ of two packets.
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from labkit.analysis import theme
 from labkit.analysis.flame.flame_graph import Flame
 from labkit.analysis.flame.load_profiles import observed, why_not
 from labkit.analysis.load import emulated
-from labkit.common import call_trees, units
+from labkit.common import call_trees, run_folder, safe_files, units
 from labkit.common.call_trees import Call, Tree
 from labkit.common.errors import BadInput
 from labkit.common.units import si
@@ -58,7 +59,7 @@ class PacketCalls:
         """Return the calls as ftrace printed them."""
         return "\n".join(self.tree.lines)
 
-    def drawn(self, span_s: float | None = None) -> Flame:
+    def icicle(self, span_s: float | None = None) -> Flame:
         """Return the icicle.
 
         span_s: the time that the full width stands for, by default the call's duration. It gives several icicles one
@@ -89,7 +90,7 @@ class PacketCalls:
         return Flame(data | ({} if span_s is None else {"span": span_s * 1e9}))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return self.drawn()._repr_mimebundle_(include, exclude)
+        return self.icicle()._repr_mimebundle_(include, exclude)
 
 
 def _named(call: Call) -> tuple[str, str]:
@@ -111,7 +112,7 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
     result: dict[str, list[tuple[Tree, pd.Series]]] = {}
     for _, row in own.iterrows():
         kept = observed(row["observed"]).get("trees", [])
-        there = read(Path(row["folder"]) / row["artefact"])
+        there = read(run_folder.artefact(row["folder"], row["artefact"]))
         if len(there) != len(kept):
             raise BadInput(f"{row['artefact']} has {len(there)} calls, but its row lists {len(kept)}")
         for about, tree in zip(kept, there, strict=True):
@@ -125,7 +126,7 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
 def read(path: Path) -> list[Tree]:
     """Return the calls of a file that the observer wrote, in its order. Raises BadInput if it cannot be read."""
     try:
-        with open(path) as lines:
+        with safe_files.open_regular(path) as file, io.TextIOWrapper(file, encoding="utf-8") as lines:
             return list(call_trees.Reader().read(lines))
     except FileNotFoundError:
         raise BadInput(f"there is no {path}") from None

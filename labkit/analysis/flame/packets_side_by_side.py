@@ -28,7 +28,7 @@ def side_by_side(arms: Sequence[Sequence[PacketCalls]]) -> Iterator[str | Flame 
     for root in dict.fromkeys(root for arm in each for root in arm):
         there = [arm[root] for arm in each if root in arm]
         span_s = max(packet.tree.root.total_ns for packet in there) / 1e9
-        yield from (packet.drawn(span_s) for packet in there)
+        yield from (packet.icicle(span_s) for packet in there)
         for other in there[1:]:
             yield TABLE + _speed_warning(there[0].shortest_s, other.shortest_s)
             yield packets_compared(there[0], other)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from labkit.analysis.flame import load_profiles
+from labkit.common import run_folder
 from labkit.common.errors import BadInput, Unsupported
 from labkit.system import machine, process
 
@@ -18,7 +19,7 @@ PATIENCE_S = 300.0  # the debug symbols of a kernel are hundreds of megabytes
 COLUMNS = ["arm", "line", "share"]
 
 
-def of_function(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
+def function_lines(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
     """Return for each arm the source lines of a function (`arm`, `line` as FILE:NUMBER) with their `share` of all
     samples, the largest first; rounds are averaged.
 
@@ -27,13 +28,13 @@ def of_function(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
     """
     if not re.fullmatch(r"[\w.:~<>-]+", function) or function.startswith("-"):
         raise BadInput(f"{function[:60]!r} is not a function name: write one, for example ip_rcv")
-    files = _kept(profiles)
+    files = _kept_files(profiles)
     if not files:
         raise BadInput(
             "no perf.data was kept, so source lines are not known: measure with observe=perf_record keep_perf_data=true"
         )
     samples = pd.DataFrame(
-        [(arm, line, share) for arm, path in files for line, share in _of_perf_data(path, function)],
+        [(arm, line, share) for arm, path in files for line, share in _read_perf_data(path, function)],
         columns=COLUMNS,
     )
     if not len(samples):
@@ -55,23 +56,25 @@ def of_function(profiles: pd.DataFrame, function: str) -> pd.DataFrame:
 
 def are_kept(profiles: pd.DataFrame) -> bool:
     """Return whether the run kept a perf.data file."""
-    return bool(_kept(profiles))
+    return bool(_kept_files(profiles))
 
 
-def _kept(profiles: pd.DataFrame) -> list[tuple[str, Path]]:
+def _kept_files(profiles: pd.DataFrame) -> list[tuple[str, Path]]:
     """Return the arm and the perf.data file of each round that kept it."""
     result = []
     for _, row in profiles.iterrows():
         name = load_profiles.observed(row["observed"]).get("perf_data")
         if row["observer"] == load_profiles.OBSERVER and isinstance(name, str) and "/" not in name:
-            result.append((str(row["arm"]), (Path(row["folder"]) / row["artefact"]).with_name(name)))
+            result.append(
+                (str(row["arm"]), run_folder.artefact(row["folder"], row["artefact"]).with_name(name))
+            )
     return [(arm, path) for arm, path in result if path.is_file()]
 
 
-def _of_perf_data(path: Path, function: str) -> list[tuple[str, float]]:
+def _read_perf_data(path: Path, function: str) -> list[tuple[str, float]]:
     """Return the source lines of a function in one perf.data file, with their shares of all samples."""
     argv = [
-        machine.needed("perf"), "report", "--stdio", "-i", str(path), "-g", "none", "--no-children",
+        machine.require_program("perf"), "report", "--stdio", "-i", str(path), "-g", "none", "--no-children",
         "--full-source-path", "-F", "overhead,sym,srcline", "-t", "|", f"--symbols={function}",
     ]  # fmt: skip
     text = process.output(["env", "-u", "DEBUGINFOD_URLS", *argv], PATIENCE_S)

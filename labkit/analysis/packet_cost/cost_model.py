@@ -202,7 +202,7 @@ def _curve(key: Key, cost: str, arm: str, rows: pd.DataFrame) -> Curve:
     )
     lengths = wide.columns.to_numpy(float)
     fragments = rows.groupby("length_bytes")["fragments_count"].first()[wide.columns].to_numpy(float)
-    return _fitted(
+    return _fit(
         Curve(
             key=key,
             arm=arm,
@@ -242,7 +242,7 @@ def _whole(wide: pd.DataFrame, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[s
     return kept[known], lines
 
 
-def _fitted(curve: Curve) -> Curve:
+def _fit(curve: Curve) -> Curve:
     whole = curve.fragments == 1
     if not len(curve.values):
         return replace(curve, why="no round has all sizes")

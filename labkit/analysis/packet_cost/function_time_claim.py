@@ -95,10 +95,10 @@ def judge_claim(result: pd.DataFrame, claim: Claim = SEED) -> list[ClaimJudgemen
     of = result[result["function"].eq(claim.function)]
     # A median of 0 s means that the clock is too coarse; it has no ratio.
     sizes = of[of["length_bytes"].isin([claim.length_bytes, claim.of_length_bytes]) & of["p50_s"].gt(0)]
-    return list(_judged(sizes, claim))
+    return list(_judge(sizes, claim))
 
 
-def _judged(sizes: pd.DataFrame, claim: Claim) -> Iterator[ClaimJudgement]:
+def _judge(sizes: pd.DataFrame, claim: Claim) -> Iterator[ClaimJudgement]:
     for key, group in load.groups(sizes, BY):
         wide = group.pivot_table(index=["role", "arm", "setup"], columns="length_bytes", values="p50_s")
         if not {claim.length_bytes, claim.of_length_bytes} <= set(wide.columns):
@@ -127,11 +127,11 @@ def _control(logs: pd.DataFrame) -> Effect | None:
     roles = set(logs.index.get_level_values("role"))
     if not {"baseline", "control"} <= roles:
         return None
-    both = (_of_role(logs, "control") - _of_role(logs, "baseline")).dropna().tolist()
+    both = (_mean_by_round(logs, "control") - _mean_by_round(logs, "baseline")).dropna().tolist()
     return stats.effect(both) if len(both) else None
 
 
-def _of_role(logs: pd.DataFrame, role: str) -> pd.Series[float]:
+def _mean_by_round(logs: pd.DataFrame, role: str) -> pd.Series[float]:
     """Return the mean over sizes for each round of a role."""
     own = logs[logs.index.get_level_values("role") == role].droplevel(["role", "arm"])
     return own.mean(axis="columns").astype(float)

@@ -161,10 +161,10 @@ def _tax(key: Key, curve: str, cost: str, table: pd.DataFrame) -> Tax:
         left_out=left_out,
         of=dict(zip(GROUP, key, strict=True)),
     )
-    return _fitted(result)
+    return _fit(result)
 
 
-def _fitted(tax: Tax) -> Tax:
+def _fit(tax: Tax) -> Tax:
     if not len(tax.values):
         return replace(tax, why="no round has all numbers of mirrors")
     if len(tax.arms) < MIN_ARMS:

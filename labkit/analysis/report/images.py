@@ -32,14 +32,14 @@ def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[P
     is written, and a sentence goes to standard error. Raises Failed if a file cannot be written.
     """
     stem = Path(stem)
-    figures = _of_notebook(Path(of), stem) if isinstance(of, str | Path) else {stem: of}
+    figures = _figures_in(Path(of), stem) if isinstance(of, str | Path) else {stem: of}
     for path, figure in figures.items():
         page = figure.to_html(include_plotlyjs=True, include_mathjax=False, config={"displaylogo": False})
         run_folder.write(_ending(path, "html"), page.encode())
     written = [_ending(path, "html") for path in figures]
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, this thread's event loop is already running
-            drawn = thread.submit(asyncio.run, _drawn(figures, deadline_s)).result()
+            drawn = thread.submit(asyncio.run, _draw_all(figures, deadline_s)).result()
     except Exception as error:  # the HTML is complete, however the browser fails
         print(printable(f"no PNG and SVG, only HTML: {_why(error, deadline_s)}"), file=sys.stderr)
         return written
@@ -52,7 +52,7 @@ def _ending(path: Path, ending: str) -> Path:
     return path.with_name(f"{path.name}.{ending}")
 
 
-def _of_notebook(path: Path, folder: Path) -> dict[Path, go.Figure]:
+def _figures_in(path: Path, folder: Path) -> dict[Path, go.Figure]:
     """Return the figures of an executed notebook, by a path made of their number and title."""
     result: dict[Path, go.Figure] = {}
     for cell in notebooks.read(path).cells:
@@ -64,7 +64,7 @@ def _of_notebook(path: Path, folder: Path) -> dict[Path, go.Figure]:
     return result
 
 
-async def _drawn(figures: dict[Path, go.Figure], deadline_s: float) -> dict[Path, bytes]:
+async def _draw_all(figures: dict[Path, go.Figure], deadline_s: float) -> dict[Path, bytes]:
     """Return PNG and SVG of all figures, drawn by one browser."""
     import kaleido  # takes half a second, so only those who want images pay for it
 

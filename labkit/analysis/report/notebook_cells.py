@@ -42,7 +42,7 @@ def _markdown(escape: bool) -> mistune.Markdown:
 
 # Markdown cells keep their HTML: the author wrote them, and papermill adds one with HTML. An output may contain any
 # tool's text, so it is escaped.
-_of_cell, _of_output = _markdown(escape=False), _markdown(escape=True)
+_cell_markdown, _output_markdown = _markdown(escape=False), _markdown(escape=True)
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _FOLDED = {"injected-parameters": "parameters of this run", "parameters": "parameters and their defaults"}
 
@@ -95,11 +95,11 @@ def title(document: nbformat.NotebookNode) -> str | None:
     """Return the first level-1 heading, or None."""
     for cell in document.cells:
         if cell.cell_type == "markdown" and (result := _HEADING.search(cell.source)):
-            return _words(result)
+            return _heading_words(result)
     return None
 
 
-def _words(heading: re.Match[str]) -> str:
+def _heading_words(heading: re.Match[str]) -> str:
     return re.sub(r"[*`]", "", heading[1]).strip()
 
 
@@ -109,19 +109,19 @@ def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
     for cell in document.cells:
         if cell.cell_type == "markdown":
             source = _HEADING.sub(
-                lambda heading: "" if _words(heading) == page_title else heading[0], cell.source
+                lambda heading: "" if _heading_words(heading) == page_title else heading[0], cell.source
             )
             if source.strip():
-                result.append(Block("prose", _clean(str(_of_cell(source)))))
+                result.append(Block("prose", _clean(str(_cell_markdown(source)))))
         elif cell.cell_type == "code" and (cell.source.strip() or cell.outputs):
             words = [what for tag, what in _FOLDED.items() if tag in cell.metadata.get("tags", [])]
             if cell.source.strip():
-                result.append(Block("code", _highlighted(cell.source), {"what": words[0] if words else ""}))
+                result.append(Block("code", _highlight(cell.source), {"what": words[0] if words else ""}))
             result += [block for output in cell.outputs for block in _output(output)]
     return result
 
 
-def _highlighted(source: str) -> str:
+def _highlight(source: str) -> str:
     return Markup(highlight(source, PythonLexer(), HtmlFormatter(cssclass="highlight")))
 
 
@@ -137,10 +137,10 @@ def _output(output: nbformat.NotebookNode) -> Iterator[Block]:
         traceback = _colourless("\n".join(output.traceback))
         yield Block("error", _colourless(output.evalue), {"name": output.ename, "traceback": traceback})
     else:
-        yield from _shown(output.data)
+        yield from _output_blocks(output.data)
 
 
-def _shown(data: dict[str, Any]) -> Iterator[Block]:
+def _output_blocks(data: dict[str, Any]) -> Iterator[Block]:
     """Yield the best of the forms in which an output is stored."""
     if PLOTLY in data:
         figure = data[PLOTLY]
@@ -149,7 +149,7 @@ def _shown(data: dict[str, Any]) -> Iterator[Block]:
     elif flame.MIME in data:
         yield Block("flame", _script_json(data[flame.MIME]))
     elif "text/markdown" in data:
-        yield Block("prose", _clean(str(_of_output(data["text/markdown"]))))
+        yield Block("prose", _clean(str(_output_markdown(data["text/markdown"]))))
     elif "text/html" in data:
         yield Block("table", _clean(data["text/html"]))
     elif kinds := [kind for kind in ("image/svg+xml", "image/png", "image/jpeg") if kind in data]:

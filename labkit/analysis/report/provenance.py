@@ -59,9 +59,9 @@ def summarize_provenance(folders: Iterable[Path]) -> ProvenanceSummary:
     return ProvenanceSummary(
         summary,
         any(emulated(machine) for machine in machines.values()),
-        _merged({name: d.get("parameters") or {} for name, d in descriptions.items()}),
-        _merged(own),
-        _merged(machines),
+        _merge({name: d.get("parameters") or {} for name, d in descriptions.items()}),
+        _merge(own),
+        _merge(machines),
     )
 
 
@@ -98,7 +98,7 @@ def _plain_value(name: str, value: Any) -> Any:
     return units.duration(value) if name == "measuring_s" and isinstance(value, int | float) else value
 
 
-def _merged(tables: dict[str, Table]) -> Table:
+def _merge(tables: dict[str, Table]) -> Table:
     """Return one table of all: a value once if all tables share it, and else DistinctValues."""
     merged: Table = {}
     for name in dict.fromkeys(name for table in tables.values() for name in table):

@@ -26,14 +26,14 @@ from labkit.analysis.why import (
     selection,
     verdict,
 )
-from labkit.analysis.why.arms import Arms, each_arm, has_several, of_run
+from labkit.analysis.why.arms import Arms, each_arm, explain_run, has_several
 from labkit.analysis.why.conclusion import Conclusion
 from labkit.analysis.why.sections import parts
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
-__all__ = ["Arms", "Explanation", "each_arm", "explain", "has_several", "of_run"]
+__all__ = ["Arms", "Explanation", "each_arm", "explain", "explain_run", "has_several"]
 
 Cell = dict[str, Any]
 
@@ -63,7 +63,7 @@ class Explanation:
     @property
     def flames(self) -> list[flame.Flame]:
         """Return the differential flame graph of each point that has profiles of both sides."""
-        return [flame.drawn(one) for one in self.differences if one is not None]
+        return [flame.draw_difference(one) for one in self.differences if one is not None]
 
     def sentences(self) -> list[str]:
         """Return the findings as sentences: for each point its conclusion, its notes and the next steps."""
@@ -91,7 +91,7 @@ class Explanation:
         several = len(self.points) > 1
         cells: list[Cell] = []
         for point, one in zip(self.points, self.conclusions, strict=True):
-            cells += _of_conclusion(point, one, headed=several)
+            cells += _conclusion_cells(point, one, headed=several)
         lines = "\n".join(f"- {_plain(one)}" for one in self.verdicts)
         cells.append(_prose("## Verdict", lines, *map(_plain, self.notes)))
         for point, difference, why_not in zip(self.points, self.differences, self.refusals, strict=True):
@@ -106,7 +106,7 @@ class Explanation:
     def export(self, folder: Path) -> str:
         """Write the stacks of each side to a folder, folded (.folded) and for speedscope, and return a sentence that
         names the files."""
-        return _exported(folder, [one for one in self.differences if one is not None])
+        return _export(folder, [one for one in self.differences if one is not None])
 
     def __repr__(self) -> str:
         return "\n".join(f"- {sentence}" for sentence in self.sentences())
@@ -115,9 +115,10 @@ class Explanation:
         from IPython.display import Markdown, display
 
         for number, (point, one) in enumerate(zip(self.points, self.conclusions, strict=True)):
-            display(Markdown("\n\n".join(_conclusion_lines(point, one, headed=len(self.points) > 1))))
+            lines = _conclusion_lines(point, one, headed=len(self.points) > 1, level="####")
+            display(Markdown("\n\n".join(lines)))
             if (difference := self.differences[number]) is not None:
-                display(flame.drawn(difference))
+                display(flame.draw_difference(difference))
 
 
 def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN) -> Explanation:
@@ -144,7 +145,7 @@ def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN)
     )
 
 
-def _exported(folder: Path, differences: list[flame.Difference]) -> str:
+def _export(folder: Path, differences: list[flame.Difference]) -> str:
     """Write the stacks of each side and of the control of every point, and return a sentence that names the files."""
     written = []
     for number, one in enumerate(differences, 1):
@@ -162,9 +163,11 @@ def _exported(folder: Path, differences: list[flame.Difference]) -> str:
     )
 
 
-def _conclusion_lines(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[str]:
-    """Yield the paragraphs of a conclusion as Markdown."""
-    yield f"## Conclusion{f': {_plain(point.label)}' if headed else ''}"
+def _conclusion_lines(
+    point: ProfiledPoint, one: Conclusion, headed: bool, level: str = "##"
+) -> Iterator[str]:
+    """Yield the paragraphs of a conclusion as Markdown. In a notebook its heading is below that of the arm."""
+    yield f"{level} Conclusion{f': {_plain(point.label)}' if headed else ''}"
     yield f"**{_plain(one.sentence)}.**"
     yield from map(_plain, one.notes)
     if one.next:
@@ -172,7 +175,7 @@ def _conclusion_lines(point: ProfiledPoint, one: Conclusion, headed: bool) -> It
         yield "\n".join(f"- {_plain(step)}" for step in one.next)
 
 
-def _of_conclusion(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[Cell]:
+def _conclusion_cells(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[Cell]:
     """Yield the cells of a conclusion: the conclusion first, then the tables that support it."""
     yield _prose(*_conclusion_lines(point, one, headed))
     makes = [conclusion_tables.candidates, conclusion_tables.settings, conclusion_tables.work]
@@ -180,7 +183,7 @@ def _of_conclusion(point: ProfiledPoint, one: Conclusion, headed: bool) -> Itera
         title, words, table = make(one)
         yield _prose(f"### {title}", _plain(words))
         if table is not None:
-            yield _shown(table)
+            yield _figure_cell(table)
 
 
 def _differences(point: ProfiledPoint, processes: str) -> tuple[flame.Difference | None, str]:
@@ -202,16 +205,16 @@ def _cells(
         yield _prose(
             heading, _plain(" ".join([re.sub("^no ", "No ", f"{flame.sentence(difference)}."), *doubts]))
         )
-        yield _shown(flame.drawn(difference))
-        yield _shown(figures.functions(difference.functions()))
+        yield _figure_cell(flame.draw_difference(difference))
+        yield _figure_cell(figures.functions(difference.functions()))
         yield _prose("### By function: self time", "The rows above the total add up to it.")
-        yield _shown(flame.shown(difference))
+        yield _figure_cell(flame.functions_as_text(difference))
         yield _prose("### By function: callees included")
-        yield _shown(flame.shown(difference, inclusive=True))
+        yield _figure_cell(flame.functions_as_text(difference, inclusive=True))
     for title, pieces in parts(point):
         yield _prose(f"## {title}")
         for piece in pieces:
-            yield _prose(_plain(piece)) if isinstance(piece, str) else _shown(piece)
+            yield _prose(_plain(piece)) if isinstance(piece, str) else _figure_cell(piece)
 
 
 def _prose(*paragraphs: str) -> Cell:
@@ -223,7 +226,7 @@ def _plain(text: str) -> str:
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
 
 
-def _shown(what: flame.Flame | go.Figure | pd.DataFrame) -> Cell:
+def _figure_cell(what: flame.Flame | go.Figure | pd.DataFrame) -> Cell:
     if isinstance(what, pd.DataFrame):
         data: Cell = {"text/html": what.to_html(border=0)}
     elif isinstance(what, flame.Flame):

@@ -54,7 +54,7 @@ class Arms:
             f"{one.arm}{f' ({one.point})' if points and one.point else ''}: {one.sentence}"
             for one in self.arms
         ]
-        command = f"labkit why {run_folder.shown(self.folder)}:{self.baseline} {self.arms[0].arm}"
+        command = f"labkit why {run_folder.display_path(self.folder)}:{self.baseline} {self.arms[0].arm}"
         return [*lines, f"next: {command} writes the page about one of them"]
 
     def as_json(self) -> dict[str, Any]:
@@ -74,24 +74,26 @@ class Arms:
 
 def has_several(folder: Path) -> bool:
     """Return whether a path is the folder of a run with profiles of more than one variant."""
-    return folder.is_dir() and len(_named(load.profiles(folder), "variant")) > 1
+    return folder.is_dir() and len(_arms_with_role(load.profiles(folder), "variant")) > 1
 
 
-def _named(profiles: pd.DataFrame, role: str) -> list[str]:
+def _arms_with_role(profiles: pd.DataFrame, role: str) -> list[str]:
     return [str(one) for one in profiles.loc[profiles["role"].eq(role), "arm"].unique()]
 
 
-def of_run(folder: Path, processes: str = load_profiles.WITHIN) -> Arms:
+def explain_run(folder: Path, processes: str = load_profiles.WITHIN) -> Arms:
     """Return the conclusions about every variant of a run, none if it has no profiles of a baseline.
 
     processes: a regular expression; only the time of matching processes counts. Raises BadInput if it is invalid.
     """
     flame.process_pattern(processes)
     profiles = load.profiles(folder)
-    baselines, variants = _named(profiles, "baseline"), _named(profiles, "variant")
+    baselines, variants = _arms_with_role(profiles, "baseline"), _arms_with_role(profiles, "variant")
     if not baselines:
         return Arms(folder, "", ())
-    return Arms(folder, baselines[0], judged(list(conclusions(folder, baselines[0], variants, processes))))
+    return Arms(
+        folder, baselines[0], judge_together(list(conclusions(folder, baselines[0], variants, processes)))
+    )
 
 
 def conclusions(
@@ -107,7 +109,7 @@ def conclusions(
             yield ArmConclusion(arm, "", None, str(error))
 
 
-def judged(arms: Sequence[ArmConclusion]) -> list[ArmConclusion]:
+def judge_together(arms: Sequence[ArmConclusion]) -> list[ArmConclusion]:
     """Return the conclusions, with a claim withheld where chance alone makes one among so many comparisons."""
     known = [one.conclusion for one in arms if one.conclusion is not None]
     kept = iter(stats.discoveries(np.array([one.p for one in known])))
@@ -134,5 +136,5 @@ def each_arm(folder: Path) -> list[str]:
         return [UNPROFILED]
     return [
         f"**{one.arm}**{f' ({one.point})' if one.point else ''}: {one.sentence}."
-        for one in of_run(folder).arms
+        for one in explain_run(folder).arms
     ]

@@ -60,7 +60,7 @@ def find(evidence: Evidence) -> Iterator[Candidate]:
 
 def _explains(setting: Setting, cause: causes.Cause) -> bool:
     """Return whether a setting changes the code of a cause."""
-    own = [cause.path, *map(code_paths.of_function, (cause.function, *cause.below))]
+    own = [cause.path, *map(code_paths.path_of_function, (cause.function, *cause.below))]
     return any(path in own for path in setting.paths)
 
 
@@ -134,7 +134,7 @@ def explains_all(setting: Setting) -> bool:
     True for another kernel or machine, which has other code and defaults, and for a parameter of the load. False for
     the topology and the kind of endpoint, because there the question is about their code.
     """
-    return setting.of_machine or (setting.parameters and setting.name not in ("topology", "endpoint"))
+    return setting.concerns_machine or (setting.parameters and setting.name not in ("topology", "endpoint"))
 
 
 def _run_differences(evidence: Evidence, relevant: Sequence[Setting]) -> tuple[Setting, ...]:
@@ -143,7 +143,7 @@ def _run_differences(evidence: Evidence, relevant: Sequence[Setting]) -> tuple[S
     code = any(one.parameters and not explains_all(one) for one in relevant)
     result = [one for one in relevant if explains_all(one)]
     if code or evidence.run_variation is None:
-        result = [one for one in result if one.of_machine]
+        result = [one for one in result if one.concerns_machine]
     return tuple(sorted(result, key=lambda one: one.parameters))
 
 
@@ -175,7 +175,7 @@ def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.C
         and (evidence.run_variation is None or one.path is None or not one.path.depends_on_timing)
     ]
     explained = [one for one in there if any(_explains(setting, one) for setting in settings)]
-    explained += _expected(evidence, settings)
+    explained += _expected_causes(evidence, settings)
 
     def is_along(one: causes.Cause) -> bool:
         return not evidence.cost_differs or one.difference_s * total.difference > 0
@@ -183,7 +183,7 @@ def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.C
     return next(iter([*filter(is_along, explained), *explained, *filter(is_along, there)]), None)
 
 
-def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Cause]:
+def _expected_causes(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Cause]:
     """Return the code paths that the requested changes are known to affect, if they differ when tested by themselves.
 
     All functions together need stronger evidence, which a small cost does not have.
@@ -191,7 +191,7 @@ def _expected(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Ca
     if evidence.polls:
         return []
     paths = {path.name: path for one in settings if one.parameters for path in one.paths}
-    made = (causes.of_path(evidence.frames, path) for path in paths.values())
+    made = (causes.path_cause(evidence.frames, path) for path in paths.values())
     corrected = [replace(one, p=min(one.p * len(paths), 1.0)) for one in made if one is not None]
     return sorted(
         (one for one in corrected if one.p < causes.CLAIM_SHARE and evidence.matters(one.difference_s)),

@@ -104,7 +104,7 @@ class Frames:
     run_variation: RunVariation | None
 
 
-def judged(left: Sequence[Round], right: Sequence[Round], variation: RunVariation | None) -> Frames:
+def judge_rounds(left: Sequence[Round], right: Sequence[Round], variation: RunVariation | None) -> Frames:
     """Compare every function of both sides, with all its callees."""
     both = [*left, *right]
     stacks = [
@@ -122,7 +122,7 @@ def judged(left: Sequence[Round], right: Sequence[Round], variation: RunVariatio
     of_stage = _stages(tree)
     each = np.where(of_stage[:, None] < 0, 0.0, worth[of_stage])
     own, own_squares = ((tree.own * value).astype(float) for value in (each, each**2))
-    total, squares = _summed(tree, own), _summed(tree, own_squares)
+    total, squares = _sum_below(tree, own), _sum_below(tree, own_squares)
     outermost = np.flatnonzero(tree.outermost())
     values, counted, samples = (
         _by_name(tree, one, outermost) for one in (total, squares, tree.total.astype(float))
@@ -161,7 +161,7 @@ def _stages(tree: Tree) -> npt.NDArray[np.int64]:
     return result
 
 
-def _summed(tree: Tree, own: npt.NDArray[Any]) -> Floats:
+def _sum_below(tree: Tree, own: npt.NDArray[Any]) -> Floats:
     """Return the sum of each frame's own values and those of all frames below it."""
     total = own.astype(float)
     for frame in range(len(tree) - 1, 0, -1):  # parents precede their children
@@ -176,7 +176,7 @@ def _by_name(tree: Tree, total: Floats, outermost: npt.NDArray[np.intp]) -> Floa
     return result
 
 
-def explained(frames: Frames) -> list[Cause]:
+def ranked_causes(frames: Frames) -> list[Cause]:
     """Return the causes, the largest difference first."""
     tree = frames.tree
     left, right = frames.left.mean(axis=1), frames.right.mean(axis=1)
@@ -353,10 +353,10 @@ def _cause(
         if count >= BELOW_SHARE * size and change in ("changed", _change(left[one], right[one]))
     ]
     kernel = tree.names[at].endswith(folded_stacks.KERNEL)
-    own_path = code_paths.of_function(plain[at]) if kernel else None
+    own_path = code_paths.path_of_function(plain[at]) if kernel else None
     path = own_path
     if kernel and change != "changed" and not (own_path is not None and own_path.interface):
-        path = code_paths.of_functions([plain[at], *names])
+        path = code_paths.path_of_functions([plain[at], *names])
     return Cause(
         plain[at],
         tuple(name for name, _ in callers.most_common(2) if name not in STAGES),
@@ -373,7 +373,7 @@ def _cause(
     )
 
 
-def of_path(frames: Frames, path: code_paths.Path) -> Cause | None:
+def path_cause(frames: Frames, path: code_paths.Path) -> Cause | None:
     """Return the difference in the time of a path as a cause, or None if no function of it was sampled."""
     tree = frames.tree
     outer = _outermost(tree, path)

@@ -51,6 +51,8 @@ def _path(
 
 
 PATHS = (
+    _path("a probe in a program (uprobe)", r"uprobe_.*|uretprobe_.*|__uprobe_.*|handle_swbp|.*_uprobe(_.*)?"
+          r"|arch_uretprobe_.*|pre_ssout", r"uprobe events|\bu(ret)?probe\b"),
     # A kprobe of perf or tracefs and a BPF program on a function share this code; the settings tell them apart.
     _path("a probe on a function (kprobe or fentry)", r"kprobe_.*|kretprobe_.*|.*_kprobe|aggr_pre_handler"
           r"|opt_pre_handler|optimized_callback|bpf_trampoline_.*|__bpf_prog_enter.*|__bpf_prog_exit.*"
@@ -59,8 +61,12 @@ PATHS = (
     _path("a BPF program on a tracepoint", r"trace_call_bpf|bpf_trace_run\d+|__bpf_trace_.*",
           r"BPF program (tracepoint|raw_tracepoint)"),
     # Every perf event on a tracepoint runs perf_trace_run_bpf_submit, with a BPF program or without one.
-    _path("recording of tracepoints (perf)", r"perf_tp_event.*|perf_swevent_(event|overflow)|perf_trace_(?!sched).*"),
-    _path("recording of trace events (tracefs)", r"trace_event_raw_event_.*|trace_event_buffer_.*", r"trace events"),
+    _path("recording of tracepoints (perf)", r"perf_tp_event.*|perf_swevent_(event|overflow)|perf_trace_(?!sched).*"
+          r"|perf_syscall_(enter|exit)"),
+    _path("recording of trace events (tracefs)", r"trace_event_raw_event_.*|trace_event_buffer_.*"
+          r"|ftrace_syscall_.*", r"trace events"),
+    _path("kernel debugging (KASAN, KCSAN, lockdep)", r"_?_?kasan_.*|__asan_.*|_?_?kcsan_.*|__tsan_.*"
+          r"|lock_(acquire|release)|__lock_(acquire|release)|lockdep_.*|debug_object_.*|debug_lock.*"),
     _path("a function tracer", r"ftrace_(?!regs_).*|function_trace_call|function_graph_.*|trace_function"
           r"|trace_graph_.*"
           r"|prepare_ftrace_return|return_to_handler|ring_buffer_.*", r"^tracer:"),
@@ -68,25 +74,34 @@ PATHS = (
     _path("an XDP program", r"bpf_prog_run_generic_xdp|do_xdp_generic|netif_receive_generic_xdp|xdp_do_.*"
           r"|generic_xdp_.*|bpf_prog_run_xdp|bpf_dispatcher_xdp.*|veth_convert_skb_to_xdp_buff|veth_xdp_(tx|flush).*"
           r"|skb_pp_cow_data|skb_cow_data_for_xdp", r"\bxdp\b"),
-    _path("a filter of traffic control (tc)", r"tcf_.*|cls_bpf_.*|tcx_run|sch_handle_(in|e)gress|u32_classify"
+    _path("the BPF interpreter", r"___bpf_prog_run|__bpf_prog_run\d+", r"bpf_jit_enable"),
+    _path("a filter of traffic control (tc)", r"ifb_.*|tcf_.*|cls_bpf_.*|tcx_run|sch_handle_(in|e)gress|u32_classify"
           r"|fl_classify"
           r"|basic_classify|mall_classify|__tcf_.*", r"\bfilters? (ingress|egress|root)|clsact|ingress ffff"
           r"|BPF program sched_(cls|act)"),
     _path("a socket or cgroup BPF program", r"__cgroup_bpf_.*|sk_filter_trim_cap|bpf_prog_run_save_cb"
-          r"|cgroup_bpf_.*", r"BPF program (cgroup|socket_filter|sock_ops|sk_)"),
+          r"|cgroup_bpf_.*|bpf_prog_run_array_cg|bpf_sk_lookup_.*|bpf_flow_dissect.*|tcp_bpf_.*|sk_psock_.*|bpf_skops_.*",
+          r"BPF program (cgroup|socket_filter|sock_ops|sk_|flow_dissector)"),
     _path("connection tracking", r"nf_conntrack_.*|nf_ct_.*|__nf_conntrack_.*|__nf_ct_.*|resolve_normal_ct"
           r"|ipv4_conntrack_.*"
-          r"|ipv6_conntrack_.*|nf_confirm|ipv4_confirm", r"conntrack|\bct state|nf_ct"),
+          r"|ipv6_conntrack_.*|nf_confirm|ipv4_confirm|nf_conncount_.*|nf_synproxy_.*|synproxy_.*",
+          r"conntrack|\bct state|nf_ct"),
     _path("address translation (NAT)", r"nf_nat_.*|__nf_nat_.*|nft_nat_.*|nf_nat_ipv4_.*", r"nftables .*nat\b"
           r"|\bip6?tables nat"),
+    _path("logging of packets (netfilter)", r"nf_log_.*|nft_log_.*|nfulnl_.*|__nfulnl_.*"),
+    _path("the queue to a program (NFQUEUE)", r"nfqnl_.*|__nfqnl_.*|nf_reinject|nf_queue.*|nft_queue_.*",
+          r"module nfnetlink_queue"),
+    _path("a flow table (nftables)", r"nf_flow_.*|flow_offload_.*|nft_flow_offload_.*", r"flow_?table|flow_offload"),
     _path("packet filter rules (nftables)", r"nft_.*|nf_tables_.*|__nft_.*", r"nftables"),
-    _path("packet filter rules (iptables)", r"ipt_.*|ip6t_.*|xt_.*|iptable_.*|ip6table_.*", r"\bip6?tables"),
+    _path("packet filter rules (iptables)", r"ipt_.*|ip6t_.*|xt_.*|iptable_.*|ip6table_.*|ip_set_.*"
+          r"|hash_(ip|net|mac)\w*|set_match_.*", r"module ip_set|\bip6?tables"),
     _path("packet filter rules (ebtables and arptables)", r"ebt_.*|ebtable_.*|arpt_.*|arptable_.*",
           r"\b(arp|eb)tables|module (eb|arp)t"),
     _path("load balancing (IPVS)", r"ip_vs_.*|__ip_vs_.*", r"ip_vs|\bvs\."),
     _path("netfilter on bridged packets", r"br_nf_.*|br_netfilter.*", r"bridge-nf|nf_call_|module br_netfilter"),
     # Any module registers netfilter hooks: alone they do not show which.
-    _path("netfilter hooks", r"nf_hook.*|nf_queue.*", r"module ((nf|nft|xt|ipt|ip6t)_|ip6?_?tables)"),
+    _path("netfilter hooks", r"nf_hook.*|nf_tproxy_.*|nf_socket_.*",
+          r"BPF program netfilter|module ((nf|nft|xt|ipt|ip6t)_|ip6?_?tables)"),
     _path("a packet capture", r"packet_rcv.*|tpacket_.*|dev_queue_xmit_nit|prb_.*|packet_recvmsg|run_filter"
           r"|skb_clone_tx_timestamp", r"packet sockets|promiscuity"),
     _path("the reverse path check", r"__?fib_validate_source|fib_validate_source|l3mdev_update_flow.*",
@@ -106,19 +121,27 @@ PATHS = (
     _path("checksums in software", r"csum_partial.*|skb_checksum.*|__skb_checksum.*|do_csum|csum_and_copy.*"
           r"|skb_copy_and_csum.*|ip_compute_csum|udp4?_csum.*|csum_.*_copy.*", r"offload .*checksum|udp_csum"),
     _path("receive packet steering (RPS) to another CPU", r"get_rps_cpu|net_rps_.*|rps_.*", r"rps_|xps_|rfs"),
-    _path("an IPsec policy", r"xfrm_.*|esp_.*|esp6_.*|ah_.*|crypto_.*|aead_.*|gcm_.*|__xfrm.*", r"XFRM|xfrm"),
+    _path("an IPsec policy", r"xfrm_.*|esp_.*|esp6_.*|ah_.*|__xfrm.*", r"XFRM|xfrm"),
+    _path("MACsec", r"macsec_.*", r"info_kind:.*\bmacsec\b|module macsec", interface=True),
     _path("a tunnel", r"vxlan_.*|geneve_.*|gre_.*|gretap_.*|ipip_.*|iptunnel_.*|ip_tunnel_.*|udp_tunnel_.*"
           r"|wg_.*|gue_.*|fou_.*",
-          r"info_kind (vxlan|geneve|gre|ipip|wireguard)", interface=True),
+          r"info_kind:.*\b(vxlan|geneve|gre|gretap|ipip|wireguard)\b", interface=True),
+    _path("a tunnel of a route (lightweight tunnel)", r"lwtunnel_.*|bpf_lwt_.*|bpf_(xmit|output)|seg6_.*|mpls_.*",
+          r"\bencap |BPF program lwt|seg6|mpls"),
+    # Only the tunnel that calls it shows what is encrypted.
+    _path("encryption", r"crypto_.*|aead_.*|gcm.*|aesni?_.*|chacha.*|poly1305.*|ghash.*|_?aes_.*"),
     _path("an emulated link (netem)", r"netem_.*", r"netem"),
     _path("a rate limit (traffic shaping)", r"tbf_.*|htb_.*|hfsc_.*|cake_.*|police_.*|tcf_police.*|qfq_.*|cbs_.*",
           r"qdisc.*(tbf|htb|hfsc|cake|police)|maxrate|traffic classes"),
     _path("a queueing discipline", r"fq_codel_.*|fq_.*|pfifo_.*|sfq_.*|codel_.*|prio_.*|drr_.*|red_.*|pie_.*"
-          r"|mq_.*|noop_.*"
+          r"|mq_.*|noop_.*|(mqprio|taprio|etf|ets|hhf|choke|sfb|plug|skbprio|multiq|gred|dualpi2)_.*"
           r"|sch_direct_xmit|__qdisc_run|qdisc_.*|__dev_xmit_skb|dev_qdisc_.*|dequeue_skb|bfifo_.*|tfifo_.*"
           r"|net_tx_action"
           r"|__netif_schedule", r"qdisc|txqlen|tx_queue_len"),
     _path("the bridge", r"br_.*|__br_.*|nbp_.*", r"bridge|info_data|stp|vlan_filtering", interface=True),
+    _path("a VLAN interface", r"vlan_dev_.*|vlan_do_receive|vlan_skb_.*", r"info_kind:.*\bvlan\b", interface=True),
+    _path("a bond of interfaces", r"bond_.*|__bond_.*|team_.*", r"info_kind:.*\b(bond|team)\b", interface=True),
+    _path("a VRF", r"vrf_.*|l3mdev_l3_.*", r"info_kind:.*\bvrf\b|l3mdev_accept", interface=True),
     _path("macvlan", r"macvlan_.*|macvtap_.*", interface=True),
     _path("ipvlan", r"ipvlan_.*|ipvl_.*", interface=True),
     _path("Open vSwitch", r"ovs_.*|do_execute_actions|masked_flow_lookup", interface=True),
@@ -142,7 +165,8 @@ PATHS = (
           r"|high)"
           r"|watermark|page_lock|compaction"),
     _path(DROPPING, r"kfree_skb(_reason|_list.*)?|(__)?sk_skb_reason_drop|.*_skb_drop"
-          r"|drop_monitor.*|net_dm_.*", r"core\.[rw]mem|udp_[rw]mem|max_backlog|qdisc|police|txqlen|tx_queue_len",
+          r"|drop_monitor.*|net_dm_.*|trace_kfree_skb_hit|trace_drop_common",
+          r"core\.[rw]mem|udp_[rw]mem|max_backlog|qdisc|police|txqlen|tx_queue_len",
           depends_on_timing=True),
     _path("the slab allocator", r"kmem_cache_.*|__kmem_.*|kmalloc_.*|__kmalloc.*|kfree|___slab_.*|__slab_.*|slab_.*"
           r"|kmalloc_reserve|build_skb.*|skb_free_head|kfree_skbmem|kfree_skb_partial|consume_skb|napi_alloc_.*",
@@ -155,7 +179,7 @@ PATHS = (
     _path("TCP congestion control and pacing", r"bictcp_.*|cubictcp_.*|bbr_.*|tcp_reno_.*|dctcp_.*|tcp_cong_.*"
           r"|tcp_pace_.*"
           r"|tcp_update_pacing_rate|tcp_vegas_.*|tcp_cdg_.*|htcp_.*|hybla_.*|westwood_.*", r"congestion|pacing"
-          r"|tcp_.*cubic"),
+          r"|tcp_.*cubic|BPF program struct_ops"),
     # Which segments are lost depends on when programs run, so this is what another cause has done.
     _path("retransmission and loss recovery", r"tcp_retransmit.*|__tcp_retransmit.*|tcp_fastretrans.*"
           r"|tcp_sacktag_.*"
@@ -166,7 +190,7 @@ PATHS = (
           r"|udp_v4_early_demux"
           r"|tcp_v4_early_demux|reuseport_.*|ip_rcv_finish_core|udp_ehashfn|inet6?_lookup.*", r"early_demux"
           r"|reuseport|hash_entries"),
-    _path("routing", r"fib_.*|__fib_.*|ip_route_.*|rt_.*|ip6_route_.*|fib6_.*|ip6_pol_.*|__mkroute_.*"
+    _path("routing", r"fib4?_.*|__fib_.*|ip_route_.*|rt_.*|ip6_route_.*|fib6_.*|ip6_pol_.*|__mkroute_.*"
           r"|inet_lookup.*route",
           r"routes|rules \d|route"),
     _path("neighbour resolution", r"neigh_.*|__neigh_.*|arp_.*|ndisc_.*", r"neigh|arp_"),
@@ -196,21 +220,24 @@ PATHS = (
           r"|__x64_sys_pselect6|do_sys_poll"
           r"|poll_freewait|sock_poll|(tcp|udp|datagram)_poll|do_epoll.*|ep_.*|__pollwait", r"rmem|streams",
           depends_on_timing=True),
+    _path("reading the clock", r"read_hpet|acpi_pm_read|pvclock_.*|clock_gettime.*|__vdso_.*|posix_get_.*"
+          r"|__x64_sys_clock_gettime|do_hres.*", r"clocksource"),
     _path("interrupts and idle CPUs", r"asm_sysvec_.*|sysvec_.*|irq_.*|__irq_.*|hrtimer_.*|tick_.*|do_idle"
           r"|cpuidle_.*|haltpoll.*"
           r"|__sysvec_.*|default_idle.*|cpu_startup_entry|timer_.*|run_timer.*|native_apic_.*|pv_.*|kvm_.*"
           r"|enter_from_.*|x2apic_.*|.*smp_call_function.*|csd_.*|generic_exec_single|.*call_function_single_ipi"
-          r"|.*send_IPI.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|clocksource|governor|turbo|boost|SMT",
+          r"|.*send_IPI.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|governor|turbo|boost|SMT",
           depends_on_timing=True),
+    _path("Multipath TCP", r"mptcp_.*|__mptcp_.*", r"mptcp"),
     _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*", r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes"
           r"|^(parameter )?family"),
     _path("UDP", r"udp_.*|__udp.*|udpv6_.*", r"^(parameter )?family"),
     _path("IP", r"ip_.*|__ip_.*|ip6_.*|ipv6_.*|__ipv6_.*|inet6?_.*", r"net\.ipv[46]\.ip_|^(parameter )?family"),
-    _path("the virtual cable (veth)", r"veth_.*", r"info_kind veth"),
+    _path("the virtual cable (veth)", r"veth_.*", r"info_kind:.*\bveth\b"),
     _path("the backlog of received packets", r"process_backlog|enqueue_to_backlog|__?netif_rx.*|__napi_poll"
           r"|net_rx_action"
           r"|napi_.*|flush_backlog|__netif_receive_skb.*|netif_receive_skb.*", r"netdev_max_backlog"
-          r"|netdev_budget|dev_weight"
+          r"|netdev_budget|dev_weight|flow_limit"
           r"|threaded|backlog_threaded"),
     _path("sending to an interface", r"__?dev_queue_xmit.*|dev_hard_start_xmit|xmit_one.*|dev_.*|netdev_.*"),
     _path("sockets", r"sock_.*|__sock_.*|sk_.*|__sk_.*|__sys_(send|recv).*|___sys_.*|skb_.*|__skb_.*"),
@@ -229,17 +256,17 @@ HELPERS = re.compile(
 )
 
 
-def of_function(name: str) -> Path | None:
+def path_of_function(name: str) -> Path | None:
     """Return the path that a function belongs to, or None if it is unknown."""
     return next((path for path in PATHS if path.functions.fullmatch(name)), None)
 
 
-def of_functions(names: Iterable[str]) -> Path | None:
+def path_of_functions(names: Iterable[str]) -> Path | None:
     """Return the most specific path that any of the functions belongs to, or None."""
-    result = {path.name for path in map(of_function, names) if path is not None}
+    result = {path.name for path in map(path_of_function, names) if path is not None}
     return next((path for path in PATHS if path.name in result), None)
 
 
-def of_setting(text: str) -> list[Path]:
+def paths_of_setting(text: str) -> list[Path]:
     """Return the paths that a setting changes. `text` has the setting's name and values."""
     return [path for path in PATHS if path.settings.search(text)]

@@ -55,17 +55,17 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
     try:
         rounds = work.rounds(point, 0, processes), work.rounds(point, 1, processes)
     except BadInput as error:
-        return _unprofiled(names, settings, str(error))
+        return _conclude_without_profiles(names, settings, str(error))
     if min(map(len, rounds)) < 2:
         few = "No conclusion: one side has a single profiled round, so the spread between rounds is unknown"
         return Conclusion(
             f"{few}; measure both with profile_rounds=5 or more", None, False, settings=settings
         )
     evidence = gather(point, names, rounds, settings)
-    return _concluded(evidence, list(candidates.find(evidence)))
+    return _conclude(evidence, list(candidates.find(evidence)))
 
 
-def _unprofiled(names: tuple[str, str], settings: Sequence[Setting], why: str) -> Conclusion:
+def _conclude_without_profiles(names: tuple[str, str], settings: Sequence[Setting], why: str) -> Conclusion:
     differ = [one for one in settings if one.relevant]
     text = f"; {differ[0].description} differs" if differ else ""
     return Conclusion(
@@ -73,7 +73,7 @@ def _unprofiled(names: tuple[str, str], settings: Sequence[Setting], why: str) -
     )
 
 
-def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion:
+def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion:
     order = sorted(
         all_candidates,
         key=lambda one: (-_rank(evidence, one), -abs(one.size.difference if one.size else 0.0)),
@@ -84,13 +84,13 @@ def _concluded(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusio
         None,
     )
     if best is not None:
-        sentence = phrases.joined([*_claim(evidence, best), phrases.caveat(evidence)])
+        sentence = phrases.join_sentences([*_claim(evidence, best), phrases.caveat(evidence)])
         named = best.cause is not None and best.cause.path is None  # the name of a function keeps its case
         result = Conclusion(sentence if named else phrases.capitalised(sentence), best.name, True)
         order = [best, *(one for one in order if one is not best)]
     elif disturbance is not None:
         text = phrases.capitalised(f"{disturbance.evidence[0][1]}, so no other cause is named")
-        result = Conclusion(phrases.joined([text, _besides(evidence)]), FOREIGN_LOAD, False)
+        result = Conclusion(phrases.join_sentences([text, _besides(evidence)]), FOREIGN_LOAD, False)
         order = [disturbance, *(one for one in order if one is not disturbance)]
     else:
         result = _withheld(evidence, order)
@@ -145,7 +145,7 @@ def _is_run_difference(evidence: Evidence, one: Candidate) -> bool:
         return False
     if one.name != one.settings[0].name:
         return False
-    return one.settings[0].of_machine or evidence.run_variation is not None
+    return one.settings[0].concerns_machine or evidence.run_variation is not None
 
 
 def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
@@ -271,7 +271,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
             nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
         text = f"No cause is named: {phrases.difference(evidence)}, but {nothing}"
         claims = not evidence.is_disturbed and evidence.run_variation is None and not evidence.is_repetition
-        return Conclusion(phrases.joined([text, weak]), None, claims)
+        return Conclusion(phrases.join_sentences([text, weak]), None, claims)
     if differ:
         first = next((one for one in order if one.settings and one.settings[0] in differ), None)
         setting = first.settings[0] if first is not None else differ[0]
@@ -286,9 +286,9 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
             f"The setting {phrases.setting(setting)}{more} {verb}, but no effect was seen: {whose} cost{where} is below"
             f" {seconds(bound)} {phrases.per(evidence)}"
         )
-        return Conclusion(phrases.joined([text, weak]), setting.name, False)
+        return Conclusion(phrases.join_sentences([text, weak]), setting.name, False)
     text = f"No difference between {evidence.names[1]} and {evidence.names[0]} was seen: no setting differs"
-    return Conclusion(phrases.joined([f"{text}, and {phrases.bounds(evidence)}", weak]), None, False)
+    return Conclusion(phrases.join_sentences([f"{text}, and {phrases.bounds(evidence)}", weak]), None, False)
 
 
 def _notes(evidence: Evidence) -> Iterator[str]:

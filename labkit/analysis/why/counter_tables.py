@@ -166,7 +166,7 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
     title = "Open vSwitch"
     counts: Counted = []
     for rounds in seen:
-        own = [(_of_switch(report), report.get("datapath", {})) for report, _ in rounds]
+        own = [(_flatten_switch(report), report.get("datapath", {})) for report, _ in rounds]
         counts.append([(flat, sum(of.get(name, 0) for name in ("hit", "missed"))) for flat, of in own])
     number_texts = [_actions(name, rounds) for name, rounds in zip(_heads(point), seen, strict=True)]
     if all(_usable(counts)):
@@ -180,7 +180,7 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
         yield title, " ".join(number_texts), None
 
 
-def _of_switch(report: dict[str, Any]) -> dict[str, int]:
+def _flatten_switch(report: dict[str, Any]) -> dict[str, int]:
     """Return a switch's counters as one flat dictionary whose names include the place."""
     result = {f"coverage {name}": count for name, count in report.get("coverage", {}).items()}
     result |= {f"cache: {name}": count for name, count in report.get("caches", {}).items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,7 @@ import pandas as pd
 from labkit.analysis import load
 from labkit.analysis.why import code_paths
 from labkit.analysis.why.selection import ProfiledArm, ProfiledPoint
-from labkit.common import run_folder
-from labkit.common.errors import BadInput
+from labkit.common import run_folder, safe_files
 
 ABSENT = "absent"
 UNSET = {
@@ -41,7 +41,7 @@ RELEVANT = re.compile(
     r"|overcommit|swappiness|numa))|BPF|qdisc|filter|offload|\bmtu\b|nftables|tables|rps_|xps_|(?<![a-z])gro(?!up)|gso|tso|xdp|txqlen"
     r"|queue|packet sockets"
     r"|CPUs|nice|scheduling|cgroup .*(cpu|memory\.(max|high))|cpufreq|scaling_|huge|SMT|turbo|boost|idle driver"
-    r"|clocksource|tracer|trace events|kprobe events|preemption|mitigation|routes|rules|XFRM|module"
+    r"|clocksource|tracer|trace events|[ku]probe events|preemption|mitigation|routes|rules|XFRM|module"
     r"|environment|threaded|traffic classes|promiscuity|KSM|kernel command line"
     r"|^(peer_)?(kernel\w*|cpu\w*|accelerator|machine|iperf3|endpoint|guest\w*|container\w*|version of iperf3)$"
 )
@@ -81,7 +81,7 @@ class Setting:
         return self.parameters or (bool(RELEVANT.search(self.name)) and not IDLE.search(self.name))
 
     @property
-    def of_machine(self) -> bool:
+    def concerns_machine(self) -> bool:
         """Return whether it is the kernel or the machine itself: another one has other code and other settings."""
         return not self.parameters and self.name.removeprefix("peer_").removeprefix("guest_") in MACHINE
 
@@ -96,7 +96,7 @@ class Setting:
         """Return the known code paths that the setting changes."""
         # The values of these have the names of interfaces, which say nothing about code.
         values = "" if _OF_INTERFACES.match(self.name) else f" {self.left} {self.right}"
-        return code_paths.of_setting(f"{self.name}:{values}")
+        return code_paths.paths_of_setting(f"{self.name}:{values}")
 
 
 def differences(point: ProfiledPoint) -> list[Setting]:
@@ -106,7 +106,9 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     """
     left, right = point.sides[0], point.sides[1]
     parameters = _requested_settings(point, left, right)
-    alike = built(point, 0) == built(point, 1) and not any(one.name == "endpoint" for one in parameters)
+    alike = built_topology(point, 0) == built_topology(point, 1) and not any(
+        one.name == "endpoint" for one in parameters
+    )
     both = [_settings(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
     # Topologies differ in their interfaces, and older runs recorded less, so only settings of both sides are compared.
     common = both[0].keys() & both[1].keys()
@@ -143,14 +145,14 @@ def _order(name: str) -> tuple[int, bool]:
 def _requested_settings(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[Setting]:
     """Return the requested differences: parameters, topology, endpoint kind, and changes."""
     result = []
-    names = [built(point, at) for at in (0, 1)]
+    names = [built_topology(point, at) for at in (0, 1)]
     if names[0] != names[1]:
         result += _topology(*names)
     for name in ("endpoint", *(one for one in load.GROUP if one not in load.HOST)):
         one, other = (_value(rows, name) for rows in point.rows[:2])
         if one != other:
             result.append(Setting(name, one, other, (), parameters=True))
-    changed = [_changed(rows) for rows in point.rows[:2]]
+    changed = [_changed_settings(rows) for rows in point.rows[:2]]
     for name, at in dict.fromkeys([*changed[0], *changed[1]]):
         sides = [each.get((name, at)) for each in changed]
         before = next(one[0] for one in sides if one is not None)
@@ -174,14 +176,14 @@ def _topology(left: str, right: str) -> list[Setting]:
     ]
 
 
-def built(point: ProfiledPoint, at: int) -> str:
+def built_topology(point: ProfiledPoint, at: int) -> str:
     """Return the topology that was built for a side, without its changes and endpoint kind."""
     rows = point.rows[:2][at]
     names = list(rows["built_topology"].dropna()) if "built_topology" in rows else []
     return str(names[0]) if names else point.sides[:2][at].topology
 
 
-def _changed(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
+def _changed_settings(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, str]]:
     """Return the effects of an arm's changes, as the kernel reported them: (setting, place) to (value before, value
     after)."""
     result: dict[tuple[str, str], tuple[str, str]] = {}
@@ -252,7 +254,7 @@ def _settings(side: ProfiledArm, rows: pd.DataFrame) -> dict[tuple[str, str], st
             space = _mapping(environment, "namespace_sysctls")
             take("namespace", {f"sysctl {name}": one for name, one in space.items()})
     for folder, name in rows[["folder", "settings"]].dropna().drop_duplicates().itertuples(index=False):
-        for place, report in _object(Path(folder) / name).items():
+        for place, report in _object(run_folder.artefact(folder, name)).items():
             if place == "machine" and any(key[0] == "machine" and key[1].startswith("BPF") for key in result):
                 report = {one: value for one, value in report.items() if ("machine", one) not in result}
             take(generic(place), report)
@@ -276,12 +278,10 @@ def _object(path: Path) -> dict[str, Any]:
     Unknown values must not look like absent ones.
     """
     try:
-        result = (
-            json.loads(gzip.decompress(path.read_bytes()))
-            if path.suffix == ".gz"
-            else run_folder.read_json(path)
-        )
-    except (OSError, ValueError, EOFError, BadInput):
+        with safe_files.open_regular(path) as file:
+            content = file.read()
+        result = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+    except (OSError, ValueError, EOFError, RecursionError, zlib.error):
         return {}
     return result if isinstance(result, dict) else {}
 

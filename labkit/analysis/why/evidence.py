@@ -119,13 +119,13 @@ def gather(
     settings: Sequence[Setting],
 ) -> Evidence:
     variation = work.run_variation(*rounds, BETWEEN_SHARE)
-    frames = causes.judged(*rounds, variation)
+    frames = causes.judge_rounds(*rounds, variation)
     unit = protocols.find(point.protocol).unit
     foreign, elsewhere = (np.array([one.foreign_share for one in side]) for side in rounds)
     by_code, parts = (
         ([], [])
         if switch_work.polls(point)
-        else (causes.explained(frames), switch_work.parts(point, rounds, variation))
+        else (causes.ranked_causes(frames), switch_work.parts(point, rounds, variation))
     )
     steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
     busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]

@@ -38,9 +38,11 @@ def table(point: ProfiledPoint) -> Table:
             units[name] = pair["unit"]
     if not columns:
         return title, f"The path of the packets is not known.{in_guests(seen)}", None
-    places = _merged([[place for place in own if place != ALL] for own in columns.values()])
+    places = _merge([[place for place in own if place != ALL] for own in columns.values()])
     shown = pd.DataFrame(columns).reindex([*places, ALL]).fillna("–")
-    text = f"Of {_sent(units)}; mean of the rounds with its 95 % interval; hops in the order of the path."
+    text = (
+        f"Of {_share_base(units)}; mean of the rounds with its 95 % interval; hops in the order of the path."
+    )
     if any(place.startswith(FRAMES) for place in places):
         text += " Fragments and encapsulating frames are listed separately, as shares of the frames that were sent."
     if any(place.startswith(COPIES) for place in places):
@@ -50,7 +52,7 @@ def table(point: ProfiledPoint) -> Table:
     return title, text + in_guests(seen), shown
 
 
-def _sent(units: Mapping[str, str]) -> str:
+def _share_base(units: Mapping[str, str]) -> str:
     """Return what the shares refer to. It names the sides if their units differ."""
     alike = set(units.values())
     if len(alike) == 1:
@@ -58,7 +60,7 @@ def _sent(units: Mapping[str, str]) -> str:
     return "what was sent (" + ", ".join(f"{unit} of {name}" for name, unit in units.items()) + ")"
 
 
-def _merged(paths: list[list[str]]) -> list[str]:
+def _merge(paths: list[list[str]]) -> list[str]:
     """Return the places of both paths, each in its order. A place of one path only follows its predecessor there."""
     merged = paths[0]
     for path in paths[1:]:

@@ -114,7 +114,7 @@ def _topology(evidence: Evidence, side: int) -> str:
     rows = evidence.point.rows[:2][side]
     if "network" in rows and rows["network"].notna().any():
         return NETWORK_FILE
-    return environment.built(evidence.point, side)
+    return environment.built_topology(evidence.point, side)
 
 
 def _as_change(setting: Setting) -> str:

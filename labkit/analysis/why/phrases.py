@@ -26,7 +26,7 @@ LONGEST = 80  # characters of a value in a sentence; the tables have all of it
 _DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
 
 
-def joined(sentences: Iterable[str]) -> str:
+def join_sentences(sentences: Iterable[str]) -> str:
     """Join sentences; the last one has no full stop, like every `Conclusion.sentence`."""
     return ". ".join(filter(None, sentences))
 

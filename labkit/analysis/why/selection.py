@@ -107,17 +107,17 @@ def select_sides(left: str, right: str | None) -> Sides:
 
     A value that only one side names holds for both. Raises BadInput if the texts do not name two different sides.
     """
-    folders, arm, given = _named(left, None)
+    folders, arm, given = _parse_side(left, None)
     assert folders is not None, "the first side needs a folder, because no other side can supply it"
-    one = other = _read(folders)
+    one = other = _read_runs(folders)
     more: Values = {}
     if right is None:
         if arm:
             raise BadInput(f"{left} is one arm: also name the arm to compare it with")
         arms = _usual(one)
     else:
-        elsewhere, second, more = _named(right, one)
-        other = one if elsewhere is None or _same(elsewhere, folders) else _read(elsewhere)
+        elsewhere, second, more = _parse_side(right, one)
+        other = one if elsewhere is None or _same(elsewhere, folders) else _read_runs(elsewhere)
         first = _arm(one, arm)
         arms = (first, _arm(other, second or (first if elsewhere is None else None)))
     values = _values(one, arms[0], {**more, **given}), _values(other, arms[1], {**given, **more})
@@ -202,7 +202,7 @@ def _differing(left: Values, right: Values) -> list[str]:
     return [name for name in left if left[name] != right[name]]
 
 
-def _named(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | None, Values]:
+def _parse_side(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | None, Values]:
     """Parse `FOLDER[+FOLDER…][:ARM][,name=value…]` into folders, arm and values.
 
     Beside another side, `[ARM][,name=value…]` is valid too; its folders are None. Raises BadInput for any other text.
@@ -243,7 +243,7 @@ def _folders(text: str) -> tuple[Path, ...]:
     return tuple(result) if len(result) > 1 and all(one.is_dir() for one in result) else ()
 
 
-def _read(folders: tuple[Path, ...]) -> Run:
+def _read_runs(folders: tuple[Path, ...]) -> Run:
     """Read one run, or several runs of the same experiment as one side."""
     rows, profiles = ([read(one) for one in folders] for read in (load.load, load.profiles))
     if len(folders) == 1:

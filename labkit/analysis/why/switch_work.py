@@ -120,7 +120,7 @@ def parts(
     """Return the parts of the CPU time per unit that arrived, largest difference first; [] if no side has a switch."""
     if not any(SWITCHES.fullmatch(side.topology) for side in point.sides[:2] if side is not None):
         return []
-    counts = [[_counted(one) for one in side] for side in rounds]
+    counts = [[_count_copies(one) for one in side] for side in rounds]
     names = dict.fromkeys(name for side in counts for each in side for name in each)
     copies = _copies(point, 1) - _copies(point, 0)
     result = []
@@ -135,7 +135,7 @@ def parts(
     return sorted(result, key=lambda one: -abs(one.size.difference))
 
 
-def _counted(one: Round) -> Counter[str]:
+def _count_copies(one: Round) -> Counter[str]:
     result: Counter[str] = Counter()
     for stack, count in one.stacks.items():
         if (name := kind_of(stack)) is not None:

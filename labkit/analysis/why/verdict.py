@@ -34,26 +34,26 @@ def sentences(parameters: Sides) -> tuple[list[str], list[str]]:
     left, right, control = parameters
     one_run = left.folder == right.folder
     if not (differing := selection.differing(parameters)):
-        result = list(_of_arms(left, right))
+        result = list(_arm_verdicts(left, right))
         return result, [] if result else [NOTHING if one_run else NOT_COMPARED.format("arms")]
     in_packets = any(protocols.find(name).work == "packet" for name in left.rows["protocol"].unique())
     resized = "length_bytes" in differing and in_packets
-    result = list(_of_points(parameters, resized)) if one_run else []
+    result = list(_point_ratios(parameters, resized)) if one_run else []
     notes = [NO_CONTROL if one_run else NOT_COMPARED.format("points"), *[SIZES] * resized]
     return result, notes + ([CONTROL.format(control.name)] if control and len(control.profiles) else [])
 
 
-def _of_arms(left: ProfiledArm, right: ProfiledArm) -> Iterator[str]:
+def _arm_verdicts(left: ProfiledArm, right: ProfiledArm) -> Iterator[str]:
     """Yield the verdicts about two arms or two runs at the same points."""
     try:
-        result = _compared(left, right)
+        result = _compare(left, right)
     except BadInput:  # two runs differ in more than time; the conclusion names the differences
         return
     if result is not None:
         yield from result[result["topology"].isin([left.topology, right.topology])]["sentence"]
 
 
-def _compared(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
+def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
     if left.folder == right.folder:
         return verdicts.verdicts(left.rows)
     if left.topology == right.topology:
@@ -61,12 +61,12 @@ def _compared(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
     return None
 
 
-def _of_points(parameters: Sides, resized: bool) -> Iterator[str]:
+def _point_ratios(parameters: Sides, resized: bool) -> Iterator[str]:
     """Yield the ratio of right to left at points that differ, as measured by the rounds of one run."""
     names, both = [], []
     for side in parameters[:2]:
         assert side is not None
-        ok = load.measured(side.rows)
+        ok = load.measured_rows(side.rows)
         names.append(side.name)
         both.append(dict(load.groups(ok[ok["arm"].eq(side.arm)], selection.shared_parameters(parameters))))
     for key in both[0]:

@@ -154,7 +154,7 @@ def _round(
     capacity_s = float(row["window_s"]) * float(row["cpus_count"] or 1)
     busy = sum(sum(each.values()) for each in samples.values()) + foreign
     return Round(
-        str(row["folder"]), samples, period_s, arrived / unit.one, _passed(row, before),
+        str(row["folder"]), samples, period_s, arrived / unit.one, _passed_packets(row, before),
         # Where programs wait long for a CPU, samples were taken for longer than the window.
         min(foreign * period_s / capacity_s, 1.0) if capacity_s > 0 else math.nan,
         float(row["steal_s"]) / capacity_s if capacity_s > 0 and pd.notna(row["steal_s"]) else 0.0,
@@ -162,7 +162,7 @@ def _round(
     )  # fmt: skip
 
 
-def _passed(row: pd.Series, before: float) -> dict[str, float]:
+def _passed_packets(row: pd.Series, before: float) -> dict[str, float]:
     """Return the packets that passed each stage per packet that arrived.
 
     before: the share of lost packets that were lost before the kernel's receive stage.

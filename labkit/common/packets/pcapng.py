@@ -177,13 +177,13 @@ def in_order(content: bytes, comments: Mapping[int, str] | None = None) -> bytes
     return b"".join(
         [
             *(block for kind, block in rest if kind != STATISTICS),
-            *(_commented(block, texts.get(number)) for number, (_, block) in enumerate(packets)),
+            *(_add_comment(block, texts.get(number)) for number, (_, block) in enumerate(packets)),
             *(block for kind, block in rest if kind == STATISTICS),
         ]
     )
 
 
-def _commented(block: bytes, comment: str | None) -> bytes:
+def _add_comment(block: bytes, comment: str | None) -> bytes:
     """Return the block of a packet with this comment before its other options."""
     if comment is None:
         return block

@@ -53,11 +53,11 @@ def answers(topology: topologies.Topology, requests: io.RawIOBase) -> Iterator[A
                 request = msgspec.json.decode(line)
                 if request["do"] == "end":
                     return
-                yield from _answered(topology, captures, programs, request)
+                yield from _answer_now(topology, captures, programs, request)
             yield from programs.ended()
 
 
-def _answered(
+def _answer_now(
     topology: topologies.Topology, captures: _Captures, programs: _Programs, request: Answer
 ) -> Iterator[Answer]:
     """Yield the answer to one request if it is available at once."""
@@ -193,7 +193,7 @@ class _Programs:
                 "event": "ran",
                 **report,
                 "timed_out": ended.timed_out,
-                "words": ended.message(),
+                "text": ended.message(),
             }
 
     def _find(self, request: Answer) -> process.Running:
@@ -260,11 +260,11 @@ class _Monitors:
         self._going: dict[int, Monitor] = {}
         self.known: dict[str, Callable[[Answer], Answer | None]] = {
             "monitor": self.begin,
-            "monitor read": lambda request: _reported(
+            "monitor read": lambda request: _report_answer(
                 self._find(request).read(request["since"], request["most"])
             ),
-            "monitor stop": lambda request: _reported(self._find(request).stop()),
-            "monitor clear": lambda request: _reported(self._find(request).clear()),
+            "monitor stop": lambda request: _report_answer(self._find(request).stop()),
+            "monitor clear": lambda request: _report_answer(self._find(request).clear()),
             "monitor end": self.end,
         }
 
@@ -277,7 +277,7 @@ class _Monitors:
 
     def begin(self, request: Answer) -> Answer:
         """Begin a monitor at an interface."""
-        hop = _named(self._topology, request["hop"])
+        hop = _find_hop(self._topology, request["hop"])
         self._going[request["number"]] = Monitor(hop, msgspec.convert(request["request"], monitor.Request))
         return {"event": "monitoring", "hop": hop.name}
 
@@ -285,7 +285,7 @@ class _Monitors:
         """End a monitor; its last report."""
         result = self._find(request)
         del self._going[request["monitor"]]
-        return _reported(result.close())
+        return _report_answer(result.close())
 
     def _find(self, request: Answer) -> Monitor:
         if request["monitor"] not in self._going:
@@ -293,11 +293,11 @@ class _Monitors:
         return self._going[request["monitor"]]
 
 
-def _reported(report: monitor.Report) -> Answer:
+def _report_answer(report: monitor.Report) -> Answer:
     return {"event": "report", "report": report}
 
 
-def _named(topology: topologies.Topology, name: str) -> CapturePoint:
+def _find_hop(topology: topologies.Topology, name: str) -> CapturePoint:
     """The hop of a name: NAMESPACE:INTERFACE, or an interface's name that only one namespace has."""
     if ":" in name:
         return _hop(_spaces(topology), name)

@@ -48,7 +48,9 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     peer = experiments.Peer(_ask_peer) if request.get("peer") else None
     given = (request["experiment"], folder, request["seed"], report, request.get("machine_netns"), peer)
     again = frozenset(request.get("again", ()))
-    run_context = experiments.RunContext(*given, companion_fd=request.get("companion_fd"), again=again)
+    run_context = experiments.RunContext(
+        *given, companion_fd=request.get("companion_fd"), again=again, send=write_event
+    )
     if "finished" in request:
         temporary_files.prepare(folder, request["finished"])
     parameters.check_programs()
@@ -94,7 +96,7 @@ def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _built(request: dict[str, Any]) -> Iterator[topologies.Topology]:
+def _build_requested(request: dict[str, Any]) -> Iterator[topologies.Topology]:
     """Stand on the machine's own interfaces, or build the network of a request; without either, the first topology of
     its parameters, with their first `pairs`."""
     if request.get("machine_interfaces"):
@@ -143,7 +145,7 @@ def _machine(request: dict[str, Any]) -> Iterator[topologies.Topology]:
 
 def draw(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Build a topology, report its state, and remove it."""
-    with _built(request) as topology:
+    with _build_requested(request) as topology:
         yield {"event": "state", "state": topologies.state(topology)}
 
 
@@ -154,7 +156,7 @@ def live(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     # An interrupt is meant for the programs in the topology. A handler is not inherited; SIG_IGN or a block would be.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    with _built(request) as topology:
+    with _build_requested(request) as topology:
         yield {"event": "state", "state": topologies.state(topology)}
         with open(0, "rb", buffering=0, closefd=False) as requests:
             yield from interactive.answers(topology, requests)
@@ -165,7 +167,7 @@ def shell(request: dict[str, Any]) -> int:
 
     The names exist in this mount namespace only.
     """
-    with _built(request) as topology, _names(topology) as named:
+    with _build_requested(request) as topology, _names(topology) as named:
         first = topology.pairs[0]
         print(
             f"{topology.name}: you are in {first.client.name} ({first.client.address});"

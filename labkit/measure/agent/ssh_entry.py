@@ -85,7 +85,7 @@ def _answer(request: dict[str, Any], caller: Caller) -> None:
         caller.attach(conversation)
         for line in conversation.lines():
             _pass_on(line)
-        write_event({"event": "ended", "words": conversation.end_reason()})
+        write_event({"event": "ended", "text": conversation.end_reason()})
 
 
 def _log(text: str) -> None:

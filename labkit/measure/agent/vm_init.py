@@ -4,7 +4,7 @@ It imports everything that an experiment needs once. Each request then only fork
 namespaces, as on every host; it is reached through a virtio-serial port instead of standard input.
 
 A host that connects receives {"event": "hello"}, sends its request, and receives the answers, a beat every second, and
-finally {"event": "over", "words": how the process ended}. When the host disconnects, the process is killed.
+finally {"event": "over", "text": how the process ended}. When the host disconnects, the process is killed.
 """
 
 from __future__ import annotations
@@ -171,18 +171,18 @@ def _converse(port: Port, report: dict[str, Any]) -> None:
     """Serve one request, from its first line to the end of its process."""
     line = b""
     while not line.endswith(b"\n"):
-        line += _input_of(port)
+        line += _read_input(port)
     first, _, rest = line.partition(b"\n")
     child = Child(report | msgspec.json.decode(first))
-    words = ""
+    how = ""
     try:
         _relay(port, child, rest)
     finally:
-        words = child.end()
-    port.write_event({"event": "over", "words": words})
+        how = child.end()
+    port.write_event({"event": "over", "text": how})
 
 
-def _input_of(port: Port) -> bytes:
+def _read_input(port: Port) -> bytes:
     """Return the next input from the host. Raises Disconnected."""
     while True:
         select.select([port.fd], [], [], BEAT_S)
@@ -200,7 +200,7 @@ def _relay(port: Port, child: Child, rest: bytes) -> None:
     while True:
         ready, _, _ = select.select([port.fd, child.stdout], [], [], BEAT_S)
         if port.fd in ready:
-            data = _input_of(port)
+            data = _read_input(port)
             with contextlib.suppress(BrokenPipeError):
                 os.write(child.stdin, data)
         if child.stdout in ready:
@@ -221,7 +221,7 @@ def _reap() -> None:
             pass
 
 
-def _settled() -> dict[str, Any]:
+def _prepare_kernel() -> dict[str, Any]:
     """Load modules and start lo; return what every request receives, with `problem` if that failed."""
     problem = None
     with contextlib.suppress(OSError):  # udev does this elsewhere: opening the file loads the module tun
@@ -251,7 +251,7 @@ def _settled() -> dict[str, Any]:
 
 def main() -> None:
     """Serve requests until the lab VM is turned off."""
-    result = _settled()
+    result = _prepare_kernel()
     port = Port()
     for name in experiments.OWN:
         experiments.find(name)  # import it before any request

@@ -184,7 +184,7 @@ def _all(here: Space, alone: bool) -> list[Capability]:
     result += [_try("queueing disciplines", kind, _qdisc(here, kind)) for kind in QDISCS]
     result += [_try("queueing disciplines", kind, _ingress(here, kind)) for kind in INGRESS]
     lost = "packets cannot be filtered or translated, so what firewalls and container networks cost cannot be measured"
-    result.append(attempt("packet filters", "nftables", lambda: _table(here), lost, _remedy_of("NF_TABLES")))
+    result.append(attempt("packet filters", "nftables", lambda: _table(here), lost, _remedy_for("NF_TABLES")))
     return result
 
 
@@ -192,10 +192,10 @@ def _try(group: str, kind: Kind, probe: Callable[[], None], alone: bool = False)
     if kind.leaves and not alone and (module := unloaded_module(f"rtnl-link-{kind.name}")):
         text = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
         return Capability(group, kind.name, None, text, None, f"{LOAD}{module}, then run the doctor again")
-    return attempt(group, kind.name, probe, kind.lost, _remedy_of(kind.option))
+    return attempt(group, kind.name, probe, kind.lost, _remedy_for(kind.option))
 
 
-def _remedy_of(option: str) -> Callable[[int], str]:
+def _remedy_for(option: str) -> Callable[[int], str]:
     def remedy(number: int) -> str:
         if number in (errno.EPERM, errno.EACCES):
             return AS_ROOT

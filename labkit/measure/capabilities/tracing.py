@@ -43,7 +43,7 @@ def tracers(*, alone: bool = False) -> list[Capability]:
         def find() -> str | None:
             nonlocal folder
             folder = stack.enter_context(tracefs())
-            return _left()
+            return _restore_left_settings()
 
         result = [attempt("tracers", "tracefs", find, lost, lambda number: _remedy(number, "TRACING"))]
         for name, probe, lost, option in (
@@ -57,7 +57,7 @@ def tracers(*, alone: bool = False) -> list[Capability]:
     return [*result, perf.kprobe()]
 
 
-def _left() -> str | None:
+def _restore_left_settings() -> str | None:
     """Restore tracer settings that a killed run left changed, where that is allowed; return what was restored."""
     try:
         changed = [*tracing_journal.restore_leftovers(), *sysctl_journal.put_back_left()]
@@ -113,10 +113,10 @@ def instance(folder: Path) -> Iterator[Path]:
     path = folder / "instances" / f"{OURS}{secrets.token_hex(4)}"
     with tracing_journal.still_small(folder), contextlib.ExitStack() as own:
         # Otherwise another process could take a new, still unlocked instance for a leftover.
-        with _locked(folder / "instances", wait=True):
+        with _lock(folder / "instances", wait=True):
             _remove_left(folder)
             path.mkdir()
-            own.enter_context(_locked(path, wait=False))
+            own.enter_context(_lock(path, wait=False))
             own.callback(
                 _remove, path
             )  # the last to come is the first to go: it is removed while it is locked
@@ -124,7 +124,7 @@ def instance(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _locked(folder: Path, *, wait: bool) -> Iterator[None]:
+def _lock(folder: Path, *, wait: bool) -> Iterator[None]:
     """Hold flock(2) on a folder for the block. Raises BlockingIOError if `wait` is False and it is locked."""
     holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -142,7 +142,7 @@ def _remove(path: Path) -> None:
 
 def _remove_left(folder: Path) -> None:
     for path in (folder / "instances").glob(f"{OURS}*"):
-        with contextlib.suppress(OSError), _locked(path, wait=False):
+        with contextlib.suppress(OSError), _lock(path, wait=False):
             _remove(path)
 
 
@@ -159,14 +159,14 @@ def _tracepoint(folder: Path | None) -> None:
 
 def _function(folder: Path | None) -> None:
     place = _there(folder)
-    _known(place, "function")
+    _arm_one_function(place, "function")
     with instance(place) as own:
         _arm(place, own, "function")
 
 
 def _function_graph(alone: bool, folder: Path | None) -> None:
     place = _there(folder)
-    _known(place, "function_graph")
+    _arm_one_function(place, "function_graph")
     if alone:
         _arm(place, place, "function_graph")
         (place / "current_tracer").write_text("nop")
@@ -183,7 +183,7 @@ def _function_graph(alone: bool, folder: Path | None) -> None:
             raise NotTried(text, "when nobody else traces, try: perf ftrace -G ip_rcv") from None
 
 
-def _known(folder: Path, tracer: str) -> None:
+def _arm_one_function(folder: Path, tracer: str) -> None:
     if tracer not in (folder / "available_tracers").read_text().split():
         raise refused(errno.ENOENT, "this kernel does not have it")
 

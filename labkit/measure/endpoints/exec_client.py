@@ -79,19 +79,19 @@ class Conversation:
     def _connect(self, path: str, deadline: float, check: Callable[[], None] | None) -> None:
         """Connect and wait for the hello; input before it belongs to an earlier conversation."""
         while self._socket.connect_ex(path):  # the socket exists shortly before QEMU listens
-            self._waited(deadline, check)
+            self._check_deadline(deadline, check)
             time.sleep(0.005)
         hello, seen = exec_server.frame(b"H", exec_server.HELLO), b""
         while hello not in seen:
             if not select.select([self._socket], [], [], 0.1)[0]:
-                self._waited(deadline, check)
+                self._check_deadline(deadline, check)
                 continue
             data = self._socket.recv(exec_server.BLOCK)
             if not data:
                 raise Disconnected
             seen = (seen + data)[-2 * exec_server.BLOCK :]
 
-    def _waited(self, deadline: float, check: Callable[[], None] | None) -> None:
+    def _check_deadline(self, deadline: float, check: Callable[[], None] | None) -> None:
         """Raise TimeoutError after the deadline, or what `check` raises."""
         if check is not None:
             check()
@@ -143,7 +143,7 @@ class Conversation:
         raise TimeoutError(errno.ETIMEDOUT, "no answer")
 
 
-def begun(folder: str, words: list[str], request: bytes) -> Conversation:
+def start_conversation(folder: str, words: list[str], request: bytes) -> Conversation:
     """Start a program by a request (R, T, or P: see exec_server) and return its conversation.
 
     If the server does not start it in time, it has not noticed the end of an earlier conversation: connect again.
@@ -199,7 +199,7 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     held = "held" in sys.argv[2 : sys.argv.index("--")]
     try:
-        conversation = begun(folder, words, b"T" if held else b"R")
+        conversation = start_conversation(folder, words, b"T" if held else b"R")
         if held:
             os.kill(os.getpid(), signal.SIGSTOP)  # continuing this process continues the program
         code = _relay(conversation, caught)

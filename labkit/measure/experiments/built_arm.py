@@ -123,7 +123,7 @@ class BuiltArm(abc.ABC):
         """Add doubts where offloads, queueing discipline or kind of CPU differ from the baseline's."""
         if self.emulated != baseline.emulated:
             this, that = ("emulated" if one.emulated else "not emulated" for one in (self, baseline))
-            text = f"its CPUs are {this}, those of {baseline.arm.label} {that}"
+            text = f"CPUs are {this}, those of {baseline.arm.label} {that}"
             self.doubts.append(f"{text}: the emulation differs as well")
         for end, own, usual in (
             ("client", self.offloads, baseline.offloads),
@@ -155,6 +155,8 @@ class LocalArm(BuiltArm):
     """An arm with both sides on this host."""
 
     topology: topologies.Topology
+    # The CPUs of each turn of a whole run (`Flows.move_ends`); None: the scheduler chooses.
+    placements: Callable[[], Iterator[Sequence[tuple[int, int]]]] | None = None
 
     @property
     def pairs(self) -> Sequence[Pair]:
@@ -170,6 +172,8 @@ class LocalArm(BuiltArm):
             receivers(self.pairs, parameters.protocol, parameters.datagram_bytes) as counters,
             generator.flows(self.pairs, parameters, emulated=self.emulated) as flows,
         ):
+            if self.placements is not None:
+                flows.move_ends(self.placements())
             yield flows, LocalServer(flows, counters, self._ends)
 
     def trials(self, generator: TrialGenerator, mix: Mix) -> AbstractContextManager[Trials]:
@@ -210,7 +214,9 @@ def live(
     """Return the arm of a topology on this host; `accelerator` runs the host, `effects` are those of the arm's
     change."""
     client, server = topology.pairs[0].client, topology.pairs[0].server
-    endpoint_columns = {} if client.runtime is None else client.runtime.report
+    # Only one end may be a guest: the network of a use case of the OVS test plan is a namespace.
+    runtime = client.runtime or server.runtime
+    endpoint_columns = {} if runtime is None else runtime.report
     return LocalArm(
         endpoint_columns=endpoint_columns,
         emulated=endpoint_columns.get("guest_accelerator", accelerator) == "tcg",

@@ -174,7 +174,7 @@ def _settings(topology: Topology) -> dict[tuple[str, str], str]:
     result = {
         (space.name, str(name)): str(value)
         for space in topology.namespaces
-        for name, value in machine.settings_of_namespace(space.fd).items()
+        for name, value in machine.namespace_settings(space.fd).items()
     }
     later = _programs(topology)
     lasting = {place: sorted((names & later[place]).elements()) for place, names in earlier.items()}
@@ -276,8 +276,8 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
     `after`. Raises Unsupported if the kernel lacks a feature, Failed if it refuses a step or a step has no effect.
     """
     result: Counter[tuple[str, str, str, str, str]] = Counter()
-    with while_measured(change, topology) as of_machine:
-        for name, (was, now) in (of_machine or {}).items():
+    with while_measured(change, topology) as machine_effects:
+        for name, (was, now) in (machine_effects or {}).items():
             if was == now:
                 raise Failed(
                     f"change {change.name}: machine_sysctl {name}={now} has no effect, because the machine"

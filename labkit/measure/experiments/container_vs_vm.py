@@ -8,13 +8,12 @@ arm, in random order, before they are removed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, Plan
 from labkit.measure.parameters import check_unused, each_once
@@ -60,7 +59,7 @@ class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
         each_once("loads", self.loads)
         super().check()
         for load in self.loads:
-            self.of_load(load).check()
+            self.for_load(load).check()
 
 
 def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan:
@@ -70,7 +69,7 @@ def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan
     anyway.
     """
     parameters = profiled_runs.without(parameters, blind)
-    loads = [Load(parameters.of_load(load), load) for load in parameters.loads]
+    loads = [Load(parameters.for_load(load), load) for load in parameters.loads]
     points = datapaths.points(parameters, seed, lambda _number: loads)
     observed = [
         dataclasses.replace(one, parameters=loads[0].parameters) for one in profiled_runs.points(parameters)
@@ -86,16 +85,4 @@ def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan
     )
 
 
-def planned_s(parameters: ContainerVsVm) -> float:
-    """Estimate the duration of the whole experiment in seconds."""
-    return measuring_loop.planned_s(plan(parameters, 0, {}))
-
-
-def run(parameters: ContainerVsVm, run_context: RunContext) -> Iterator[Event]:
-    """Measure every point that has no rows yet; yield rows and progress."""
-    return measuring_loop.run(
-        plan(parameters, run_context.seed, profiled_runs.unusable(parameters)), run_context
-    )
-
-
-EXPERIMENT = Experiment(ContainerVsVm, HELP, run, planned_s)
+EXPERIMENT = measuring_loop.experiment(ContainerVsVm, HELP, plan, profiled_runs.unusable)

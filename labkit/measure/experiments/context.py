@@ -15,6 +15,10 @@ Event = dict[str, Any]
 Answer = dict[str, Any]
 
 
+def _ignore(_event: Event) -> None:
+    """Ignore an event."""
+
+
 class Peer:
     """The servers' host; `channel` carries a request to it and returns its answer."""
 
@@ -44,7 +48,8 @@ class RunContext:
     `experiment`: its name; `folder`: of the run; `seed`: of all random orders; `machine`: the columns of
     `machine.describe`; `machine_netns`: a file descriptor of the machine's network namespace (None without privilege);
     `companion_fd`: the connection to the program that `Parameters.companion` names;
-    `peer`: the other one of two hosts; `again`: points that are measured again because some of their rows failed.
+    `peer`: the other one of two hosts; `again`: points that are measured again because some of their rows failed;
+    `send`: sends an event at once, where the experiment cannot yield it.
     """
 
     experiment: str
@@ -55,6 +60,11 @@ class RunContext:
     peer: Peer | None = None
     companion_fd: int | None = None
     again: frozenset[str] = frozenset()
+    send: Callable[[Event], None] = _ignore
+
+    def keep_unfinished(self, point: str, content: list[dict[str, Any]]) -> None:
+        """Send finished rows of a point that is still being measured, so that a killed run keeps them."""
+        self.send({"event": "unfinished", "point": point, "rows": content})
 
     def done(self) -> set[str]:
         """Return the points that have rows and need no measurement."""
@@ -89,6 +99,6 @@ def rows(point: str, content: list[dict[str, Any]]) -> Event:
     return {"event": "rows", "point": point, "rows": content}
 
 
-def stopped(pairs: int, why: str) -> Event:
+def stopped_event(pairs: int, why: str) -> Event:
     """Make the event that says why the measurement of a number of pairs ended."""
     return {"event": "stopped", "pairs": pairs, "why": why}

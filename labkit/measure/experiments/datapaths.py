@@ -12,11 +12,10 @@ iperf3 (or ping) run.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from labkit.common.units import many
 from labkit.measure.experiments import measuring_loop, profiled_runs
-from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import HELP, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 
@@ -58,14 +57,4 @@ def plan(parameters: DatapathParameters, seed: int) -> Plan:
     )
 
 
-def planned_s(parameters: DatapathParameters) -> float:
-    """Estimate the duration of the whole experiment in seconds."""
-    return measuring_loop.planned_s(plan(parameters, 0))
-
-
-def run(parameters: DatapathParameters, run_context: RunContext) -> Iterator[Event]:
-    """Measure every point that has no rows yet; yield rows, progress, and why the measuring stopped."""
-    return measuring_loop.run(plan(parameters, run_context.seed), run_context)
-
-
-EXPERIMENT = Experiment(DatapathParameters, HELP, run, planned_s)
+EXPERIMENT = measuring_loop.experiment(DatapathParameters, HELP, plan)

@@ -50,7 +50,8 @@ HELP = {
     + ", ".join(observing.NAMES),
     "profile_rounds": "fresh set-ups of all arms for whole runs under each observer, and without one",
     **observing.HELP,
-    "placement": "the CPUs of both ends in slices: balanced (all placements in turn, arms alike) or scheduler",
+    "placement": "the CPUs of both ends in slices and profiled runs: balanced (all placements in turn, arms alike) or"
+    " scheduler",
     "half_width": "stop early when all intervals are at most ± this share of the ratio, but not before 8 rounds",
     "mss_bytes": "TCP maximum segment size; none: the path's",
     "congestion": "TCP congestion control; none: the kernel's default",
@@ -58,7 +59,8 @@ HELP = {
     "affinity": "CPU of the client and CPU of the server, for example 0,1",
     "parent": "NIC under macvlan and ipvlan; none: a veth. With nodes=two on real machines: NIC,NIC, of the clients'"
     " and of the servers' host",
-    "nodes": "one, or two: the clients on one host, the servers on another",
+    "nodes": "one, or two: the clients on one host, the servers on another; if mirrors copy into a tunnel, all ends are"
+    " on one host, and the copies arrive on the other",
     "peer": "host of the servers with nodes=two; none: a second lab VM like that of where",
     "link_rate_bps": "rate of the link between two lab VMs, each way (tbf); none: unlimited",
     "link_delay_s": "delay of the link between two lab VMs, each way (netem)",
@@ -218,7 +220,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         """The name of each topology, as rows have it."""
         return tuple(map(str, self.topology))
 
-    def described(self, name: str) -> str | Network:
+    def described_network(self, name: str) -> str | Network:
         """Return what to build for the topology of this name: the name itself, or a network's description."""
         return next((one for one in self.topology if str(one) == name), name)
 
@@ -237,7 +239,10 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     def _check_changes(self) -> None:
         if self.change and self.nodes == "two":
-            raise BadInput("change needs nodes=one: leave change or nodes out")
+            raise BadInput(
+                "change needs nodes=one: labkit applies a change to the whole path and reads it back from the kernel,"
+                " and with nodes=two half of the path is another host's; leave change or nodes out"
+            )
         for one in self.change:
             try:
                 if one.parameters:
@@ -305,15 +310,17 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             topologies.check_parent(one, self.parent)
 
     def _check_two(self) -> None:
-        for name in self.topology_names:
-            if name not in topologies.ACROSS:
-                raise BadInput(
-                    f"{name} cannot connect two hosts: with nodes=two choose {', '.join(topologies.ACROSS)}"
-                )
+        if self.has_remote_monitor:
+            self._check_monitored()
+        for topology in self.topology if self.has_remote_servers else ():
+            topologies.check_across(topology)
         if self.slices:
             raise BadInput("slices need all arms on one host: with nodes=two use slices=0, for whole runs")
         if self.observe:
-            raise BadInput("observe works on one host only: with nodes=two leave it out")
+            raise BadInput(
+                "observe needs nodes=one: an observer sees one kernel, and with nodes=two half of the work is another"
+                " host's; leave observe or nodes out"
+            )
         if self.peer is None and not self.where.startswith("vm:"):
             raise BadInput(
                 f"nodes=two with where={self.where} needs the servers' host: add peer=ssh:NAME, or use lab VMs"
@@ -329,6 +336,24 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             raise BadInput(f"parent={self.parent}: labkit creates the NICs of two lab VMs; leave parent out")
         if not any(virtual):
             self._check_nics()
+
+    def _check_monitored(self) -> None:
+        """Check a run with all ends on the first host and a monitor of copies on the second."""
+        if self.protocol == "tcp":
+            raise BadInput(
+                "protocol=tcp: on the way to a second host large TCP packets are divided, so copies cannot be compared"
+                " with what should have been copied: use protocol=udp"
+            )
+        if len(self.copying_topologies) > 1:
+            raise BadInput(
+                "nodes=two has one cable, so one switch only can send copies through it, not"
+                f" {', '.join(self.copying_topologies)}: measure them one after the other"
+            )
+        if len(self.topology) > 1 and self.copying_topologies == [str(self.topology[0])]:
+            raise BadInput(
+                f"{self.topology[0]} comes first, so it is measured twice at the same time, but nodes=two has one cable"
+                " for its copies: put a switch without mirrors first"
+            )
 
     def _check_nics(self) -> None:
         """Check the NICs of two hosts that labkit does not create."""
@@ -346,6 +371,21 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             raise BadInput(
                 f"parent={self.parent}: clients and servers cannot share a NIC; name another for the servers"
             )
+
+    @property
+    def has_remote_servers(self) -> bool:
+        """Whether the servers are on a second host."""
+        return self.nodes == "two" and not self.copying_topologies
+
+    @property
+    def has_remote_monitor(self) -> bool:
+        """Whether a second host receives the copies of mirrors. All ends are then on the first host."""
+        return self.nodes == "two" and not self.has_remote_servers
+
+    @property
+    def copying_topologies(self) -> list[str]:
+        """The names of topologies that send copies of packets to another host."""
+        return [str(one) for one in self.topology if topologies.kind_of(one).copies_leave(str(one))]
 
     @property
     def servers_host(self) -> str:
@@ -402,16 +442,26 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         side: int | None = None,
         ours: bytes = b"",
         endpoint: str = "namespace",
+        monitor: topologies.FarMonitor | None = None,
     ) -> topologies.Spec:
-        """Return the specification of a topology, or of one side of it; `ours` as in topologies.Spec."""
+        """Return the specification of a topology, or of one side of it; `ours` and `monitor` as in topologies.Spec."""
         if side is None:
-            common = (pairs, self.mtu_bytes, self.family, self.parent, machine_netns)
+            # With two nodes, the NIC is that of the cable.
+            common = (
+                pairs,
+                self.mtu_bytes,
+                self.family,
+                None if self.nodes == "two" else self.parent,
+                machine_netns,
+            )
             files = self.guest_files
-            return topologies.Spec(*common, endpoint=endpoint, guest=self.guest_word, guest_files=files)
+            return topologies.Spec(
+                *common, endpoint=endpoint, guest=self.guest_word, guest_files=files, monitor=monitor
+            )
         one = (self.nic(side), machine_netns, side, ours, self.link_delay_s)
         return topologies.Spec(pairs, self.mtu_bytes, self.family, *one)
 
-    def of_load(self, load: str) -> DatapathParameters:
+    def for_load(self, load: str) -> DatapathParameters:
         """Return the parameters of `datapaths` for one of an experiment's loads (`udp:800` or `tcp`).
 
         Raises BadInput for an invalid load.

@@ -15,8 +15,11 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
 # Checking the interval to decide when to stop raises the false alarm rate: to 7.6 % from 5 rounds, to 6.3 % from 8.
 MIN_ROUNDS = 8
-# Student's t at 97.5 % from MIN_ROUNDS - 1 degrees of freedom on; 2.1 beyond the table
-T = (2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
+# Slices that were not placed on CPUs have so many degrees of freedom fewer, as in the verdict (METHOD, "How often the
+# intervals are right").
+LOST_FREEDOM = 2
+# Student's t at 97.5 % from MIN_ROUNDS - 1 - LOST_FREEDOM degrees of freedom on; 2.1 beyond the table
+T = (2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 Seen = dict[tuple[int, int | None], dict[str, float]]
 
 
@@ -27,6 +30,7 @@ class History:
         self._parameters = parameters
         self._method = "slice" if parameters.slices else "whole"
         self._seen: dict[int, Seen] = defaultdict(lambda: defaultdict(dict))
+        self._lost_freedom = 0
         self.add(rows)
 
     def add(self, rows: list[dict[str, Any]]) -> None:
@@ -34,6 +38,8 @@ class History:
         for row in rows:
             value = row[self._parameters.load_generator.capabilities.metric]
             if row["status"] == "ok" and row["method"] == self._method and value:
+                if row["method"] == "slice" and row.get("placement") is None:
+                    self._lost_freedom = LOST_FREEDOM
                 self._seen[row["pairs"]][row["round"], row["slice"]][row["arm"]] = math.log(value)
 
     def enough(self, pairs: int) -> str | None:
@@ -54,8 +60,7 @@ class History:
         width = f"{self._parameters.half_width * 100:g} %"
         return f"every half-width was below {width} after {rounds} of {self._parameters.rounds} rounds"
 
-    @staticmethod
-    def _half_width(seen: Seen, name: str, both: tuple[str, str]) -> float:
+    def _half_width(self, seen: Seen, name: str, both: tuple[str, str]) -> float:
         """Return the wider of two half-widths: over all slices, and over rounds, which also differ by their set-up."""
         ratios: dict[int, list[float]] = defaultdict(list)
         for (number, _slice), arms in seen.items():
@@ -64,7 +69,8 @@ class History:
         if len(ratios) < MIN_ROUNDS:
             return math.inf
         middles = [statistics.median(own) for own in ratios.values()]
-        t = T[len(middles) - MIN_ROUNDS] if len(middles) - MIN_ROUNDS < len(T) else 2.1
+        place = len(middles) - MIN_ROUNDS + LOST_FREEDOM - self._lost_freedom
+        t = T[place] if place < len(T) else 2.1
         over_rounds = t * statistics.stdev(middles) / math.sqrt(len(middles))
         every = [one for own in ratios.values() for one in own]
         # The quartiles stand for the spread: slices have heavy tails (the Hodges-Lehmann interval is as

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from labkit.measure.experiments import context, profiled_runs, slices, survey
 from labkit.measure.experiments import early_stop as stopping
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments import whole_runs as whole
-from labkit.measure.experiments.context import Event, Progress, RunContext
+from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.experiments.rows import Arm, Measured
@@ -67,6 +67,27 @@ class Plan:
     early_stop: bool = False
     refused_columns: dict[str, Any] = field(default_factory=dict)
     extra_rows: dict[str, list[run_folder.Row]] = field(default_factory=dict)
+
+
+def experiment(
+    parameters: type[DatapathParameters],
+    help_texts: dict[str, str],
+    plan: Callable[..., Plan],
+    unusable: Callable[[Any], Mapping[str, str]] | None = None,
+) -> Experiment:
+    """Return the experiment that carries out `plan(parameters, seed)`; `help_texts` has one for each parameter.
+
+    `unusable` finds observers that cannot be used on this machine, with reasons. `plan` then gets them as a third
+    argument; the estimate of the duration expects none of them.
+    """
+
+    def planned(values: Any, seed: int, blind: Mapping[str, str]) -> Plan:
+        return plan(values, seed) if unusable is None else plan(values, seed, blind)
+
+    def measure(values: Any, run_context: RunContext) -> Iterator[Event]:
+        return run(planned(values, run_context.seed, unusable(values) if unusable else {}), run_context)
+
+    return Experiment(parameters, help_texts, measure, lambda values: planned_s(planned(values, 0, {})))
 
 
 def planned_s(plan: Plan) -> float:
@@ -147,7 +168,7 @@ def run(plan: Plan, run_context: RunContext) -> Iterator[Event]:
         progress.done_s = end_s
     yield from profiled_runs.measure(run_context, observed, usable, progress)
     for pairs in parameters.pairs:
-        yield context.stopped(pairs, enough.get(pairs) or plan.finished)
+        yield context.stopped_event(pairs, enough.get(pairs) or plan.finished)
 
 
 def _measure(
@@ -160,7 +181,7 @@ def _measure(
     """Measure one point and append its rows to `result`; yield each stage as it begins, with its planned seconds."""
     yield "set-up", _set_up_s(point, usable)
     measured: list[tuple[Load, Measured]] = []
-    yield from (_across if plan.parameters.nodes == "two" else _together)(
+    yield from (_across if plan.parameters.has_remote_servers else _together)(
         plan, run_context, point, usable, measured
     )
     report = {"point": point.name, "round": point.round}
@@ -183,7 +204,7 @@ def _together(
         order = rng.sample(point.loads, len(point.loads)) if len(point.loads) > 1 else point.loads
         for load in order:
             measured += [(load, one) for one in refused]
-            artefacts = run_context.folder / "artefacts" / _folder_of(point, load)
+            artefacts = run_context.folder / "artefacts" / _artefact_folder(point, load)
             before = f"{load.name}, " if load.name else ""
             if load.parameters.slices and live:
                 yield f"{before}slices of {len(live)} arms", _slices_s(point, load, len(live))
@@ -195,7 +216,7 @@ def _together(
                 measured.append((load, whole.measure(load.parameters, of[label], artefacts)))
 
 
-def _folder_of(point: MeasurementPoint, load: Load) -> str:
+def _artefact_folder(point: MeasurementPoint, load: Load) -> str:
     return f"{point.name}-{re.sub('[:@]', '-', load.name)}" if load.name else point.name
 
 
@@ -216,7 +237,7 @@ def _across(
                 with client_side.across(load.parameters, run_context, of[label], point.pairs) as one:
                     one.mark_as_replacement(load.parameters)
                     one.compare(run_context.peer.views[usable[0].topology])
-                    artefacts = run_context.folder / "artefacts" / _folder_of(point, load)
+                    artefacts = run_context.folder / "artefacts" / _artefact_folder(point, load)
                     measured.append((load, whole.measure(load.parameters, one, artefacts)))
             except (Failed, Unsupported) as error:
                 failed = {"status": "failed", "reason": str(error), "method": "whole"}

@@ -1,7 +1,7 @@
 """The OVS test plan (Netronome, Agilio OVS Test Plan): 1,000 wildcard rules, 64,000 flows, three use cases.
 
 Every switch (datapath, use case, set of rules, tunnel) is an arm, and every arm is searched for NDR and PDR as by the
-experiment `throughput`. The VMs of the plan are namespaces or containers here.
+experiment `throughput`. The VMs of the plan are namespaces, containers or guests here.
 """
 
 from __future__ import annotations
@@ -93,8 +93,7 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
             within("flows", flows, 1, packet_sender.CAPACITY["target_ip"])
         if not self.arms:
             raise BadInput("case=vm_to_vm has no network behind a tunnel: add tunnel=off")
-        self.refuse_guests("an end of the plan's switches")
-        self.of_arms().check()
+        self.switch_parameters().check()
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -109,7 +108,7 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
             if case != "vm_to_vm" or tunnel == "off"
         )
 
-    def of_arms(self) -> SearchOfArms:
+    def switch_parameters(self) -> SearchOfArms:
         """Return the parameters of `throughput` with the switches as topologies."""
         return SearchOfArms.like(self, topology=self.arms)
 
@@ -136,12 +135,12 @@ class SearchOfArms(Throughput, frozen=True, kw_only=True):
 
 def planned_s(parameters: OvsTestPlan) -> float:
     """Estimate the duration of the whole experiment in seconds."""
-    return experiment.planned_s(parameters.of_arms())
+    return experiment.planned_s(parameters.switch_parameters())
 
 
 def run(parameters: OvsTestPlan, run_context: RunContext) -> Iterator[Event]:
     """Search every arm at every point that has no rows yet; yield rows and progress."""
-    return experiment.run(parameters.of_arms(), run_context)
+    return experiment.run(parameters.switch_parameters(), run_context)
 
 
 EXPERIMENT = Experiment(OvsTestPlan, HELP, run, planned_s)

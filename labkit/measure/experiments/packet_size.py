@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.common.units import many
 from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
 from labkit.measure.experiments.profiled_runs import Profile
@@ -76,7 +75,7 @@ class PacketSize(DatapathParameters, frozen=True, kw_only=True):
                 )
         super().check()
 
-    def of_size(self, size_bytes: int) -> DatapathParameters:
+    def for_size(self, size_bytes: int) -> DatapathParameters:
         """Return the parameters of `datapaths` for one size."""
         return DatapathParameters.like(self, length_bytes=size_bytes)
 
@@ -93,7 +92,7 @@ def plan(parameters: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
         for pairs, size in random.Random(f"{seed} {number}").sample(both, len(both)):
             of_pairs = "" if len(parameters.pairs) == 1 else f" for {many(pairs, 'pair')}"
             what = f"{size} bytes{of_pairs}, round {number + 1} of {parameters.rounds}"
-            loads = [Load(parameters.of_size(size), whole_runs=datapaths.ends_whole(parameters, number))]
+            loads = [Load(parameters.for_size(size), whole_runs=datapaths.ends_whole(parameters, number))]
             points.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
     finished = (
         f"all {many(parameters.rounds, 'round')} of {many(len(parameters.size_bytes), 'size')} were measured"
@@ -111,21 +110,10 @@ def _profiles(parameters: PacketSize, seed: int) -> list[Profile]:
         wanted = parameters.observe_bytes or parameters.size_bytes
         sizes = random.Random(f"{seed} {one.name}").sample(wanted, len(wanted))
         result += [
-            dataclasses.replace(one, parameters=parameters.of_size(size), prefix=f"{size}b") for size in sizes
+            dataclasses.replace(one, parameters=parameters.for_size(size), prefix=f"{size}b")
+            for size in sizes
         ]
     return result
 
 
-def planned_s(parameters: PacketSize) -> float:
-    """Estimate the duration of the whole experiment in seconds."""
-    return measuring_loop.planned_s(plan(parameters, 0, {}))
-
-
-def run(parameters: PacketSize, run_context: RunContext) -> Iterator[Event]:
-    """Measure every point that has no rows yet; yield rows and progress."""
-    return measuring_loop.run(
-        plan(parameters, run_context.seed, profiled_runs.unusable(parameters)), run_context
-    )
-
-
-EXPERIMENT = Experiment(PacketSize, HELP, run, planned_s)
+EXPERIMENT = measuring_loop.experiment(PacketSize, HELP, plan, profiled_runs.unusable)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ import msgspec
 from labkit.common import run_folder, units
 from labkit.common.errors import LabkitError, Unsupported
 from labkit.common.units import many
-from labkit.measure.experiments import context, survey, whole_runs
+from labkit.measure.experiments import context, slices, survey, whole_runs
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.context import Event, Progress, RunContext
@@ -26,6 +26,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.whole_runs import Counting
 from labkit.measure.observers.registry import DISTURBING, TABLE
+from labkit.measure.traffic.base import FlowGenerator
 from labkit.system import machine
 
 METHOD = "profile"
@@ -142,13 +143,31 @@ def _measure(
     observers: list[str | None] = [None, *parameters.observe]
     with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
         result += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
+        live = _with_moving_ends(parameters, live, f"{run_context.seed} {point.name}")
         of = {one.arm.label: one for one in live}
         under = {label: _settings(one, run_context.folder) for label, one in of.items()}
         for observer in rng.sample(observers, len(observers)):
             for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
                 yield f"{label}, {observer or 'not observed'}"
-                arm, metrics = _observed(point, of[label], observer, run_context.folder)
+                arm, metrics = _measure_observed(point, of[label], observer, run_context.folder)
                 result.append((arm, {**metrics, "settings": under[label]}))
+
+
+def _with_moving_ends(parameters: DatapathParameters, live: list[LocalArm], seed: str) -> list[LocalArm]:
+    """Return the arms with moving ends: in every run of the round to the same CPUs at the same times.
+
+    Otherwise one arm's ends may share a CPU in most runs and another's not, and the profiles show that instead of the
+    arms. Without slices, or where they are not placed (`slices.placements`), the arms are returned as they are.
+    """
+
+    def turns() -> Iterator[list[slices.Cpus]]:
+        return filter(None, slices.placements(parameters, live, random.Random(seed)))
+
+    if not live or not parameters.slices or not isinstance(parameters.load_generator, FlowGenerator):
+        return live
+    if next(slices.placements(parameters, live, random.Random(seed))) is None:
+        return live
+    return [replace(one, placements=turns) for one in live]
 
 
 def _settings(live: LocalArm, folder: Path) -> str:
@@ -162,7 +181,7 @@ def _settings(live: LocalArm, folder: Path) -> str:
     between = [space for space in live.topology.namespaces if space.name not in ends][:BETWEEN]
     spaces = {space.name: space for space in (pair.client.namespace, pair.server.namespace, *between)}
     result: dict[str, dict[str, str]] = {
-        name: machine.settings_of_namespace(space.fd) for name, space in spaces.items()
+        name: machine.namespace_settings(space.fd) for name, space in spaces.items()
     }
     result["machine"] = machine.bpf_settings()
     name = Path(
@@ -173,11 +192,13 @@ def _settings(live: LocalArm, folder: Path) -> str:
     return str(name)
 
 
-def _observed(point: Profile, live: LocalArm, observer: str | None, folder: Path) -> Measured:
+def _measure_observed(point: Profile, live: LocalArm, observer: str | None, folder: Path) -> Measured:
     """Measure one run of an arm under an observer, or without one (None)."""
     parameters, artefacts = point.parameters, folder / "artefacts" / point.name
     suffix = f"-{observer or 'not_observed'}"
     own: dict[str, Any] = {"method": METHOD, "observer": observer}
+    if live.placements is not None:
+        own["placement"] = "balanced"
     if observer is None:
         arm, metrics = point.run(parameters, live, artefacts, nullcontext, suffix)
         return arm, {**metrics, **own}

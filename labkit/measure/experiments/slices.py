@@ -125,7 +125,7 @@ def measure(
                 sender.establish()
                 senders.append(sender)
             except Failed as error:
-                rows.append((one.arm, _failed(str(error))))
+                rows.append((one.arm, _failed_columns(str(error))))
         bound = placements(parameters, live, rng)
         for number in range(parameters.slices):
             placement = next(bound)
@@ -138,7 +138,7 @@ def measure(
                     sender.flows.hold()
                     rows.append((sender.live.arm, {}))
                 if sender.problem:
-                    rows[-1] = (sender.live.arm, _failed(sender.problem) | {"slice": number})
+                    rows[-1] = (sender.live.arm, _failed_columns(sender.problem) | {"slice": number})
                     senders.remove(sender)
         for sender in senders:
             _end(sender, artefacts)
@@ -175,7 +175,7 @@ def placements(
             yield [(cpus[client % count], cpus[(client + distance) % count]) for client in clients]
 
 
-def _failed(reason: str) -> dict[str, Any]:
+def _failed_columns(reason: str) -> dict[str, Any]:
     return {"status": "failed", "reason": reason, "method": "slice"}
 
 

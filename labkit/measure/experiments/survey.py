@@ -19,6 +19,7 @@ from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured, row_of
 from labkit.measure.experiments.two_hosts.client_side import across
+from labkit.measure.experiments.two_hosts.remote_monitor import remote_monitor
 from labkit.measure.observers import registry
 from labkit.measure.traffic import ping
 from labkit.system import netlink
@@ -33,7 +34,7 @@ BOOT_S = 6.0
 
 def planned(parameters: DatapathParameters) -> list[Arm]:
     """Return the arms with their roles, as if all of them were usable."""
-    return _with_roles(_variants(parameters))
+    return _with_roles(_variants(parameters), parameters)
 
 
 def _variants(parameters: DatapathParameters) -> list[Arm]:
@@ -74,12 +75,16 @@ def survey(parameters: DatapathParameters, run_context: RunContext) -> tuple[lis
             good.append(arm)
         else:
             refused.append((arm, {"status": status, "reason": reason}))
-    return _with_roles(good), refused
+    return _with_roles(good, parameters), refused
 
 
-def _with_roles(good: list[Arm]) -> list[Arm]:
+def _with_roles(good: list[Arm], parameters: DatapathParameters) -> list[Arm]:
     arms = [replace(arm, role="variant" if number else "baseline") for number, arm in enumerate(good)]
-    if len(arms) > 1:
+    # The cable to a monitor carries the copies of one arm, so such an arm has no control at the same time.
+    uses_the_cable = (
+        parameters.has_remote_monitor and good[:1] and good[0].topology in parameters.copying_topologies
+    )
+    if len(arms) > 1 and not uses_the_cable:
         arms.insert(1, replace(good[0], role="control"))
     return [*arms, *_again(arms)]
 
@@ -97,14 +102,12 @@ def _again(arms: list[Arm]) -> list[Arm]:
 def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) -> tuple[str, str | None]:
     name = arm.topology
     try:
-        if parameters.nodes == "two":
+        if parameters.has_remote_servers:
             with across(parameters, run_context, arm, 1):
                 return "ok", None
         own = arm.parameters(parameters)
-        with topologies.build(
-            own.described(name), own.spec(1, run_context.machine_netns, endpoint=arm.endpoint)
-        ) as topology:
-            if isolated := topologies.kind_of(own.described(name)).isolated:
+        with topologies.build(own.described_network(name), _spec(own, run_context, 1, arm)) as topology:
+            if isolated := topologies.kind_of(own.described_network(name)).isolated:
                 if ping.silent(topology.pairs[0]):
                     return "isolated", f"{isolated}; no ping was answered, as expected"
                 differs = (
@@ -183,12 +186,8 @@ def built(
         for arm in rng.sample(arms, len(arms)):
             try:
                 own = arm.parameters(parameters)
-                topology = stack.enter_context(
-                    topologies.build(
-                        own.described(arm.topology),
-                        own.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint),
-                    )
-                )
+                spec = _spec(own, run_context, pairs, arm)
+                topology = stack.enter_context(topologies.build(own.described_network(arm.topology), spec))
                 words = ping.reachable(topology.pairs, own.mtu_bytes, own.family)
                 if words is not None:
                     raise Failed(words)
@@ -204,6 +203,12 @@ def built(
             if baseline is not None:
                 one.compare(baseline)
         yield live, failed
+
+
+def _spec(parameters: DatapathParameters, run_context: RunContext, pairs: int, arm: Arm) -> topologies.Spec:
+    """Return what to build for an arm with all ends on this host."""
+    monitor = remote_monitor(parameters, run_context)
+    return parameters.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint, monitor=monitor)
 
 
 def changed(arm: Arm, topology: topologies.Topology, parameters: DatapathParameters) -> list[dict[str, Any]]:

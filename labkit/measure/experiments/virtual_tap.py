@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, Plan
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
-from labkit.measure.topologies.open_vswitch.switch_options import ANY_NAME, MAX_MIRRORS, OUTPUTS, READERS
+from labkit.measure.topologies.open_vswitch.switch_options import (
+    ANY_NAME,
+    MAX_MIRRORS,
+    OUTPUTS,
+    READERS,
+    TUNNELS,
+)
 from labkit.measure.topologies.open_vswitch.switch_options import HELP as SWITCH
 
 LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the thesis' own
@@ -56,7 +61,8 @@ HELP = {
     "rate_bps": "not used: loads names rates, udp:512@1e8",
     "whole_runs": "not used: loads with a rate are whole runs, others slices",
     "half_width": "not used: all rounds are measured",
-    "nodes": "not used: the switch and the far ends of its tunnels are on one host",
+    "nodes": "one, or two: the far ends of the mirrors' tunnels are on a second host, and all else on the first",
+    "peer": "host of the tunnels' far ends with nodes=two; none: a second lab VM like that of where",
     "observe": f"{usual.HELP['observe']}; with the first load",
 }
 
@@ -89,7 +95,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        check_unused(self, (*UNUSED, "nodes"), HELP)
+        check_unused(self, UNUSED, HELP)
         for name in self.topology:
             one_of("topology", name, tuple(NAMES))
         for field in ("topology", "mirrors", "loads"):
@@ -104,9 +110,29 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput(
                 f"affinity={self.affinity}: cores={self.cores} already binds the ends: leave one of them out"
             )
-        self.of_arms().check()
+        self._check_two_nodes()
+        self.switch_parameters().check()
         for load in self.loads:
-            self.of_load(load).check()
+            self.for_load(load).check()
+
+    def _check_two_nodes(self) -> None:
+        """Raise BadInput if a second host would get no copies, or other packets than the switch copies."""
+        if self.nodes != "two":
+            return
+        if self.output not in TUNNELS or not any(self.mirrors):
+            raise BadInput(
+                f"nodes=two needs mirrors whose copies leave the host: add mirrors=0,1 and output={'|'.join(TUNNELS)}"
+            )
+        for load in self.loads:
+            if load.startswith("tcp"):
+                raise BadInput(
+                    f"loads={load}: on the way to a second host large TCP packets are divided, so copies cannot be"
+                    " compared with what should have been copied: use udp:BYTES@RATE"
+                )
+            if "@" not in load:
+                raise BadInput(
+                    f"loads={load}: reading a second host's counters takes too long for slices: use {load}@RATE"
+                )
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -125,12 +151,13 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
         given = {name: getattr(self, name) for name in ("select", "output", "uplink_bps", "uplink_mtu")}
         return SwitchOptions(mirrors=count, readers=reader, cpu=cpu, **given)
 
-    def of_arms(self, **changed: Any) -> DatapathParameters:
+    def switch_parameters(self, **changed: Any) -> DatapathParameters:
         """Return the parameters of `datapaths` with the switches as topologies."""
         affinity = {} if self.cores == "any" else {"affinity": CORES[self.cores].ends}
-        return DatapathParameters.like(self, **affinity | {"topology": self.arms} | changed)
+        whole = {"slices": 0, "protocol": "udp"} if self.nodes == "two" else {}
+        return DatapathParameters.like(self, **affinity | whole | {"topology": self.arms} | changed)
 
-    def of_load(self, load: str) -> DatapathParameters:
+    def for_load(self, load: str) -> DatapathParameters:
         """Return the parameters of `datapaths` for one load. Raises BadInput for an invalid load."""
         if not re.fullmatch(LOAD, load):
             raise BadInput(
@@ -140,29 +167,21 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
         protocol, _, size = what.partition(":")
         length = int(size) if size else None
         if not rate:
-            return self.of_arms(protocol=protocol, length_bytes=length)
-        return self.of_arms(protocol=protocol, length_bytes=length, rate_bps=float(rate), slices=0)
+            return self.switch_parameters(protocol=protocol, length_bytes=length)
+        return self.switch_parameters(protocol=protocol, length_bytes=length, rate_bps=float(rate), slices=0)
 
 
 def plan(parameters: VirtualTap, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
-    loads = [Load(parameters.of_load(load), load, whole_runs="@" in load) for load in parameters.loads]
+    loads = [Load(parameters.for_load(load), load, whole_runs="@" in load) for load in parameters.loads]
     points = datapaths.points(parameters, seed, lambda _number: loads)
     observed = [
         dataclasses.replace(one, parameters=loads[0].parameters) for one in profiled_runs.points(parameters)
     ]
     finished = f"all {parameters.rounds} rounds of {len(parameters.loads)} loads were measured"
-    return Plan(parameters.of_arms(), points, observed, [load.parameters for load in loads], finished)
+    return Plan(
+        parameters.switch_parameters(), points, observed, [load.parameters for load in loads], finished
+    )
 
 
-def planned_s(parameters: VirtualTap) -> float:
-    """Estimate the duration of the whole experiment in seconds."""
-    return measuring_loop.planned_s(plan(parameters, 0))
-
-
-def run(parameters: VirtualTap, run_context: RunContext) -> Iterator[Event]:
-    """Measure every point that has no rows yet; yield rows and progress."""
-    return measuring_loop.run(plan(parameters, run_context.seed), run_context)
-
-
-EXPERIMENT = Experiment(VirtualTap, HELP, run, planned_s)
+EXPERIMENT = measuring_loop.experiment(VirtualTap, HELP, plan)

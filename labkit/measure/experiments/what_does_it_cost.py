@@ -7,13 +7,11 @@ in random order.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import changes, datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.changes import Change
-from labkit.measure.experiments.context import Event, Experiment, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, Plan
 from labkit.measure.parameters import check_unused
@@ -71,12 +69,12 @@ class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput("change needs at least one change")
         super().check()
         for load in self.loads:
-            self.of_load(load).check()
+            self.for_load(load).check()
 
 
 def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
-    of_loads = {name: parameters.of_load(name) for name in parameters.loads}
+    of_loads = {name: parameters.for_load(name) for name in parameters.loads}
 
     def loads(number: int) -> list[Load]:
         whole_runs = datapaths.ends_whole(parameters, number)
@@ -92,14 +90,4 @@ def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
     return Plan(parameters, points, observed, list(of_loads.values()), finished)
 
 
-def planned_s(parameters: WhatDoesItCost) -> float:
-    """Estimate the duration of the whole experiment in seconds."""
-    return measuring_loop.planned_s(plan(parameters, 0))
-
-
-def run(parameters: WhatDoesItCost, run_context: RunContext) -> Iterator[Event]:
-    """Measure every point that has no rows yet; yield rows and progress."""
-    return measuring_loop.run(plan(parameters, run_context.seed), run_context)
-
-
-EXPERIMENT = Experiment(WhatDoesItCost, HELP, run, planned_s)
+EXPERIMENT = measuring_loop.experiment(WhatDoesItCost, HELP, plan)

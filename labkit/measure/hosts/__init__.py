@@ -93,7 +93,7 @@ def conversation(
 
 
 @contextmanager
-def joined(nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Any, Any]]:
+def join_nodes(nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Any, Any]]:
     """Lay a cable between two lab VMs; yield the NIC of each for `conversation`, or (None, None) for other hosts."""
     if not all(where.startswith("vm:") for where in nodes):
         yield None, None
@@ -135,7 +135,7 @@ __all__ = [
     "conversation",
     "here",
     "identified",
-    "joined",
+    "join_nodes",
     "leasing",
     "measuring_lock",
     "resolved",

@@ -149,14 +149,14 @@ def _wait(say: Callable[[str], None], report: dict[str, None]) -> None:
         pid = struct.unpack(
             "3i", waiter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         )[0]
-        holder = _words(pid)
+        holder = _command_line(pid)
         if holder not in report:
             report[holder] = None
             say(f"another measurement is using this machine ({holder}); waiting for its end")
         select.select([waiter], [], [], 0.5)
 
 
-def _words(pid: int) -> str:
+def _command_line(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read().replace(bytes(1), b" ").decode(errors="replace").split()

@@ -77,11 +77,11 @@ def conversation(
         )
         stack.callback(far.end)
         far.greet(say)
-        far.send(msgspec.json.encode(_sent(request)).decode())
+        far.send(msgspec.json.encode(_remote_request(request)).decode())
         yield far
 
 
-def _sent(request: dict[str, Any]) -> dict[str, Any]:
+def _remote_request(request: dict[str, Any]) -> dict[str, Any]:
     """Return the request for the remote side: only the folder's name, with the rows that it holds."""
     if request["do"] == "serve":
         return request | {"git_revision": machine.git_revision()}
@@ -140,7 +140,7 @@ class SshConversation:
         }
         self._send({name: one.digest for name, one in wheels.items()})
         result = self._receive(BootstrapReport)
-        use = {name: one for name, one in wheels.items() if name == "labkit" or self._needed(one, result)}
+        use = {name: one for name, one in wheels.items() if name == "labkit" or self._must_copy(one, result)}
         contents = {name: one.content() for name, one in use.items() if name not in result.there}
         if contents:
             size = sum(map(len, contents.values()))
@@ -175,7 +175,7 @@ class SshConversation:
             " connect once by hand"
         )
 
-    def _needed(self, one: wheel.Wheel, result: BootstrapReport) -> bool:
+    def _must_copy(self, one: wheel.Wheel, result: BootstrapReport) -> bool:
         """Return whether a package must be copied. Raises Unsupported if it is needed but cannot work there."""
         if wheel.fits(one.name, result.versions.get(one.name)):
             return False
@@ -236,7 +236,7 @@ class SshConversation:
             if kind == "file":
                 self._keep(line)
             elif kind == "ended":
-                self._ended = event["words"]
+                self._ended = event["text"]
                 return
             elif kind in ("log", "error"):
                 yield msgspec.json.encode(event | {"text": f"on {self._name}: {event.get('text')}"})

@@ -61,7 +61,7 @@ def conversation(
     """
     folder = request.get("folder")
     with ExitStack() as stack:
-        guest = _leased(where, folder) if nic is None else None
+        guest = _find_lease(where, folder) if nic is None else None
         if guest is None:
             # A boot would disturb another measurement. A measuring caller already holds the lock.
             looking = request.get("do") in LOOKING
@@ -197,17 +197,17 @@ def started(
         words = [*prefix, *process.python("-m", vm_holder.__name__)]
         holder = process.Conversation(words, json.dumps(report), nic.fds)
         try:
-            _has_started(holder)
+            _wait_for_start(holder)
             yield LabVm(where, scratch, folder, holder)
         finally:
             holder.end()
 
 
-def _has_started(holder: process.Conversation) -> None:
+def _wait_for_start(holder: process.Conversation) -> None:
     """Wait until QEMU runs. Raises NotStarted with the message of the program that ended."""
-    event = msgspec.json.decode(next(holder.lines(), b'{"event":"ended","words":""}'))
+    event = msgspec.json.decode(next(holder.lines(), b'{"event":"ended","text":""}'))
     if event["event"] != "started":
-        raise NotStarted(f"the lab VM did not start: {event['words'] or holder.end_reason()}")
+        raise NotStarted(f"the lab VM did not start: {event['text'] or holder.end_reason()}")
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def _environment(parameters: Shape, folder: Path | None) -> dict[str, str]:
     return result
 
 
-def _leased(where: str, folder: str | None) -> LabVm | None:
+def _find_lease(where: str, folder: str | None) -> LabVm | None:
     """Return the lab VM that is shared with this process, if it is the requested one."""
     report = json.loads(os.environ.get(SHARED_VM) or "{}")
     if report.get("where") != where or not Path(report["scratch"], "channel").exists():

@@ -45,11 +45,11 @@ class LabVm:
 
     def ended(self) -> str:
         """Return how it ended, with the last words of its console."""
-        words = "it has ended"
+        how = "it has ended"
         for line in self.holder.lines() if self.holder else ():
             event = msgspec.json.decode(line)
-            words = event.get("words", words)
-        return f"{words}{console.last_words(self.scratch / 'console')}"
+            how = event.get("text", how)
+        return f"{how}{console.last_words(self.scratch / 'console')}"
 
     def reaches(self, folder: str | None) -> bool:
         """Return whether it can write into the folder."""
@@ -111,7 +111,7 @@ class VmConversation:
         if self._guest.gone():
             raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
         # Some kernels hang after a panic instead of rebooting.
-        if stopped := console.stopped(self._guest.scratch / "console"):
+        if stopped := console.stop_reason(self._guest.scratch / "console"):
             raise Failed(f"the lab VM did not boot: {stopped}")
         if time.monotonic() > deadline:
             last = console.last_words(self._guest.scratch / "console")
@@ -158,7 +158,7 @@ class VmConversation:
             while b"\n" in self._rest:
                 line, _, self._rest = self._rest.partition(b"\n")
                 if line.startswith(b'{"event":"over"'):
-                    self._how = msgspec.json.decode(line)["words"]
+                    self._how = msgspec.json.decode(line)["text"]
                     return
                 if not line.startswith(b'{"event":"beat"'):
                     yield line

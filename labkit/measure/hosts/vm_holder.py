@@ -3,7 +3,7 @@
 It starts virtiofsd and QEMU, reports which of them ended, and kills them when it ends. It reads one JSON line:
 programs (argv lists; the last is QEMU), sockets (the file that each other program creates), group (QEMU's group, which
 may use these sockets, or null), root (mount point for the machine's files, read-only), folder (a writable folder and
-its mount point, or null). It writes {"event": "started"} and finally {"event": "ended", "words": …}.
+its mount point, or null). It writes {"event": "started"} and finally {"event": "ended", "text": how}.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def _hold(report: dict[str, Any]) -> str:
 def main() -> None:
     """Hold one lab VM."""
     try:
-        words = _hold(msgspec.json.decode(sys.stdin.buffer.readline()))
+        how = _hold(msgspec.json.decode(sys.stdin.buffer.readline()))
     except LabkitError as error:
-        words = str(error)
-    _say({"event": "ended", "words": words})
+        how = str(error)
+    _say({"event": "ended", "text": how})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ A new topology is one function in a module of this package and one entry in TABL
 
 from labkit.common.topology_state import State
 from labkit.measure.topologies.across_hosts import far_ends
-from labkit.measure.topologies.base import CLIENTS, SERVERS, Spec, Topology
+from labkit.measure.topologies.base import CLIENTS, SERVERS, BuiltSide, FarMonitor, Spec, Topology
 from labkit.measure.topologies.network.build import build as build_network
 from labkit.measure.topologies.network.build import check as check_network
 from labkit.measure.topologies.network.parts import Network
@@ -15,6 +15,7 @@ from labkit.measure.topologies.registry import (
     IN_GUESTS,
     TABLE,
     build,
+    check_across,
     check_carries,
     check_guests,
     check_names,
@@ -35,6 +36,8 @@ __all__ = [
     "MACHINE",
     "SERVERS",
     "TABLE",
+    "BuiltSide",
+    "FarMonitor",
     "Network",
     "Spec",
     "State",
@@ -42,6 +45,7 @@ __all__ = [
     "Topology",
     "build",
     "build_network",
+    "check_across",
     "check_carries",
     "check_guests",
     "check_names",

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from labkit.measure.endpoints import Endpoint, FarEnd, Namespace
 from labkit.measure.topologies.base import (
+    BuiltSide,
     SideBuilder,
     Spec,
     end_address,
@@ -29,8 +30,8 @@ from labkit.system import netlink
 
 
 def veth_bridge(
-    spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
-) -> Callable[[int], str] | None:
+    _name: str, spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
+) -> BuiltSide:
     """Build a bridge with a veth for each end and the NIC as one more port."""
     between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
     between.netlink.do(
@@ -38,36 +39,40 @@ def veth_bridge(
     )
     _kernel, nic = stack.enter_context(borrowed_nic(spec, between, moved=True))
     between.netlink.do(netlink.set_master(nic, BRIDGE))
-    return functools.partial(mac, ours=spec.ours)
+    return BuiltSide(functools.partial(mac, ours=spec.ours))
 
 
 def macvlan_bridge(
-    spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
-) -> Callable[[int], str] | None:
+    _name: str, spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
+) -> BuiltSide:
     """Build macvlan devices in bridge mode on the NIC."""
     own = functools.partial(mac, ours=spec.ours)
     data = {"IFLA_MACVLAN_MODE": MACVLAN_MODES["bridge"]}
     kernel, nic = stack.enter_context(borrowed_nic(spec, between, moved=False))
     stack.enter_context(devices("macvlan", data, spec, kernel, nic, ends, own))
-    return own
+    return BuiltSide(own)
 
 
 def ipvlan_l2(
-    spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
-) -> Callable[[int], str] | None:
+    _name: str, spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack
+) -> BuiltSide:
     """Build ipvlan devices in L2 mode on the NIC. They share its MAC address; the other side resolves it with ARP."""
     data = {"IFLA_IPVLAN_MODE": IPVLAN_MODES["l2"]}
     kernel, nic = stack.enter_context(borrowed_nic(spec, between, moved=False))
     stack.enter_context(devices("ipvlan", data, spec, kernel, nic, ends))
-    return None
+    return BuiltSide(None)
 
 
 @contextmanager
-def one_side(spec: Spec, build: SideBuilder) -> Iterator[list[Endpoint]]:
-    """Build the ends of side `spec.side`, until the block ends. Raises BadInput for a NIC that cannot be used."""
+def one_side(name: str, spec: Spec, build: SideBuilder) -> Iterator[tuple[list[Endpoint], BuiltSide]]:
+    """Build side `spec.side` of the topology `name` until the block ends. Yield its ends, and what joins them.
+
+    Raises BadInput for a NIC that cannot be used.
+    """
     with ends_and_between(spec) as (ends, between), ExitStack() as stack:
-        give_addresses(spec, ends, build(spec, ends, between, stack))
-        yield ends_of(spec, ends)
+        side = build(name, spec, ends, between, stack)
+        give_addresses(spec, ends, side.mac_of)
+        yield ends_of(spec, ends), side
 
 
 def far_ends(spec: Spec) -> list[FarEnd]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from labkit.common.errors import Unsupported
-from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
+from labkit.measure.endpoints import Endpoint, FarPair, Namespace, Pair, namespaces
 from labkit.system import netlink
 
 if TYPE_CHECKING:
@@ -29,6 +29,26 @@ _OURS = os.urandom(2)
 Meter = Callable[[], Callable[[], dict[str, Any]]]
 
 
+class FarMonitor(Protocol):
+    """A second host that receives what leaves this one by a cable.
+
+    `parent`: this host's NIC at the cable; None: that of a lab VM.
+    """
+
+    @property
+    def parent(self) -> str | None:
+        """This host's NIC."""
+
+    def receive(self, readers: str, mtu_bytes: int) -> str:
+        """Let the other host count what arrives at its NIC, with these readers. Return the NIC's MAC address."""
+
+    def counts(self) -> tuple[int, int | None]:
+        """Return the packets that arrived, and those that readers lost; None: nobody can know."""
+
+    def stop(self) -> None:
+        """Let the other host end its readers and give its NIC back."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """What to build.
@@ -39,7 +59,7 @@ class Spec:
     `guest_files`: Python files that programs in a guest need.
 
     `side`: build only the client ends (1) or the server ends (2), because the others are on another host. `ours`: two
-    bytes that the MAC addresses of both sides share.
+    bytes that the MAC addresses of both sides share. `monitor`: where a topology sends what leaves the host.
     """
 
     pairs: int = 1
@@ -53,6 +73,7 @@ class Spec:
     endpoint: str = "namespace"
     guest: str = "debian"
     guest_files: tuple[str, ...] = ()
+    monitor: FarMonitor | None = None
 
 
 @dataclass(frozen=True)
@@ -75,8 +96,25 @@ class Topology:
 
 
 Builder = Callable[[str, Spec], AbstractContextManager[Topology]]
-# Builds one side of a topology across two hosts; returns the MAC address of each end, None if the NIC's is used.
-SideBuilder = Callable[[Spec, list[Namespace], Namespace, ExitStack], Callable[[int], str] | None]
+
+
+@dataclass(frozen=True)
+class BuiltSide:
+    """What joins the ends of one side of a topology across two hosts.
+
+    `mac_of`: returns the MAC address of end `number`; None if the ends use the NIC's. `switch`, `meter` and `doubts`
+    are those of a `Topology`. `begin`: starts what needs both sides, with the pairs.
+    """
+
+    mac_of: Callable[[int], str] | None
+    switch: Switch | None = None
+    meter: Meter | None = None
+    doubts: tuple[str, ...] = ()
+    begin: Callable[[Sequence[FarPair]], object] = lambda _pairs: None
+
+
+# Joins the ends in these namespaces, in the namespace between them, with the cable to the other host.
+SideBuilder = Callable[[str, Spec, list[Namespace], Namespace, ExitStack], BuiltSide]
 
 
 @dataclass(frozen=True)
@@ -88,6 +126,7 @@ class TopologyKind:
     for each kind of endpoint in guests (guest, shared_guest). `side`: builds one side of it across two hosts.
     `takes_parent`: whether it is built on a NIC. `why_no_tags`: returns the reason why the topology (its name) drops
     frames with a VLAN tag; None if it passes them. `isolated`: why no packet may pass, if it must isolate its ends.
+    `copies_leave`: returns whether the topology (its name) sends copies of packets to another host.
     """
 
     build: Builder
@@ -98,6 +137,7 @@ class TopologyKind:
     takes_parent: bool = False
     why_no_tags: Callable[[str], str | None] = lambda _name: None
     isolated: str | None = None
+    copies_leave: Callable[[str], bool] = lambda _name: False
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:

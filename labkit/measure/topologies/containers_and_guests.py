@@ -73,7 +73,7 @@ def bridge_inside(name: str, spec: Spec) -> Iterator[Topology]:
     from labkit.measure.endpoints.guest.spec import GuestAdditions, Nic
 
     nics = [nic_of(spec, number, ()) for number in numbers(spec)]
-    machine = Nic(SHARED, (), spec.mtu_bytes, *[""] * 4)
+    machine = Nic(SHARED, (), spec.mtu_bytes)
     with namespaces([SHARED], family=spec.family) as [outside]:
         more = GuestAdditions(len(nics), MODULES, PROGRAMS, spec.guest_files)
         with guests(spec.guest, [machine], more) as [guest]:
@@ -90,8 +90,10 @@ def nic_of(spec: Spec, number: int, fds: Sequence[int]) -> Nic:
     from labkit.measure.endpoints.guest.spec import Nic
 
     partner = number ^ 1
-    ends = (str(end_address(spec, number)), str(end_address(spec, partner).ip))
-    return Nic(end_name(number), fds, spec.mtu_bytes, *ends, mac(number), mac(partner))
+    neighbour = (str(end_address(spec, partner).ip), mac(partner))
+    return Nic(
+        end_name(number), fds, spec.mtu_bytes, str(end_address(spec, number)), mac(number), [neighbour]
+    )
 
 
 def paired(ends: list[Endpoint]) -> list[Pair]:

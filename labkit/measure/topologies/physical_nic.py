@@ -89,7 +89,7 @@ def borrowed_nic(spec: Spec, between: Namespace, *, moved: bool) -> Iterator[tup
             yield nic.kernel, nic.index
             return
         _check_free(nic)
-        with _moved(nic, spec, between) as index:
+        with _move_nic(nic, spec, between) as index:
             mtu = spec.mtu_bytes if spec.parent is None else None
             try:
                 between.netlink.do(netlink.set_link(index, mtu_bytes=mtu))
@@ -128,15 +128,15 @@ def _check_free(nic: Nic) -> None:
         + ([f"is a {link.kind} device"] if link.kind not in (None, "veth") else [])
     ):
         raise BadInput(
-            f"parent={nic.name} {wrong[0]}, but veth_bridge removes the NIC from the machine while it measures:"
+            f"parent={nic.name} {wrong[0]}, but a bridge or a switch takes the NIC from the machine while it measures:"
             " choose an unused NIC"
         )
 
 
 @contextmanager
-def _moved(nic: Nic, spec: Spec, between: Namespace) -> Iterator[int]:
+def _move_nic(nic: Nic, spec: Spec, between: Namespace) -> Iterator[int]:
     """Move the NIC into the namespace `between` and yield its index there; then move it back, up if it was up."""
-    was_up = nic.link().up
+    was = nic.link()
     assert spec.machine_netns is not None
     nic.kernel.do(netlink.move_link(nic.index, between.fd))
     try:
@@ -145,8 +145,10 @@ def _moved(nic: Nic, spec: Spec, between: Namespace) -> Iterator[int]:
     finally:
         back = [link.index for link in netlink.links(between.netlink) if link.name == nic.name]
         for index in back:
+            if not was.promiscuous:  # an ovs-vswitchd that is killed leaves it so
+                between.netlink.do(netlink.not_promiscuous(index))
             between.netlink.do(netlink.move_link(index, spec.machine_netns, nic.index))
-        if was_up and back:
+        if was.up and back:
             with contextlib.suppress(netlink.LinkError):
                 nic.kernel.do(netlink.set_link(nic.index))
 

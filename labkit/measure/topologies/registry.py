@@ -10,7 +10,7 @@ from labkit.common import extensions
 from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Endpoint
 from labkit.measure.topologies import across_hosts, open_vswitch, tunnels
-from labkit.measure.topologies.base import Spec, Topology, TopologyKind, entered
+from labkit.measure.topologies.base import BuiltSide, Spec, Topology, TopologyKind, entered
 from labkit.measure.topologies.containers_and_guests import bridge_inside, tap_bridge, with_containers
 from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
 from labkit.measure.topologies.network import build as network_builder
@@ -30,6 +30,8 @@ _OVS = TopologyKind(
     open_vswitch.ovs,
     check_options=open_vswitch.options,
     guests={"guest": open_vswitch.ovs_guests},
+    side=open_vswitch.side,
+    copies_leave=open_vswitch.copies_leave,
     why_no_tags=open_vswitch.why_no_tags,
 )
 TABLE: dict[str, TopologyKind] = {
@@ -101,6 +103,12 @@ def check_parent(topology: str | Network, parent: str | None) -> None:
         raise BadInput(f"parent={parent}: {topology} has no parent: only macvlan and ipvlan have one")
 
 
+def check_across(topology: str | Network) -> None:
+    """Raise BadInput if a topology cannot connect two hosts."""
+    if kind_of(topology).side is None:
+        raise BadInput(f"{topology} cannot connect two hosts: with nodes=two choose {', '.join(ACROSS)}")
+
+
 def check_carries(topology: str | Network, pairs: int, mtu_bytes: int, family: int) -> None:
     """Raise BadInput if a tunnel or a network of one's own cannot carry the load of this many pairs."""
     kind_of(topology).check_load(str(topology), pairs, mtu_bytes, family)
@@ -151,13 +159,14 @@ def check_guests(parameters: Iterable[str | Network], endpoint: str = "guest") -
 
 
 @contextmanager
-def half(name: str, spec: Spec) -> Iterator[list[Endpoint]]:
-    """Build the ends of one side (`spec.side`) of the topology `name`; the other side is on another host.
+def half(name: str, spec: Spec) -> Iterator[tuple[list[Endpoint], BuiltSide]]:
+    """Build one side (`spec.side`) of the topology `name`, with its ends; the other side is on another host.
 
     Raises the same errors as `build`.
     """
-    side = TABLE[name].side if name in TABLE else None
-    if side is None:
-        raise BadInput(f"{name} cannot connect two hosts: choose {', '.join(ACROSS)}")
+    check_names([name])
+    check_across(name)
+    side = kind_of(name).side
+    assert side is not None, "it was checked"
     with ExitStack() as stack:
-        yield entered(stack, across_hosts.one_side(spec, side))
+        yield entered(stack, across_hosts.one_side(name, spec, side))

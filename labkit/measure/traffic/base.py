@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -289,6 +289,11 @@ class LatencyGenerator(Generator):
         """
 
 
+# How long flows that move stay on their CPUs: at least this, and this much for each flow, because binding takes time
+# that the flows do not have.
+TURN_S, FLOW_TURN_S = 0.1, 0.01
+
+
 class Servers(Protocol):
     """Servers that listen, one for each pair. `programs` are their processes."""
 
@@ -305,7 +310,7 @@ class Flows(Protocol):
     """The flows of one topology: started, held, continued and ended together."""
 
     def stage(self) -> None:
-        """Prepare all clients for `go`."""
+        """Prepare all clients, so that they start together with `go`. A single one may start at once."""
 
     def go(self) -> None:
         """Let all senders send."""
@@ -315,6 +320,9 @@ class Flows(Protocol):
 
     def bind(self, cpus: Sequence[tuple[int, int]]) -> None:
         """Bind the client and the server of each flow to these CPUs. Raises Failed for a program that has ended."""
+
+    def move_ends(self, placements: Iterator[Sequence[tuple[int, int]]]) -> None:
+        """From now on, bind the flows to the next of these CPUs at every turn of `wait` (TURN_S, FLOW_TURN_S)."""
 
     def wait(self, until: float) -> bool:
         """Sleep until `until` (time.monotonic()) or until all clients end. Return whether some still run."""

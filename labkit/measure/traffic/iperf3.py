@@ -9,14 +9,14 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, FarPair, Pair, Reading
 from labkit.measure.traffic import iperf3_json
-from labkit.measure.traffic.base import Capabilities, FlowGenerator, LoadParameters, Page
+from labkit.measure.traffic.base import FLOW_TURN_S, TURN_S, Capabilities, FlowGenerator, LoadParameters, Page
 from labkit.system import process
 
 PORT = 5201
@@ -132,9 +132,9 @@ class Flow:
         self.server = server
         self.client: process.Running | None = None
 
-    def connect(self, load: Load) -> None:
-        """Start the client, held before it sends."""
-        self.client = self.pair.client.start(client_argv(load, self.pair.server.address), held=True)
+    def connect(self, load: Load, *, held: bool) -> None:
+        """Start the client; `held`: it is stopped before it sends."""
+        self.client = self.pair.client.start(client_argv(load, self.pair.server.address), held=held)
 
     def programs(self) -> list[process.Running]:
         """Return the processes of this flow that were started on this host."""
@@ -153,15 +153,22 @@ class Flows:
     ) -> None:
         self.servers, self._load, self._start_s = servers, load, start_s
         self.programs: list[process.Running] = []
+        self._placements: Iterator[Sequence[tuple[int, int]]] | None = None
         ready = [None] * len(pairs) if servers is None else servers.programs
         self.flows = [Flow(pair, server) for pair, server in zip(pairs, ready, strict=True)]
 
     def stage(self) -> None:
-        """Prepare all clients for `go`: each is stopped as soon as it exists, so that none starts before the others."""
+        """Prepare all clients for `go`: each is stopped as soon as it exists, so that none starts before the others.
+
+        A single client starts at once, because to hold it takes one program more: 0.1 s on an emulated CPU.
+        """
+        held = len(self.flows) > 1
         for flow in self.flows:
-            flow.connect(self._load)
+            flow.connect(self._load, held=held)
             assert flow.client is not None
             self.programs.append(flow.client)
+        if not held:
+            return
         deadline = time.monotonic() + self._start_s
         for flow, client in zip(self.flows, self.clients, strict=True):
             # `finish` reports why a client has already ended.
@@ -192,8 +199,18 @@ class Flows:
             flow.client.bind(client)
             flow.server.bind(server)
 
+    def move_ends(self, placements: Iterator[Sequence[tuple[int, int]]]) -> None:
+        """From now on, bind the flows to the next of these CPUs at every turn of `wait` (TURN_S, FLOW_TURN_S)."""
+        self._placements = placements
+
     def wait(self, until: float) -> bool:
         """Sleep until `until` (time.monotonic()) or until all clients end. Return whether some still run."""
+        turn_s = max(TURN_S, FLOW_TURN_S * len(self.flows))
+        while self._placements is not None and until - time.monotonic() > turn_s:
+            with suppress(Failed):  # a program that has ended needs no CPU
+                self.bind(next(self._placements))
+            if not process.wait(self.clients, time.monotonic() + turn_s):
+                return False
         return bool(process.wait(self.clients, until))
 
     def interrupt(self) -> None:

@@ -51,7 +51,7 @@ class Counter:
 
     def learn(self) -> None:
         """Send the frame from which switches learn."""
-        self._learning.send(self._frame)
+        packet_sender.send_frame(self._learning, self._frame)
 
     def read(self) -> int:
         """Return how many frames of the load have arrived. The kernel's counters start again with each request."""

@@ -94,15 +94,19 @@ class LearningFrameSender:
     """Sends a learning frame from an end in a namespace."""
 
     def __init__(self, end: Endpoint, frame: bytes) -> None:
-        self._frame = frame
+        self._name, self._frame = end.name, frame
         with netlink.inside(end.namespace.fd):
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
             self._socket.bind((end.interface, 0))
 
     def send(self) -> None:
-        """Send the frame, if there is one."""
-        if self._frame:
-            self._socket.send(self._frame)
+        """Send the frame, if there is one. Raises Failed if the first hop does not take it."""
+        if not self._frame:
+            return
+        try:
+            packet_sender.send_frame(self._socket, self._frame)
+        except OSError as error:
+            raise Failed(f"a frame from {self._name} was refused: {error.strerror}") from None
 
     def __enter__(self) -> LearningFrameSender:
         return self
@@ -143,7 +147,9 @@ class Agent:
         program = [initramfs.python(), "-I", "-S", f"{packet_agent.__file__}c", json.dumps(request)]
         self._rest, self._words = bytearray(), bytearray()
         try:
-            self._conversation = exec_client.begun(prefix[at - 1], [*prefix[at + 1 :], *program], b"P")
+            self._conversation = exec_client.start_conversation(
+                prefix[at - 1], [*prefix[at + 1 :], *program], b"P"
+            )
         except (OSError, exec_client.Disconnected) as error:
             raise Failed(f"the guest {end.name} does not start the packet generator: {error}") from None
 

@@ -83,7 +83,7 @@ class PacketGenerator(TrialGenerator):
 
     def version(self) -> str:
         """Return labkit's own version. Raises Unsupported without nft(8), which drops the counted load."""
-        machine.needed("nft")  # it drops what has been counted
+        machine.require_program("nft")  # it drops what has been counted
         return labkit.__version__
 
     def check(self, parameters: LoadParameters) -> None:
@@ -172,7 +172,7 @@ class PacketTrials:
         probes = 0 if probed is None else int(probed["frames"])
         sent = sum(report["sent_count"] for report in reports) + probes
         offered = sent + sum(report["dropped_count"] for report in reports)
-        by_server, hops = self._settled(before, sent)
+        by_server, hops = self._wait_for_arrivals(before, sent)
         # Senders that share a CPU may begin one after the other: the load is as long as all of them together, and one
         # that begins late is late.
         begun_s = min(report["begun_s"] for report in reports)
@@ -210,7 +210,7 @@ class PacketTrials:
         sent = sum(pair.client.counters().sent_count for pair in self._sending)
         return _Counted(self._receiving.read(), sent)
 
-    def _settled(self, before: _Counted, sent: int) -> tuple[dict[str, int], dict[str, int]]:
+    def _wait_for_arrivals(self, before: _Counted, sent: int) -> tuple[dict[str, int], dict[str, int]]:
         """Wait until everything has arrived, or nothing more does; return the load that arrived and the interfaces'
         counts."""
         deadline, quiet = time.monotonic() + DRAIN_S, time.monotonic()

@@ -46,6 +46,7 @@ SLIP_S = 500e-6  # a frame that is later than this moves the schedule instead of
 # How often this process tries how late it wakes, and what multiple of that moves the schedule.
 WAKES, LATE_TIMES = 9, 10
 SPIN_S, SLEEP_S = 10e-6, 30e-6  # before a frame is due: spin for so long, sleep when it is longer
+REFUSED_S, RETRY_S = 1.0, 1e-3  # how long a single frame is offered again, and how often
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20  # linux/if_packet.h
 ETH_P_8021Q = 0x8100
 SO_ATTACH_FILTER, SO_SNDBUFFORCE = 26, 32
@@ -194,31 +195,31 @@ class _Ip:
             sums = []
             for row in zip(lengths, sources, targets, strict=True):
                 if row not in known:
-                    known[row] = _folded(base + row[0] + _words(row[1], 4) + _words(row[2], 4))
+                    known[row] = _fold_checksum(base + row[0] + _sum_words(row[1], 4) + _sum_words(row[2], 4))
                 sums.append(known[row])
             _put(made, stride, at + 10, 2, sums)
         else:
             _put(made, stride, at + 4, 2, udp_bytes)
             rows6 = zip(udp_bytes, sources, targets, *ports, strict=True)
             sums = [
-                17 + 2 * one + _words(source, 16) + _words(target, 16) + left + right
+                17 + 2 * one + _sum_words(source, 16) + _sum_words(target, 16) + left + right
                 for one, source, target, left, right in rows6
             ]
-            _put(made, stride, end + 6, 2, [_folded(value) or 0xFFFF for value in sums])
+            _put(made, stride, end + 6, 2, [_fold_checksum(value) or 0xFFFF for value in sums])
 
 
 def _xored(base: int, changes: list[int] | None, count: int) -> list[int]:
     return [base] * count if changes is None else [base ^ change for change in changes]
 
 
-def _words(value: int, size: int) -> int:
+def _sum_words(value: int, size: int) -> int:
     """Return the sum of an address's 16-bit words."""
     if size == 4:
         return (value >> 16) + (value & 0xFFFF)
     return sum(value >> shift & 0xFFFF for shift in range(0, 128, 16))
 
 
-def _folded(value: int) -> int:
+def _fold_checksum(value: int) -> int:
     """Return the Internet checksum of a sum of words (RFC 1071)."""
     while value >> 16:
         value = (value & 0xFFFF) + (value >> 16)
@@ -400,6 +401,22 @@ def serve(requests: BufferedIOBase, answers: BufferedIOBase, sender: Sender) -> 
             report = {"error": error.strerror}
         answers.write(json.dumps(report).encode() + b"\n")
         answers.flush()
+
+
+def send_frame(one: socket.socket, frame: bytes) -> None:
+    """Send a frame; try again while the first hop refuses it, because the load before still fills its queue.
+
+    Raises OSError.
+    """
+    deadline = time.monotonic() + REFUSED_S
+    while True:
+        try:
+            one.send(frame)
+            return
+        except OSError as error:
+            if error.errno != errno.ENOBUFS or time.monotonic() > deadline:
+                raise
+        time.sleep(RETRY_S)
 
 
 def only_udp(one: socket.socket, v6: bool, ports: Sequence[int]) -> None:

@@ -58,7 +58,7 @@ def measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> N
 
 async def _measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
     folders.clean(sweep.folder)
-    async with _connected(address) as client:
+    async with _connect(address) as client:
         handing = _Handing(client, address, sweep, points, bar)
         try:
             await handing.all()
@@ -67,7 +67,7 @@ async def _measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Ba
 
 
 @asynccontextmanager
-async def _connected(address: str) -> AsyncIterator[Client]:
+async def _connect(address: str) -> AsyncIterator[Client]:
     client = Client(address, asynchronous=True, timeout=CONNECT_S, set_as_default=False)
     try:
         try:
@@ -210,7 +210,7 @@ class _Handing:
             point.parameters,
         )
         future = self.client.submit(
-            worker.measured, msgspec.json.encode(parameters), point.name, self.topic,
+            worker.measure_point, msgspec.json.encode(parameters), point.name, self.topic,
             key=f"labkit-{point.name}-{secrets.token_hex(8)}", pure=False,
             workers=[address], allow_other_workers=False, resources={"labkit": 1}, retries=0,
         )  # fmt: skip

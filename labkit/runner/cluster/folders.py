@@ -67,7 +67,7 @@ def place(packed: bytes, folder: Path, was: str) -> None:
         fresh = scratch / "new"
         fresh.mkdir()
         for name, content in _files(packed):
-            run_folder.write(fresh / name, _moved(name, content, was, folder))
+            run_folder.write(fresh / name, _replace_path(name, content, was, folder))
         if folder.exists():
             # If killed after this line, the point is missing and is measured again.
             folder.rename(scratch / "old")
@@ -78,7 +78,7 @@ def place_file(packed: bytes, name: str, folder: Path, was: str) -> None:
     """Unpack one file only, if the archive has it; other files in the folder stay."""
     for result, content in _files(packed):
         if result == name:
-            run_folder.write(folder / name, _moved(name, content, was, folder))
+            run_folder.write(folder / name, _replace_path(name, content, was, folder))
 
 
 def clean(folder: Path) -> None:
@@ -101,5 +101,5 @@ def _files(packed: bytes) -> Iterator[tuple[str, bytes]]:
         raise Failed(f"a worker sent back an invalid folder: {error}") from None
 
 
-def _moved(name: str, content: bytes, was: str, folder: Path) -> bytes:
+def _replace_path(name: str, content: bytes, was: str, folder: Path) -> bytes:
     return content.replace(was.encode(), str(folder).encode()) if name.endswith(".ipynb") else content

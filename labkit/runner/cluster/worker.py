@@ -24,7 +24,7 @@ from labkit.system import process
 OFTEN_S = 1.0  # seconds between two events, and between two checks whether the point is still wanted
 
 
-def measured(request: bytes, point: str, topic: str) -> dict[str, Any]:
+def measure_point(request: bytes, point: str, topic: str) -> dict[str, Any]:
     """Measure the point of a Request (as JSON), and report progress on a topic of the scheduler.
 
     Returns `kind`: done, refused (this worker cannot serve this caller; `text` says why), BadInput or Failed (with the
@@ -45,7 +45,7 @@ def _answer(request: bytes, top: Path, report: Callable[[dict[str, Any]], None])
     conversation = process.Conversation(
         process.python("-m", "labkit.runner.cluster.point_process", str(top)), request.decode()
     )
-    with _ended(conversation):
+    with _end_with_block(conversation):
         reported_s = 0.0
         for line in conversation.lines():
             event: dict[str, Any] = msgspec.json.decode(line)
@@ -60,7 +60,7 @@ def _answer(request: bytes, top: Path, report: Callable[[dict[str, Any]], None])
 
 
 @contextmanager
-def _ended(conversation: process.Conversation) -> Iterator[None]:
+def _end_with_block(conversation: process.Conversation) -> Iterator[None]:
     """End the process with the block, or earlier if the caller cancels the point or is gone."""
     worker = get_worker()
     task, over = worker.get_current_task(), threading.Event()

@@ -21,8 +21,8 @@ from labkit.system.machine.privilege import is_root
 from labkit.system.machine.programs import (
     asking_versions,
     kill_descendants,
-    needed,
     program,
+    require_program,
     running_programs,
     versions,
 )
@@ -36,8 +36,7 @@ from labkit.system.machine.provenance import (
     lscpu,
     sysctls,
 )
-from labkit.system.machine.settings import of_bpf as bpf_settings
-from labkit.system.machine.settings import of_namespace as settings_of_namespace
+from labkit.system.machine.settings import bpf_settings, namespace_settings
 
 __all__ = [
     "Background",
@@ -60,12 +59,12 @@ __all__ = [
     "kill_descendants",
     "load1",
     "lscpu",
-    "needed",
+    "namespace_settings",
     "offloads",
     "program",
     "qdisc",
+    "require_program",
     "running_programs",
-    "settings_of_namespace",
     "stolen",
     "sysctls",
     "thread_times",

@@ -47,12 +47,12 @@ def host_times(scratch: str | None = None) -> HostTimes:
     for pid in ours:
         for task in _qemu_tasks(pid):
             with suppress(OSError, errors.LabkitError):
-                ran_s[task.name], waited_s[task.name] = schedstat((task / "schedstat").read_text())
+                ran_s[task.name], waited_s[task.name] = parse_schedstat((task / "schedstat").read_text())
     return HostTimes(time.monotonic(), cpu_times().busy_s, ours, ran_s, waited_s)
 
 
 @errors.reading("/proc/PID/schedstat")
-def schedstat(text: str) -> tuple[float, float]:
+def parse_schedstat(text: str) -> tuple[float, float]:
     """Parse the seconds on a CPU and the seconds waiting for one (Documentation/scheduler/sched-stats.rst)."""
     ran, waited, _ = text.split()
     return int(ran) / 1e9, int(waited) / 1e9

@@ -32,7 +32,9 @@ def rules() -> dict[str, str]:
         rules_of: dict[str, list[bytes]] = {}
         for family, attributes in _dump(NFT_MSG_GETRULE):
             words = [_word(attributes.get(one)) for one in (NFTA_RULE_TABLE, NFTA_RULE_CHAIN)]
-            own = [_uncounted(value) for kind, value in sorted(attributes.items()) if kind not in UNSTABLE]
+            own = [
+                _without_counters(value) for kind, value in sorted(attributes.items()) if kind not in UNSTABLE
+            ]
             rules_of.setdefault(" ".join(["nftables", family, *words]), []).append(b"".join(own))
         for name, own in rules_of.items():
             digest = hashlib.sha256(b";".join(own)).hexdigest()[:8]
@@ -44,7 +46,7 @@ def rules() -> dict[str, str]:
     return result
 
 
-def _uncounted(value: bytes) -> bytes:
+def _without_counters(value: bytes) -> bytes:
     """Cut a rule's expressions at its packet counter, whose numbers change."""
     at = value.find(b"counter\0")
     return value if at < 0 else value[:at] + b"counter"

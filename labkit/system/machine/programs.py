@@ -30,7 +30,7 @@ def program(name: str) -> str:
     return shutil.which(name, path=path) or name
 
 
-def needed(name: str) -> str:
+def require_program(name: str) -> str:
     """Return the path of a program. Raises Unsupported, with the name of its package, if it is not installed."""
     path = program(name)
     if not os.path.isabs(path):

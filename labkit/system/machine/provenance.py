@@ -84,7 +84,7 @@ def details() -> dict[str, Any]:
         "cpufreq_driver": _read(CPU / "cpu0/cpufreq/scaling_driver"),
         "smt": None if smt is None else smt == "1",
         "sysctls": sysctls(),
-        "settings": settings.of_machine(),
+        "settings": settings.machine_settings(),
         "tools": {
             **versions(TOOLS),
             "python": platform.python_version(),

@@ -1,7 +1,7 @@
 """Read every setting that may explain a difference between two measurements, as flat name-value pairs of strings.
 
 A digest only shows that two machines differ; these settings show in what. They are current values, of the machine as
-the calling process sees it (`of_machine`), and of one network namespace (`of_namespace`).
+the calling process sees it (`machine_settings`), and of one network namespace (`namespace_settings`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import re
 import socket
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -64,13 +63,14 @@ MACHINE_FILES = {
     "tracer": "/sys/kernel/tracing/current_tracer",
     "trace events": "/sys/kernel/tracing/set_event",
     "kprobe events": "/sys/kernel/tracing/kprobe_events",
+    "uprobe events": "/sys/kernel/tracing/uprobe_events",
 }
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def of_machine() -> Settings:
+def machine_settings() -> Settings:
     """Return the settings of the machine, of this process and of those that it starts. Takes about 30 ms."""
     result = {f"sysctl {name}": value for name, value in sysctls(Path("/proc/sys"), ("kernel", "vm", "net"))}
     for name, path in MACHINE_FILES.items():
@@ -81,10 +81,10 @@ def of_machine() -> Settings:
             result[f"{file.parts[5]} {file.name}"] = text
     for line in (_text(Path("/proc/modules"), 1 << 20) or "").splitlines():
         result[f"module {line.split()[0]}"] = "loaded"
-    return result | _process() | of_bpf()
+    return result | _process() | bpf_settings()
 
 
-def of_bpf() -> Settings:
+def bpf_settings() -> Settings:
     """Return the loaded BPF programs by kind and name, with their tags and where they are attached."""
     count: Counter[str] = Counter()
     words: dict[str, set[str]] = {}
@@ -140,7 +140,7 @@ def _cgroup(top: Path, path: str, controllers: str) -> Settings:
     return result
 
 
-def of_namespace(netns: int) -> Settings:
+def namespace_settings(netns: int) -> Settings:
     """Return the settings of a network namespace (a file descriptor). Takes about 50 ms.
 
     These are sysctls, interfaces with offloads, queues and queueing disciplines, filters, netfilter rules, packet
@@ -234,25 +234,21 @@ def _call(function: str, *arguments: Any) -> None:
 def _queues() -> Settings:
     """Return the queue settings from /sys.
 
-    /sys is mounted again in this process, because a mount shows the interfaces of the namespace in which it was
-    mounted.
+    /sys is mounted again, because a mount shows the interfaces of the namespace in which it was mounted. That is for
+    this process alone, which then ends.
     """
     result: Settings = {}
     with suppress(OSError):
         _call("unshare", CLONE_NEWNS)
         _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-        with tempfile.TemporaryDirectory() as top:
-            _call("mount", b"labkit", top.encode(), b"sysfs", 0, None)
-            try:
-                for link in sorted(Path(top, "class", "net").iterdir()):
-                    if link.name != "lo":
-                        result |= _of_interface(link)
-            finally:
-                _call("umount2", top.encode(), 2)
+        _call("mount", b"labkit", b"/sys", b"sysfs", 0, None)
+        for link in sorted(Path("/sys/class/net").iterdir()):
+            if link.name != "lo":
+                result |= _interface_settings(link)
     return result
 
 
-def _of_interface(link: Path) -> Settings:
+def _interface_settings(link: Path) -> Settings:
     result: Settings = {}
     for name in ("gro_flush_timeout", "napi_defer_hard_irqs", "threaded", "tx_queue_len"):
         if (text := _text(link / name)) is not None:

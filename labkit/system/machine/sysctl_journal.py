@@ -49,7 +49,7 @@ def changed(settings: Mapping[str, str], netns: int | None) -> Iterator[dict[str
     """
     if netns is None:
         raise Unsupported("only root outside a user namespace can change sysctls of the machine")
-    with _locked() as descriptor:
+    with _lock() as descriptor:
         _put_back(descriptor, netns)
         try:
             with netlink.inside(netns):
@@ -69,14 +69,14 @@ def put_back_left() -> list[str]:
     if not JOURNAL.exists():
         return []
     try:
-        with _locked() as descriptor:
+        with _lock() as descriptor:
             return _put_back(descriptor, None)
     except Unsupported:  # a living process holds the journal, or this user may not open it
         return []
 
 
 @contextmanager
-def _locked() -> Iterator[int]:
+def _lock() -> Iterator[int]:
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(JOURNAL, flags, 0o600)

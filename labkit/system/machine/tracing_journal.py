@@ -53,7 +53,7 @@ def journal() -> Iterator[Journal]:
     Raises Unsupported if another living labkit process holds it or it cannot be written, Failed if restoring failed.
     """
     try:
-        descriptor = _opened(create=True, patience_s=GRACE_S)
+        descriptor = _open_journal(create=True, patience_s=GRACE_S)
     except BlockingIOError:
         raise Unsupported(ANOTHER) from None
     except OSError as error:
@@ -77,7 +77,7 @@ def restore_leftovers(patience_s: float = 0.0) -> list[str]:
     Raises OSError without the right, Failed if something cannot be restored.
     """
     try:
-        descriptor = _opened(create=False, patience_s=patience_s)
+        descriptor = _open_journal(create=False, patience_s=patience_s)
     except (FileNotFoundError, BlockingIOError):
         return []
     try:
@@ -92,13 +92,13 @@ def restore_leftovers(patience_s: float = 0.0) -> list[str]:
 def is_held() -> bool:
     """Return whether a living labkit process holds the journal. Raises OSError without the right to open it."""
     try:
-        os.close(_opened(create=False, patience_s=0.0))
+        os.close(_open_journal(create=False, patience_s=0.0))
     except (FileNotFoundError, BlockingIOError) as error:
         return isinstance(error, BlockingIOError)
     return False
 
 
-def _opened(*, create: bool, patience_s: float) -> int:
+def _open_journal(*, create: bool, patience_s: float) -> int:
     """Open and lock the journal. Raises BlockingIOError if another process holds it for the whole time."""
     deadline = time.monotonic() + patience_s
     while True:
@@ -142,7 +142,7 @@ def _put_back(descriptor: int) -> None:
     faults = {}
     for step in reversed(_steps(descriptor)):
         try:
-            _undone(step)
+            _undo(step)
         except OSError as error:
             faults[step] = error.strerror
     os.ftruncate(descriptor, 0)
@@ -153,7 +153,7 @@ def _put_back(descriptor: int) -> None:
         raise Failed(f"tracer settings could not be restored: {text}")
 
 
-def _undone(step: JournalStep) -> None:
+def _undo(step: JournalStep) -> None:
     deadline = time.monotonic() + GRACE_S
     while True:
         try:

@@ -29,6 +29,7 @@ from labkit.system.netlink.messages import (
     new_qdisc,
     new_remote,
     new_route,
+    not_promiscuous,
     set_link,
     set_master,
     shut_link,
@@ -45,5 +46,6 @@ __all__ = [
     "PacketSockets", "Route", "Tap", "addresses",
     "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
     "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "new_tap",
+    "not_promiscuous",
     "qdisc", "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes", "tunnel_data",
 ]  # fmt: skip

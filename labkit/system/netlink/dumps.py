@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.system.netlink.messages import (
+    IFF_PROMISC,
     IFF_UP,
     NLM_F_ACK,
     NLM_F_CREATE,
@@ -54,6 +55,7 @@ class Link:
     link: int | None
     link_netnsid: int | None
     data: dict[str, Any]
+    promiscuous: bool = False  # set by a program, which a bridge's port is not
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def static_routes(kernel: Netlink) -> list[Message]:
     message["family"] = socket.AF_INET
     result = []
     for body in kernel.ask(_request(message, RTM_GETROUTE, NLM_F_DUMP, "list routes")):
-        report = _decoded(rtmsg, body)
+        report = _decode(rtmsg, body)
         if (
             report.get_attr("RTA_TABLE", report["table"]) == RT_TABLE_MAIN
             and report["proto"] != RTPROT_KERNEL
@@ -178,7 +180,7 @@ def qdisc(kernel: Netlink, index: int) -> str:
     message["index"] = index
     message["attrs"] = [("IFLA_EXT_MASK", RTEXT_FILTER_SKIP_STATS)]
     [answer] = kernel.ask(_request(message, RTM_GETLINK, 0, f"read the qdisc of interface {index}"))
-    return str(_decoded(ifinfmsg, answer).get_attr("IFLA_QDISC") or "unknown")
+    return str(_decode(ifinfmsg, answer).get_attr("IFLA_QDISC") or "unknown")
 
 
 def qdiscs(kernel: Netlink) -> list[tuple[int, str, dict[str, int]]]:
@@ -200,7 +202,7 @@ def id_of(kernel: Netlink, netns: int) -> int | None:
     message = nsidmsg()
     message["attrs"] = [("NETNSA_FD", netns)]
     [answer] = kernel.ask(_request(message, RTM_GETNSID, 0, "read the number of a namespace"))
-    result = int(_decoded(nsidmsg, answer).get_attr("NETNSA_NSID"))
+    result = int(_decode(nsidmsg, answer).get_attr("NETNSA_NSID"))
     return (
         None if result >= 1 << 31 else result
     )  # -1 (NETNSA_NSID_NOT_ASSIGNED), of which pyroute2 makes a positive one
@@ -208,7 +210,7 @@ def id_of(kernel: Netlink, netns: int) -> int | None:
 
 def _dump(kernel: Netlink, message: Any, kind: int, what: str) -> Iterator[Any]:
     for body in kernel.ask(_request(message, kind, NLM_F_DUMP, what)):
-        yield _decoded(type(message), body)
+        yield _decode(type(message), body)
 
 
 def _request(message: Any, kind: int, flags: int, what: str) -> Message:
@@ -217,7 +219,7 @@ def _request(message: Any, kind: int, flags: int, what: str) -> Message:
     return Message(what, bytes(message.data))
 
 
-def _decoded(form: Any, body: bytes) -> Any:
+def _decode(form: Any, body: bytes) -> Any:
     message = form(body)
     message.decode()
     return message
@@ -238,6 +240,7 @@ def _link(message: Any) -> Link:
         link=message.get_attr("IFLA_LINK"),
         link_netnsid=message.get_attr("IFLA_LINK_NETNSID"),
         data=dict(data["attrs"]) if data is not None and hasattr(data, "get_attr") else {},
+        promiscuous=bool(message["flags"] & IFF_PROMISC),
     )
 
 

@@ -60,9 +60,14 @@ def features(interface: str) -> dict[str, bool]:
             answer = dict(_attributes(_ask(kernel, family, ETHTOOL_MSG_FEATURES_GET, header)))
         except OSError as error:
             raise Failed(f"the features of {interface} cannot be read: {error.strerror}") from None
-    # HW lists all features that the kernel knows (some have no name), ACTIVE those that are on.
-    known, active = filter(None, _names(answer[FEATURES_HW])), set(_names(answer[FEATURES_ACTIVE]))
-    return grouped({name: name in active for name in known})
+    return dict(_named(answer[FEATURES_HW], answer[FEATURES_ACTIVE]))
+
+
+@functools.lru_cache(maxsize=64)  # each round builds the same interfaces again
+def _named(hw: bytes, active: bytes) -> dict[str, bool]:
+    """Return the features of two bitsets: HW lists all that the kernel knows (some have no name), ACTIVE those on."""
+    on = set(_names(active))
+    return grouped({name: name in on for name in filter(None, _names(hw))})
 
 
 def grouped(kernel: dict[str, bool]) -> dict[str, bool]:
@@ -101,7 +106,6 @@ def _ask(kernel: socket.socket, family: int, command: int, attributes: bytes) ->
     return answer[20:length]
 
 
-@functools.lru_cache(maxsize=64)  # each round builds the same interfaces again
 def _names(bitset: bytes) -> tuple[str, ...]:
     bits = dict(_attributes(bitset)).get(BITSET_BITS, b"")
     result = []

@@ -21,7 +21,7 @@ NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND 
     0x400,
     0x800,
 )
-IFF_UP = 1
+IFF_UP, IFF_PROMISC = 1, 0x100
 NUD_NOARP, NUD_PERMANENT, NTF_SELF = 0x40, 0x80, 2  # linux/neighbour.h
 NO_MAC = "00:00:00:00:00:00"
 RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 254, 4, 0, 253, 1
@@ -150,6 +150,13 @@ def shut_link(index: int) -> Message:
     message = ifinfmsg()
     message["index"], message["change"] = index, IFF_UP
     return _encode(message, RTM_NEWLINK, 0, f"take interface {index} down")
+
+
+def not_promiscuous(index: int) -> Message:
+    """Return a request that ends an interface's promiscuous mode that a program has set (its flag)."""
+    message = ifinfmsg()
+    message["index"], message["change"] = index, IFF_PROMISC
+    return _encode(message, RTM_NEWLINK, 0, f"end the promiscuous mode of interface {index}")
 
 
 def set_master(index: int, master: int) -> Message:

@@ -22,12 +22,12 @@ def new_tap(name: str, queues_count: int = 1) -> list[int]:
     flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | (IFF_MULTI_QUEUE if queues_count > 1 else 0)
     made: list[int] = []
     for _ in range(queues_count):
-        made.append(_opened())
+        made.append(_open_tun())
         fcntl.ioctl(made[-1], TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
     return made
 
 
-def _opened() -> int:
+def _open_tun() -> int:
     try:
         return os.open(TUN, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -39,7 +39,7 @@ def _opened() -> int:
 
 def check_taps() -> None:
     """Raise Unsupported if the machine has no taps."""
-    os.close(_opened())
+    os.close(_open_tun())
 
 
 class Tap:

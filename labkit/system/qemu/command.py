@@ -63,7 +63,7 @@ def virtiofsd(share: Share, socket: Path) -> list[str]:
     ]
 
 
-def _emulated() -> list[str]:
+def _emulation_parameters() -> list[str]:
     """Return kernel parameters for an emulated CPU.
 
     The kernel must not measure or test its clocks: on a busy machine it would find a wrong time stamp counter rate, or
@@ -117,5 +117,5 @@ def argv(
         "-device", "virtio-rng-pci",
         *serial, *files, *more,
         "-kernel", str(kernel), "-initrd", str(scratch / "initramfs"),
-        "-append", " ".join([KERNEL_WORDS, *([] if kvm else _emulated()), *shape.append]),
+        "-append", " ".join([KERNEL_WORDS, *([] if kvm else _emulation_parameters()), *shape.append]),
     ]  # fmt: skip

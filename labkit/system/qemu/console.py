@@ -32,7 +32,7 @@ def lines(path: Path) -> list[str]:
     return [line for line in cleaned if line]
 
 
-def stopped(path: Path) -> str | None:
+def stop_reason(path: Path) -> str | None:
     """Return the message with which the kernel, or the code that unpacks it, has stopped for good; else None."""
     before = ""
     for line in lines(path):

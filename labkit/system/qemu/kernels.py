@@ -116,7 +116,7 @@ def find(name: str) -> Kernel:
     Raises BadInput with the available kernels.
     """
     if name.startswith("/"):
-        return _of_file(Path(name))
+        return _describe_image(Path(name))
     there = installed()
     if name == "debian":
         named = [each for each in there if flavour(each.release) in _OF_DEBIAN]
@@ -135,7 +135,7 @@ def find(name: str) -> Kernel:
     )
 
 
-def _of_file(image: Path) -> Kernel:
+def _describe_image(image: Path) -> Kernel:
     release = release_of(image)
     places = [
         MODULES / release,

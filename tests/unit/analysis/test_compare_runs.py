@@ -142,7 +142,7 @@ def test_doubts_of_both_runs(tmp_path: Path) -> None:
     for doubt in (
         "monday and tuesday differ in labkit: 0.1.0 and 0.2.0",
         "1 of 3 points are in tuesday only: loopback (tcp, 8 pairs, MTU 1500)",
-        "tuesday: macvlan_bridge: load was high (in 24 of 24 rows)",
+        "tuesday: load was high (veth_bridge: 48 of 48 rows; macvlan_bridge: 24 of 24 rows)",
         "2 of 2 points have fewer than 5 fresh set-ups on a side",
     ):
         assert doubt in doubts

@@ -75,7 +75,7 @@ def test_tree() -> None:
 
 
 def test_omitted_pairs_omit_their_nodes() -> None:
-    state, more = drawing.first(drawing.shown(bridged(128)), 3)
+    state, more = drawing.first(drawing.simplify(bridged(128)), 3)
     assert more == 125
     assert [space.name for space in state.namespaces][-3:] == ["client2", "server2", "between"]
     assert [one.name for one in state.namespaces[-1].interfaces] == [
@@ -111,9 +111,9 @@ def crosses(line: list[tuple[float, float]], box: TextBox) -> bool:
     ids=["vxlan", "1 pair", "8 pairs", "overlay", "overlay, folded"],
 )
 def test_no_overlaps(state: State, places_of: Callable[[State], Layout | Levels]) -> None:
-    places = places_of(drawing.shown(state))
+    places = places_of(drawing.simplify(state))
     boxes = list(places.interfaces.values())
-    assert len(boxes) == sum(len(space.interfaces) for space in drawing.shown(state).namespaces)
+    assert len(boxes) == sum(len(space.interfaces) for space in drawing.simplify(state).namespaces)
     assert not any(overlap(*two) for two in itertools.combinations(boxes, 2))
     assert not any(overlap(*two) for two in itertools.combinations(places.namespaces.values(), 2))
     assert not any(crosses(line, box) for _, line in places.lines for box in boxes)
@@ -125,7 +125,7 @@ def test_no_overlaps(state: State, places_of: Callable[[State], Layout | Levels]
 
 
 def test_spines_between_containers() -> None:
-    places = Layout(drawing.shown(overlay()))
+    places = Layout(drawing.simplify(overlay()))
     columns: dict[float, list[str]] = {}
     for name, box in sorted(places.namespaces.items(), key=lambda item: (item[1].x, item[1].y)):
         columns.setdefault(box.x, []).append(name)
@@ -139,7 +139,7 @@ def test_spines_between_containers() -> None:
 
 
 def test_deep_network_is_folded() -> None:
-    folded = places(drawing.shown(overlay()))
+    folded = places(drawing.simplify(overlay()))
     assert isinstance(folded, Levels)
     assert figure.topology(overlay()).layout.width < 900
     levels: dict[float, list[str]] = {}
@@ -159,12 +159,12 @@ def test_deep_network_is_folded() -> None:
 
 
 def test_narrow_network_is_not_folded() -> None:
-    assert isinstance(places(drawing.shown(bridged(8))), Layout)
+    assert isinstance(places(drawing.simplify(bridged(8))), Layout)
     long = "a_container_whose_name_fills_its_box"
     text = msgspec.json.encode(overlay()).decode().replace('"cs5"', f'"{long}"')
     state = msgspec.json.decode(text, type=State)
-    wide = places(drawing.shown(state))
-    narrow = Levels(drawing.shown(state), Layout(drawing.shown(state)))
+    wide = places(drawing.simplify(state))
+    narrow = Levels(drawing.simplify(state), Layout(drawing.simplify(state)))
     assert not narrow.is_clear(), "the line from above runs over the name"
     assert isinstance(wide, Layout)
 

@@ -287,6 +287,6 @@ def test_control_profiles_are_not_compared() -> None:
     """An arm's own profile may have failed while that of its control has not."""
     arms = [("guest", "veth_bridge/guest"), ("shared_guest", "veth_bridge/shared_guest (again)")]
     point = pd.DataFrame(arms, columns=["endpoint", "arm"])
-    assert container_vs_vm._compared(point) == []
+    assert container_vs_vm._compared_pairs(point) == []
     point.loc[2] = ["shared_guest", "veth_bridge/shared_guest"]
-    assert container_vs_vm._compared(point) == [("veth_bridge/shared_guest", "veth_bridge/guest")]
+    assert container_vs_vm._compared_pairs(point) == [("veth_bridge/shared_guest", "veth_bridge/guest")]

@@ -68,7 +68,8 @@ def words(count: int, make: Make, setups: list[int] | None = None) -> Iterator[s
     slices = setups is not None
     for _ in range(count):
         arm, control = make()
-        yield stats.verdict(stats.effect(arm, setups, slices), stats.effect(control, setups, slices)).word
+        of = functools.partial(stats.effect, setups=setups, slices=slices, placed=True)
+        yield stats.verdict(of(arm), of(control)).word
 
 
 @pytest.mark.parametrize("rounds", [5, 10, 20])
@@ -112,7 +113,8 @@ def test_power_on_recorded_effect(slice_s: float) -> None:
     arm, control = recorded(slice_s)
     setups = [place * 5 // arm.size for place in range(arm.size)]
     for labels in (None, setups):
-        result = stats.verdict(stats.effect(arm, labels, True), stats.effect(control, labels, True))
+        effect, again = (stats.effect(one, labels, True, placed=True) for one in (arm, control))
+        result = stats.verdict(effect, again)
         assert result.word == "faster"
     assert stats.half_width(stats.effect(arm, slices=True)) < 0.04
 
@@ -131,7 +133,7 @@ def setups_effects(
     labels = np.repeat(np.arange(setups), 12)
     for _ in range(count):
         x = resampled(rng, 0.1, 1, setups * 12)[0] + rng.normal(0, between, setups)[labels]
-        yield stats.effect(x, labels.tolist(), slices=True), stats.effect(x, slices=True)
+        yield stats.effect(x, labels.tolist(), slices=True, placed=True), stats.effect(x, slices=True)
 
 
 @pytest.mark.parametrize("setups", [5, 10])
@@ -157,15 +159,15 @@ def regimes() -> tuple[list[Floats], list[Floats]]:
     return [arm[labels == one] for one in range(75)], [control[labels == one] for one in range(75)]
 
 
-@pytest.mark.parametrize(("setups", "least"), [(5, 0.88), (10, 0.93), (20, 0.95)])
+@pytest.mark.parametrize(("setups", "least"), [(5, 0.93), (7, 0.93), (10, 0.93), (20, 0.95)])
 def test_coverage_in_two_regimes(rng: np.random.Generator, setups: int, least: float) -> None:
-    """With set-ups drawn at random, the interval covers the ratio of the whole series nearly as often as its
-    confidence."""
+    """With set-ups drawn at random, the interval covers the ratio of the whole series as often as it should, though
+    the scheduler placed the flows and few set-ups are often in one regime."""
     series, control = regimes()
     truth = float(np.mean([stats.centre(one) for one in series]))
     labels = np.repeat(np.arange(setups), 12).tolist()
     hits = alarms = 0
-    for _ in range(400):
+    for _ in range(1000):
         drawn = rng.choice(75, setups, replace=False)
         result = stats.effect(np.concatenate([series[one] for one in drawn]), labels, slices=True)
         again = stats.effect(np.concatenate([control[one] for one in drawn]), labels, slices=True)
@@ -173,8 +175,66 @@ def test_coverage_in_two_regimes(rng: np.random.Generator, setups: int, least: f
         assert result.high is not None
         hits += math.log(result.low) <= truth <= math.log(result.high)
         alarms += not holds_one(again)
-    assert hits / 400 >= least
-    assert alarms / 400 <= 0.06
+    assert hits / 1000 >= least
+    assert alarms / 1000 <= 0.06
+
+
+@functools.cache
+def recorded_loads() -> dict[str, tuple[list[Floats], list[Floats]]]:
+    """Return 252 set-ups of each of four loads with balanced placement, by protocol and pairs: log-ratios macvlan to
+    bridge, and bridge to itself."""
+    result = {}
+    table = pd.read_csv(ROOT / "tests/samples/four_loads_slices.csv.gz")
+    for (protocol, pairs), own in table.groupby(["protocol", "pairs"]):
+        speeds = (
+            own[name].to_numpy(float) for name in ("macvlan_bridge", "veth_bridge", "veth_bridge_again")
+        )
+        labels = own["round"].to_numpy()
+        both = [[one[labels == at] for at in np.unique(labels)] for one in stats.log_ratios(*speeds)]
+        result[f"{protocol} {pairs}"] = both[0], both[1]
+    return result
+
+
+def effect_of(setups: list[Floats]) -> Effect:
+    """Return the effect in set-ups whose slices were placed."""
+    labels = [number for number, one in enumerate(setups) for _ in one]
+    return stats.effect(np.concatenate(setups), labels, slices=True, placed=True)
+
+
+def contains(effect: Effect, log_ratio: float) -> bool:
+    return (
+        effect.low is not None
+        and effect.high is not None
+        and effect.low <= math.exp(log_ratio) <= effect.high
+    )
+
+
+@pytest.mark.parametrize("setups", [5, 10])
+@pytest.mark.parametrize("load", ["tcp 1", "tcp 8", "udp 1", "udp 8"])
+def test_coverage_of_recorded_loads(rng: np.random.Generator, load: str, setups: int) -> None:
+    """Set-ups drawn at random cover the ratio of the whole series, and the baseline seldom differs from itself."""
+    series, control = recorded_loads()[load]
+    assert len(series) > 200
+    truth = float(np.mean([stats.centre(one) for one in series]))
+    drawn = [rng.choice(len(series), setups, replace=False) for _ in range(400)]
+    hits = sum(contains(effect_of([series[at] for at in some]), truth) for some in drawn)
+    alarms = sum(not holds_one(effect_of([control[at] for at in some])) for some in drawn)
+    assert hits / 400 >= 0.93
+    assert alarms / 400 <= 0.07
+
+
+@pytest.mark.parametrize("setups", [5, 10])
+def test_consecutive_set_ups_of_recorded_loads(setups: int) -> None:
+    """Neighbouring set-ups, which are what a run measures, are as good as set-ups drawn at random."""
+    hits, alarms = list[bool](), list[bool]()
+    for series, control in recorded_loads().values():
+        truth = float(np.mean([stats.centre(one) for one in series]))
+        for start in range(0, len(series) - setups + 1, setups):
+            hits.append(contains(effect_of(series[start : start + setups]), truth))
+            alarms.append(not holds_one(effect_of(control[start : start + setups])))
+    assert len(alarms) >= 1000 / setups - 4
+    assert np.mean(hits) >= 0.93
+    assert np.mean(alarms) <= 0.05
 
 
 @pytest.mark.parametrize(("setups", "wider"), [(5, 1.45), (10, 1.2)])

@@ -184,10 +184,10 @@ def test_long_subtitle_gets_room() -> None:
 def test_same_notes_are_shown_once() -> None:
     first, second, other = go.Figure(), go.Figure(), go.Figure()
     for figure, note in ((first, "no ipvlan"), (second, "no ipvlan"), (other, "no gre")):
-        theme.noted(figure, [note], 50)
+        theme.add_notes(figure, [note], 50)
     height, seen = second.layout.height, set[str]()
     for figure in (first, second, other):
-        theme.noted_once(figure, seen)
+        theme.add_notes_once(figure, seen)
     assert [len(figure.layout.annotations) for figure in (first, second, other)] == [1, 0, 1]
     assert second.layout.height == height - theme.NOTE_LINE_PX
 

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
+from scipy.special import stdtrit
 from synthetic_rows import ROW, Row, rows, save
 
-from labkit.analysis import verdicts
+from labkit.analysis import stats, verdicts
 from labkit.analysis.load import PEER_RAN_ON, PROVENANCE, RAN_ON
 from labkit.common.errors import BadInput
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -208,8 +209,8 @@ def test_every_doubt_is_shown() -> None:
         "the run a is not finished",
         "1 comparison at 95 %: without any true difference, chance would still show about 0.05",
         "tcp, 1 pair, MTU 1500: fewer than 5 fresh set-ups",
-        "macvlan_bridge: a flow began late (in 6 of 24 rows)",
-        "veth_bridge: load was high (in 12 of 48 rows)",
+        "a flow began late (veth_bridge: 12 of 48 rows; macvlan_bridge: 6 of 24 rows)",
+        "load was high (veth_bridge: 12 of 48 rows; macvlan_bridge: 6 of 24 rows)",
         "steal: the hypervisor took 5 % of all CPU time, up to 5 %",
         "emulated CPU (TCG) in 72 of 72 rows",
         "compared rows differ in offloads of veth_bridge",
@@ -293,6 +294,7 @@ def test_load(tmp_path: Path) -> None:
         ("rows/1-r0.jsonl", "[1]\n", "1-r0.jsonl"),
         ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "status has the invalid value"),
         ("rows/1-r0.jsonl", json.dumps(ROW | {"topology": "a", "pairs": "8"}) + "\n", "has the invalid value '8'"),
+        ("rows/1-r0.jsonl", json.dumps(ROW | {"topology": "a", "cpu_s": 10**400}) + "\n", "an integer too large"),
     ],
 )  # fmt: skip
 def test_half_written_is_refused(tmp_path: Path, file: str, content: str | None, says: str) -> None:
@@ -415,3 +417,20 @@ def test_places_without_a_common_part_are_listed() -> None:
     assert verdicts._together(["tcp, 1 pair", "udp, 4 pairs"]) == "tcp, 1 pair; udp, 4 pairs"
     assert verdicts._together(["tcp, 1 pair", "tcp, 4 pairs"]) == "tcp (1 pair; 4 pairs)"
     assert verdicts._together(["tcp, 1 pair"]) == "tcp, 1 pair"
+
+
+def test_slices_that_labkit_placed_have_a_narrower_interval() -> None:
+    """Five set-ups that the scheduler placed may all be in one regime."""
+
+    def line(placement: str | None, of_last: str | None) -> Any:
+        some = [row | {"placement": placement} for row in recorded_regimes(range(5))]
+        some[-1] = some[-1] | {"placement": of_last}
+        [result] = verdicts.verdicts(pd.DataFrame(some)).to_dict("records")
+        return result
+
+    placed, partly, scheduled = line("0,1", "0,1"), line("0,1", None), line(None, None)
+    assert placed["ratio"] == partly["ratio"] == scheduled["ratio"]
+    assert partly["high"] == scheduled["high"] > placed["high"]
+    assert scheduled["control_high"] > placed["control_high"]
+    widths = [np.log(one["high"] / one["low"]) for one in (scheduled, placed)]
+    assert widths[0] / widths[1] == pytest.approx(stdtrit(4 - stats.LOST_FREEDOM, 0.975) / stdtrit(4, 0.975))

@@ -143,6 +143,16 @@ def test_overlong_value_is_cut_in_the_sentence(capsys: pytest.CaptureFixture[str
         assert "9" * 100 not in line
 
 
+@pytest.mark.parametrize("text", ["\x1b[31m", "x" * 5000, "d/" * 5000, "a,b " * 5000])
+def test_unknown_arguments_are_quoted_safely(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["report", ".", "--nonesuch", text])
+    lines = capsys.readouterr().err
+    assert "unrecognized arguments: --nonesuch" in lines
+    assert "\x1b" not in lines
+    assert max(map(len, lines.splitlines())) < 2100
+
+
 def test_yaml_aliases_are_bounded(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]

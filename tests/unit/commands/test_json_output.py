@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import nbformat
 import pandas as pd
 import pytest
 import synthetic_rows
+from conftest import ROOT
 from synthetic_why_run import run as profiled_run
 
 from labkit import cli, commands
@@ -39,6 +41,20 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fields_of("compare", "lines") - {"group", "host", "relative_…"} <= line.keys()
     assert line["low"] <= line["ratio"] <= line["high"]
     assert all(isinstance(doubt, str) for doubt in result["doubts"])
+    assert result["claims"] == [], "neither run is published"
+
+
+def test_compare_with_a_published_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Speeds of two machines are refused here, and counts of bytes are compared all the same."""
+    published = ROOT / "data/results/overlay"
+    copy = shutil.copytree(published, tmp_path / "overlay")
+    result = printed(capsys, "compare", str(copy), str(published))
+    assert result["lines"] == []
+    assert "only the parts" in result["doubts"][0]
+    [claim] = result["claims"]
+    assert fields_of("compare", "claims") == {*claim, *claim["left"]}
+    assert claim["name"] == "overlay-headers"
+    assert claim["left"] == claim["right"] == {"word": "confirmed", "evidence": "ratio 1: 9 agree"}
 
 
 def test_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +72,7 @@ def test_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_sweep(tmp_path: Path) -> None:
     folder = synthetic_rows.save(tmp_path / "run", synthetic_rows.rows())
     result = json.loads(
-        json_output.text(json_output.of_sweep(folder, tmp_path / "report.html", {"b": "why"}))
+        json_output.text(json_output.sweep_result(folder, tmp_path / "report.html", {"b": "why"}))
     )
     assert result.keys() == sweep.JSON.keys()
     [line] = result["verdicts"]

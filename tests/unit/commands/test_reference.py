@@ -31,7 +31,7 @@ def test_page_has_every_command_and_parameter() -> None:
 @pytest.mark.parametrize("words", EXAMPLES)
 def test_example_is_a_command(words: str) -> None:
     """The parser accepts the example, and its experiment accepts the parameters."""
-    given = arguments.parsed(shlex.split(words))
+    given = arguments.parse(shlex.split(words))
     if given.command == "run":
         values = arguments.name_value_pairs(given.parameters)
         assert values.keys() <= experiments.find(given.experiment).parameters().asdict().keys()
@@ -39,5 +39,5 @@ def test_example_is_a_command(words: str) -> None:
 
 def test_help_ends_with_notes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        arguments.parsed(["why", "--help"])
+        arguments.parse(["why", "--help"])
     assert capsys.readouterr().out.strip().endswith(why.NOTES.strip())

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import msgspec
 import pandas as pd
 import pytest
 import synthetic_report
+from conftest import ROOT
 
 from labkit import cli
 from labkit.analysis import compare_runs, why
@@ -56,6 +58,15 @@ def test_comparison_shows_markup_as_text(capsys: pytest.CaptureFixture[str]) -> 
         pd.DataFrame({"sentence": [ATTACK, "[bold]plain[/bold] :smile:"]}), [ATTACK]
     )
     assert "[bold]plain[/bold] :smile:" in _printed(capsys)
+
+
+def test_claims_of_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published = ROOT / "data/results/overlay"
+    copy = shutil.copytree(published, tmp_path / "overlay")
+    assert cli.main(["compare", str(copy), str(published)]) == 0
+    text = " ".join(_printed(capsys).split())
+    assert "overlay-headers confirmed: ratio 1: 9 agree confirmed: ratio 1: 9 agree" in text
+    assert "- the same verdict by both runs: 1 of 1 claim" in text
 
 
 def test_why(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,7 +156,7 @@ TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "ping's answers": (ping_probes.answers, "ping-20221126-lost.txt"),
     "ping's probes": (ping_probes.probes, "ping-20221126-outage.txt"),
     "iperf3": (iperf3, "iperf3-3.12-udp-server.json"),
-    "folded": (lambda text: folded_stacks.parsed(text.splitlines()), "inferno-0.12.8-folded.txt"),
+    "folded": (lambda text: folded_stacks.parse(text.splitlines()), "inferno-0.12.8-folded.txt"),
     "trace stats": (session.lost, "proc-stat-6.18.txt"),
     "perf script": (lambda text: folded(text, False), "perf-script-6.1.txt"),
     "perf script with periods": (lambda text: folded(text, True), WEIGHTED),
@@ -165,7 +165,7 @@ TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "pmd-stats-show": (switch.caches, "ovs-3.1-pmd-stats-show.txt"),
     "OVSDB": (of_json(rpc.read_rows), words(MIRRORS)),
     "TRex": (of_json(trex), trex_session()),
-    "last words of dumpcap": (lambda text: readers.counted("dumpcap", text), LAST_WORDS),
+    "last words of dumpcap": (lambda text: readers.parse_counts("dumpcap", text), LAST_WORDS),
     "apt-cache": (debian_kernels.read_show, "apt-cache-show-2.6.1-image.txt"),
 }  # fmt: skip
 WORDS = [

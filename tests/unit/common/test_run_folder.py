@@ -22,6 +22,49 @@ def test_row_round_trip(tmp_path: Path) -> None:
     assert run_folder.finished_points(tmp_path) == {"1-r0", "2-r0"}
 
 
+def test_rows_of_an_unfinished_point_are_kept_and_replaced(tmp_path: Path) -> None:
+    """A killed run keeps the trials of the point that it measured; the next attempt replaces them."""
+    run_folder.write_rows(tmp_path, "64b-r0", ROWS)
+    run_folder.keep_unfinished(tmp_path, "64b-r1", ROWS[:1], first=True)
+    run_folder.keep_unfinished(tmp_path, "64b-r1", ROWS[1:], first=False)
+    assert run_folder.read_rows(tmp_path) == [*ROWS, *ROWS]
+    assert run_folder.finished_points(tmp_path) == {"64b-r0"}
+    run_folder.keep_unfinished(tmp_path, "64b-r1", ROWS[:1], first=True)
+    assert run_folder.read_rows(tmp_path) == [*ROWS, ROWS[0]]
+    run_folder.write_rows(tmp_path, "64b-r1", ROWS[1:])
+    assert run_folder.read_rows(tmp_path) == [*ROWS, ROWS[1]]
+    assert sorted(os.listdir(tmp_path / "rows")) == ["64b-r0.jsonl", "64b-r1.jsonl"]
+
+
+def test_a_finished_point_that_is_measured_again_keeps_its_rows_until_then(tmp_path: Path) -> None:
+    run_folder.write_rows(tmp_path, "1-r0", [{"status": "failed"}])
+    run_folder.keep_unfinished(tmp_path, "1-r0", ROWS, first=True)
+    assert run_folder.read_rows(tmp_path) == [{"status": "failed"}]
+    assert run_folder.failed_points(tmp_path) == ["1-r0"]
+
+
+def test_failed_row_of_an_unfinished_point_is_no_failed_point(tmp_path: Path) -> None:
+    run_folder.keep_unfinished(tmp_path, "1-r0", [{"status": "failed"}], first=True)
+    assert run_folder.has_rows(tmp_path)
+    assert run_folder.failed_points(tmp_path) == []
+
+
+def test_half_a_line_of_an_unfinished_point_is_left_out(tmp_path: Path) -> None:
+    run_folder.keep_unfinished(tmp_path, "1-r0", ROWS, first=True)
+    with open(tmp_path / "rows" / "1-r0.unfinished", "ab") as file:
+        file.write(b'{"half": 1')
+    assert run_folder.read_rows(tmp_path) == ROWS
+
+
+def test_unfinished_rows_follow_no_link(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "foreign").write_text("")
+    (tmp_path / "rows" / "1-r0.unfinished").symlink_to(tmp_path / "foreign")
+    with pytest.raises(Failed, match="cannot write"):
+        run_folder.keep_unfinished(tmp_path, "1-r0", ROWS, first=False)
+    assert (tmp_path / "foreign").read_text() == ""
+
+
 def test_an_empty_folder_has_no_rows(tmp_path: Path) -> None:
     assert run_folder.read_rows(tmp_path) == []
     assert run_folder.finished_points(tmp_path) == set()

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, Need
@@ -72,6 +74,28 @@ def test_write_follows_no_link_with_a_guessed_name(
     with pytest.raises(Failed, match="cannot write"):
         run_folder.write(tmp_path / "run.json", b"new")
     assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("write", [safe_files.replacing, safe_files.create_new])
+def test_devices_and_pipes_are_not_replaced(
+    write: Callable[[Path], AbstractContextManager[Any]], tmp_path: Path
+) -> None:
+    """As root, labkit would otherwise put a regular file in the place of /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
+    before = {path.name: path.lstat().st_mode for path in tmp_path.iterdir()}
+    for name in before:
+        with pytest.raises(OSError, match="it is a device or a pipe"), write(tmp_path / name):
+            pytest.fail(f"{name} was replaced")
+    assert {path.name: path.lstat().st_mode for path in tmp_path.iterdir()} == before
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "nowhere").symlink_to("nothing")
+    for name in ("loop", "nowhere", "new"):
+        with write(tmp_path / name) as file:
+            file.write(b"content")
+        assert (tmp_path / name).read_bytes() == b"content"
 
 
 def test_incremental_write_follows_no_link(tmp_path: Path, victim: Path) -> None:
@@ -288,6 +312,34 @@ def test_links_in_the_path_are_checked(project: Path, tmp_path: Path) -> None:
     (project / "notebooks").symlink_to(open_to_all / "there")
     with pytest.raises(BadInput, match=f"other users can write {open_to_all}"):
         run_folder.notebooks()
+
+
+def test_links_of_others_are_found(tmp_path: Path, need: Need) -> None:
+    need("root")
+    (tmp_path / "real").mkdir()
+    tmp_path.chmod(0o1777)
+    for name, target in (("own", "real"), ("other", "real"), ("through", "other/x"), ("loop", "loop")):
+        (tmp_path / name).symlink_to(target)
+    os.chown(tmp_path / "other", NOBODY, NOBODY, follow_symlinks=False)
+    for name in ("real/x", "own/x", "loop", "nothing/x", "own"):
+        assert safe_files.foreign_link(tmp_path / name) is None
+    for name in ("other", "other/x/y", "through/y"):
+        assert safe_files.foreign_link(tmp_path / name) == tmp_path / "other"
+    tmp_path.chmod(0o755)
+    assert safe_files.foreign_link(tmp_path / "other") is None
+
+
+def test_run_is_not_written_where_a_link_of_others_leads(tmp_path: Path, need: Need) -> None:
+    """labkit resolves the path itself, so fs.protected_symlinks does not help."""
+    need("root")
+    (tmp_path / "precious").mkdir()
+    tmp_path.chmod(0o1777)
+    (tmp_path / "new").symlink_to("precious")
+    os.chown(tmp_path / "new", NOBODY, NOBODY, follow_symlinks=False)
+    for folder in (tmp_path / "new", tmp_path / "new/run"):
+        with pytest.raises(BadInput, match="new is a link of another user"):
+            run.measure("datapaths", {"duration_s": 1}, folder)
+    assert list((tmp_path / "precious").iterdir()) == []
 
 
 def test_named_project_is_trusted(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from conftest import ROOT
 from synthetic_report import rows as simulated_rows
 
 from labkit.analysis import load
+from labkit.commands import rows as rows_command
 from labkit.common import schema
 from labkit.measure.experiments import consistency, rows
 from labkit.measure.experiments.throughput_search import experiment as throughput
@@ -134,6 +135,33 @@ EXPECTED = {"a": statistics.median([1, 2, 3, 4]), "b": 7}
 
 def test_pandas_example(run: Path) -> None:
     assert _medians(run, [sys.executable, "-P", "-c", _example("python")]) == EXPECTED
+
+
+def _queried(run: Path, query: str) -> dict[str, float]:
+    """Return what DuckDB answers. Its shell has the function getenv, and its Python package has not."""
+    import duckdb
+
+    connection = duckdb.connect()
+    connection.execute(f"CREATE MACRO getenv(name) AS CASE name WHEN 'RUN' THEN '{run}' END")
+    return {arm: float(value) for arm, value in connection.execute(query).fetchall()}
+
+
+@pytest.mark.needs("duckdb")
+def test_duckdb_example(run: Path) -> None:
+    assert _queried(run, _example("sql")) == EXPECTED
+
+
+@pytest.mark.needs("duckdb")
+def test_duckdb_reads_parquet_of_runs(run: Path, tmp_path: Path) -> None:
+    """The page's query also reads an export, and DuckDB the published rows."""
+    out = tmp_path / "rows.parquet"
+    out.write_bytes(rows_command.parquet([json.loads(line) for path in sorted((run / "rows").iterdir())
+                                          for line in path.read_text().splitlines()]))  # fmt: skip
+    start, rest = re.split(r"read_json_auto\(.*\)\n", _example("sql"))
+    assert _queried(run, f"{start}'{out}'\n{rest}") == EXPECTED
+    for path in sorted((ROOT / "data/results").glob("*/rows.parquet")):
+        described = json.loads(path.with_name("run.json").read_text())
+        assert _queried(run, f"SELECT 'rows', count(*) FROM '{path}'") == {"rows": described["rows_count"]}
 
 
 @pytest.mark.needs("jq")

@@ -10,8 +10,10 @@ import pytest
 import synthetic_rows
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
+from synthetic_why_run import run as profiled_run
 
 from labkit import notebook
+from labkit.analysis.why import Explanation
 from labkit.notebook import Run
 
 
@@ -97,6 +99,20 @@ def test_cell_and_line_are_parameters(
     assert measured == [
         ("datapaths", {"topology": ["veth", "vxlan"], "pairs": 2, "rounds": "5"}, Path("here"))
     ]
+
+
+def test_why_is_displayed(
+    shell: InteractiveShell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = profiled_run(tmp_path / "run")
+    result = shell.run_cell(f"%labkit why {folder}:veth_bridge macvlan_bridge").result
+    assert isinstance(result, Explanation)
+    assert result.flames
+    assert not (folder / "why.html").exists()
+    page = tmp_path / "page.html"
+    assert shell.run_cell(f"%labkit why {folder}:veth_bridge macvlan_bridge --out {page}").result is None
+    assert page.exists()
+    assert "page: " in capsys.readouterr().out
 
 
 def test_command_prints(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:

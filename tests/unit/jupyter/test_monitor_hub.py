@@ -185,14 +185,14 @@ def test_pages_and_panels_take_every_parameter_of_a_monitor(hub: Hub, fake: Fake
     """They are texts on a command line and in a page, and typed where the monitor starts."""
     assert GIVEN.keys() == inspect.signature(LiveTopology.monitor).parameters.keys() - {"self", "interface"}
     choice = {"interface": "client0:eth0", **GIVEN}
-    assert monitor_panel.checked(choice, INTERFACES) == choice
+    assert monitor_panel.check_choice(choice, INTERFACES) == choice
     HubClient(str(tmp_path / "hub")).monitor("client0:eth0", **TYPED).close()
     panel = monitor_panel.MonitorPanel(fake, INTERFACES, choice)
     panel._start()
     panel.close()
     assert fake.begun == [("client0:eth0", TYPED), ("client0:eth0", TYPED)]
     with pytest.raises(BadInput, match="a monitor has no parameter 'rounds': choose interface, source"):
-        monitor_panel.checked({**choice, "rounds": "3"}, INTERFACES)
+        monitor_panel.check_choice({**choice, "rounds": "3"}, INTERFACES)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,13 @@ def test_validation_while_typing(panel: panels.Panel) -> None:
     assert panel.verdict.value != before
 
 
+def test_known_values_are_offered(panel: panels.Panel) -> None:
+    assert {"tcp", "udp", "ping"} <= set(panel.fields["protocol"].options)
+    panel.fields["topology"].value = "veth,vx"
+    assert "veth,vxlan" in panel.fields["topology"].options
+    assert not hasattr(panel.fields["rounds"], "options"), "a number"
+
+
 def test_start_stop_resume(panel: panels.Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 

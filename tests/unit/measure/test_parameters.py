@@ -12,7 +12,7 @@ import pytest
 from labkit.common.errors import BadInput
 from labkit.measure import experiments, topologies
 from labkit.measure.experiments import profiled_runs, survey
-from labkit.measure.experiments.datapaths import plan, planned_s
+from labkit.measure.experiments.datapaths import EXPERIMENT, plan
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
 
@@ -116,6 +116,11 @@ def test_texts_and_values_are_equivalent(given: dict[str, Any], name: str, expec
             "veth cannot connect two hosts.* choose veth_bridge, macvlan_bridge, ipvlan_l2",
         ),
         ({**CABLE, "slices": "5"}, "with nodes=two use slices=0"),
+        (
+            {**CABLE, "change": "gro: offload gro on at server"},
+            "change needs nodes=one: .* half of the path is another host's",
+        ),
+        ({**CABLE, "observe": "perf_stat"}, "observe needs nodes=one: an observer sees one kernel"),
         ({**CABLE, "peer": "there"}, "where=there is not a host: choose here"),
         ({**CABLE, "parent": "nic0"}, "parent='nic0' is not of the form"),
         ({**CABLE, "parent": None}, "needs parent=NIC,NIC"),
@@ -224,14 +229,14 @@ def test_guest_boots_per_set_up() -> None:
         > profiled_runs.planned_s(parameters, here) + 3 * survey.BOOT_S
     )
     set_ups_count = len(plan(parameters, 0).points) + len(profiled_runs.points(parameters))
-    assert planned_s(parameters) > survey.survey_s(parameters) + 3 * survey.BOOT_S * set_ups_count
+    assert EXPERIMENT.planned_s(parameters) > survey.survey_s(parameters) + 3 * survey.BOOT_S * set_ups_count
 
 
 def test_unsupported_endpoints_are_rows() -> None:
     parameters = experiments.find("container_vs_vm").parameters.of({"pairs": "1,2", "loads": "udp:800,ping"})
     run_context = experiments.RunContext("container_vs_vm", Path("a"), 0, {})
     refused = [(Arm("veth_bridge", "variant", "container"), {"status": "unsupported", "reason": "no runc"})]
-    loads = [parameters.of_load(load) for load in parameters.loads]
+    loads = [parameters.for_load(load) for load in parameters.loads]
     [event] = survey.refused_rows(loads, run_context, refused, {"1-refused"})
     assert event["point"] == "2-refused"
     names = ("experiment", "arm", "pairs", "protocol", "length_bytes", "status", "reason")

@@ -44,7 +44,7 @@ class Client:
 
 def measured(folder: Path) -> dict[str, Any]:
     """Return a worker's answer about a point that it measured in this folder."""
-    run_folder.write_json(folder / "run.json", run_folder.described(folder, "datapaths", {}))
+    run_folder.write_json(folder / "run.json", run_folder.describe_run(folder, "datapaths", {}))
     run_folder.write_rows(folder, "1-r0", [{"arm": "veth", "status": "ok", "point": "1-r0"}])
     run_folder.write(folder / "notebook.ipynb", b"{}")
     return {"kind": "done", "packed": folders.pack(folder), "folder": str(folder)}
@@ -69,7 +69,7 @@ def swept(wheres: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     async def connected(_address: str) -> AsyncIterator[Client]:
         yield client
 
-    monkeypatch.setattr(caller, "_connected", connected)
+    monkeypatch.setattr(caller, "_connect", connected)
     monkeypatch.setattr(papermill_run, "execute", lambda *_, **__: None)  # the report
     (tmp_path / "01_datapaths.ipynb").write_text("{}")
     made: Any = SimpleNamespace(

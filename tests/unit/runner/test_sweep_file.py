@@ -14,6 +14,7 @@ from conftest import ROOT
 from labkit.common.errors import BadInput
 from labkit.measure import experiments, hosts
 from labkit.measure.experiments.overlay.experiment import PARTS
+from labkit.measure.experiments.ovs_test_plan import OvsTestPlan
 from labkit.notebook import measure
 from labkit.runner import sweep
 from labkit.runner.progress import Bar
@@ -113,6 +114,11 @@ def test_project_sweep_files(name: str, project: Path) -> None:
     assert result.points
     if name.startswith("findings-"):
         assert sum(map(result.planned_s, result.points)) < 1800  # the shortened runs of docs/FINDINGS.md
+    elif result.experiment == "ovs_test_plan":
+        assert sum(map(result.planned_s, result.points)) < 45 * 60
+        [whole, *_] = [point.parameters for point in result.points]
+        assert (len(whole["rules"]), len(whole["frame_bytes"])) == (2, 6)
+        assert len(OvsTestPlan.of(whole).arms) == 2 * 5  # three cases; two of them also with VXLAN
     elif result.experiment == "overlay":
         assert {one for point in result.points for one in point.parameters["part"]} == set(PARTS)
     elif result.experiment == "packet_size":
@@ -123,7 +129,7 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         assert set(watched) == {"perf_record", "guest_function_times", "function_times"}
     elif result.experiment == "virtual_tap":
         outputs = [point.parameters.get("output", "veth") for point in result.points]
-        assert (len(outputs), outputs.count("gre")) == (7, 2)
+        assert (len(outputs), outputs.count("gre")) == (9, 4)
         changes = [one["name"] for point in result.points for one in point.parameters.get("change", [])]
         assert changes == ["watched"]
     elif result.experiment == "ovs_test_plan":

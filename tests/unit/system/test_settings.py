@@ -26,7 +26,7 @@ def test_sysctl_names_and_values(tmp_path: Path) -> None:
 
 def test_settings_are_stable() -> None:
     """Every comparison would report a setting that changes by itself."""
-    first, second = settings.of_machine(), settings.of_machine()
+    first, second = settings.machine_settings(), settings.machine_settings()
     differ = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
     assert not {name for name in differ if not name.startswith("BPF")}
     assert first["CPUs allowed"]
@@ -53,7 +53,7 @@ def test_packet_sockets() -> None:
 def test_netfilter_attributes() -> None:
     body = struct.pack("=HH4s", 8, 1, b"tab\0") + struct.pack("=HH2s2x", 6, 3, b"c\0") + b"\0\0"
     assert dict(netfilter._attributes(body)) == {1: b"tab\0", 3: b"c\0"}
-    assert netfilter._uncounted(b"head counter\0" + bytes(16)) == b"head counter"
+    assert netfilter._without_counters(b"head counter\0" + bytes(16)) == b"head counter"
 
 
 def test_unknown_programs_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

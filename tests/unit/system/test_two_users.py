@@ -26,7 +26,7 @@ from labkit.common.errors import Unsupported
 from labkit.system.machine import sysctl_journal, tracing_journal
 sysctl_journal.JOURNAL, tracing_journal.JOURNAL = map(Path, sys.argv[1:])
 print(sysctl_journal.put_back_left())
-for opened in (sysctl_journal._locked, tracing_journal.journal):
+for opened in (sysctl_journal._lock, tracing_journal.journal):
     try:
         with opened():
             print("opened")
@@ -74,7 +74,7 @@ def test_another_user_does_not_touch_the_journals(held: bool, journals: list[Pat
     line = b'{"name":"net.core.rmem_max","value":"212992"}\n'
     argv = [*SOMEBODY, OPENS_JOURNALS, *map(str, journals)]
     if held:
-        with sysctl_journal._locked() as descriptor, tracing_journal.journal():
+        with sysctl_journal._lock() as descriptor, tracing_journal.journal():
             journals[0].write_bytes(line)
             done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
             assert journals[0].read_bytes() == line

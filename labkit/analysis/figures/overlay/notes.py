@@ -29,7 +29,7 @@ def finish(
     """Add the title, with a mark for emulated CPUs, and notes below about rows that are not drawn."""
     text = "emulated CPU" if len(table) and emulated(table).any() else ""
     theme.titled(figure, title, theme.plain(subtitle), text)
-    theme.noted(figure, [*notes, *gaps(table)], below_px)
+    theme.add_notes(figure, [*notes, *gaps(table)], below_px)
     return figure
 
 

@@ -72,20 +72,20 @@ def hops(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> go.Figur
 
 def flows(df: pd.DataFrame) -> list[go.Figure]:
     """Return the figure `hops` of each flow of the first run: a request and its reply."""
-    count = len({_flow(rows[0]["what"]) for rows in _captured(df)})
+    count = len({_flow(rows[0]["what"]) for rows in _captured_rows(df)})
     return [hops(df, flow=number) for number in range(max(count, 1))]
 
 
 def packets(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> list[Rows]:
     """Return the rows of each packet of one flow of the first run, in order; with `packet` those of this packet."""
-    captured = _captured(df)
+    captured = _captured_rows(df)
     if packet is not None:
         return [rows for rows in captured if rows[0]["packet"] == packet]
     names = list(dict.fromkeys(_flow(rows[0]["what"]) for rows in captured))
     return [rows for rows in captured if _flow(rows[0]["what"]) in names[flow : flow + 1]]
 
 
-def _captured(df: pd.DataFrame) -> list[Rows]:
+def _captured_rows(df: pd.DataFrame) -> list[Rows]:
     """Return the rows of each packet of the first run, in order."""
     there = ok(df)
     if not len(there):

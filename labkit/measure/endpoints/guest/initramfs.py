@@ -95,11 +95,11 @@ def _python_modules(scripts: Sequence[str]) -> dict[str, Entry]:
         elif name in ("os", "__main__"):  # Python finds its standard library by the file os.py
             result |= {path: _file(path)} if name == "os" else {}
         else:
-            result[f"{path}c"] = (0o100644, _compiled(path))
+            result[f"{path}c"] = (0o100644, _compile(path))
     return result
 
 
-def _compiled(path: str) -> bytes:
+def _compile(path: str) -> bytes:
     """Compile a module into the form of a .pyc file without source (importlib; PEP 3147)."""
     import importlib.util
     import marshal
@@ -122,7 +122,7 @@ def _nic_lines(nic: Nic, ip: str) -> list[str]:
         'while [ ! -e /sys/class/net/eth0 ] && [ "$tries" -gt 0 ]; do sleep 0.01; tries=$((tries - 1)); done',
         f"{ip} link set eth0 mtu {nic.mtu_bytes} up",
         f"{ip} address add {nic.address} dev eth0{' nodad' if ':' in nic.address else ''}",
-        f"{ip} neighbour replace {nic.partner} lladdr {nic.partner_mac} dev eth0 nud permanent",
+        *(f"{ip} neighbour replace {at} lladdr {mac} dev eth0 nud permanent" for at, mac in nic.neighbours),
     ]
 
 

@@ -98,7 +98,7 @@ class QemuGuest:
         if words := self.gone():
             raise Failed(words)
         path = self.folder / "console"
-        if words := console.stopped(path):
+        if words := console.stop_reason(path):
             raise Failed(f"the guest {self.name} did not boot: {words}{console.last_words(path)}")
         if time.monotonic() > deadline:
             raise Failed(f"the guest {self.name} did not boot in time{console.last_words(path)}")
@@ -154,12 +154,10 @@ def guests(text: str, nics: Sequence[Nic], more: GuestAdditions = NO_ADDITIONS) 
             f"guest={text}: {VHOST} cannot be opened: run `modprobe vhost_net` as root, or choose vhost=auto"
         )
     with ExitStack() as stack:
-        yield _booted(stack, spec, kernel, nics)
+        yield _boot(stack, spec, kernel, nics)
 
 
-def _booted(
-    stack: ExitStack, spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic]
-) -> list[QemuGuest]:
+def _boot(stack: ExitStack, spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic]) -> list[QemuGuest]:
     """Boot guests and wait until they answer; they end with the stack.
 
     If KVM fails but emulation works, that is remembered. Emulated boots sometimes fail, so they are tried twice.
@@ -169,7 +167,7 @@ def _booted(
     for accelerated in [True] * kvm.worth_trying() + [False, False]:
         with ExitStack() as attempt:
             try:
-                made = attempt.enter_context(_started(spec, kernel, nics, accelerated))
+                made = attempt.enter_context(_start(spec, kernel, nics, accelerated))
                 deadline = time.monotonic() + spec.boot_s
                 for one in made:
                     one.greet(deadline)
@@ -186,7 +184,7 @@ def _booted(
 
 
 @contextmanager
-def _started(
+def _start(
     spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic], accelerated: bool
 ) -> Iterator[list[QemuGuest]]:
     """Start the guests and yield them while they boot."""

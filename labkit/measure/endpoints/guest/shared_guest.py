@@ -85,7 +85,7 @@ def _commands_for(ip: str, number: int, nic: Nic, family: int) -> str:
         f"{ip} link set lo up",
         f"{ip} link set eth0 up",
         f"{ip} address add {nic.address} dev eth0{nodad}",
-        f"{ip} neighbour replace {nic.partner} lladdr {nic.partner_mac} dev eth0 nud permanent",
+        *(f"{ip} neighbour replace {at} lladdr {mac} dev eth0 nud permanent" for at, mac in nic.neighbours),
     ]
     mtu = f"mtu {nic.mtu_bytes}"
     lines = [

@@ -87,13 +87,12 @@ class Nic:
     """A guest's NIC.
 
     `name` is the guest's name, `fds` the descriptors of its tap's queues (empty: no NIC). The guest configures eth0
-    with `address` (with prefix length) and with its partner's addresses as a permanent neighbour.
+    with `address` (with prefix length) and with permanent `neighbours`, each an IP address and a MAC address.
     """
 
     name: str
     fds: Sequence[int]
     mtu_bytes: int
-    address: str
-    partner: str
-    mac: str
-    partner_mac: str
+    address: str = ""
+    mac: str = ""
+    neighbours: Sequence[tuple[str, str]] = ()

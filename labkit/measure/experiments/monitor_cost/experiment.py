@@ -178,7 +178,7 @@ def run(parameters: MonitorCost, run_context: RunContext) -> Iterator[Event]:
         end_s = progress.done_s + _round_s(parameters)
         yield from _measured(parameters, run_context, number, usable[0], progress)
         progress.done_s = end_s
-    yield context.stopped(1, f"all {units.many(parameters.rounds, 'round')} were measured")
+    yield context.stopped_event(1, f"all {units.many(parameters.rounds, 'round')} were measured")
 
 
 def _measured(
@@ -259,7 +259,7 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
         reached = units.si(trial.offered_pps, "pps")
         doubts.append(f"generator-limited: {reached} of {units.si(trial.rate_pps, 'pps')} were sent")
     metrics = {
-        **_of_trial(trial, parameters.frame_bytes),
+        **_trial_columns(trial, parameters.frame_bytes),
         "cpu_s": used.busy_s,
         "softirq_s": used.softirq_s,
         "steal_s": used.steal_s,
@@ -283,7 +283,7 @@ def observed_flow(server: Endpoint) -> AbstractContextManager[netlink.NftCounter
     return packet_ends.frame_counter(server, OBSERVED_TABLE, match, priority=-1)
 
 
-def _of_trial(trial: Trial, frame_bytes: int) -> dict[str, Any]:
+def _trial_columns(trial: Trial, frame_bytes: int) -> dict[str, Any]:
     pps = trial.received_count / trial.elapsed_s if trial.elapsed_s else 0.0
     return {
         "window_s": trial.elapsed_s,

@@ -96,18 +96,20 @@ def _socket(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReade
             attach(receiver, program)
             receiver.bind((hop.interface, ETH_P_ALL))
             connection.sendall(b"ready\n")
-            connection.sendall(msgspec.json.encode(_received(receiver, connection)) + b"\n")
+            connection.sendall(msgspec.json.encode(_receive_all(receiver, connection)) + b"\n")
 
     with netlink.inside(hop.namespace.fd):
         forked = process.Forked(work)
     try:
         forked.receive(START_S)
-        yield RunningReader(forked.pid, lambda: _of_socket(forked.stop(STOP_S)), time.monotonic() - begun)
+        yield RunningReader(
+            forked.pid, lambda: _parse_socket_counts(forked.stop(STOP_S)), time.monotonic() - begun
+        )
     finally:
         forked.kill()
 
 
-def _received(receiver: socket.socket, connection: socket.socket) -> tuple[int, int]:
+def _receive_all(receiver: socket.socket, connection: socket.socket) -> tuple[int, int]:
     """Receive and throw away until the other end of `connection` is closed. Returns packets received and dropped."""
     buffer, count = bytearray(ENOUGH_BYTES), 0
     receiver.setblocking(False)
@@ -124,7 +126,7 @@ def _received(receiver: socket.socket, connection: socket.socket) -> tuple[int, 
             return count, struct.unpack("II", statistics)[1]
 
 
-def _of_socket(line: bytes) -> ReaderCounts:
+def _parse_socket_counts(line: bytes) -> ReaderCounts:
     count, dropped = msgspec.json.decode(line, type=tuple[int, int])
     return ReaderCounts(count, dropped, count)
 
@@ -154,7 +156,7 @@ def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: 
     """A program that captures; `arguments` returns them for an interface, a file and the wanted port."""
 
     def start(hop: CapturePoint, port: int, _sample: str) -> Iterator[RunningReader]:
-        path = machine.needed(name)
+        path = machine.require_program(name)
         with TemporaryDirectory(prefix="labkit-", dir=temporary_files.in_memory()) as folder:
             begun = time.monotonic()
             argv = [*hop.namespace.prefix, path, *arguments(hop.interface, f"{folder}/packets", port)]
@@ -166,7 +168,7 @@ def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: 
                     ended = program.ended_within(STOP_S)
                     if ended.timed_out or ended.returncode not in (0, -signal.SIGINT):
                         raise Failed(f"the reader {ended.message()}")
-                    return counted(name, ended.stderr, len(ended.stdout.splitlines()) if finds else None)
+                    return parse_counts(name, ended.stderr, len(ended.stdout.splitlines()) if finds else None)
 
                 yield RunningReader(program.pid, stop, time.monotonic() - begun)
 
@@ -174,7 +176,7 @@ def _program(name: str, arguments: Callable[[str, str, int], list[str]], finds: 
 
 
 @errors.reading("the last words of a reader")
-def counted(name: str, text: str, wanted_found: int | None = None) -> ReaderCounts:
+def parse_counts(name: str, text: str, wanted_found: int | None = None) -> ReaderCounts:
     """Return what a program counted, from its last words on standard error."""
     values: list[int | None] = []
     for pattern in COUNTED[name]:
@@ -203,7 +205,7 @@ def _wait_ready(name: str, hop: CapturePoint, program: process.Running) -> None:
         sockets.close()
 
 
-def _of_flow(port: int, _sample: str) -> Request:
+def _select_flow(port: int, _sample: str) -> Request:
     return Request(Selection(port=port, protocol="udp"))
 
 
@@ -221,7 +223,7 @@ READERS: dict[str, Start] = {
         ],
         finds=True,
     ),
-    "monitor": _monitor(_of_flow, finds=True),
+    "monitor": _monitor(_select_flow, finds=True),
     "monitor_sampled": _monitor(lambda _port, sample: Request(sample=sample), finds=False),
     "monitor_all": _monitor(lambda _port, _sample: Request(), finds=False),
 }  # fmt: skip

@@ -180,7 +180,7 @@ def planned_s(parameters: Overlay) -> float:
 
 
 def _cost_s(parameters: Overlay) -> float:
-    return datapaths.planned_s(parameters) if "cost" in parameters.part else 0.0
+    return datapaths.EXPERIMENT.planned_s(parameters) if "cost" in parameters.part else 0.0
 
 
 def run(parameters: Overlay, run_context: RunContext) -> Iterator[Event]:
@@ -192,7 +192,7 @@ def run(parameters: Overlay, run_context: RunContext) -> Iterator[Event]:
             yield progress.event(stage.what)
             yield context.rows(stage.name, _stage_rows(parameters, run_context, stage))
         progress.done_s += stage.planned_s
-    for event in datapaths.run(parameters, run_context) if "cost" in parameters.part else ():
+    for event in datapaths.EXPERIMENT.run(parameters, run_context) if "cost" in parameters.part else ():
         if event["event"] == "rows":
             event["rows"] = [row | {"part": "cost"} for row in event["rows"]]
         elif event["event"] == "progress":
@@ -232,10 +232,12 @@ def _row(parameters: Overlay, run_context: RunContext, stage: Stage, result: Row
 def _path(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
     described = parameters.network(stage.routes)
     with build.build(described) as topology:
-        return _followed(topology, parameters.payload_bytes, run_context.folder / "artefacts" / stage.name)
+        return _follow_pings(
+            topology, parameters.payload_bytes, run_context.folder / "artefacts" / stage.name
+        )
 
 
-def _followed(topology: Topology, payload_bytes: int, folder: Path) -> list[Row]:
+def _follow_pings(topology: Topology, payload_bytes: int, folder: Path) -> list[Row]:
     """Ping between the ends of every pair, and return a row for each interface that saw an echo request or reply.
 
     A row has hop, direction, time since the first sighting, length, and headers of the frame. Each target is pinged
@@ -285,7 +287,7 @@ def _headers(parameters: Overlay, run_context: RunContext, _stage: Stage) -> lis
     for name in (one for one in parameters.topology if one in tunnels.ARMS):
         try:
             with topologies.build(name, parameters.spec(1, run_context.machine_netns)) as topology:
-                result.append({"topology": name, **header_overhead.measured(topology)})
+                result.append({"topology": name, **header_overhead.measure_overhead(topology)})
         except (Unsupported, Failed) as error:
             result.append({"topology": name, **rows.not_measured(error)})
     return result

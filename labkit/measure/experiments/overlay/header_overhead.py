@@ -19,7 +19,7 @@ ATTEMPTS = 5  # IPv6 may send packets of its own meanwhile
 IPV6_MORE = 20  # the difference between the headers of IPv6 and IPv4
 
 
-def measured(topology: Topology, payload_bytes: int = PAYLOAD_BYTES) -> dict[str, Any]:
+def measure_overhead(topology: Topology, payload_bytes: int = PAYLOAD_BYTES) -> dict[str, Any]:
     """Measure a built tunnel; return a row without identity and provenance.
 
     `computed_bytes` and `measured_bytes`: added to each packet. `layers`: (name, header_bytes, source) from the

@@ -66,7 +66,7 @@ def reachability(network: Network, topology: Topology, count: int, folder: Path)
         spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)]
     )
     with capture(everywhere(topology.namespaces), folder) as seen:
-        answered = [_pinged(spaces, ends, count) for ends in order]
+        answered = [_ping_all(spaces, ends, count) for ends in order]
     now = state(topology)
     journeys = seen.journeys(now.ports())
     seen.comment(journeys, now.owners())
@@ -81,14 +81,14 @@ def reachability(network: Network, topology: Topology, count: int, folder: Path)
     return [result[ends] for ends in sorted(result, key=lambda ends: [names.index(name) for name in ends])]
 
 
-def _pinged(spaces: dict[str, Namespace], ends: Sequence[PingPair], count: int) -> list[Answers]:
+def _ping_all(spaces: dict[str, Namespace], ends: Sequence[PingPair], count: int) -> list[Answers]:
     return ping_probes.echo([(spaces[one.source], one.target_address) for one in ends], count, INTERVAL_S)
 
 
 def _resolve_neighbours(spaces: dict[str, Namespace], ends: Sequence[PingPair]) -> None:
     """Ping each pair once, so that neighbours and bridges on the path are known and nothing is flooded."""
     for _ in range(ATTEMPTS if ends else 0):
-        answered = _pinged(spaces, ends, 1)
+        answered = _ping_all(spaces, ends, 1)
         ends = [one for one, answers in zip(ends, answered, strict=True) if not answers.received_count]
         if not ends:
             return

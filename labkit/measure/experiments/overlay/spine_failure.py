@@ -91,7 +91,7 @@ def failure(
             stack.enter_context(_sysctl(space, LINKDOWN, int(bool(ignores_linkdown))))
         report = watched.settings()
         probe = stack.enter_context(watched.probe(interval_s))
-        _answered(probe, watched.pair)
+        _wait_for_answers(probe, watched.pair)
         with watched.phase() as before:
             time.sleep(times.before_s)
         failing = failed or watched.carrying(before, probe.so_far())
@@ -104,7 +104,7 @@ def failure(
     went = {f"path_{name}": watched.carried(phase, result) for name, phase in phases.items()}
     doubt = f"{failing} carried no packet of the flow before it failed, so its failure has no effect here"
     named = {"failure": how, "failed": failing, "interval_s": interval_s}
-    left = {"expected_during": watched.left(failing, how, report["ignores_linkdown"])}
+    left = {"expected_during": watched.remaining_spines(failing, how, report["ignores_linkdown"])}
     doubts = {"doubts": None if failing in went["path_before"] else doubt}
     return named | report | _timeline(result, during) | went | left | doubts
 
@@ -124,7 +124,7 @@ def _timeline(result: Sequence[Probe], during: _Phase) -> dict[str, Any]:
     }
 
 
-def _answered(probe: ping_probes.LongProbe, pair: Pair) -> None:
+def _wait_for_answers(probe: ping_probes.LongProbe, pair: Pair) -> None:
     """Wait until probes are answered. Raises Failed when they are not."""
     deadline = time.monotonic() + PATIENCE_S
     while sum(one.rtt_s is not None for one in probe.so_far()) < FIRST:
@@ -230,7 +230,7 @@ class _Watched:
             raise BadInput(f"{spine} is not a spine that can fail: choose {', '.join(self.spines)}")
         return self._spaces[spine]
 
-    def left(self, failed: str, how: str, noticed: bool) -> list[str]:
+    def remaining_spines(self, failed: str, how: str, noticed: bool) -> list[str]:
         """Return the spines over which the description still routes requests; one flow takes one of them."""
         ends, network, without = (self.pair.client.name, self.pair.server.address), self.network, {failed}
         if how == "silent":

@@ -147,11 +147,11 @@ class SwitchState:
 
     def __init__(self, switch: Switch | None) -> None:
         self._switch = switch
-        self._missed_count = self._missed()
+        self._missed_count = self._missed_deadlines()
 
     def begin(self) -> None:
         """Start a trial."""
-        self._missed_count = self._missed()
+        self._missed_count = self._missed_deadlines()
 
     def row(self) -> dict[str, Any]:
         """Return columns of a row: counts since the start, and the current state."""
@@ -167,7 +167,7 @@ class SwitchState:
             "masks_count": masks,
         }
 
-    def _missed(self) -> int:
+    def _missed_deadlines(self) -> int:
         if self._switch is None:
             return 0
         _ports, own, _state = counters.datapaths(self._switch.command("dpctl/show"))

@@ -44,11 +44,15 @@ AFTER_S = 1.0  # seconds of a trial after the search
 SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
 REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.attempts)
 SET_UP_S = 0.3  # about: of an arm with its generator
-PLANNED_S = 12.0  # about: of a search that ends by itself
+# About how long a search takes that ends by itself, with some repeated trials: sums (`Settings.sum_s`), but at least
+# this many seconds.
+PLANNED_SUMS, PLANNED_S = 7, 4.0
 
 # Additional columns of these rows; null where not measured.
 COLUMNS = schema.names(writer=("throughput",))
 
+# Records the row of a trial or a search as soon as it has ended, so that neither a failure nor a kill loses it.
+Record = Callable[[Measured], None]
 # Runs a trial for a phase at a rate for a time, with or without latency, or of an exact number of frames.
 Take = Callable[[str, float | None, float, bool, int | None], tuple[Trial, Conditions]]
 
@@ -106,7 +110,7 @@ def _point_s(parameters: Throughput, point: SearchPoint, usable: list[Arm]) -> f
 def _search_s(parameters: Throughput) -> float:
     settings = parameters.settings
     after_s = AFTER_S * (1 + len(SHARES) * parameters.latency)
-    return min(parameters.search_limit_s, max(PLANNED_S, 8 * settings.sum_s)) + after_s
+    return min(parameters.search_limit_s, max(PLANNED_S, PLANNED_SUMS * settings.sum_s)) + after_s
 
 
 def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
@@ -134,7 +138,7 @@ def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
     observed = [one for one in profiles.points(parameters, searched_rows, columns) if one.name not in done]
     yield from profiled_runs.measure(run_context, observed, usable, progress)
     for pairs in parameters.pairs:
-        yield context.stopped(pairs, f"all {many(parameters.rounds, 'round')} were searched")
+        yield context.stopped_event(pairs, f"all {many(parameters.rounds, 'round')} were searched")
 
 
 def _measured(
@@ -147,13 +151,6 @@ def _measured(
     frames = f"frames of {point.frame} bytes" if point.frame.isdigit() else f"frames of the mix {point.frame}"
     what = f"{frames}, {many(point.flows, 'flow')}, round {point.round + 1} of {parameters.rounds}"
     rng = random.Random(f"{run_context.seed} {point.name}")
-    search: list[Measured] = []
-    yield progress.event(f"{what}: set-up")
-    progress.done_s += _set_up_s(usable)
-    build = _across if parameters.nodes == "two" else _together
-    for label in build(parameters, run_context, point, usable, rng, search):
-        yield progress.event(f"{what}: {label}")
-        progress.done_s += _search_s(parameters)
     mean = rates.mean_bytes(rates.sizes(point.frame))
     shared = dict.fromkeys(COLUMNS) | {
         "part": "cost",
@@ -165,16 +162,20 @@ def _measured(
         "vlan": parameters.vlan,
         "length_bytes": None,
     }
-    rows = [
-        row_columns.row_of(
-            parameters,
-            run_context,
-            arm,
-            point.pairs,
-            {**shared, **parameters.columns_of(arm.topology), **metrics},
-        )
-        for arm, metrics in search
-    ]
+    rows: list[run_folder.Row] = []
+
+    def record(measured: Measured) -> None:
+        arm, metrics = measured
+        columns = {**shared, **parameters.columns_of(arm.topology), **metrics}
+        rows.append(row_columns.row_of(parameters, run_context, arm, point.pairs, columns))
+        run_context.keep_unfinished(point.name, rows[-1:])
+
+    yield progress.event(f"{what}: set-up")
+    progress.done_s += _set_up_s(usable)
+    build = _across if parameters.has_remote_servers else _together
+    for label in build(parameters, run_context, point, usable, rng, record):
+        yield progress.event(f"{what}: {label}")
+        progress.done_s += _search_s(parameters)
     yield context.rows(point.name, rows)
 
 
@@ -184,15 +185,16 @@ def _together(
     point: SearchPoint,
     usable: list[Arm],
     rng: random.Random,
-    search: list[Measured],
+    record: Record,
 ) -> Iterator[str]:
-    """Build all arms at once and search one after the other; append to `search`, and yield each label before."""
+    """Build all arms at once and search one after the other; yield each label before."""
     with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
-        search += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
+        for arm, metrics in refused:
+            record((arm, {**metrics, "method": METHOD}))
         of = {one.arm.label: one for one in live}
         for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
             yield label
-            search += searched(parameters, of[label], point)
+            searched(parameters, of[label], point, record)
 
 
 def _across(
@@ -201,7 +203,7 @@ def _across(
     point: SearchPoint,
     usable: list[Arm],
     _rng: random.Random,
-    search: list[Measured],
+    record: Record,
 ) -> Iterator[str]:
     """Search all arms across two hosts, and yield the label of each.
 
@@ -215,31 +217,29 @@ def _across(
             with client_side.across(parameters, run_context, of[label], point.pairs) as one:
                 one.mark_as_replacement(parameters)
                 one.compare(run_context.peer.views[usable[0].topology])
-                search += searched(parameters, one, point)
+                searched(parameters, one, point, record)
         except (Failed, Unsupported) as error:
-            search.append((of[label], {"status": "failed", "reason": str(error), "method": METHOD}))
+            record((of[label], {"status": "failed", "reason": str(error), "method": METHOD}))
 
 
-def searched(parameters: Throughput, live: BuiltArm, point: SearchPoint) -> list[Measured]:
-    """Search one arm; return a row for each loss ratio and for each trial."""
-    search: list[Measured] = []
+def searched(parameters: Throughput, live: BuiltArm, point: SearchPoint, record: Record) -> None:
+    """Search one arm; record a row for each trial and for each loss ratio."""
     try:
-        _search(parameters, live, point, search)
+        _search(parameters, live, point, record)
     except LabkitError as error:
-        search.append((live.arm, {**row_columns.not_measured(error), "method": METHOD}))
-    return search
+        record((live.arm, {**row_columns.not_measured(error), "method": METHOD}))
 
 
-def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, search: list[Measured]) -> None:
-    """Search one arm and append each row to `search`, so that a failure does not lose the earlier measurements."""
+def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, record: Record) -> None:
+    """Search one arm. Raises LabkitError, for example if the generator ends."""
     with ExitStack() as stack:
         mix = parameters.mix_of(live.arm.topology, point.frame, point.flows)
         trials = stack.enter_context(live.trials(parameters.load_generator, mix))
         generator_pids = frozenset(getattr(trials, "pids", ()))
         monitor = ConditionsMonitor(live.namespaces, generator_pids, in_guests=parameters.in_guests)
         stack.callback(monitor.close)
-        placed = _placed(monitor, generator_pids, live.switch, in_guests=parameters.in_guests)
-        take = _taking(live, trials, monitor, search)
+        scheduling = _give_priority(monitor, generator_pids, live.switch, in_guests=parameters.in_guests)
+        take = _taking(live, trials, monitor, record)
         least_pps, line_pps = parameters.bounds(point.frame)
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.least_trial_s))
         most_pps = min(reach_pps * WITHIN_REACH, line_pps or reach_pps)
@@ -260,11 +260,11 @@ def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, search: 
             _after(take, f"latency at {units.percent(share)}", share * last, latency=True)
         for one in result.bounds:
             metrics, doubts = _row(one, result, parameters, point, line_pps)
-            metrics |= {"datapath_scheduling": placed} | costs.get(one.rate_pps, {})
-            search.append(live.measured(metrics, doubts))
+            metrics |= {"datapath_scheduling": scheduling} | costs.get(one.rate_pps, {})
+            record(live.measured(metrics, doubts))
 
 
-def _placed(
+def _give_priority(
     monitor: ConditionsMonitor, generator_pids: frozenset[int], switch: Switch | None, *, in_guests: bool
 ) -> str | None:
     """Set how the datapath's processes are scheduled and return it; None if there are none.
@@ -284,7 +284,7 @@ def _placed(
     return "fifo" if give_cpus(monitor.pids, cpu) else "normal"
 
 
-def _taking(live: BuiltArm, trials: Trials, monitor: ConditionsMonitor, search: list[Measured]) -> Take:
+def _taking(live: BuiltArm, trials: Trials, monitor: ConditionsMonitor, record: Record) -> Take:
     """Return a function that runs a trial and records its row."""
 
     def take(
@@ -293,7 +293,7 @@ def _taking(live: BuiltArm, trials: Trials, monitor: ConditionsMonitor, search: 
         monitor.begin()
         trial = trials.trial(rate_pps, duration_s, latency=latency, count=count)
         conditions = monitor.end(trial)
-        search.append(live.measured(_trial_row(phase, trial, conditions)))
+        record(live.measured(_trial_row(phase, trial, conditions)))
         return trial, conditions
 
     return take
@@ -302,7 +302,7 @@ def _taking(live: BuiltArm, trials: Trials, monitor: ConditionsMonitor, search: 
 def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, Any]:
     disturbance = None if trial.rate_pps is None else conditions.disturbance(trial)
     latency = trial.latency
-    of_latency = {} if latency is None else {
+    latency_columns = {} if latency is None else {
         "latency_p50_s": latency.p50_s,
         "latency_p90_s": latency.p90_s,
         "latency_p99_s": latency.p99_s,
@@ -331,12 +331,13 @@ def _trial_row(phase: str, trial: Trial, conditions: Conditions) -> dict[str, An
         "sent_count": trial.sent_count,
         "received_frames_count": trial.received_count,
         "received_by": dict(trial.received_by),
+        "hops": dict(trial.hops),
         "lost_count": trial.lost_count,
         "loss_ratio": trial.loss_ratio,
         "window_s": trial.elapsed_s,
         "generator_cpu_s": trial.generator_cpu_s,
         **conditions.row(),
-        **of_latency,
+        **latency_columns,
     }
 
 

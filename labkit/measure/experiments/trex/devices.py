@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.common import schema
+from labkit.common import run_folder, schema
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.experiments import context, survey
 from labkit.measure.experiments import rows as row_columns
@@ -57,6 +57,25 @@ class Device:
         content: Sequence[dict[str, Any]],
     ) -> Event:
         """Return the event with the rows of a test; `content` has the columns of each."""
+        return context.rows(test.point, self._rows(parameters, run_context, test, content))
+
+    def keep(
+        self,
+        parameters: TrexParameters,
+        run_context: RunContext,
+        test: Test,
+        content: Sequence[dict[str, Any]],
+    ) -> None:
+        """Keep rows of a test that still runs (`RunContext.keep_unfinished`)."""
+        run_context.keep_unfinished(test.point, self._rows(parameters, run_context, test, content))
+
+    def _rows(
+        self,
+        parameters: TrexParameters,
+        run_context: RunContext,
+        test: Test,
+        content: Sequence[dict[str, Any]],
+    ) -> list[run_folder.Row]:
         shared = {"trex_server": self.server, "trex": self.version}
         pairs = len(self.client.ports) // 2
         own = [self.measured({**shared, **one})[1] for one in content]
@@ -87,14 +106,14 @@ def run(
     for arm, tests in _groups(parameters, run_context, arms, mults):
         yield progress.event(_connecting(parameters, arm))
         try:
-            with _connected(parameters, run_context, arm, mode) as device:
+            with _connect(parameters, run_context, arm, mode) as device:
                 yield from measure(device, tests, progress)
         except (Failed, Unsupported) as error:
             if arm == OUTSIDE:
                 raise
             result = {"part": "cost", "direction": "all", **row_columns.not_measured(error)}
-            yield _rows(parameters, run_context, arm, tests[0], [result])
-            yield context.stopped(1, str(error))
+            yield context.rows(tests[0].point, _rows(parameters, run_context, arm, tests[0], [result]))
+            yield context.stopped_event(1, str(error))
 
 
 def _rows(
@@ -104,7 +123,7 @@ def _rows(
     test: Test,
     content: Sequence[dict[str, Any]],
     pairs: int = 1,
-) -> Event:
+) -> list[run_folder.Row]:
     shared = dict.fromkeys(COLUMNS) | {
         "generator": "trex",
         "frame": parameters.profile,
@@ -112,8 +131,7 @@ def _rows(
         "round": test.round,
         "mult": test.mult,
     }
-    rows = [row_columns.row_of(parameters, run_context, arm, pairs, {**shared, **one}) for one in content]
-    return context.rows(test.point, rows)
+    return [row_columns.row_of(parameters, run_context, arm, pairs, {**shared, **one}) for one in content]
 
 
 def _connecting(parameters: TrexParameters, arm: Arm) -> str:
@@ -145,7 +163,7 @@ def _groups(
     done = run_context.done()
     result: list[tuple[Arm, list[Test]]] = []
     for number in range(parameters.rounds):
-        for arm in _ordered(run_context, arms, number):
+        for arm in _order_arms(run_context, arms, number):
             tests = [Test(point_name(parameters, arm, number, mult), number, mult) for mult in mults]
             if left := [test for test in tests if test.point not in done]:
                 result.append((arm, left))
@@ -154,13 +172,13 @@ def _groups(
     return [(OUTSIDE, [test for _, left in result for test in left])]
 
 
-def _ordered(run_context: RunContext, arms: Sequence[Arm], number: int) -> list[Arm]:
+def _order_arms(run_context: RunContext, arms: Sequence[Arm], number: int) -> list[Arm]:
     of = {arm.label: arm for arm in arms}
     return [of[label] for label in row_columns.order(run_context, 1, number, list(of))]
 
 
 @contextmanager
-def _connected(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode: str) -> Iterator[Device]:
+def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode: str) -> Iterator[Device]:
     """Connect to the server; for a topology of labkit, build it and start a server on its first pair.
 
     `mode`: STL or ASTF. Raises the errors of `Client.connect`; for a topology also Unsupported and Failed if it cannot

@@ -34,20 +34,20 @@ def run(parameters: Stateful, run_context: RunContext) -> Iterator[Event]:
         for test in tests:
             assert test.mult is not None
             yield progress.event(f"{parameters.profile}, mult {test.mult:g}")
-            measured = _measured(parameters, device.client, test.mult)
+            measured = _measure(parameters, device.client, test.mult)
             shared = {"method": METHOD, "duration_s": parameters.test_s}
             rows = [{**shared, **one} for one in measured]
             yield device.rows(parameters, run_context, test, rows)
             progress.done_s += parameters.test_s + stateless.REST_S
             if measured[0]["status"] == "failed":
-                yield context.stopped(1, measured[0]["reason"])
+                yield context.stopped_event(1, measured[0]["reason"])
                 return
-        yield context.stopped(1, "all tests were run")
+        yield context.stopped_event(1, "all tests were run")
 
     return devices.run(parameters, run_context, "ASTF", planned_s(parameters), measure, parameters.mult)
 
 
-def _measured(parameters: Stateful, client: Client, mult: float) -> list[dict[str, Any]]:
+def _measure(parameters: Stateful, client: Client, mult: float) -> list[dict[str, Any]]:
     """Return the columns of the result, and of each direction."""
     try:
         raw = client.stateful(mult, parameters.test_s, parameters.latency_pps)
@@ -80,7 +80,7 @@ def _measured(parameters: Stateful, client: Client, mult: float) -> list[dict[st
             "part": "directions",
             "direction": one.name,
             "throughput_bps": bps,
-            **stateless.of_direction(one),
+            **stateless.direction_columns(one),
             **state,
         }
         for one, bps in zip(directions, bits, strict=True)

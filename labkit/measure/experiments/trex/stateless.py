@@ -84,24 +84,29 @@ def run(parameters: Stateless, run_context: RunContext) -> Iterator[Event]:
             both=parameters.directions == "both",
         )
         planned = steps(parameters, frame_bytes, min(device.line_bps))
+        shared = _shared(parameters, device, frame_bytes)
         for test in tests:
             outcome = Outcome()
             for step in planned:
                 rate = units.si(step.rate_pps, "pps")
                 yield progress.event(f"{step.phase}: {rate} from each port")
                 progress.done_s += step.duration_s + REST_S
-                if not _measured(parameters, device.client, step, outcome):
+                count = len(outcome.rows)
+                goes_on = _measure_step(parameters, device.client, step, outcome)
+                new = [shared | row for row in outcome.rows[count:]]
+                device.keep(parameters, run_context, test, new)
+                if not goes_on:
                     break
-            rows = _columns(parameters, device, frame_bytes, outcome)
+            rows = [shared | row for row in (_result(outcome, frame_bytes), *outcome.rows)]
             yield device.rows(parameters, run_context, test, rows)
-            yield context.stopped(1, outcome.ended)
+            yield context.stopped_event(1, outcome.ended)
             if outcome.problem is not None:
                 return
 
     return devices.run(parameters, run_context, "STL", planned_s(parameters), measure)
 
 
-def _measured(parameters: Stateless, client: Client, step: Step, outcome: Outcome) -> bool:
+def _measure_step(parameters: Stateless, client: Client, step: Step, outcome: Outcome) -> bool:
     """Measure a step and append its rows. Return whether the test goes on."""
     try:
         directions, raw = client.trial(step.rate_pps, step.duration_s)
@@ -126,7 +131,9 @@ def _measured(parameters: Stateless, client: Client, step: Step, outcome: Outcom
     whole = totals(directions)
     outcome.rows.append(shared | {"direction": "all", "requested_pps": requested_pps} | whole)
     outcome.rows += [
-        shared | {"direction": one.name, "requested_pps": requested_pps / len(directions)} | of_direction(one)
+        shared
+        | {"direction": one.name, "requested_pps": requested_pps / len(directions)}
+        | direction_columns(one)
         for one in directions
     ]
     return _goes_on(parameters, step, whole, problem, outcome)
@@ -199,12 +206,12 @@ def totals(directions: list[Direction]) -> dict[str, Any]:
     }
 
 
-def of_direction(one: Direction) -> dict[str, Any]:
+def direction_columns(one: Direction) -> dict[str, Any]:
     """Return the columns of one direction."""
-    return totals([one]) | ({} if one.latency is None else of_latency(one.latency))
+    return totals([one]) | ({} if one.latency is None else latency_columns(one.latency))
 
 
-def of_latency(latency: ProbeLatency) -> dict[str, Any]:
+def latency_columns(latency: ProbeLatency) -> dict[str, Any]:
     """Return the columns of the latency probes in one direction."""
     return {
         "latency_p50_s": latency.percentile_s(0.5),
@@ -225,13 +232,22 @@ def of_latency(latency: ProbeLatency) -> dict[str, Any]:
     }
 
 
-def _columns(
-    parameters: Stateless, device: Device, frame_bytes: float, outcome: Outcome
-) -> list[dict[str, Any]]:
-    """Return the columns of all rows of a load test: the result first."""
+def _shared(parameters: Stateless, device: Device, frame_bytes: float) -> dict[str, Any]:
+    """Return the columns that all rows of a load test share."""
     line = parameters.line(min(device.line_bps))
+    return {
+        "frame_bytes": frame_bytes,
+        "line": line.arithmetic(frame_bytes),
+        "line_pps": line.most_pps(frame_bytes),
+        "senders_count": len(device.client.senders),
+        "loss_goal_ratio": parameters.loss_limit,
+    }
+
+
+def _result(outcome: Outcome, frame_bytes: float) -> dict[str, Any]:
+    """Return the columns of the result of a load test."""
     is_known = outcome.best_pps is not None and outcome.problem is None
-    result = {
+    return {
         "part": "cost",
         "method": METHOD,
         "direction": "all",
@@ -241,14 +257,6 @@ def _columns(
         "throughput_bps": outcome.best_pps and outcome.best_pps * frame_bytes * 8,
         "ended": outcome.ended,
     }
-    shared = {
-        "frame_bytes": frame_bytes,
-        "line": line.arithmetic(frame_bytes),
-        "line_pps": line.most_pps(frame_bytes),
-        "senders_count": len(device.client.senders),
-        "loss_goal_ratio": parameters.loss_limit,
-    }
-    return [{**shared, **one} for one in (result, *outcome.rows)]
 
 
 EXPERIMENT = Experiment(Stateless, HELP, run, planned_s)

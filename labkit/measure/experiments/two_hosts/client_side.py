@@ -23,6 +23,7 @@ from labkit.measure.experiments.context import Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.experiments.server_counters import ServerSide, Window
+from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import ping
 from labkit.measure.traffic.base import Arrived, FlowGenerator, Flows, Page, TrialGenerator, Trials
 from labkit.measure.traffic.packet_sender import Mix
@@ -102,6 +103,16 @@ class Across(BuiltArm):
 
     peer: Peer
     far_pairs: Sequence[FarPair]
+    side: topologies.BuiltSide
+
+    @property
+    def switch(self) -> Switch | None:
+        """The Open vSwitch that joins the ends of this host with the cable, if any."""
+        return self.side.switch
+
+    def metered(self) -> Callable[[], dict[str, Any]]:
+        """Start the counters of what joins the ends of this host; return a function that returns their columns."""
+        return dict if self.side.meter is None else self.side.meter()
 
     @property
     def pairs(self) -> Sequence[FarPair]:
@@ -162,9 +173,10 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
         report = peer.ask("build", topology=arm.topology, pairs=pairs, ours=ours.hex())
         stack.callback(peer.ask, "clear")
         spec = parameters.spec(pairs, run_context.machine_netns, topologies.CLIENTS, ours)
-        ends = stack.enter_context(topologies.half(arm.topology, spec))
+        ends, side = stack.enter_context(topologies.half(arm.topology, spec))
         made = [FarPair(end, far) for end, far in zip(ends, topologies.far_ends(spec), strict=True)]
         _check_path(made, parameters)
+        side.begin(made)
         one = Across(
             arm=arm,
             offloads=offloads(ends[0]),
@@ -172,6 +184,8 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
             qdisc=qdisc(ends[0]),
             peer=peer,
             far_pairs=made,
+            side=side,
+            doubts=list(side.doubts),
         )
         peer.views.setdefault(arm.topology, one)
         yield one

@@ -1,5 +1,5 @@
 """The servers' side of two nodes: it builds its side of an arm, starts servers, and reports what arrived, on
-request."""
+request. It may be the far end of mirrors' tunnels instead."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Serving:
         self._servers: Servers | None = None
         self._counters: Receivers | None = None
         self._before: list[int] = []
+        self._copies: Callable[[], tuple[int, int | None]] | None = None
         self.known: dict[str, Callable[..., dict[str, Any]]] = {
             "hello": self.hello,
             "build": self.build,
@@ -52,6 +53,8 @@ class Serving:
             "learn": self.learn,
             "arrived": self.arrived,
             "stop_servers": self.stop_servers,
+            "monitor": self.monitor,
+            "copies": self.copies,
             "times": self.times,
         }
 
@@ -66,7 +69,7 @@ class Serving:
         spec = self._parameters.spec(
             pairs, self._run_context.machine_netns, topologies.SERVERS, bytes.fromhex(ours)
         )
-        self._ends = self._arm.enter_context(topologies.half(topology, spec))
+        self._ends, _side = self._arm.enter_context(topologies.half(topology, spec))
         self._far = topologies.far_ends(spec)
         return {"offloads": offloads(self._ends[0])}
 
@@ -130,6 +133,22 @@ class Serving:
         """Return what has arrived at the receivers."""
         assert self._receiving is not None
         return dataclasses.asdict(self._receiving.read())
+
+    def monitor(self, readers: str, mtu_bytes: int) -> dict[str, Any]:
+        """Count what arrives at the NIC, with these readers."""
+        from labkit.measure.topologies.open_vswitch import far_monitor  # what only a switch needs
+
+        self.clear()
+        spec = self._parameters.spec(1, self._run_context.machine_netns, topologies.SERVERS)
+        of_nic = dataclasses.replace(spec, mtu_bytes=mtu_bytes)
+        mac, self._copies = self._arm.enter_context(far_monitor.receiving(of_nic, readers))
+        return {"mac": mac}
+
+    def copies(self) -> dict[str, Any]:
+        """Return what has arrived at the NIC, and what readers have lost."""
+        assert self._copies is not None
+        arrived, unread = self._copies()
+        return {"arrived": arrived, "unread": unread}
 
     @property
     def _generator(self) -> FlowGenerator:

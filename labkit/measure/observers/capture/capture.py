@@ -136,7 +136,7 @@ def capture(
         stack.callback(forked.kill)
         made = Capture(path, forked.pid, rate_pps)
         yield made
-        report = _stopped(forked, settle_s, path)
+        report = _stop(forked, settle_s, path)
         made.counts = dict(zip((hop.name for hop in hops), report.counts, strict=True))
 
 
@@ -174,12 +174,12 @@ def open_ring(
     try:
         ring = Ring(hop.namespace.fd, hop.interface, snap_bytes, buffer_bytes, program)
     except OSError as error:
-        raise _refused(hop, error) from None
+        raise _refusal(hop, error) from None
     with contextlib.closing(ring):
         yield ring
 
 
-def _refused(hop: CapturePoint, error: OSError) -> BadInput | Unsupported | Failed:
+def _refusal(hop: CapturePoint, error: OSError) -> BadInput | Unsupported | Failed:
     if error.errno in (errno.ENODEV, errno.ENXIO):
         return BadInput(f"{hop.namespace.name} has no interface {hop.interface} to capture at")
     if error.errno in (errno.EPERM, errno.EACCES):
@@ -191,7 +191,7 @@ def _refused(hop: CapturePoint, error: OSError) -> BadInput | Unsupported | Fail
     return Failed(f"packets cannot be captured at {hop.name}: {error.strerror}")
 
 
-def _stopped(forked: process.Forked, settle_s: float, path: Path) -> RecorderReport:
+def _stop(forked: process.Forked, settle_s: float, path: Path) -> RecorderReport:
     """Stop the recorder and return its report. Raises Failed."""
     try:
         reply = forked.stop(settle_s + DRAIN_S + WRITE_S)

@@ -72,8 +72,8 @@ def read(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Coun
     `namespaces` by name (interfaces, qdiscs, mibs; 0.5 ms each), including the kernels of endpoints in guests under
     the endpoints' names; `cpus` by number; `guests` by name (cpus).
     """
-    result = {space.name: _of_namespace(space) for space in namespaces}
-    result |= {end.name: _of_kernel(end.open) for end in ends}
+    result = {space.name: _read_namespace(space) for space in namespaces}
+    result |= {end.name: _read_kernel(end.open) for end in ends}
     # Several endpoints may share a guest.
     guests = {end.runtime.name: end for end in ends if end.runtime is not None}
     return {
@@ -83,15 +83,15 @@ def read(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Coun
     }
 
 
-def _of_namespace(space: Namespace) -> Counts:
+def _read_namespace(space: Namespace) -> Counts:
     names = {link.index: link.name for link in netlink.links(space.netlink)}
     disciplines: dict[str, dict[str, Counts]] = {}
     for index, name, counts in netlink.qdiscs(space.netlink):
         disciplines.setdefault(names.get(index, str(index)), {})[name] = dict(counts)
-    return _of_kernel(space.open) | {"qdiscs": disciplines}
+    return _read_kernel(space.open) | {"qdiscs": disciplines}
 
 
-def _of_kernel(opens: Opens) -> Counts:
+def _read_kernel(opens: Opens) -> Counts:
     def text(name: str) -> str:
         with opens(f"/proc/net/{name}") as file:
             return file.read()

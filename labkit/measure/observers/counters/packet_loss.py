@@ -97,7 +97,7 @@ def losses(
     decapsulate UDP. `switched`: the changes of an Open vSwitch's counters (`observers.switch`).
     """
     seen = _CounterChanges(changed, switched)
-    shared = _shared([path for _client, _server, path in pairs])
+    shared = _shared_steps([path for _client, _server, path in pairs])
     result = []
     for client, server, path in pairs:
         own = [step for step in path if step not in shared]
@@ -123,7 +123,7 @@ def losses(
     return result
 
 
-def _shared(paths: Sequence[Sequence[Step]]) -> set[Step]:
+def _shared_steps(paths: Sequence[Sequence[Step]]) -> set[Step]:
     """Return the steps that several pairs take, or both directions of one pair: their counters mix both."""
     turned = {"out": "in", "in": "out"}
     taken = Counter(step for path in paths for step in path)

@@ -28,7 +28,7 @@ class ReceiveCounts:
     fragments_count: int | None = None
 
     def __sub__(self, other: ReceiveCounts) -> ReceiveCounts:
-        # With a tunnel in the server's namespace the count may lag slightly (`_of_load`), but must not decrease.
+        # With a tunnel in the server's namespace the count may lag slightly, but never decreases (_received_datagrams)
         return ReceiveCounts(
             max(0, self.received_bytes - other.received_bytes),
             max(0, self.received_count - other.received_count),
@@ -84,7 +84,7 @@ class Receivers:
         """Return what each server has received: bytes of its interface (TCP) or datagrams (UDP)."""
         if self._protocol == "udp":
             ends = zip(self._servers, self._files, self._outside, strict=True)
-            return [_of_load(server, file, outside) for server, file, outside in ends]
+            return [_received_datagrams(server, file, outside) for server, file, outside in ends]
         return [server.counters().received_bytes for server in self._servers]
 
     def carrying(self, before: list[int]) -> list[bool]:
@@ -115,7 +115,7 @@ def server_receivers(
         yield Receivers(servers, protocol, length_bytes, files, client_files)
 
 
-def _of_load(server: Endpoint, file: Reading, outside: list[int]) -> int:
+def _received_datagrams(server: Endpoint, file: Reading, outside: list[int]) -> int:
     """Return the datagrams that a server received, without the outer datagrams of tunnels.
 
     The two counters are not read at the same moment. Reading is repeated while packets arrive in between; finally the

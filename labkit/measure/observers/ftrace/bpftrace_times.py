@@ -94,7 +94,7 @@ def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[Times]:
     The kernel detaches everything when bpftrace ends. Raises Unsupported without bpftrace or if it cannot attach.
     """
     mark = f"lk{os.urandom(4).hex()}-"
-    argv = [machine.needed("bpftrace"), "-f", "json", "-e", script(traced, mark)]
+    argv = [machine.require_program("bpftrace"), "-f", "json", "-e", script(traced, mark)]
     program = process.Running(argv)
     with process.all_ended([program]):
         deadline = time.monotonic() + ARMING_S

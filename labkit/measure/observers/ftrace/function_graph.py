@@ -75,7 +75,9 @@ class Graph:
             head = [line for line in islice(lines, 40) if line.startswith("#")]
         with open(self._session.folder / "trace", errors="replace") as lines:
             trees = list(islice(reader.read(lines), MAX_CALLS))
-        result = {root: _of_root([tree for tree in trees if tree.root.name == root]) for root in self._roots}
+        result = {
+            root: _describe_root([tree for tree in trees if tree.root.name == root]) for root in self._roots
+        }
         chosen = [(root, part, tree) for root, (_, kept) in result.items() for part, tree in kept]
         observed: dict[str, Any] = {
             "tracer": tracing.TRACER,
@@ -106,7 +108,7 @@ class Graph:
         run_folder.write(self._text, "".join(lines).encode())
 
 
-def _of_root(trees: list[Tree]) -> tuple[dict[str, Any], list[tuple[float, Tree]]]:
+def _describe_root(trees: list[Tree]) -> tuple[dict[str, Any], list[tuple[float, Tree]]]:
     """Return the kept calls of a root function, and a description of all its calls."""
     arrived = [tree for tree in trees if not tree.names().isdisjoint(ARRIVALS)]
     calm = [tree for tree in arrived or trees if not tree.disturbed]

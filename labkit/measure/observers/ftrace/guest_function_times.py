@@ -76,13 +76,13 @@ class GuestTimes:
     @contextmanager
     def counting(self) -> Iterator[None]:
         """Count the calls that end within the block."""
-        begun = self._switched(b"1")
+        begun = self._switch_tracers(b"1")
         try:
             yield
         finally:
-            self._window_s = self._switched(b"0") - begun
+            self._window_s = self._switch_tracers(b"0") - begun
 
-    def _switched(self, on: bytes) -> float:
+    def _switch_tracers(self, on: bytes) -> float:
         """Switch the tracers; return the mean time of switching.
 
         A busy guest answers late: the middle of request and answer is taken as its time.
@@ -98,8 +98,7 @@ class GuestTimes:
         """Return the form of function_times, under `guest`; a CPU is named `server0:0`."""
         result = Collected(self._names)
         lost = sum(
-            _collected(guest, traced, result)
-            for guest, traced in zip(self._guests, self._traced, strict=True)
+            _collect(guest, traced, result) for guest, traced in zip(self._guests, self._traced, strict=True)
         )
         seen = {"functions": result.report(), "overrun_count": lost, "window_s": self._window_s}
         doubts = [
@@ -171,7 +170,7 @@ def _arm(guest: Machine, names: Sequence[str]) -> None:
         raise Failed(f"the guest {guest.name} cannot trace {', '.join(names)}: {error}") from None
 
 
-def _collected(guest: Machine, traced: dict[str, str], result: Collected) -> int:
+def _collect(guest: Machine, traced: dict[str, str], result: Collected) -> int:
     """Add what a guest's buffers hold; return how many events were lost."""
     texts = [
         guest.read(f"{TRACEFS}/events/{name}").decode()

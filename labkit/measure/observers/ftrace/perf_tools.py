@@ -110,7 +110,7 @@ def kprobe(probe: str) -> Iterator[ArmedObserver]:
     [[function, *_]] = kernel_functions.resolved([parameters.function]).values()
     returns = probe.endswith(RETURN)
     text = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
-    program = machine.needed("kprobe-perf")
+    program = machine.require_program("kprobe-perf")
     with session.exclusive_tracefs() as top:
         running = process.Running(["setsid", program, "-H", "-d", str(LONGEST_S), text])  # leads its group
         tool = Kprobe(running, top, probe)
@@ -156,7 +156,7 @@ class KprobeParameters(ObserverParameters, frozen=True, kw_only=True):
 
 
 def _check(_parameters: ObservedLoad) -> None:
-    machine.needed("kprobe-perf")
+    machine.require_program("kprobe-perf")
     with session.exclusive_tracefs() as top:
         if not (top / "kprobe_events").exists():
             raise Unsupported(f"this kernel has no probes (CONFIG_KPROBE_EVENTS): {session.OTHERWISE}")

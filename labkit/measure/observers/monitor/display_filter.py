@@ -96,7 +96,7 @@ def _argv(expression: str | None, fields: Sequence[str]) -> list[str]:
     """The command: each packet that matches is a line with its number and the values of the fields, with tabs."""
     shown = [word for name in ("frame.number", *fields) for word in ("-e", name)]
     chosen = [] if expression is None else ["-Y", expression]
-    return [machine.needed("tshark"), *OPTIONS, *chosen, "-T", "fields", *shown]
+    return [machine.require_program("tshark"), *OPTIONS, *chosen, "-T", "fields", *shown]
 
 
 def _sentence(text: str) -> str:
@@ -165,7 +165,7 @@ class Tshark:
         self._awaiting.append((self._given, row))
         self._pending += block
 
-    def judged(self) -> Iterator[Row]:
+    def matching_rows(self) -> Iterator[Row]:
         """Feed tshark and read its answers; yield the packets that matched, in their order, with their values."""
         if self.problem:
             return

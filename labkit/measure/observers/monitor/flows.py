@@ -117,7 +117,7 @@ class Totals:
     def _name(self, kind: bytes, data: bytes, link_type: int) -> None:
         """Name a class: the innermost header that the decoder knows, of the first packet of this class."""
         if len(self._names) < MAX_CLASSES:
-            self._names[kind] = _class_of(data, link_type)
+            self._names[kind] = _protocol_class(data, link_type)
 
     def classes(self) -> dict[str, list[int]]:
         """Return packets and bytes by the name of the class."""
@@ -162,7 +162,7 @@ class Totals:
         self._conversations.clear()
 
 
-def _class_of(data: bytes, link_type: int) -> str:
+def _protocol_class(data: bytes, link_type: int) -> str:
     names = [layer.name for layer in layers(data, link_type, {})]
     known = [name for name in names if name not in ("ethernet", "802.1q", "unknown", "cut")]
     if known in (["ip"], ["ip6"]):

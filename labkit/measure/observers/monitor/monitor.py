@@ -166,7 +166,7 @@ class _MonitorProcess:
             self._kept.add(rows)
             return
         self._display.add(rows)
-        self._kept.add(list(self._display.judged()))
+        self._kept.add(list(self._display.matching_rows()))
 
     def _take(self) -> bool:
         """Handle packets that have come, some blocks at most. Returns whether there may be more."""
@@ -263,7 +263,7 @@ class Monitor:
             )
             with netlink.inside(hop.namespace.fd):
                 self._index = netlink.index_of(hop.interface)
-            self._before = self._passed()
+            self._before = self._passed_frames()
             self._seen = 0
             self._is_gone = self._is_stopped = False
             self._forked = process.Forked(_MonitorProcess(ring, request).work, [ring.fileno()])
@@ -273,7 +273,7 @@ class Monitor:
         """The process that reads the packets."""
         return self._forked.pid
 
-    def _passed(self) -> int:
+    def _passed_frames(self) -> int:
         """Frames that the interface has received and sent."""
         counters = self._hop.namespace.netlink.counters(self._index)
         return counters.received_count + counters.sent_count
@@ -281,7 +281,7 @@ class Monitor:
     def _with_seen(self, line: bytes) -> Report:
         try:
             if not self._is_stopped:
-                self._seen = self._passed() - self._before
+                self._seen = self._passed_frames() - self._before
         except Failed:
             self._is_gone = True
         report = msgspec.json.decode(line, type=Report)

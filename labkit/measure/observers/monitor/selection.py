@@ -31,7 +31,7 @@ class Selection(msgspec.Struct, frozen=True):
     def filter(self) -> str:
         """Return the expression for libpcap; empty for every packet. Raises BadInput for an invalid value."""
         if self.protocol is not None and self.protocol not in PROTOCOLS:
-            raise BadInput(f"protocol={_quoted(self.protocol)} is not known: choose {', '.join(PROTOCOLS)}")
+            raise BadInput(f"protocol={_quote(self.protocol)} is not known: choose {', '.join(PROTOCOLS)}")
         source, destination = _network("source", self.source), _network("destination", self.destination)
         ports = None if self.port is None else _ports(self.port)
         if self.inside is not None:
@@ -62,7 +62,7 @@ def _network(name: str, value: str | None) -> IPv4Network | IPv6Network | None:
         return ip_network(value, strict=False)
     except ValueError:
         example = "write an address such as 10.0.0.1 or a prefix such as 10.0.0.0/8 or fd00::/64"
-        raise BadInput(f"{name}={_quoted(value)} is not an address: {example}") from None
+        raise BadInput(f"{name}={_quote(value)} is not an address: {example}") from None
 
 
 def _ports(value: str | int) -> tuple[int, int]:
@@ -74,7 +74,7 @@ def _ports(value: str | int) -> tuple[int, int]:
         numbers = -1, -1
     if not 0 <= numbers[0] <= numbers[1] <= MAX_PORT:
         raise BadInput(
-            f"port={_quoted(value)} is not a port: use 0 to {MAX_PORT}, or a range such as 5000-5010"
+            f"port={_quote(value)} is not a port: use 0 to {MAX_PORT}, or a range such as 5000-5010"
         )
     return numbers
 
@@ -88,9 +88,9 @@ def _check_parentheses(expression: str) -> None:
             break
     if depth:
         raise BadInput(
-            f"the filter {_quoted(expression)} has parentheses that do not match: add or remove one"
+            f"the filter {_quote(expression)} has parentheses that do not match: add or remove one"
         )
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     return repr(value)[:200]

@@ -61,7 +61,7 @@ def check_cpus(scope: Scope) -> None:
 
 def program() -> str:
     """Return the path of perf. Raises Unsupported, with its package, if it is not installed."""
-    return machine.needed("perf")
+    return machine.require_program("perf")
 
 
 def refusal(ended: process.Ended) -> Failed | Unsupported:

@@ -108,11 +108,11 @@ def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
         if not re.fullmatch(NAME, name) or "," in re.sub("/.*/", "", name) or name.endswith(FILES):
             raise BadInput(f"{name!r} is not an event name; `perf list` lists them")
     perf_control.check_cpus(scope)
-    if not events or _tried(events, scope):
+    if not events or _try_events(events, scope):
         return {}
     refused: Counts = {}
     for name in events:
-        if _tried([name], scope):
+        if _try_events([name], scope):
             continue
         if not re.search("[:/]", name):
             raise BadInput(f"perf knows no event {name}{_near(name)}; `perf list` lists the events")
@@ -137,7 +137,7 @@ def first(event: str, scope: Scope = WHOLE_MACHINE) -> dict[str, Any]:
     return event_counts(parse(ended.stdout, scope), event)
 
 
-def _tried(events: Sequence[str], scope: Scope) -> bool:
+def _try_events(events: Sequence[str], scope: Scope) -> bool:
     """Return whether perf knows all of these events. Raises the error if it knows them but cannot open them."""
     words = [word for name in events for word in ("-e", name)]
     ended = process.run(

@@ -49,13 +49,13 @@ def build(network: Network) -> Iterator[Topology]:
     """
     described, mtus = validate.check(network)
     with ExitStack() as stack:
-        yield entered(stack, _built(described, mtus))
+        yield entered(stack, _build(described, mtus))
 
 
 def usual(network: Network) -> dict[str, int]:
     """Return the MTU and the IP version of the first pair's client. Raises BadInput for what cannot be built."""
     described, mtus = validate.check(network)
-    [client, *_] = described.addressed(network.pairs[0][0])
+    [client, *_] = described.interfaces_with_address(network.pairs[0][0])
     return {"mtu_bytes": mtus.of(client), "family": 4 if client.address is None else client.address.version}
 
 
@@ -73,7 +73,7 @@ def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> Non
     ends = [name for pair in network.pairs[:pairs] for name in pair]
     once(ends, lambda name: f"{name} is in two pairs of {network.name}: put each endpoint into one pair")
     for name in ends:
-        [end, *_] = described.addressed(name)
+        [end, *_] = described.interfaces_with_address(name)
         version = 4 if end.address is None else end.address.version
         for word, own, wanted in (("mtu_bytes", mtus.of(end), mtu_bytes), ("family", version, family)):
             if own != wanted:
@@ -87,7 +87,7 @@ def why_no_tags(network: Network) -> str | None:
     """Return why this network passes no frame with a VLAN tag, None if it does: only IP packets are routed."""
     described, _mtus = validate.check(network)
     for pair in network.pairs:
-        client, server = (described.addressed(name)[0].address for name in pair)
+        client, server = (described.interfaces_with_address(name)[0].address for name in pair)
         if client is not None and server is not None and client.network != server.network:
             return f"{pair[0]} and {pair[1]} are in two subnets, and its routers have no interface in a VLAN"
     return None
@@ -123,7 +123,7 @@ def overlay(name: str, spec: Spec) -> Iterator[Topology]:
 
 
 @contextmanager
-def _built(described: Described, mtus: Mtus) -> Iterator[Topology]:
+def _build(described: Described, mtus: Mtus) -> Iterator[Topology]:
     family = 6 if any(address.version == 6 for address in described.owner) else 4
     with namespaces(list(described.nodes), family=family) as made:
         under_construction = _Building(described, mtus, {space.name: space for space in made})
@@ -274,7 +274,7 @@ class _Building:
 
     def carrier(self, name: str) -> DescribedInterface:
         """Return the interface of a container that carries the load: the first with an address."""
-        return self.described.addressed(name)[0]
+        return self.described.interfaces_with_address(name)[0]
 
     def _in(self, name: str) -> list[DescribedInterface]:
         return [one for one in self.described.interfaces.values() if one.at == name]

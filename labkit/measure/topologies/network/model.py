@@ -142,7 +142,7 @@ class Described:
                 return True
         return False
 
-    def addressed(self, at: str) -> list[DescribedInterface]:
+    def interfaces_with_address(self, at: str) -> list[DescribedInterface]:
         """Return the interfaces of a node that have an address."""
         return [one for one in self.interfaces.values() if one.at == at and one.address is not None]
 
@@ -152,12 +152,16 @@ class Described:
 
     def report(self, at: str) -> str:
         """Return the addresses of a node, for messages."""
-        return f"it has {', '.join(str(one.address) for one in self.addressed(at)) or 'none'}"
+        return f"it has {', '.join(str(one.address) for one in self.interfaces_with_address(at)) or 'none'}"
 
     def connected(self, at: str, to: Address) -> DescribedInterface | None:
         """Return the node's interface whose subnet contains an address, with the longest prefix; None if there is
         none."""
-        result = [one for one in self.addressed(at) if one.address is not None and to in one.address.network]
+        result = [
+            one
+            for one in self.interfaces_with_address(at)
+            if one.address is not None and to in one.address.network
+        ]
         return max(result, key=lambda one: one.address.network.prefixlen if one.address else 0, default=None)
 
     def next_hops(self, at: str, to: Address) -> list[RouteChoice]:

@@ -38,7 +38,7 @@ TAKEN_NODES = ("machine", "elsewhere")
 
 def check(network: Network) -> tuple[Described, Mtus]:
     """Return the indexed description and its MTUs. Raises BadInput for the first problem."""
-    network = _typed(network)
+    network = _convert_parts(network)
     _names(network)
     for part in network.parts:
         validate_addresses.form(part)
@@ -51,7 +51,7 @@ def check(network: Network) -> tuple[Described, Mtus]:
     return described, mtus
 
 
-def _typed(network: Network) -> Network:
+def _convert_parts(network: Network) -> Network:
     """Return the network with every part converted to its types; lists may stand for tuples."""
     if not isinstance(network.name, str) or not re.fullmatch(NETWORK_NAME, network.name):
         text = "use at most 60 letters, digits, spaces, _ . -, starting with a letter or digit"
@@ -109,7 +109,7 @@ def _pairs(described: Described) -> None:
     for name in (name for pair in network.pairs for name in pair):
         if name not in described.nodes:
             raise BadInput(f"a pair has {name}, which is not a node; there are {', '.join(described.nodes)}")
-        if not described.nodes[name].container or not described.addressed(name):
+        if not described.nodes[name].container or not described.interfaces_with_address(name):
             raise BadInput(
                 f"a pair has {name}, which is not a container with an address: pairs need such containers"
             )

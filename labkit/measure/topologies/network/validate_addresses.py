@@ -63,13 +63,13 @@ def _host(text: str, subject: str) -> None:
     for kind in ("unspecified", "loopback", "multicast"):
         if getattr(address.ip, f"is_{kind}"):
             raise BadInput(f"{subject} is a{'n' * (kind[0] == 'u')} {kind} address: choose another")
-    if end := _end_of(address.ip, address.network):
+    if end := _address_kind(address.ip, address.network):
         raise BadInput(
             f"{subject} is the {end} address of its subnet: choose one between the first and the last"
         )
 
 
-def _end_of(address: Address, subnet: Subnet) -> str | None:
+def _address_kind(address: Address, subnet: Subnet) -> str | None:
     """Return "network" or "broadcast" if no host can have the address, else None.
 
     Subnets of one or two addresses have neither (RFC 3021, RFC 6164), and IPv6 has no broadcast.
@@ -188,7 +188,7 @@ def _gateway(described: Described, route: Route, gateway: Address, subject: str)
             else f"no connected subnet of {route.at}"
         )
         raise BadInput(f"the gateway {gateway} of {subject} is in {where}: {described.report(route.at)}")
-    end = _end_of(gateway, near.address.network)
+    end = _address_kind(gateway, near.address.network)
     if end is not None and gateway.version == 4:
         raise BadInput(f"the gateway {gateway} of {subject} is the {end} address of its subnet, not a host")
     if gateway in described.owner and described.owner[gateway].at == route.at:
@@ -200,7 +200,10 @@ def _gateway(described: Described, route: Route, gateway: Address, subject: str)
 def _kernels_own(described: Described, route: Route, subject: str) -> None:
     """Raise BadInput if the node lacks the route's IP version, or the kernel adds the route itself (fib_add_ifaddr,
     addrconf.c)."""
-    to, own = target(route), [one for one in described.addressed(route.at) if one.address is not None]
+    to, own = (
+        target(route),
+        [one for one in described.interfaces_with_address(route.at) if one.address is not None],
+    )
     if to.version == 6 and not any(one.address.version == 6 for one in own if one.address):
         raise BadInput(
             f"{subject} is an IPv6 route, but {route.at} has no IPv6 address: give it one, or use IPv4"

@@ -96,7 +96,7 @@ def _ends(described: Described, one: DescribedInterface, tunnel: Tunnel) -> None
 
 def _versions(described: Described, lower: DescribedInterface) -> set[int]:
     """Return the IP versions that an interface can send: its own, or its node's if it has no address."""
-    own = [lower] if lower.address is not None else described.addressed(lower.at)
+    own = [lower] if lower.address is not None else described.interfaces_with_address(lower.at)
     return {one.address.version for one in own if one.address is not None}
 
 

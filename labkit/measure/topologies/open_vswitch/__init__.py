@@ -6,12 +6,19 @@ until they are ready, `topology` builds the ports and mirrors and joins the endp
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
-from labkit.measure.topologies.base import Spec, Topology
-from labkit.measure.topologies.open_vswitch.switch_options import NAMES, SwitchOptions, options, why_no_tags
+from labkit.measure.endpoints import Namespace
+from labkit.measure.topologies.base import BuiltSide, Spec, Topology
+from labkit.measure.topologies.open_vswitch.switch_options import (
+    NAMES,
+    SwitchOptions,
+    copies_leave,
+    options,
+    why_no_tags,
+)
 
-__all__ = ["NAMES", "SwitchOptions", "options", "ovs", "ovs_guests", "why_no_tags"]
+__all__ = ["NAMES", "SwitchOptions", "copies_leave", "options", "ovs", "ovs_guests", "side", "why_no_tags"]
 
 
 def ovs(name: str, spec: Spec) -> AbstractContextManager[Topology]:
@@ -26,3 +33,10 @@ def ovs_guests(name: str, spec: Spec) -> AbstractContextManager[Topology]:
     from labkit.measure.topologies.open_vswitch import topology
 
     return topology.ovs_guests(name, spec)
+
+
+def side(name: str, spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack) -> BuiltSide:
+    """A switch on each of two hosts, with the cable as one more port, as `topology.side`."""
+    from labkit.measure.topologies.open_vswitch import topology
+
+    return topology.side(name, spec, ends, between, stack)

@@ -5,6 +5,7 @@ All are one transaction. Sources: RFC 7047, ovs-vswitchd.conf.db(5).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -91,7 +92,10 @@ def operations(
 
 def _bridge(bridge: Bridge) -> list[Operation]:
     local = Port(bridge.name, "internal", vlan=bridge.vlan)
-    ports = [local, *(_of_dpdk(port) if bridge.datapath is Datapath.DPDK else port for port in bridge.ports)]
+    ports = [
+        local,
+        *(_as_dpdk_port(port) if bridge.datapath is Datapath.DPDK else port for port in bridge.ports),
+    ]
     row: dict[str, Any] = {
         "name": bridge.name,
         "datapath_type": bridge.datapath.type,
@@ -111,7 +115,7 @@ def _bridge(bridge: Bridge) -> list[Operation]:
     return [*result, _insert("Bridge", _id("bridge", bridge.name), row)]
 
 
-def _of_dpdk(port: Port) -> Port:
+def _as_dpdk_port(port: Port) -> Port:
     """Return the port as one of DPDK's if it has an existing interface."""
     return (
         port if port.kind else replace(port, kind="dpdk", options={"dpdk-devargs": dpdk.devargs(port.name)})
@@ -161,5 +165,5 @@ def _insert(table: str, name: str, row: dict[str, Any]) -> Operation:
 
 
 def _id(kind: str, name: str) -> str:
-    """Return a row's name within the transaction."""
-    return f"{kind}_{name}"
+    """Return a row's name within the transaction. It has no dash or dot, as a NIC's name may have (RFC 7047, 3.1)."""
+    return f"{kind}_{re.sub('[^0-9A-Za-z]', lambda other: f'_{ord(other[0]):x}', name)}"

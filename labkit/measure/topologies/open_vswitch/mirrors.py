@@ -11,15 +11,15 @@ import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface
 from typing import Any
 
 from labkit.common import units
 from labkit.common.errors import BadInput, Failed
-from labkit.measure.endpoints import Endpoint, Namespace, Pair
-from labkit.measure.topologies.base import PORT, Meter, Spec, mac
+from labkit.measure.endpoints import Endpoint, FarEnd, FarPair, Namespace, Pair
+from labkit.measure.topologies.base import PORT, FarMonitor, Meter, Spec, end_name, mac, numbers
 from labkit.measure.topologies.network.encapsulation import (
     ETHERNET,
     GRE,
@@ -33,6 +33,7 @@ from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror,
 from labkit.measure.topologies.open_vswitch.readers import reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.topologies.open_vswitch.switch_options import TUNNELS, Datapath, SwitchOptions
+from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import machine, netlink, process
 
 MONITOR = "monitor"  # the namespace where copies arrive: on this host, or a second host behind a tunnel
@@ -56,9 +57,10 @@ class Counts:
     """Counts up to a moment.
 
     `switched`: packets that the ends sent. `expected`: copies that all mirrors should have made. `copies`: copies that
-    arrived. `dropped`: copies dropped by the queue of the uplink; None: its rate is not limited. `unread`: copies
-    dropped at a reader's socket; None: nobody can know. `lost`: packets dropped at the switch's sockets; None:
-    they cannot be counted (the kernel's datapath, DPDK). `cpu_s`: the switch's CPU time.
+    arrived. `dropped`: what the link out of the host lost: drops of its queue, or with a second host what this host's
+    NIC sent and that of the other did not receive; None: the link's rate is not limited. `unread`: copies dropped at a
+    reader's socket; None: nobody can know. `lost`: packets dropped at the switch's sockets; None: they cannot be
+    counted (the kernel's datapath, DPDK). `cpu_s`: the switch's CPU time.
     """
 
     switched: int
@@ -97,6 +99,8 @@ class Mirrors:
         self._indices = indices  # of the ends' ports, by the ends' numbers
         self._datapath = datapath
         self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indexes in `monitor`
+        self._far = spec.monitor if parameters.mirrors and parameters.output in TUNNELS else None
+        self._uplink, self._far_mac = ("uplink", UPLINK), mac(1, UPLINK_SIDE)
         self._sockets: netlink.PacketSockets | None = None  # of the switch
         self._unread: Callable[[], int | None] = lambda: 0
 
@@ -113,7 +117,7 @@ class Mirrors:
         )
         if self._parameters.output in TUNNELS and self._parameters.mirrors and self._userspace:
             # Also with DPDK: the frames of tunnels are too large for its driver.
-            return [main, Bridge(UNDERLAY, Datapath.SOCKETS, [Port("uplink")])]
+            return [main, Bridge(UNDERLAY, Datapath.SOCKETS, [Port(self._uplink[0])])]
         return [main]
 
     def _ports(self) -> list[Port]:
@@ -156,23 +160,40 @@ class Mirrors:
             for position, name in enumerate(self.outputs)
         ]
 
-    def lay_cables(self) -> None:
-        """Create the interfaces where copies leave and arrive."""
-        parameters = self._parameters
-        if self._monitor is None or parameters.output == "internal":
-            return
-        if parameters.output == "veth":
-            self._cables([(name, MIRROR + number) for number, name in enumerate(self.outputs)], MIRROR_SIDE)
-        else:
-            self._cables([("trunk" if parameters.output == "vlan" else "uplink", UPLINK)], UPLINK_SIDE)
+    @contextmanager
+    def cables(self) -> Iterator[None]:
+        """Create or borrow the interfaces where copies leave and arrive, until the block ends."""
+        output = self._parameters.output
+        with ExitStack() as stack:
+            if self._far is not None:
+                stack.enter_context(self._to_far_host(self._far))
+            elif self._monitor is not None and output == "veth":
+                self._cables(
+                    [(name, MIRROR + number) for number, name in enumerate(self.outputs)], MIRROR_SIDE
+                )
+            elif self._monitor is not None and output != "internal":
+                self._cables([("trunk" if output == "vlan" else self._uplink[0], UPLINK)], UPLINK_SIDE)
+            yield
+
+    @contextmanager
+    def _to_far_host(self, far: FarMonitor) -> Iterator[None]:
+        """Borrow the NIC at the cable to the other host, where copies are counted and read until the block ends."""
+        of_nic = replace(self._spec, parent=far.parent, mtu_bytes=self._uplink_mtu)
+        with borrowed_nic(of_nic, self._between, moved=True) as (kernel, index), ExitStack() as stack:
+            self._uplink = next((one.name, index) for one in netlink.links(kernel) if one.index == index)
+            stack.callback(far.stop)
+            self._far_mac = far.receive(self._parameters.readers, self._uplink_mtu)
+            yield
+
+    @property
+    def _uplink_mtu(self) -> int:
+        """The MTU of the link by which tunnels leave: the given one, or what the largest copy needs."""
+        needed = self._spec.mtu_bytes + length_bytes(tunnel_headers(self._parameters))
+        return self._parameters.uplink_mtu or needed
 
     def _cables(self, wanted: Sequence[tuple[str, int]], part: int) -> None:
         assert self._monitor is not None, "there are mirrors"
-        mtu_bytes = self._spec.mtu_bytes
-        if self._parameters.output in TUNNELS:
-            mtu_bytes = self._parameters.uplink_mtu or mtu_bytes + length_bytes(
-                tunnel_headers(self._parameters)
-            )
+        mtu_bytes = self._uplink_mtu if self._parameters.output in TUNNELS else self._spec.mtu_bytes
         self._between.netlink.do(
             *(
                 netlink.new_link(
@@ -187,7 +208,7 @@ class Mirrors:
 
     def connect(self, switch: Switch) -> None:
         """Configure what needs ports of the running switch: tunnel addresses and internal ports."""
-        if self._monitor is None:
+        if not self._parameters.mirrors:
             return
         if self._parameters.output == "internal":
             self._move_internal()
@@ -206,17 +227,17 @@ class Mirrors:
             self._ends.append((name, index))
 
     def _connect_tunnels(self, switch: Switch) -> None:
-        far = mac(1, UPLINK_SIDE)
+        name, uplink = self._uplink
         if self._userspace:
             # Tunnels of the userspace datapath are routed by the addresses of bridges (Documentation/howto/userspace-
             # tunneling.rst).
             with netlink.inside(self._between.fd):
                 index = netlink.index_of(UNDERLAY)
             self._between.netlink.do(netlink.set_link(index), netlink.new_address(index, NEAR))
-            switch.command("tnl/arp/set", UNDERLAY, str(FAR.ip), far)
+            switch.command("tnl/arp/set", UNDERLAY, str(FAR.ip), self._far_mac)
         else:
-            near = [netlink.new_address(UPLINK, NEAR), netlink.new_neighbour(UPLINK, str(FAR.ip), far)]
-            self._between.netlink.do(*near)
+            neighbour = netlink.new_neighbour(uplink, str(FAR.ip), self._far_mac)
+            self._between.netlink.do(netlink.new_address(uplink, NEAR), neighbour)
         if (rate_bps := self._parameters.uplink_bps) is not None:
             burst = max(2 * (self._spec.mtu_bytes + 100), int(rate_bps / 8 / 1000))
             words = ["rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
@@ -226,7 +247,7 @@ class Mirrors:
                 "qdisc",
                 "add",
                 "dev",
-                "uplink",
+                name,
                 "root",
                 "tbf",
             ]
@@ -234,7 +255,7 @@ class Mirrors:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Run the requested readers of the copies until the block ends."""
+        """Run the requested readers of the copies on this host until the block ends."""
         if self._monitor is None:
             yield
             return
@@ -249,29 +270,47 @@ class Mirrors:
 
     def counts(self, switch: Switch) -> Counts:
         """Return the counts up to now."""
+        left = {number: self._counters(number).sent_count for number in self._indices}
         # Pairs talk only among themselves: what arrives at one end's port leaves at the other's. The packets that
         # leave are counted, so no second counter, read at another time, is needed.
-        taken = {number: self._counters(number ^ 1).sent_count for number in self._indices}
-        arrived = sum(taken[number] for number in self._arriving)
-        left = sum(taken[number ^ 1] for number in self._leaving)
-        copies = 0
-        if self._monitor is not None:
-            copies = sum(self._monitor.netlink.counters(index).received_count for _name, index in self._ends)
+        arrived = {number: left[number ^ 1] for number in left if number ^ 1 in left}
+        if self._spec.side is not None:
+            # The other end is on another host: packets that the switch's socket drops are counted here as well.
+            arrived = {number: self._counters(number).received_count for number in left}
+        selected_count = sum(arrived[number] for number in self._arriving)
+        selected_count += sum(left[number] for number in self._leaving)
+        dropped = self._dropped_count()
+        sent = self._between.netlink.counters(self._uplink[1]).sent_count if self._far is not None else 0
+        copies, unread = self._arrived()
+        if self._far is not None and dropped is None:
+            dropped = sent - copies
         assert self._sockets is not None, "the switch is counted"
         # Rings of DPDK's packet sockets drop without a count there.
         total = sum(self._sockets.drops().values()) if self._datapath is Datapath.SOCKETS else None
-        expected = self._parameters.mirrors * (arrived + left)
-        return Counts(
-            sum(taken.values()), expected, copies, self._dropped(), self._unread(), total, switch.cpu_s()
-        )
+        expected = self._parameters.mirrors * selected_count
+        switched = sum(arrived.values())
+        if self._spec.side is not None:  # what the cable brought
+            switched += sum(left.values())
+        return Counts(switched, expected, copies, dropped, unread, total, switch.cpu_s())
 
-    def _dropped(self) -> int | None:
-        """Return the copies that the uplink's queue dropped; None without a limit of its rate."""
+    def _arrived(self) -> tuple[int, int | None]:
+        """Return the copies that arrived, and those that readers lost."""
+        if self._far is not None:
+            return self._far.counts()
+        if self._monitor is None:
+            return 0, self._unread()
+        arrived = (self._monitor.netlink.counters(index).received_count for _name, index in self._ends)
+        return sum(arrived), self._unread()
+
+    def _dropped_count(self) -> int | None:
+        """Return the drops of the uplink's queue; None without a limit of its rate."""
         if self._parameters.uplink_bps is None:
             return None
         queues = netlink.qdiscs(self._between.netlink)
         return sum(
-            counts["drop"] for index, name, counts in queues if index == UPLINK and name.startswith("tbf")
+            counts["drop"]
+            for index, name, counts in queues
+            if index == self._uplink[1] and name.startswith("tbf")
         )
 
     def _counters(self, number: int) -> netlink.LinkCounters:
@@ -297,7 +336,8 @@ class Mirrors:
                 if now.unread is not None and before.unread is not None:
                     result["copies_unread_count"] = now.unread - before.unread
                 if now.dropped is not None and before.dropped is not None:
-                    result["copies_dropped_count"] = now.dropped - before.dropped
+                    # The monitor on another host is read a little later than this host's NIC.
+                    result["copies_dropped_count"] = max(0, now.dropped - before.dropped)
                 return result
 
             return end
@@ -309,7 +349,7 @@ class Mirrors:
         polls = "DPDK's thread polls without a pause and takes a whole CPU, so CPU time is not the cost of packets"
         return (
             *self._shared_cpus(),
-            *self._oversized(),
+            *self._oversize_doubts(),
             *([polls] if self._datapath is Datapath.DPDK else []),
         )
 
@@ -324,7 +364,7 @@ class Mirrors:
             f" separated ({CPUS_APART} CPUs are needed)",
         )
 
-    def _oversized(self) -> tuple[str, ...]:
+    def _oversize_doubts(self) -> tuple[str, ...]:
         """Return a doubt if copies are larger than the uplink takes: the switch drops them without a counter."""
         uplink_bytes = self._parameters.uplink_mtu
         added = tunnel_headers(self._parameters) if uplink_bytes is not None else ()
@@ -335,20 +375,21 @@ class Mirrors:
             f" and are lost: {arithmetic(uplink_bytes, 'uplink', added)}",
         )
 
-    def prove(self, switch: Switch, pairs: Sequence[Pair]) -> None:
+    def prove(self, switch: Switch, pairs: Sequence[Pair | FarPair]) -> None:
         """Check that every mirror works: as many copies must arrive as expected.
 
         A mirror applies to new flows only, so flows are removed before each further attempt. Raises Failed if copies
         are still missing after PROOF_S.
         """
-        if self._monitor is None:
+        if not self._parameters.mirrors:
             return
         deadline = time.monotonic() + PROOF_S
         while True:
             before = self.counts(switch)
             for pair in pairs:
                 _send(pair.client, pair.server)
-                _send(pair.server, pair.client)
+                if not isinstance(pair, FarPair):
+                    _send(pair.server, pair.client)
             until = time.monotonic() + TRY_S
             while time.monotonic() < until:
                 now = self.counts(switch)
@@ -369,26 +410,33 @@ def selected(parameters: SwitchOptions, spec: Spec) -> tuple[list[int], list[int
 
     A mirror copies a packet once, even if it selects it twice. Raises BadInput for an end that does not exist.
     """
+    if not parameters.mirrors:
+        return [], []
     kind, _, direction = parameters.select.partition(":")
-    everybody = range(2 * spec.pairs)
-    if kind == "all":
-        return list(everybody), []
-    if kind == "vlan":
-        return [
+    everybody = list(numbers(spec))
+    if kind in ("all", "vlan"):
+        some = [
             one
             for one in everybody
-            if not parameters.vlans or 1 + one // 2 % parameters.vlans == int(direction)
-        ], []
+            if kind == "all" or not parameters.vlans or 1 + one // 2 % parameters.vlans == int(direction)
+        ]
+        # On one side of two hosts a packet passes one end's port, on one host two.
+        return some, some if spec.side is not None else []
     role, number = re.fullmatch(r"(client|server)(\d+)", kind).groups()  # type: ignore[union-attr]
     if int(number) >= spec.pairs:
         raise BadInput(
             f"select={parameters.select}: there is no {kind}; the last one is {role}{spec.pairs - 1}"
         )
     one = [2 * int(number) + (role == "server")]
+    if one[0] not in everybody:
+        raise BadInput(
+            f"select={parameters.select}: {kind} is on the other host, and mirrors are on the clients' host: choose"
+            f" {end_name(everybody[0])}, or nodes=one"
+        )
     return (one if direction != "out" else []), (one if direction != "in" else [])
 
 
-def _send(end: Endpoint, to: Endpoint) -> None:
+def _send(end: Endpoint, to: Endpoint | FarEnd) -> None:
     """Send one datagram to the discard port of another end."""
     if end.kernel is not None:
         process.run([*end.prefix, "ping", "-c1", "-W1", to.address])

@@ -108,7 +108,9 @@ def _count(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
 
 
 def _tcpdump(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
-    argv = [*space.prefix, machine.program("tcpdump"), "-n", "-i", interface, "-w", "/dev/null"]
+    # Without -Z it would become another user, and give that user what it writes to: the machine's /dev/null.
+    words = ["-Z", "root", "-n", "-i", interface, "-w", "/dev/null"]
+    argv = [*space.prefix, machine.program("tcpdump"), *words]
     [program] = stack.enter_context(process.all_ended([process.Running(argv)]))
     # Its ring drops without a count at the socket, and it prints its own count only when it ends.
     return _Reader(lambda: program.ended().message() if program.poll() else None, lambda: None)

@@ -66,7 +66,7 @@ class Connection:
             raise Failed(f"{self._path.name} of Open vSwitch did not answer {method}: {why}")
         assert answer is not None, "the loop ends with an answer or an error"
         if answer.error is not None:
-            raise Failed(f"Open vSwitch refused {method}: {_words(answer.error)}")
+            raise Failed(f"Open vSwitch refused {method}: {_error_text(answer.error)}")
         return answer.result
 
     def _wait(self, deadline: float, method: str) -> None:
@@ -91,7 +91,7 @@ class Database(Connection):
         results: list[Any] = self.call("transact", DATABASE, *operations, within_s=within_s)
         for result in results:
             if result is not None and "error" in result:
-                raise Failed(f"Open vSwitch refused a change of its configuration: {_words(result)}")
+                raise Failed(f"Open vSwitch refused a change of its configuration: {_error_text(result)}")
         return results
 
     def rows(self, table: str, *columns: str) -> list[dict[str, Any]]:
@@ -133,7 +133,7 @@ def named_uuid(name: str) -> list[str]:
     return ["named-uuid", name]
 
 
-def _words(error: Any) -> str:
+def _error_text(error: Any) -> str:
     if isinstance(error, dict):
         return ": ".join(str(error[name]) for name in ("error", "details") if error.get(name))
     return " ".join(str(error).split())

@@ -129,7 +129,13 @@ def why_no_tags(name: str) -> str | None:
     return f"{why} makes the ends' ports access ports"
 
 
-def _one_of(*known: str) -> Callable[[str], str]:
+def copies_leave(name: str) -> bool:
+    """Return whether the copies of a switch with this name go through a tunnel to another host."""
+    wanted = options(name)
+    return wanted.mirrors > 0 and wanted.output in TUNNELS
+
+
+def _choice(*known: str) -> Callable[[str], str]:
     def checked(text: str) -> str:
         if text not in known:
             raise ValueError(f"choose {', '.join(known)}")
@@ -175,8 +181,8 @@ def _selection(text: str) -> str:
 _VALUES: dict[str, Callable[[str], Any]] = {
     "mirrors": _number(0, MAX_MIRRORS),
     "select": _selection,
-    "output": _one_of(*OUTPUTS),
-    "readers": _one_of(*READERS),
+    "output": _choice(*OUTPUTS),
+    "readers": _choice(*READERS),
     "snaplen": _number(14, 65535),
     "vlans": _number(0, 500),
     "uplink_bps": _number(1e5, 1e11, whole=False),
@@ -184,10 +190,10 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "cpu": _number(0, 4095),
     "flow_limit": _number(1, 200_000),
     "sampling": _form(r"(sflow|ipfix):[1-9]\d{0,5}", "sflow:100 or ipfix:100"),
-    "case": _one_of(*CASES),
-    "rules": _one_of(*KINDS),
+    "case": _choice(*CASES),
+    "rules": _choice(*KINDS),
     "rules_count": _number(MIN_RULES, MAX_RULES),
-    "tunnel": _one_of(*PLAN_TUNNELS),
+    "tunnel": _choice(*PLAN_TUNNELS),
 }
 
 

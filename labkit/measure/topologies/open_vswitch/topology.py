@@ -5,19 +5,24 @@ The first switches in the kernel, the others in ovs-vswitchd itself, which recei
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
-from labkit.common.errors import BadInput, Unsupported
-from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
+from labkit.common.errors import BadInput
+from labkit.measure.endpoints import Endpoint, FarPair, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import (
     BETWEEN,
+    CLIENTS,
     EDGE,
     PORT,
+    BuiltSide,
     Spec,
     Topology,
     endpoint_addresses,
     give_addresses,
+    mac,
     names,
     numbers,
     pairs_of,
@@ -29,6 +34,7 @@ from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Mirrors
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
 from labkit.measure.topologies.open_vswitch.use_cases import BRIDGE, use_case
+from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.measure.topologies.veth import port
 from labkit.system import netlink
 
@@ -46,7 +52,7 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
         return
     count = len(names(spec))
     with (
-        namespaces([*names(spec), BETWEEN, *_monitors(name)], family=spec.family) as made,
+        namespaces([*names(spec), BETWEEN, *_monitors(name, spec)], family=spec.family) as made,
         ExitStack() as stack,
     ):
         for space in made:
@@ -59,9 +65,9 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
             for space in ends:
                 complete_packets(space, "eth0")
         indices = {number: PORT + number for number in numbers(spec)}
-        one, mirrors = stack.enter_context(_switched(name, spec, made[count:], indices))
+        one, mirrors = stack.enter_context(_start_switch(name, spec, made[count:], indices))
         give_addresses(spec, ends)
-        yield stack.enter_context(_proved(name, spec, pairs_of(spec, ends), made, one, mirrors))
+        yield stack.enter_context(_prove_mirrors(name, spec, pairs_of(spec, ends), made, one, mirrors))
 
 
 @contextmanager
@@ -80,11 +86,10 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
             f" guest={spec.guest},offloads=off"
         )
     if switch_options.options(name).case is not None:
-        raise Unsupported(
-            f"{name} with endpoint={spec.endpoint}: the ends of a case are namespaces or containers: use"
-            " endpoint=namespace or endpoint=container"
-        )
-    with namespaces([BETWEEN, *_monitors(name)], family=spec.family) as made, ExitStack() as stack:
+        with use_case(name, spec, _datapath(name)) as topology:
+            yield topology
+        return
+    with namespaces([BETWEEN, *_monitors(name, spec)], family=spec.family) as made, ExitStack() as stack:
         for space in made:
             space.netlink.do(netlink.set_link(1))
         between, nics, indices = made[0], [], {}
@@ -94,40 +99,93 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
             between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
             nics.append(nic_of(spec, number, tap.fds))
             indices[number] = tap.index
-        one, mirrors = stack.enter_context(_switched(name, spec, made, indices))
+        one, mirrors = stack.enter_context(_start_switch(name, spec, made, indices))
         booted = stack.enter_context(guests(spec.guest, nics, GuestAdditions(scripts=spec.guest_files)))
         ends = [
             Endpoint(guest.name, between, "eth0", EDGE, nic.address.partition("/")[0], guest, f"port{number}")
             for number, guest, nic in zip(numbers(spec), booted, nics, strict=True)
         ]
-        yield stack.enter_context(_proved(name, spec, paired(ends), made, one, mirrors))
+        yield stack.enter_context(_prove_mirrors(name, spec, paired(ends), made, one, mirrors))
+
+
+def side(name: str, spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack) -> BuiltSide:
+    """Build a switch with a veth for each end of this host, and the NIC as one more port.
+
+    Mirrors are on the clients' host. Raises as `ovs`, and BadInput for a use case.
+    """
+    parameters = switch_options.options(name)
+    if parameters.case is not None:
+        raise BadInput(f"{name}: a case has its network and its VMs on one host: use nodes=one")
+    between.netlink.do(
+        *(port(spec, space, number, None) for space, _, number in endpoint_addresses(spec, ends))
+    )
+    if _datapath(name).in_userspace:
+        for space in ends:
+            complete_packets(space, "eth0")
+    _kernel, nic = stack.enter_context(borrowed_nic(spec, between, moved=True))
+    [cable] = [link.name for link in netlink.links(between.netlink) if link.index == nic]
+    here = name if spec.side == CLIENTS else _without_mirrors(name)
+    monitor = stack.enter_context(namespaces(_monitors(here, spec), family=spec.family))
+    for space in monitor:
+        space.netlink.do(netlink.set_link(1))
+    indices = {number: PORT + number for number in numbers(spec)}
+    switched = _start_switch(here, spec, [between, *monitor], indices, _cable(cable, indices, parameters))
+    one, mirrors = stack.enter_context(switched)
+
+    def begin(pairs: Sequence[FarPair]) -> None:
+        mirrors.prove(one, pairs)
+        stack.enter_context(mirrors.read())
+
+    mac_of = functools.partial(mac, ours=spec.ours)
+    return BuiltSide(mac_of, one, mirrors.meter(one), mirrors.doubts(), begin)
+
+
+def _cable(nic: str, numbers: Iterable[int], parameters: switch_options.SwitchOptions) -> Port:
+    """Return the port of the cable to the other host. It carries no VLAN of copies."""
+    if parameters.output != "vlan":
+        return Port(nic)
+    if not parameters.vlans:
+        return Port(nic, vlan=vlan_of(0, parameters))
+    vlans = {vlan for number in numbers if (vlan := vlan_of(number, parameters)) is not None}
+    return Port(nic, trunks=tuple(sorted(vlans)))
+
+
+def _without_mirrors(name: str) -> str:
+    """Return the name of the same switch without mirrors."""
+    given, plain = switch_options.options(name), switch_options.SwitchOptions()
+    of_mirrors = ("mirrors", "select", "output", "readers", "snaplen", "uplink_bps", "uplink_mtu")
+    usual = {one: getattr(plain, one) for one in of_mirrors}
+    return replace(given, **usual).name(name.partition("+")[0])
 
 
 def _datapath(name: str) -> switch_options.Datapath:
     return switch_options.NAMES[name.partition("+")[0]]
 
 
-def _monitors(name: str) -> list[str]:
-    """Return the name of the namespace where copies arrive, if there are mirrors."""
+def _monitors(name: str, spec: Spec) -> list[str]:
+    """Return the name of the namespace where copies arrive, if they do on this host."""
+    if spec.monitor is not None and switch_options.copies_leave(name):
+        return []
     return [MONITOR] if switch_options.options(name).mirrors else []
 
 
 @contextmanager
-def _switched(
-    name: str, spec: Spec, spaces: Sequence[Namespace], indices: dict[int, int]
+def _start_switch(
+    name: str, spec: Spec, spaces: Sequence[Namespace], indices: dict[int, int], *more: Port
 ) -> Iterator[tuple[Switch, Mirrors]]:
     """Start the switch in the first of these namespaces, and its mirrors, whose copies arrive in the second.
 
-    Its ports are the ends' interfaces there (`indices`, by the ends' numbers).
+    Its ports are the ends' interfaces there (`indices`, by the ends' numbers), and `more`.
     """
     parameters, between = switch_options.options(name), spaces[0]
     if _datapath(name) is switch_options.Datapath.DPDK:
         dpdk.check_mtu(spec.mtu_bytes)
     mirrors = Mirrors(parameters, spec, _datapath(name), between, next(iter(spaces[1:]), None), indices)
-    mirrors.lay_cables()
     ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]
-    with switch(between) as one:
-        configuration = operations(mirrors.bridges(BRIDGE, ports), parameters.flow_limit, parameters.cpu)
+    with mirrors.cables(), switch(between) as one:
+        configuration = operations(
+            mirrors.bridges(BRIDGE, [*ports, *more]), parameters.flow_limit, parameters.cpu
+        )
         one.start(*configuration, datapath=_datapath(name), cpu=parameters.cpu)
         mirrors.connect(one)
         with mirrors.counted():
@@ -135,7 +193,7 @@ def _switched(
 
 
 @contextmanager
-def _proved(
+def _prove_mirrors(
     name: str,
     spec: Spec,
     pairs: list[Pair],

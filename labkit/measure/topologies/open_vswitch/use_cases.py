@@ -1,16 +1,17 @@
 """The use cases of the OVS test plan as topologies: a network and VMs on one switch, joined by wildcard rules.
 
 `ovs+case=net_to_vm`: frames from the network are spread over the VMs. `vm_to_net`: every VM sends to the network.
-`vm_to_vm`: every VM sends to all others. A pair adds a VM; `pairs=4` is the test plan's number. The ends are namespaces
-(or containers in them). With `tunnel=vxlan` the network reaches the switch through VXLAN.
+`vm_to_vm`: every VM sends to all others. A pair adds a VM; `pairs=4` is the test plan's number. The VMs are namespaces
+(or containers in them), or guests on taps; the network is a namespace. With `tunnel=vxlan` the network reaches the
+switch through VXLAN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
@@ -38,6 +39,9 @@ from labkit.measure.topologies.tunnels import LARGEST, UNDER
 from labkit.measure.topologies.veth import port
 from labkit.system import netlink
 
+if TYPE_CHECKING:
+    from labkit.measure.endpoints.guest.qemu_guest import QemuGuest
+
 BRIDGE = "switch"
 NETWORK = "network"
 NET_PORT, VM_PORT = 1, 10  # OpenFlow numbers of the network and of the first VM, as in the test plan
@@ -47,15 +51,20 @@ VNI = 1
 
 @dataclass(frozen=True)
 class _End:
-    """An end of a use case: a VM (`number` from 0), or the network, whose number comes after the last VM's."""
+    """An end of a use case: a VM (`number` from 0), or the network, whose number comes after the last VM's.
 
+    `space`: its namespace; of a VM that is a guest, the switch's, where its tap is.
+    """
+
+    name: str
     number: int
     space: Namespace
     address: Interface
     openflow: int
 
-    def endpoint(self) -> Endpoint:
-        return Endpoint(self.space.name, self.space, "eth0", EDGE, str(self.address.ip))
+    def endpoint(self, guest: QemuGuest | None = None) -> Endpoint:
+        tap = None if guest is None else f"port{self.number}"
+        return Endpoint(self.name, self.space, "eth0", EDGE, str(self.address.ip), guest, tap)
 
 
 @contextmanager
@@ -79,43 +88,95 @@ def use_case(name: str, spec: Spec, datapath: Datapath) -> Iterator[Topology]:
         raise BadInput(
             f"mtu_bytes={spec.mtu_bytes} does not fit into VXLAN over a veth: the limit is {LARGEST}"
         )
+    in_guests = spec.endpoint == "guest"
     vm_names = [f"vm{number}" for number in range(vms_count)]
     net_names = [] if options.case == "vm_to_vm" else [NETWORK]
+    space_names = [*([] if in_guests else vm_names), *net_names]
     with (
-        namespaces([*vm_names, *net_names, BETWEEN], family=spec.family) as made,
+        namespaces([*space_names, BETWEEN], family=spec.family) as made,
         switch(made[-1]) as one,
+        ExitStack() as stack,
     ):
         for space in made:
             space.netlink.do(netlink.set_link(1))
         between = made[-1]
+        spaces = dict(zip(space_names, made, strict=False))
         # The address of a VM ends with its number, so the rules themselves carry a ping to it.
         vms = [
-            _End(number, space, address(spec.family, SERVERS, number - 1), VM_PORT + number)
-            for number, space in enumerate(made[:vms_count])
+            _End(
+                name,
+                number,
+                spaces.get(name, between),
+                address(spec.family, SERVERS, number - 1),
+                VM_PORT + number,
+            )
+            for number, name in enumerate(vm_names)
         ]
         net = [
-            _End(vms_count, space, address(spec.family, CLIENTS, 0), NET_PORT) for space in made[vms_count:-1]
+            _End(name, vms_count, spaces[name], address(spec.family, CLIENTS, 0), NET_PORT)
+            for name in net_names
         ]
+        guests = vms if in_guests else []
+        own = [end for end in (*vms, *net) if end not in guests]
         tunnelled = net if options.tunnel == "vxlan" else []
-        cabled = [*vms, *(end for end in net if end not in tunnelled)]
-        between.netlink.do(*(port(spec, end.space, end.number, None) for end in cabled))
+        between.netlink.do(*(port(spec, end.space, end.number, None) for end in own if end not in tunnelled))
+        fds = [_tap(stack, spec, end) for end in guests]
         for end in tunnelled:
             _tunnel_end(spec, end, between, under_bytes)
         if datapath.in_userspace:
-            for end in (*vms, *net):
+            for end in own:
                 complete_packets(end.space, "eth0")
             for end in tunnelled:
                 complete_packets(end.space, "under")
-        ports = [Port(f"port{end.number}", number=end.openflow) for end in cabled]
+        ports = [
+            Port(f"port{end.number}", number=end.openflow) for end in (*vms, *net) if end not in tunnelled
+        ]
         configuration = operations(
             _bridges(datapath, ports, bool(tunnelled)), options.flow_limit, options.cpu
         )
         one.start(*configuration, datapath=datapath, cpu=options.cpu)
         for end in tunnelled:
             _tunnel_switch(spec, end, one, between, datapath)
-        _give_addresses(spec, [*vms, *net])
+        _give_addresses(spec, own, [*vms, *net])
         _install(options, spec, one, vms, net)
-        yield Topology(name, spec, _pairs(options.case, spec, vms, net), made, switch=one, meter=_meter(one))
+        runtimes = _booted(stack, spec, guests, fds, [*vms, *net])
+        ends = {end.number: end.endpoint(runtimes.get(end.number)) for end in (*vms, *net)}
+        pairs = _pairs(options.case, spec, [ends[vm.number] for vm in vms], [ends[end.number] for end in net])
+        yield Topology(name, spec, pairs, made, switch=one, meter=_meter(one))
+
+
+def _tap(stack: ExitStack, spec: Spec, end: _End) -> Sequence[int]:
+    """Make the tap of a VM that is a guest; return the descriptors of its queues."""
+    from labkit.measure.endpoints.guest.spec import parse  # what only guests need
+
+    tap = netlink.Tap(end.space.fd, f"port{end.number}", parse(spec.guest).queues)
+    stack.callback(tap.close)
+    end.space.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
+    return tap.fds
+
+
+def _booted(
+    stack: ExitStack, spec: Spec, ends: Sequence[_End], fds: Sequence[Sequence[int]], all_ends: Sequence[_End]
+) -> dict[int, QemuGuest]:
+    """Boot the guests of these VMs on their taps; return them by number."""
+    if not ends:
+        return {}
+    from labkit.measure.endpoints.guest.qemu_guest import guests
+    from labkit.measure.endpoints.guest.spec import GuestAdditions, Nic
+
+    nics = [
+        Nic(
+            end.name,
+            queues,
+            spec.mtu_bytes,
+            str(end.address),
+            mac(end.number, 0, spec.ours),
+            _neighbours(spec, end, all_ends),
+        )
+        for end, queues in zip(ends, fds, strict=True)
+    ]
+    made = stack.enter_context(guests(spec.guest, nics, GuestAdditions(scripts=spec.guest_files)))
+    return {end.number: guest for end, guest in zip(ends, made, strict=True)}
 
 
 def _bridges(datapath: Datapath, ports: Sequence[Port], tunnelled: bool) -> list[Bridge]:
@@ -170,18 +231,21 @@ def _tunnel_switch(spec: Spec, end: _End, one: Switch, between: Namespace, datap
     end.space.netlink.do(netlink.new_neighbour(UNDER, str(NEAR.ip), near_mac))
 
 
-def _give_addresses(spec: Spec, ends: Sequence[_End]) -> None:
-    """Give each end its address, and all others as permanent neighbours."""
-    for end in ends:
-        others = [other for other in ends if other is not end]
+def _give_addresses(spec: Spec, own: Sequence[_End], all_ends: Sequence[_End]) -> None:
+    """Give each end that has a namespace its address, and all others as permanent neighbours."""
+    for end in own:
         end.space.netlink.do(
             netlink.set_link(EDGE),
             netlink.new_address(EDGE, end.address),
-            *(
-                netlink.new_neighbour(EDGE, str(other.address.ip), mac(other.number, 0, spec.ours))
-                for other in others
-            ),
+            *(netlink.new_neighbour(EDGE, *other) for other in _neighbours(spec, end, all_ends)),
         )
+
+
+def _neighbours(spec: Spec, end: _End, all_ends: Sequence[_End]) -> list[tuple[str, str]]:
+    """Return the IP and MAC addresses of all other ends."""
+    return [
+        (str(other.address.ip), mac(other.number, 0, spec.ours)) for other in all_ends if other is not end
+    ]
 
 
 def _install(
@@ -197,14 +261,13 @@ def _install(
     rules.install(one, BRIDGE, lines)
 
 
-def _pairs(case: str, spec: Spec, vms: Sequence[_End], net: Sequence[_End]) -> list[Pair]:
-    """Each VM with the network, or with the next VM."""
-    ends = [vm.endpoint() for vm in vms]
+def _pairs(case: str, spec: Spec, vms: Sequence[Endpoint], net: Sequence[Endpoint]) -> list[Pair]:
+    """Return a pair of each VM with the network, or with the next VM."""
     if case == "vm_to_vm":
-        following = [*ends[1:], ends[0]]
-        return [Pair(*both) for both in zip(ends, following, strict=True)][: spec.pairs]
-    [network] = [end.endpoint() for end in net]
-    return [Pair(network, end) if case == "net_to_vm" else Pair(end, network) for end in ends]
+        following = [*vms[1:], vms[0]]
+        return [Pair(*both) for both in zip(vms, following, strict=True)][: spec.pairs]
+    [network] = net
+    return [Pair(network, vm) if case == "net_to_vm" else Pair(vm, network) for vm in vms]
 
 
 def _meter(one: Switch) -> Meter:

@@ -213,9 +213,9 @@ class Session:
                 continue
             side, given = place % 2, ends[place] if ends else None
             if source is None:
-                load = streams.of_profile(profile, side, given)
+                load = streams.profile_streams(profile, side, given)
             else:
-                load = streams.of_file(profile, source, side, port)
+                load = streams.file_streams(profile, source, side, port)
             if place < 2:
                 frames += [(streams.frame_bytes(one), streams.weight(one)) for one in load]
             probes = [streams.probes(port, side, given, latency_pps)] if latency_pps else []
@@ -240,7 +240,7 @@ class Session:
         self._call(self._client.remove_all_streams, self._ports)
         self._senders, self._latency_pps = self._ports[::2], latency_pps
         for port, given in zip(self._senders, ends[::2], strict=True):
-            load = streams.of_mix(frames, flows, field, given, udp_ports)
+            load = streams.mix_streams(frames, flows, field, given, udp_ports)
             probes = [streams.probes(port, 0, given, latency_pps, udp_ports)] if latency_pps else []
             self._add(port, [*load, *probes], "the streams")
         return {"senders": self._senders}

@@ -114,8 +114,8 @@ class TrexTrials:
             duration_s=duration_s,
             offered_count=sent + refused,
             sent_count=sent,
-            received_count=sum(map(_delivered, directions)),
-            received_by={f"port {one.target}": _delivered(one) for one in directions},
+            received_count=sum(map(_delivered_count, directions)),
+            received_by={f"port {one.target}": _delivered_count(one) for one in directions},
             hops=dict(_hops(directions)),
             elapsed_s=sent / reached_pps if sent and reached_pps else duration_s,
             slip_s=0.0,
@@ -124,7 +124,7 @@ class TrexTrials:
         )
 
 
-def _delivered(one: Direction) -> int:
+def _delivered_count(one: Direction) -> int:
     """Return how many of the sent frames the device delivered. TRex's counts differ by one at times, and ports also
     receive other frames, such as ARP: neither is loss."""
     return one.sent_count - one.lost_count

@@ -167,13 +167,13 @@ def started(
     anything else afterwards. Raises Unsupported without TRex, Failed if it ends or does not answer.
     """
     place = find(folder)
-    machine.needed("nft")
+    machine.require_program("nft")
     check(pairs)
     with ExitStack() as stack:
         [space] = stack.enter_context(namespaces(["trex"], family=4))
         space.netlink.do(netlink.set_link(1))
         addresses = _addresses(pairs)
-        ends = _moved(pairs, addresses, space)
+        ends = _move_interfaces(pairs, addresses, space)
         ports = [
             Port(end.interface, own.source_mac, own.target_mac, own.source_ip, own.target_ip)
             for end, own in zip(ends, addresses, strict=True)
@@ -215,7 +215,9 @@ def _share_one_ethernet(addresses: Sequence[FrameAddresses]) -> bool:
     return len(set(own)) == len(own) and all(one.target_mac in own for one in addresses)
 
 
-def _moved(pairs: Sequence[Pair], senders: Sequence[FrameAddresses], space: Namespace) -> list[Endpoint]:
+def _move_interfaces(
+    pairs: Sequence[Pair], senders: Sequence[FrameAddresses], space: Namespace
+) -> list[Endpoint]:
     """Move the interfaces of all ends into TRex's namespace, with their addresses; return the ends there."""
     space.sysctl("ipv4/conf/all/arp_ignore", 1)  # an interface answers only for its own addresses
     result = []

@@ -39,7 +39,7 @@ def error_text(error: BaseException) -> str:
     return " ".join("".join(char for char in text if char.isprintable() or char.isspace()).split())[:500]
 
 
-def of_profile(profile: str, side: int, ends: Ends | None) -> list[Any]:
+def profile_streams(profile: str, side: int, ends: Ends | None) -> list[Any]:
     """Return the streams of a named profile; without ends, addresses go through 16.0.0.1-254 and 48.0.0.1-254."""
     from trex.stl.api import (
         STLPktBuilder,
@@ -71,18 +71,18 @@ def of_profile(profile: str, side: int, ends: Ends | None) -> list[Any]:
     return result
 
 
-def of_file(name: str, source: str, side: int, port: int) -> list[Any]:
+def file_streams(name: str, source: str, side: int, port: int) -> list[Any]:
     """Return the streams of a profile that is Python: code, which runs here with the user's rights. Raises BadInput."""
     from trex.stl.api import STLProfile
 
     def load(path: str) -> list[Any]:
         return list(STLProfile.load_py(path, direction=side, port_id=port).get_streams())
 
-    streams: list[Any] = _loaded(name, source, "stateless", load)
+    streams: list[Any] = _load_from_file(name, source, "stateless", load)
     return streams
 
 
-def of_mix(
+def mix_streams(
     frames: Sequence[Sequence[int]], flows: int, field: str, ends: Ends, udp_ports: Sequence[int]
 ) -> list[Any]:
     """Return a stream for each frame size. `frames`: sizes in bytes with FCS, and their weights. `field`: what differs
@@ -182,10 +182,10 @@ def connections_of_file(name: str, source: str) -> Any:
     """Return a stateful profile that is Python: code, which runs here with the user's rights. Raises BadInput."""
     from trex.astf.api import ASTFProfile
 
-    return _loaded(name, source, "stateful", ASTFProfile.load_py)
+    return _load_from_file(name, source, "stateful", ASTFProfile.load_py)
 
 
-def _loaded(name: str, source: str, kind: str, load: Callable[[str], Any]) -> Any:
+def _load_from_file(name: str, source: str, kind: str, load: Callable[[str], Any]) -> Any:
     """Write the text of a profile into a file of its name, because TRex loads files only, and load that."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, os.path.basename(name))

@@ -12,7 +12,7 @@ import synthetic_rows
 from conftest import ROOT
 
 from labkit.analysis import published_runs
-from labkit.analysis.claims import document, evidence, pictures, printed
+from labkit.analysis.claims import document, evidence, pictures, printed, repeated
 from labkit.analysis.claims.claim import (
     AGAINST,
     AGREES,
@@ -200,12 +200,12 @@ def test_baseline_that_differs_from_itself_is_a_doubt(tmp_path: Path) -> None:
 def test_ratio_within_the_control_shows_no_direction() -> None:
     """A control between 0.9 and 1.1 explains a ratio of 1.03 whose own interval is narrow; it keeps the interval."""
     empty, narrow = Evidence("run", "point", "host"), Effect(1.03, 1.02, 1.04, 10, "t")
-    one = evidence.judged(empty, narrow, Effect(0.99, 0.9, 1.1, 5, "t"), "")
+    one = evidence.judge(empty, narrow, Effect(0.99, 0.9, 1.1, 5, "t"), "")
     assert (one.low, one.high) == (1.02, 1.04)
     assert reading(one, MORE) == UNDECIDED
     assert reason(one, MORE) == "within A/A"
     assert reading(one, about(3)) == AGAINST  # whatever its direction, it is not 3
-    beyond = evidence.judged(empty, narrow, Effect(0.99, 0.97, 1.01, 5, "t"), "")
+    beyond = evidence.judge(empty, narrow, Effect(0.99, 0.97, 1.01, 5, "t"), "")
     assert reading(beyond, MORE) == AGREES
     assert reason(beyond, MORE) == ""
 
@@ -246,6 +246,17 @@ def test_points_that_miss_for_one_reason_have_one_line(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_claims_are_judged_by_a_run_of_ones_own(tmp_path: Path) -> None:
+    """The runs in data/results named datapaths and ipvlan answer a claim together; here each decides alone."""
+    slower = {"veth_bridge": 1.0, "veth_bridge (again)": 1.0, "macvlan_bridge": 0.8}
+    theirs = published(tmp_path, synthetic_rows.rows(protocol="udp"), name="datapaths").folder / "datapaths"
+    mine = synthetic_rows.save(tmp_path / "mine", synthetic_rows.rows(slower, seed=9, protocol="udp"), **RUN)
+    [one] = repeated.judge_by_both(mine, theirs)
+    assert one.claim.name == "macvlan-faster-udp"
+    assert (one.left.word, one.right.word) == (CONTRADICTED, CONFIRMED)
+    assert repeated.judge_by_both(mine, mine) == []
+
+
 def test_printed_numbers() -> None:
     """The arithmetic of the documents' own numbers."""
     assert printed.line_rate("baseline") == pytest.approx(1, rel=1e-6)
@@ -254,7 +265,7 @@ def test_printed_numbers() -> None:
     assert printed.loss("baseline") == pytest.approx(16 / 710219320 / 1e-4)
     assert printed.cpus_of_ip_rcv() == pytest.approx(5.17, rel=0.01)
     assert printed.sum_of_vms("pps", "total_Mpps", 1e6) == pytest.approx(1, abs=1e-3)
-    assert printed.mirror_count() == pytest.approx(1 - 2 / 235)
+    assert printed.mirror_throughput_ratio() == pytest.approx(1 - 2 / 235)
     assert printed.carried("64b") == pytest.approx(1420000 / (2 * 710227))
     assert printed.carried("baseline") == pytest.approx(1480000 / 1488095)
     assert printed.uplink_plateau() == pytest.approx(6.925 * 8 / 60, rel=1e-3)

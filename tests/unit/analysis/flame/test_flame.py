@@ -39,7 +39,7 @@ def test_folded_file_round_trip(tmp_path: Path) -> None:
         (tmp_path / path).write_bytes(content)
         result = flame.read(tmp_path / path)
         assert result == {"iperf3;main": 5, "KVM/0 (x86);a b;c_[k]": 4}
-        assert folded_stacks.parsed(flame.text(result).splitlines()) == result
+        assert folded_stacks.parse(flame.text(result).splitlines()) == result
 
 
 def test_folded_stacks_are_what_the_firefox_profiler_imports() -> None:
@@ -133,13 +133,13 @@ def test_sample_counts_of_both_sides() -> None:
 
 def test_printed_numbers_add_up() -> None:
     one = flame.difference(made.arm("a", 1), made.arm("b", 2, planted={"process1;planted_[k]": 2e-5}))
-    shown = flame.shown(one)
+    shown = flame.functions_as_text(one)
     numbers = shown.iloc[:, :3].map(lambda text: float(text.split(" ")[0].replace(",", "")))
     assert (numbers.iloc[:-1].sum() == numbers.iloc[-1]).all()
     assert (numbers.iloc[:, 1] - numbers.iloc[:, 0] == numbers.iloc[:, 2]).all()
     assert shown.index[0] == "planted"
     assert shown.columns.tolist() == ["a, ns", "b, ns", "difference, ns", "share", "stands out"]
-    inclusive = flame.shown(one, inclusive=True)
+    inclusive = flame.functions_as_text(one, inclusive=True)
     assert inclusive.index[-1] == "total"
     assert not any("everything else" in name for name in inclusive.index)
     assert "process1 (process)" in inclusive.index
@@ -368,4 +368,4 @@ def test_no_shares_of_an_insignificant_total() -> None:
     assert table["stands_out"].iloc[:2].all()
     assert not table["stands_out"].iloc[-1]
     assert table["share_ratio"].isna().all()
-    assert (flame.shown(one)["share"] == "–").all()
+    assert (flame.functions_as_text(one)["share"] == "–").all()

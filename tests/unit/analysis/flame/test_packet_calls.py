@@ -50,7 +50,7 @@ def rows(folder: Path, count: int = 1, **changes: Any) -> pd.DataFrame:
 def test_icicle_in_call_order(tmp_path: Path) -> None:
     [packet, other] = flame.packets(rows(tmp_path, 3), "veth_bridge")
     assert (packet.root, other.root) == ("udp_sendmsg", "net_rx_action")
-    data = packet.drawn(0.001).data
+    data = packet.icicle(0.001).data
     names = [data["names"][at] for at in data["name"]]
     assert names[:4] == ["iperf3-162", "udp_sendmsg", "__rcu_read_lock", "__rcu_read_unlock"]
     assert names.index("br_handle_frame [bridge]") < names.index("ip_rcv") < names.index("udp_rcv")
@@ -63,7 +63,7 @@ def test_icicle_in_call_order(tmp_path: Path) -> None:
 
 def test_notes_below_the_figure(tmp_path: Path) -> None:
     [packet, _] = flame.packets(rows(tmp_path, 3), "veth_bridge")
-    lines = " ".join(packet.drawn().data["notes"])
+    lines = " ".join(packet.icicle().data["notes"])
     for words in (
         "the median of 7 whole calls", "middle one of 3 rounds", "Tracing a call adds", "took 640 ns", "speed was 25 %",
         "ip_rcv 12.5 µs (here 154 µs)", "CPU was emulated", "self time",

@@ -91,8 +91,8 @@ def test_single_round_has_no_findings() -> None:
     assert table[["difference_low_s", "p"]].isna().all(axis=None)
     assert table["difference_s"].iloc[-1] == pytest.approx(BEFORE, rel=0.5)
     assert "single round" in flame.sentence(one)
-    assert "no spread" in flame.drawn(one).data["notes"][0]
-    assert "half" not in flame.drawn(one).data
+    assert "no spread" in flame.draw_difference(one).data["notes"][0]
+    assert "half" not in flame.draw_difference(one).data
 
 
 def test_interval_by_hand() -> None:

@@ -44,12 +44,12 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return WITH if "veth" in argv[argv.index("-i") + 1] else WITHOUT
 
     monkeypatch.setattr(source_lines.process, "output", output)
-    monkeypatch.setattr(source_lines.machine, "needed", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(source_lines.machine, "require_program", lambda name: f"/usr/bin/{name}")
     return commands
 
 
 def test_shares_are_means_of_rounds(tmp_path: Path, printed: list[list[str]]) -> None:
-    result = source_lines.of_function(profiles(tmp_path, veth=2, macvlan=1), "spin")
+    result = source_lines.function_lines(profiles(tmp_path, veth=2, macvlan=1), "spin")
     assert list(result["line"]) == ["src/spin.c:5", "src/spin.c:4"]
     assert list(result["arm"]) == ["veth", "veth"]
     assert list(result["share"]) == pytest.approx([0.9412, 0.0588])
@@ -59,7 +59,7 @@ def test_shares_are_means_of_rounds(tmp_path: Path, printed: list[list[str]]) ->
 
 def test_missing_debug_symbols_are_one_sentence(tmp_path: Path, printed: list[list[str]]) -> None:
     with pytest.raises(Unsupported, match=r"no debug symbols of ip_rcv here: install those of the kernel"):
-        source_lines.of_function(profiles(tmp_path, macvlan=1), "ip_rcv")
+        source_lines.function_lines(profiles(tmp_path, macvlan=1), "ip_rcv")
     assert printed
 
 
@@ -69,7 +69,7 @@ def test_missing_debug_symbols_are_one_sentence(tmp_path: Path, printed: list[li
 )
 def test_bad_questions(tmp_path: Path, kept: int, function: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        source_lines.of_function(profiles(tmp_path, veth=kept), function)
+        source_lines.function_lines(profiles(tmp_path, veth=kept), function)
 
 
 @pytest.mark.needs("perf")
@@ -80,4 +80,4 @@ def test_real_perf_without_the_function(tmp_path: Path) -> None:
     rows = profiles(tmp_path, veth=0)
     rows.at[0, "observed"] = {"perf_data": data.name}
     with pytest.raises(BadInput, match="no sample of no_such_function"):
-        source_lines.of_function(rows, "no_such_function")
+        source_lines.function_lines(rows, "no_such_function")

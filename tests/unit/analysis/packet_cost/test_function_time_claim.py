@@ -95,11 +95,11 @@ def test_times_and_their_figure() -> None:
     assert len(result) == 20
     assert set(result["per_packet"]) == {2.0}
     assert set(result["function"]) == {"ip_rcv"}, "what was never called has no times"
-    figure = figures.timed(result)
+    figure = figures.function_durations(result)
     assert "function_graph's cost included" in figure.layout.title.subtitle.text
     by_bpf = {"tracer": "bpf", "window_s": 5.0, "functions": {"ip_rcv": {**result.iloc[0], "count": 500}}}
     other = function_time_claim.times(synthetic_packet_sizes.profiles(HALF, observed=by_bpf, window_s=4.0))
-    assert "bpf's cost included" in figures.timed(other).layout.title.subtitle.text
+    assert "bpf's cost included" in figures.function_durations(other).layout.title.subtitle.text
     assert set(other["per_packet"]) == {1.6}, "of 312.5 packets that arrived while it was traced"
     [line] = [trace for trace in figure.data if trace.name == "veth" and trace.mode == "lines+markers"]
     assert list(line.y) == pytest.approx([20, 10], rel=0.05)

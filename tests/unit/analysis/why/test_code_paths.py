@@ -46,10 +46,34 @@ VETH = "veth's own receive queue (of GRO or XDP)"
         ("sysvec_call_function_single generic_smp_call_function_single_interrupt", "interrupts and idle CPUs"),
         ("csd_lock_wait", "interrupts and idle CPUs"),
         ("throttle_cfs_rq", SCHEDULER),
+        ("uprobe_notify_resume handle_swbp uprobe_dispatcher uprobe_perf_func trace_call_bpf",
+         "a probe in a program (uprobe)"),
+        ("syscall_trace_enter perf_syscall_enter perf_trace_buf_alloc", "recording of tracepoints (perf)"),
+        ("syscall_trace_enter perf_syscall_enter trace_call_bpf bpf_prog_1_a", "a BPF program on a tracepoint"),
+        ("syscall_trace_enter ftrace_syscall_enter trace_event_buffer_reserve", "recording of trace events (tracefs)"),
+        ("macsec_start_xmit macsec_encrypt crypto_aead_encrypt gcmaes_crypt_by_sg", "MACsec"),
+        ("xfrm_output esp_output_head crypto_aead_encrypt", "an IPsec policy"),
+        ("wg_xmit wg_packet_encrypt_worker chacha20poly1305_encrypt", "a tunnel"),
+        ("nf_hook_slow nft_do_chain_inet nft_log_eval nf_log_packet", "logging of packets (netfilter)"),
+        ("nf_hook_slow nft_do_chain nft_queue_eval nf_queue nfqnl_enqueue_packet", "the queue to a program (NFQUEUE)"),
+        ("nf_hook_slow nf_flow_offload_inet_hook nf_flow_offload_ip_hook flow_offload_lookup",
+         "a flow table (nftables)"),
+        ("nf_hook_slow ipt_do_table set_match_v4 ip_set_test hash_ip4_kadt", "packet filter rules (iptables)"),
+        ("sch_handle_ingress tcf_classify mall_classify tcf_police_act", "a filter of traffic control (tc)"),
+        ("__cgroup_bpf_run_filter_skb bpf_prog_run_array_cg bpf_prog_1_a", "a socket or cgroup BPF program"),
+        ("lwtunnel_xmit bpf_xmit bpf_prog_1_a", "a tunnel of a route (lightweight tunnel)"),
+        ("vlan_dev_hard_start_xmit", "a VLAN interface"),
+        ("vrf_xmit vrf_process_v4_outbound", "a VRF"),
+        ("bond_start_xmit bond_dev_queue_xmit", "a bond of interfaces"),
+        ("fib_rules_lookup fib4_rule_match fib4_rule_action", "routing"),
+        ("kasan_check_range", "kernel debugging (KASAN, KCSAN, lockdep)"),
+        ("ktime_get read_hpet", "reading the clock"),
+        ("___bpf_prog_run", "the BPF interpreter"),
+        ("ets_qdisc_enqueue", "a queueing discipline"),
     ],
 )  # fmt: skip
 def test_path_of_functions(functions: str, path: str) -> None:
-    result = code_paths.of_functions(functions.split())
+    result = code_paths.path_of_functions(functions.split())
     assert result is not None
     assert result.name == path
 
@@ -71,10 +95,17 @@ def test_path_of_functions(functions: str, path: str) -> None:
         ("nftables ruleset: none 9 lines of rules", {"packet filter rules (nftables)"}),
         ("xdp: none program of tag 12", {"an XDP program", VETH}),
         ("br promiscuity: 1 2", {"a packet capture"}),
+        ("uprobe events: absent p:uprobes/a /usr/bin/iperf3:0x1000", {"a probe in a program (uprobe)"}),
+        ("clocksource: kvm-clock tsc", {"reading the clock"}),
+        ("sysctl net.core.bpf_jit_enable: 1 0", {"the BPF interpreter"}),
+        ("module ip_set: absent loaded", {"packet filter rules (iptables)"}),
+        ("BPF program netfilter drop: absent tag 12", {"netfilter hooks"}),
+        ("server linkinfo info_kind: absent vlan", {"a VLAN interface"}),
+        ("server linkinfo info_kind: vlan vxlan", {"a VLAN interface", "a tunnel"}),
     ],
 )
 def test_paths_of_setting(setting: str, paths: set[str]) -> None:
-    assert {path.name for path in code_paths.of_setting(setting)} == paths
+    assert {path.name for path in code_paths.paths_of_setting(setting)} == paths
 
 
 @pytest.mark.parametrize(
@@ -83,6 +114,7 @@ def test_paths_of_setting(setting: str, paths: set[str]) -> None:
         ("veth group", False),
         ("cgroup level 1 cpu.max", True),
         ("tracer", True),
+        ("uprobe events", True),
         ("veth gro_flush_timeout", True),
         ("packet sockets", True),
     ],

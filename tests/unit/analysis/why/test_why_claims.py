@@ -53,7 +53,7 @@ def test_small_effects_are_still_found(tmp_path: Path, seed: int) -> None:
     assert result.claims
     assert "packet filter rules (nftables) cost 1." in result.sentence.partition(". ")[0]
     assert "rules" in [
-        each.arm for each in arms.of_run(folder).arms if each.conclusion and each.conclusion.claims
+        each.arm for each in arms.explain_run(folder).arms if each.conclusion and each.conclusion.claims
     ]
 
 
@@ -65,7 +65,7 @@ def test_claims_of_many_arms_are_corrected(tmp_path: Path) -> None:
         arms.ArmConclusion(name, "", replace(plain, claims=name == "x0", p=0.04 if name == "x0" else 0.5))
         for name in names
     ]
-    alone, many = arms.judged(made[:1]), arms.judged(made)
+    alone, many = arms.judge_together(made[:1]), arms.judge_together(made)
     assert [each.conclusion.claims for each in (*alone, many[0]) if each.conclusion] == [True, False]
     assert many[0].sentence.startswith("No difference is claimed, because chance alone")
 

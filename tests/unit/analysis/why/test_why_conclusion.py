@@ -194,7 +194,7 @@ def test_functions_that_only_call_are_not_named(usual: Path, tmp_path: Path) -> 
         selection.select_sides(str(usual), str(run(tmp_path / "rules", 9, {deep: 2e-6})))
     )
     both = work.rounds(point, 0), work.rounds(point, 1)
-    named = causes.explained(causes.judged(*both, work.run_variation(*both, 0.1)))
+    named = causes.ranked_causes(causes.judge_rounds(*both, work.run_variation(*both, 0.1)))
     assert [(one.function, one.change) for one in named] == [("ip_local_deliver", "new")]
     assert named[0].name == "packet filter rules (nftables)"
     assert named[0].callers == ("ip_rcv",)
@@ -245,7 +245,7 @@ def test_stacks_have_one_stage(stack: str, stage: str | None) -> None:
     ],
 )
 def test_function_groups(function: str, path: str) -> None:
-    result = code_paths.of_function(function)
+    result = code_paths.path_of_function(function)
     assert result is not None
     assert result.name == path
 

@@ -63,7 +63,7 @@ def smallest_p(
     left: tuple[list[work.Round], np.ndarray], right: tuple[list[work.Round], np.ndarray]
 ) -> float:
     total = work.split(left[0], right[0], protocols.find("udp").unit, None).total
-    frames = causes.judged(left[0], right[0], None)
+    frames = causes.judge_rounds(left[0], right[0], None)
     return min(total.p, work.paired(right[1] - left[1]).p, frames.any_p)
 
 
@@ -82,7 +82,8 @@ def test_question_has_its_error_rate(count: int) -> None:
 def test_new_function_is_found_in_nearly_every_run() -> None:
     rng = np.random.default_rng(4)
     times = [
-        causes.judged(made_rounds(rng, 5)[0], made_rounds(rng, 5, 0.05)[0], None).any_p < causes.CLAIM_SHARE
+        causes.judge_rounds(made_rounds(rng, 5)[0], made_rounds(rng, 5, 0.05)[0], None).any_p
+        < causes.CLAIM_SHARE
         for _ in range(40)
     ]
     assert sum(times) >= 39

@@ -57,7 +57,9 @@ def test_held_program_is_released(folder: str) -> None:
 
 
 def test_program_reads_what_it_is_given(folder: str) -> None:
-    conversation = exec_client.begun(folder, ["sh", "-c", "while read -r one; do echo got $one; done"], b"P")
+    conversation = exec_client.start_conversation(
+        folder, ["sh", "-c", "while read -r one; do echo got $one; done"], b"P"
+    )
     seen, deadline = b"", time.monotonic() + 20
     conversation.send(b"I", b"first\nsec")
     conversation.send(b"I", b"ond\n")

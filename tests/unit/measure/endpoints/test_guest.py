@@ -16,7 +16,8 @@ from labkit.system import process
 from labkit.system.qemu import kvm
 from labkit.system.qemu.kernels import Kernel
 
-NIC = Nic("client0", [7, 8], 9000, "fd00::1:1/64", "fd00::2:1", "02:00:00:00:00:00", "02:00:00:00:00:01")
+NEIGHBOUR = ("fd00::2:1", "02:00:00:00:00:01")
+NIC = Nic("client0", [7, 8], 9000, "fd00::1:1/64", "02:00:00:00:00:00", [NEIGHBOUR])
 KERNEL = Kernel("9.9-test", Path("/boot/vmlinuz-9.9-test"), None, "file")  # all that it needs is built in
 
 

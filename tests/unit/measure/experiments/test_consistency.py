@@ -31,6 +31,9 @@ PING: dict[str, Any] = {
         UDP | {"received_count": None, "received_bytes": None},  # rows of labkit 0.1 lack some
         UDP | {"method": "slice", "sent_count": 10, "lost_count": None},  # datagrams were queued before
         UDP | {"link_rate_bps": 800_000},
+        # Two flows that did not run at the same time: each had more than half of the link.
+        UDP | {"link_rate_bps": 800_000, "iperf3_bps": 900_000.0, "pairs": 2},
+        UDP | {"link_rate_bps": 800_000, "iperf3_bps": 900_000.0, "streams": 2},
         {
             "protocol": "tcp",
             "method": "whole",
@@ -65,6 +68,10 @@ def test_consistent_row(row: dict[str, Any]) -> None:
         (UDP | {"received_count": 7000, "received_bytes": 700_000}, "7000 packets arrived"),
         (UDP | {"iperf3_bps": 400_000.0 - 1}, "iperf3 0.4 Mbit/s"),
         (UDP | {"link_rate_bps": 700_000}, "throughput_bps is 0.8 Mbit/s over a link of 0.7 Mbit/s"),
+        (
+            UDP | {"link_rate_bps": 800_000, "iperf3_bps": 900_000.0, "pairs": 1, "streams": 1},
+            "iperf3_bps is 0.9 Mbit/s over a link of 0.8 Mbit/s",
+        ),
         (UDP | {"lost_count": -1}, "lost_count is -1"),
         (UDP | {"throughput_bps": float("nan")}, "throughput_bps is nan"),
         (PING | {"received_count": 11}, "11 packets arrived and 0 were lost, but 10 were sent"),

@@ -55,6 +55,14 @@ def test_quiet_slices_stop_early() -> None:
     )
 
 
+def test_slices_that_were_not_placed_need_a_narrower_spread() -> None:
+    rows = made(MIN_ROUNDS, 0.001, between=0.0, slices=12)
+    unplaced = history(rows)._half_width(history(rows)._seen[1], "macvlan_bridge", tuple(list(ARMS)[:2]))
+    placed = [row | {"placement": "0,1"} for row in rows]
+    bound = history(placed)._half_width(history(placed)._seen[1], "macvlan_bridge", tuple(list(ARMS)[:2]))
+    assert unplaced / bound == pytest.approx(2.571 / 2.365)
+
+
 def test_minimum_rounds() -> None:
     assert history(made(MIN_ROUNDS - 1, 0.001, slices=100)).enough(1) is None
 

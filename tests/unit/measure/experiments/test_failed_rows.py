@@ -67,6 +67,31 @@ def test_failed_point_is_measured_again(sent_requests: list[Row], tmp_path: Path
     assert len(sent_requests) == 2, "a run without failed rows is not measured again"
 
 
+def test_rows_of_the_point_that_a_run_measured_when_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are kept until the same command measures the point again, which does not double them."""
+    trials = [row("veth", number=number) for number in range(3)]
+    ends_early = True
+
+    def ask(_where: str, _request: Row, _say: Any) -> Iterator[Row]:
+        for trial in trials:
+            yield {"event": "unfinished", "point": "1-r0", "rows": [trial]}
+        if ends_early:
+            raise Failed("the experiment's process was killed")
+        yield {"event": "rows", "point": "1-r0", "rows": trials}
+
+    monkeypatch.setattr(run, "ask", ask)
+    for _attempt in range(2):
+        with pytest.raises(Failed):
+            measure(tmp_path / "run")
+        assert run_folder.read_rows(tmp_path / "run") == trials
+        assert run_folder.finished_points(tmp_path / "run") == set()
+    ends_early = False
+    assert measure(tmp_path / "run") == trials
+    assert [path.name for path in (tmp_path / "run" / "rows").iterdir()] == ["1-r0.jsonl"]
+
+
 @pytest.mark.parametrize("by", ["flag", "variable"])
 def test_failed_rows_can_be_kept(
     by: str, sent_requests: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

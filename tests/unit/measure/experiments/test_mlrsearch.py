@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import random
+import statistics
 import time
 
 import pytest
@@ -141,6 +144,45 @@ def test_the_preset_rfc2544_ends_in_its_own_time(capacity: int, monkeypatch: pyt
     assert result.problem is None
     assert result.took_s > 60
     assert result.bounds[0].rate_pps == pytest.approx(capacity, rel=0.02)
+
+
+class NoisyDevice:
+    """A device on a noisy machine, with a clock that only trials advance.
+
+    Its capacity drifts by 10 % (standard deviation) within about a second and by 5 % from trial to trial.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now_s, self._drift = 0.0, self.rng.gauss(0, 0.1)
+
+    def measure(self, rate: float, duration: float) -> tuple[Trial, str | None]:
+        self.now_s += duration
+        kept = math.exp(-duration)
+        self._drift = kept * self._drift + math.sqrt(1 - kept**2) * self.rng.gauss(0, 0.1)
+        return trial(rate, duration, 180e3 * math.exp(self._drift + self.rng.gauss(0, 0.05))), None
+
+
+def spread(settings: mlrsearch.Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
+    """Return the standard deviation of the logarithms of many searches' PDR, and the mean time of a search."""
+    logs, took_s = [], []
+    for seed in range(60):
+        device = NoisyDevice(seed)
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda device=device: device.now_s)
+            result = mlrsearch.search(device.measure, settings, (0.0, 0.005), 1e3, 300e3, 600)
+        assert result.bounds[1].rate_pps is not None
+        logs.append(math.log(result.bounds[1].rate_pps))
+        took_s.append(result.took_s)
+    return statistics.stdev(logs), statistics.mean(took_s)
+
+
+def test_more_trials_and_closer_bounds_repeat_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """METHOD, "Searches" advises it. Seeds make the simulation repeat exactly."""
+    usual, usual_s = spread(FAST, monkeypatch)
+    longer, longer_s = spread(dataclasses.replace(FAST, sum_s=4.2, width=0.03), monkeypatch)
+    assert longer < 0.85 * usual
+    assert usual_s < longer_s < 3 * usual_s < 60
 
 
 def conditions(**given: float) -> Conditions:

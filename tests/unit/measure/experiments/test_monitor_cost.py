@@ -77,7 +77,7 @@ def test_nobody_is_the_baseline_and_its_own_control() -> None:
     ],
 )
 def test_last_words_of_readers(name: str, text: str, counted: ReaderCounts) -> None:
-    assert readers.counted(name, text) == counted
+    assert readers.parse_counts(name, text) == counted
 
 
 def test_frames_of_the_wanted_flow_follow_the_generators_turns() -> None:

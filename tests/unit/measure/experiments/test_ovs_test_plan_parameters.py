@@ -27,15 +27,21 @@ def test_defaults_are_the_documents_plan() -> None:
     assert ovs_test_plan.planned_s(made) > 3600
 
 
+def test_vms_may_be_guests() -> None:
+    made = OvsTestPlan.of({"endpoint": "namespace,guest", "guest": "debian,offloads=off"})
+    assert made.in_guests
+    assert made.switch_parameters().endpoint == ("namespace", "guest")
+
+
 def test_flows_differ_in_what_the_rules_match() -> None:
-    arms = OvsTestPlan.of({"frame_bytes": "imix"}).of_arms()
+    arms = OvsTestPlan.of({"frame_bytes": "imix"}).switch_parameters()
     l2, l3 = (arms.mix_of(f"ovs+case=vm_to_vm{words}", "128", 64000) for words in ("", "+rules=l3"))
     assert l2 == Mix((128,), 64000, ("target_mac",), 2000, 10)
     assert l3 == Mix((128,), 64000, ("target_ip",), 2000, 10)
 
 
 def test_rows_say_what_the_switch_is() -> None:
-    arms = OvsTestPlan.of({"topology": "ovs"}).of_arms()
+    arms = OvsTestPlan.of({"topology": "ovs"}).switch_parameters()
     assert arms.columns_of("ovs+case=vm_to_net+rules=l3+rules_count=2000+tunnel=vxlan") == {
         "datapath": "system", "use_case": "vm_to_net", "rules": "l3", "rules_count": 2000, "tunnel": "vxlan",
     }  # fmt: skip
@@ -60,7 +66,7 @@ def test_rows_say_what_the_switch_is() -> None:
         ({"frame_bytes": "63"}, "a frame of 63 bytes is outside 64"),
         ({"frame_bytes": "1519"}, "a frame of 1519 bytes is outside 64 to 1518"),
         ({"most_rate": "2Mpps", "line_rate_bps": "1e9"}, "more than the link carries: 64 \\+ 20 = 84 bytes"),
-        ({"endpoint": "guest"}, r"an end of the plan's switches cannot run in a guest \(endpoint=guest\)"),
+        ({"endpoint": "shared_guest"}, "does not support endpoint=shared_guest"),
         ({"nodes": "two"}, "nodes=two: not used: the switch and its ends are on one host"),
         ({"vary": "source_ip"}, "vary=.*not used: flows differ in what the rules match"),
     ],

@@ -11,7 +11,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments.overlay.spine_failure import failure, spines
 from labkit.measure.topologies.network import leaf_spine_overlay
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node
-from labkit.system.netlink.dumps import RTNH_F_LINKDOWN, RTNH_F_ONLINK, _as_request, _decoded
+from labkit.system.netlink.dumps import RTNH_F_LINKDOWN, RTNH_F_ONLINK, _as_request, _decode
 from labkit.system.netlink.messages import new_route
 from labkit.system.netlink.rtnl import rtmsg
 
@@ -37,7 +37,7 @@ def test_restored_routes_have_no_state_flags() -> None:
         report.index(bytes([16, 0, 0, 0, index, 0, 0, 0])) for index in (7, 8)
     ]  # struct rtnexthop and its gateway
     report[at[0] + 2], report[at[1] + 2], report[24] = RTNH_F_LINKDOWN, RTNH_F_ONLINK, RTNH_F_LINKDOWN
-    again = _decoded(rtmsg, _as_request(bytes(report)))
+    again = _decode(rtmsg, _as_request(bytes(report)))
     assert [
         (hop["flags"], hop["oif"], hop.get_attr("RTA_GATEWAY")) for hop in again.get_attr("RTA_MULTIPATH")
     ] == [

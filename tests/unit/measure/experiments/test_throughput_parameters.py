@@ -37,7 +37,7 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"slices": "4"}, "slices=4: not used"),
         (
             {"observe": "perf_stat", "nodes": "two", "where": "vm:debian"},
-            "observe works on one host only: with nodes=two leave it out",
+            "observe needs nodes=one: an observer sees one kernel",
         ),
         (
             {"endpoint": "guest", "generator": "trex"},
@@ -99,7 +99,9 @@ def test_a_preset_has_time_to_end() -> None:
     assert rfc.search_limit_s == 1800
     assert Throughput.of({"preset": "rfc2544", "limit_s": "600"}).search_limit_s == 600
     assert Throughput.of({}).search_limit_s == pytest.approx(63)
-    assert experiment.planned_s(rfc) > 3 * 8 * 60 > experiment.planned_s(Throughput.of({}))
+    assert (
+        experiment.planned_s(rfc) > 3 * experiment.PLANNED_SUMS * 60 > experiment.planned_s(Throughput.of({}))
+    )
 
 
 def test_least_frame_of_ipv6() -> None:

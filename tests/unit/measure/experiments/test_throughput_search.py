@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from labkit.common.errors import Failed
+from labkit.measure.experiments import survey
 from labkit.measure.experiments.built_arm import BuiltArm
-from labkit.measure.experiments.rows import Arm
+from labkit.measure.experiments.context import RunContext
+from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic.base import Trial
@@ -47,10 +50,32 @@ class DyingArm:
 
 
 def test_trials_before_the_end_of_the_generator_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "_placed", lambda *_, **__: None)
+    monkeypatch.setattr(experiment, "_give_priority", lambda *_, **__: None)
     point = experiment.SearchPoint(1, 0, "64", 1)
-    rows = [row for _, row in experiment.searched(Throughput(), cast(BuiltArm, DyingArm()), point)]
-    *kept, last = rows
+    recorded: list[Measured] = []
+    experiment.searched(Throughput(), cast(BuiltArm, DyingArm()), point, recorded.append)
+    *kept, last = [row for _, row in recorded]
     assert [row["method"] for row in kept] == [experiment.TRIAL] * TRIALS
     assert [row["phase"] for row in kept[-2:]] == ["search"] * 2
     assert (last["method"], last["status"], last["reason"]) == (experiment.METHOD, "failed", DEATH)
+
+
+def test_each_row_is_sent_as_soon_as_its_trial_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed labkit loses only the trial that runs; the round's event has the same rows again."""
+    sent: list[dict[str, Any]] = []
+
+    @contextmanager
+    def built(*_: object) -> Iterator[tuple[list[DyingArm], list[Measured]]]:
+        yield [DyingArm()], []
+
+    monkeypatch.setattr(experiment, "_give_priority", lambda *_, **__: None)
+    monkeypatch.setattr(survey, "survey", lambda *_: ([DyingArm.arm], []))
+    monkeypatch.setattr(survey, "built", built)
+    run_context = RunContext("throughput", tmp_path, 1, {}, send=sent.append)
+    events = list(experiment.run(Throughput(rounds=1), run_context))
+    [finished] = [event for event in events if event["event"] == "rows"]
+    assert [event["event"] for event in sent] == ["unfinished"] * (TRIALS + 1)
+    assert [row for event in sent for row in event["rows"]] == finished["rows"]
+    assert {event["point"] for event in sent} == {finished["point"]}

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from labkit.common.errors import BadInput
+from labkit.measure.experiments import rows, survey
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.rows import Arm
 from labkit.measure.experiments.virtual_tap import VirtualTap, plan
 
 
@@ -35,7 +42,7 @@ def test_mirror_options_in_arm_names() -> None:
 )
 def test_loads(load: str, protocol: str, length: int | None, rate: float | None, slices: int) -> None:
     """A load with a rate is a whole run. Slices measure senders at full speed."""
-    result = VirtualTap.of({"loads": load}).of_load(load)
+    result = VirtualTap.of({"loads": load}).for_load(load)
     assert (result.protocol, result.length_bytes, result.rate_bps, result.slices) == (
         protocol,
         length,
@@ -43,6 +50,76 @@ def test_loads(load: str, protocol: str, length: int | None, rate: float | None,
         slices,
     )
     assert result.topology == VirtualTap().arms
+
+
+TWO = {"nodes": "two", "where": "vm:debian", "output": "gre", "mirrors": "0,1", "readers": "count"}
+
+
+def test_monitor_on_a_second_host() -> None:
+    """All ends are on the first host, so the second one is no servers' host, and arms exist at the same time."""
+    parameters = VirtualTap.of({**TWO, "loads": "udp:64@1e6", "link_rate_bps": "1e8"})
+    load = parameters.for_load("udp:64@1e6")
+    assert (load.nodes, load.has_remote_servers, load.link_rate_bps) == ("two", False, 1e8)
+    assert load.spec(1, None).parent is None
+
+
+def test_flow_beside_a_monitor_does_not_cross_the_link() -> None:
+    """The monitored flow stays on the first host, so its rate may exceed that of the link."""
+    run_context: Any = SimpleNamespace(
+        peer=None, machine={}, folder=Path("run"), seed=1, experiment="virtual_tap"
+    )
+    fast = {"status": "ok", "throughput_bps": 3e7, "window_s": 1.0}
+
+    def status(parameters: DatapathParameters) -> Any:
+        return rows.row_of(parameters, run_context, Arm("ovs_netdev", "baseline"), 1, fast)["status"]
+
+    monitored = VirtualTap.of({**TWO, "loads": "udp:64@3e7", "link_rate_bps": "1e7"}).for_load("udp:64@3e7")
+    assert status(monitored) == "ok"
+    across = DatapathParameters(protocol="udp", nodes="two", where="vm:debian", slices=0, link_rate_bps=1e7)
+    assert status(across) == "invalid"
+
+
+def test_tcp_is_not_monitored_from_a_second_host() -> None:
+    words = {"nodes": "two", "where": "vm:debian", "topology": "veth_bridge,ovs+mirrors=1+output=gre"}
+    with pytest.raises(BadInput, match="large TCP packets are divided"):
+        DatapathParameters.of(words).check()
+    DatapathParameters.of(words | {"protocol": "udp"}).check()
+
+
+def test_arm_that_uses_the_cable_has_no_control() -> None:
+    """The survey found that the first arm cannot be measured here."""
+    words = {"nodes": "two", "where": "vm:debian", "protocol": "udp"}
+    parameters = DatapathParameters.of(words | {"topology": "veth_bridge,ovs+mirrors=1+output=gre,veth"})
+    good = [Arm(str(name), "variant") for name in parameters.topology[1:]]
+    assert [arm.role for arm in survey._with_roles(good, parameters)] == ["baseline", "variant"]
+    assert [arm.role for arm in survey._with_roles(good[::-1], parameters)] == [
+        "baseline",
+        "control",
+        "variant",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (
+            {"output": "veth"},
+            "nodes=two needs mirrors whose copies leave the host: add mirrors=0,1 and output=gre",
+        ),
+        (
+            {"loads": "udp:64"},
+            "loads=udp:64: reading a second host's counters takes too long for slices: use udp:64@",
+        ),
+        ({"loads": "tcp@1e6"}, "loads=tcp@1e6: on the way to a second host large TCP packets are divided"),
+        ({"mirrors": "0,1,2"}, "nodes=two has one cable, so one switch only can send copies through it"),
+        ({"mirrors": "1", "also": "ovs_netdev"}, "comes first, so it is measured twice at the same time"),
+        ({"where": "here"}, "nodes=two with where=here needs the servers' host"),
+    ],
+)
+def test_unusable_second_host_is_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        VirtualTap.of({**TWO, "loads": "udp:64@1e6", **given})
+    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +148,8 @@ def test_bad_input_is_refused_in_one_sentence(given: dict[str, str], words: str)
 def test_cores_of_the_thesis() -> None:
     parameters = VirtualTap.of({"cores": "thesis", "mirrors": "0,1", "readers": "none"})
     assert parameters.arms == ("ovs_netdev+cpu=0", "ovs_netdev+mirrors=1+cpu=0")
-    assert parameters.of_load("udp:64").affinity == "0,1"
-    assert VirtualTap().of_load("udp:64").affinity is None
+    assert parameters.for_load("udp:64").affinity == "0,1"
+    assert VirtualTap().for_load("udp:64").affinity is None
 
 
 def test_paced_loads_are_whole_runs() -> None:

@@ -27,7 +27,7 @@ def test_shares_between_two_samples() -> None:
 
 
 def test_schedstat_unit() -> None:
-    assert host_load.schedstat("2500000000 500000000 17\n") == (2.5, 0.5)
+    assert host_load.parse_schedstat("2500000000 500000000 17\n") == (2.5, 0.5)
 
 
 def test_doubt_is_appended() -> None:

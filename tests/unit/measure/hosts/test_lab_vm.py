@@ -195,7 +195,7 @@ class Holder:
         return self._reads
 
     def lines(self) -> list[bytes]:
-        return [b'{"event":"ended","words":"QEMU was ended by SIGKILL"}']
+        return [b'{"event":"ended","text":"QEMU was ended by SIGKILL"}']
 
     def close(self) -> None:
         os.close(self._reads)

@@ -34,7 +34,7 @@ def test_tshark_without_an_answer_is_given_up(
     assert one.awaiting_count == 1
     deadline = time.monotonic() + 20
     while one.problem is None:
-        assert list(one.judged()) == []
+        assert list(one.matching_rows()) == []
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert "did not answer within 0.2 s" in one.problem
@@ -85,7 +85,7 @@ def test_fields_are_checked_and_their_values_are_texts() -> None:
     deadline = time.monotonic() + 60
     rows: list[Row] = []
     while one.awaiting_count:
-        rows += one.judged()
+        rows += one.matching_rows()
         assert one.problem is None
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -37,7 +37,7 @@ def test_tunnel_datagrams_are_not_the_load(taken_out: list[int], expected: int, 
     path.write_text(SNMP.format(100))
     parameters = iter(taken_out)
     with Opened(str(path)) as file:
-        assert receive_counters._of_load(server(parameters), file, [100]) == expected
+        assert receive_counters._received_datagrams(server(parameters), file, [100]) == expected
     assert list(parameters) == []
 
 
@@ -45,7 +45,7 @@ def test_all_datagrams_without_a_tunnel(tmp_path: Path) -> None:
     path = tmp_path / "snmp"
     path.write_text(SNMP.format(100))
     with Opened(str(path)) as file:
-        assert receive_counters._of_load(server(iter(())), file, []) == 100
+        assert receive_counters._received_datagrams(server(iter(())), file, []) == 100
 
 
 def test_counts_never_decrease() -> None:

@@ -39,7 +39,7 @@ def test_network_is_an_arm_like_any_other(tmp_path: Path) -> None:
     assert result.topology_names == ("routed", "veth")
     assert (result.mtu_bytes, result.family) == (1450, 4)
     assert [arm.label for arm in survey.planned(result)] == ["routed", "routed (again)", "veth"]
-    assert (result.described("routed"), result.described("veth")) == (ROUTED, "veth")
+    assert (result.described_network("routed"), result.described_network("veth")) == (ROUTED, "veth")
     again = DatapathParameters.of(result.asdict())  # as in run.json, a notebook and a lab VM
     assert again == result
     assert again.topology[0].digest == ROUTED.digest  # type: ignore[union-attr]

@@ -90,6 +90,22 @@ def test_mirror_output(select: str, arriving: list[int], leaving: list[int]) -> 
     assert selected(parameters, topologies.Spec(pairs=2)) == (arriving, leaving)
 
 
+@pytest.mark.parametrize(
+    ("select", "arriving", "leaving"),
+    [("client0", [0], [0]), ("client1:out", [], [2]), ("all", [0, 2], [0, 2]), ("vlan:2", [2], [2])],
+)
+def test_mirror_output_on_the_clients_host(select: str, arriving: list[int], leaving: list[int]) -> None:
+    """The servers' ports are on another switch, so a packet passes the port of one end only."""
+    parameters = SwitchOptions(mirrors=1, select=select, vlans=2)
+    assert selected(parameters, topologies.Spec(pairs=2, side=topologies.CLIENTS)) == (arriving, leaving)
+
+
+def test_mirror_of_an_endpoint_on_the_other_host() -> None:
+    spec = topologies.Spec(pairs=2, side=topologies.CLIENTS)
+    with pytest.raises(BadInput, match=r"select=server1: server1 is on the other host.* choose client0"):
+        selected(SwitchOptions(mirrors=1, select="server1"), spec)
+
+
 def test_mirror_of_a_missing_endpoint() -> None:
     with pytest.raises(BadInput, match="select=client2: there is no client2; the last one is client1"):
         selected(SwitchOptions(mirrors=1, select="client2"), topologies.Spec(pairs=2))

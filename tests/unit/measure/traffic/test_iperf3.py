@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -203,3 +205,28 @@ def test_missing_iperf3_names_its_package(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unsupported, match="the program iperf3 is not installed "):
         iperf3.version()
+
+
+@pytest.mark.parametrize("ends_after_s", [10.0, 0.25])
+def test_flows_move_while_they_run(ends_after_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, moved = 0.0, list[tuple[float, Any]]()
+
+    def wait(_clients: Any, until_s: float) -> list[int]:
+        nonlocal now_s
+        now_s = min(until_s, ends_after_s)
+        return [1] if now_s < ends_after_s else []
+
+    def bind(cpus: Any) -> None:
+        moved.append((round(now_s, 6), cpus))
+        if len(moved) == 2:
+            raise Failed("the iperf3 client ended before it was bound")
+
+    monkeypatch.setattr(iperf3, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(iperf3.process, "wait", wait)
+    flows = iperf3.Flows([], None, iperf3.Load())
+    monkeypatch.setattr(flows, "bind", bind)
+    assert flows.wait(0.1)
+    assert not moved
+    flows.move_ends(cycle(["a", "b", "c"]))
+    assert flows.wait(0.55) == (ends_after_s > 1)
+    assert moved == [(0.1, "a"), (0.2, "b"), (0.3, "c"), (0.4, "a")][: 4 if ends_after_s > 1 else 2]

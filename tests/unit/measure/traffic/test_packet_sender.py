@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 import struct
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from labkit.common import packets
 from labkit.common.errors import BadInput
-from labkit.measure.traffic import packet_generator, rates
+from labkit.measure.traffic import packet_generator, packet_sender, rates
 from labkit.measure.traffic.base import Trial
 from labkit.measure.traffic.packet_sender import FrameAddresses, Mix, headers
 from labkit.measure.traffic.rates import IMIX, Line
@@ -191,3 +194,28 @@ def test_sizes_by_name() -> None:
     assert (rates.sizes("512"), rates.sizes("imix")) == ((512,), IMIX)
     with pytest.raises(BadInput, match="frame_bytes=big"):
         rates.sizes("big")
+
+
+class BusyHop:
+    """A socket whose first hop refuses frames until its queue has room again."""
+
+    def __init__(self, refusals: int, number: int = errno.ENOBUFS) -> None:
+        self.left, self.number = refusals, number
+        self.sent: list[bytes] = []
+
+    def send(self, frame: bytes) -> None:
+        if self.left:
+            self.left -= 1
+            raise OSError(self.number, os.strerror(self.number))
+        self.sent.append(frame)
+
+
+def test_frame_after_a_load_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow CPU still works through the load before, so its backlog refuses the frame for a while."""
+    busy = BusyHop(3)
+    packet_sender.send_frame(cast(socket.socket, busy), b"frame")
+    assert busy.sent == [b"frame"]
+    monkeypatch.setattr(packet_sender, "REFUSED_S", 0.0)
+    for refuses in (BusyHop(1 << 30), BusyHop(1, errno.ENETDOWN)):
+        with pytest.raises(OSError, match=os.strerror(refuses.number)):
+            packet_sender.send_frame(cast(socket.socket, refuses), b"frame")

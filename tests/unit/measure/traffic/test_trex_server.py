@@ -129,4 +129,4 @@ def test_count_that_is_off_by_one_is_no_loss_of_a_search() -> None:
     shared |= {"received_bytes": 0, "sent_pps": 0.0, "received_pps": 0.0, "window_s": 1.0}
     for received, ring, delivered in ((999, 0, 1000), (600, 399, 1000), (1002, 0, 1000), (990, 0, 990)):
         one = Direction(**{**shared, "received_count": received, "ring_drops_count": ring})
-        assert generator._delivered(one) == delivered
+        assert generator._delivered_count(one) == delivered

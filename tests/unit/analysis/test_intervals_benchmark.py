@@ -1,0 +1,69 @@
+"""`python -m benchmarks intervals` counts alarms and coverage in the rows of a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from scipy.stats import binomtest
+from synthetic_rows import rows, save
+
+from benchmarks import __main__ as benchmarks
+from benchmarks import intervals
+from benchmarks.promise import NotMeasuredError, Promise
+
+WAS = {"veth_bridge": 1.0, "veth_bridge (again)": 1.0, "macvlan_bridge": 1.2}
+BECAME = {"veth_bridge": 1.0, "veth_bridge (again)": 1.3, "macvlan_bridge": 0.9}
+
+
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intervals, "DRAWS", 10)
+
+
+def promises(folder: Path) -> dict[str, Promise]:
+    return {one.what: one for one in intervals.evaluated(folder)}
+
+
+def test_steady_series_keeps_every_promise(tmp_path: Path) -> None:
+    for number, protocol in enumerate(("tcp", "udp")):
+        some = rows(WAS, rounds=53, slices=4, placement="0,0", protocol=protocol, run=protocol, seed=number)
+        save(tmp_path / protocol, some)
+    result = promises(tmp_path)
+    assert all(one.kept for one in result.values())
+    assert result[
+        "5 rounds contain the long-run ratio, macvlan_bridge, udp, 1 pair, MTU 1500"
+    ].measured.endswith(" of 10")
+    assert result["5 rounds contain the long-run ratio, all loads"].measured.endswith(" of 20")
+    assert result["A/A alarms of 10 rounds, all loads"].measured.endswith(" of 10")
+    assert len(result) == 8
+
+
+def test_series_that_drifts_breaks_the_promises(tmp_path: Path) -> None:
+    some = rows(WAS, rounds=50, slices=4)
+    later = rows(BECAME, rounds=50, slices=4)
+    for row in later:
+        row |= {"round": row["round"] + 50, "point": f"1-r{row['round'] + 50}"}
+    result = promises(save(tmp_path / "run", [*some, *later]))
+    assert [one.kept for one in result.values()] == [False] * 6
+    alarms = int(result["A/A alarms of 5 rounds, all loads"].measured.split()[0])
+    assert 10 <= alarms <= 13  # all of the second half
+    assert result["10 rounds contain the long-run ratio, all loads"].measured == "0 of 10"
+
+
+def test_chance_alone_breaks_no_promise() -> None:
+    for hits in range(41):
+        few, many = intervals.Count(hits, 40, 0.1), intervals.Count(40 - hits, 40, 0.1)
+        p = float(binomtest(hits, 40, 0.05, alternative="greater").pvalue)
+        assert few.is_at_most(0.05) == many.is_at_least(0.95) == (p >= intervals.UNLIKELY)
+
+
+def test_what_cannot_be_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotMeasuredError, match=r"is not a run, or is incomplete"):
+        promises(tmp_path)
+    with pytest.raises(NotMeasuredError, match="has no comparison with slices in 5 rounds"):
+        promises(save(tmp_path / "run", rows(rounds=4, slices=4)))
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "zoo", "--run", "x"])
+    with pytest.raises(SystemExit, match="2"):
+        benchmarks.main()

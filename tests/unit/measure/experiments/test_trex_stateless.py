@@ -1,0 +1,59 @@
+"""A load test with TRex whose labkit is killed in the middle: its finished steps stay as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from labkit.measure.experiments.context import Event, Progress, RunContext
+from labkit.measure.experiments.trex import devices, stateless
+from labkit.measure.experiments.trex.parameters import Stateless
+from labkit.measure.traffic.trex.client import Client
+from labkit.measure.traffic.trex.readings import Direction
+
+LOSES_ABOVE_PPS = 25e3
+
+
+def trial(rate_pps: float, duration_s: float) -> tuple[list[Direction], dict[str, Any]]:
+    """Return what a device does that loses a tenth above a rate."""
+    sent = round(rate_pps * duration_s)
+    received = sent if rate_pps <= LOSES_ABOVE_PPS else sent * 9 // 10
+    direction = Direction(
+        source=0, target=1, sent_count=sent, received_count=received, ring_drops_count=0, refused_count=0,
+        sent_bytes=64 * sent, received_bytes=64 * received, sent_pps=rate_pps, received_pps=received / duration_s,
+        window_s=duration_s,
+    )  # fmt: skip
+    return [direction], {"readings": [{"global": {}}] * 4}
+
+
+def test_each_step_is_sent_as_soon_as_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = cast(
+        Client, SimpleNamespace(load=lambda *_, **__: 64.0, trial=trial, ports=(0, 1), senders=(0,))
+    )
+    arm = devices.OUTSIDE
+    device = devices.Device(arm, client, "host", "v3.08", [1e9], None, lambda one: (arm, one))
+    test = devices.Test("64b-r0", 0)
+
+    def run(*given: Any, **_: Any) -> Iterator[Event]:
+        yield from given[-1](device, [test], Progress(1.0))
+
+    monkeypatch.setattr(devices, "run", run)
+    sent: list[Event] = []
+    parameters = Stateless.of(
+        {"server": "host", "profile": "64b", "target": "50kpps", "directions": "one", "latency": "false"}
+    )
+    events = list(stateless.run(parameters, RunContext("trex_stateless", tmp_path, 1, {}, send=sent.append)))
+    [finished] = [event["rows"] for event in events if event["event"] == "rows"]
+    result, *steps = finished
+    assert "the device lost 10 %" in result["ended"]
+    assert {event["point"] for event in sent} == {"64b-r0"}
+    kept = [row for event in sent for row in event["rows"]]
+    of = lambda rows: [(row["phase"], row["direction"], row["sent_count"], row["status"]) for row in rows]  # noqa: E731
+    assert of(kept) == of(steps)
+    assert (
+        len(sent) == len(steps) / 2 > 2
+    )  # each step has a row for both directions together and one for each
