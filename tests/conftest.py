@@ -257,17 +257,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(stack.close)
 
 
-class Scheduling(LoadFileScheduling):
-    """Run the tests of a file in one worker, one after the other, and likewise all tests in tests/vm that boot.
+# Files in tests/vm whose lab VMs serve no other file, and which wait for no deadline of an emulated kernel.
+OWN_VMS = ("vm/test_notebook_kernel.py", "vm/test_kernel_browser.py", "vm/test_kernels_ask.py")
 
-    Emulated kernels that share two cores miss deadlines, and one lab VM serves many tests.
+
+class Scheduling(LoadFileScheduling):
+    """Run the tests of a file in one worker, one after the other, and likewise nearly all tests in tests/vm that boot.
+
+    Emulated kernels that share two cores miss deadlines, and one lab VM serves many tests. The files of OWN_VMS come
+    last: they fill the time until the other worker is done with tests/vm.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         scope = str(super()._split_scope(nodeid))
-        return (
-            "tests/vm" if scope.startswith("tests/vm/") and scope != "tests/vm/test_kernels_get.py" else scope
-        )
+        path = scope.removeprefix("tests/")
+        boots = path.startswith("vm/") and path != "vm/test_kernels_get.py"
+        return "tests/vm" if boots and path not in OWN_VMS else scope
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
@@ -282,7 +287,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark long tests by their folder, and start the longest first so that none of them runs alone at the end."""
     paths = {item: item.path.relative_to(ROOT / "tests") for item in items}
     folders = {item: path.parts[0] for item, path in paths.items()}
-    order = {"vm": 0, **dict.fromkeys(LONGEST, 1), "notebooks": 2, "lab": 3}
+    order = {"vm": 0, **dict.fromkeys(LONGEST, 1), "notebooks": 2, "lab": 3, **dict.fromkeys(OWN_VMS, 5)}
     items.sort(key=lambda item: order.get(str(paths[item]), order.get(folders[item], 4)))
     for item, folder in folders.items():
         if folder in ("vm", "notebooks") and not item.get_closest_marker("smoke"):
