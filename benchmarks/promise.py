@@ -91,8 +91,12 @@ def median(values: Iterable[float]) -> float:
 
 
 def python(*words: str) -> list[str]:
-    """Return the command of this Python with the benchmarks, but not the current folder, on its path."""
-    return ["env", f"PYTHONPATH={ROOT}", sys.executable, "-P", *words]
+    """Return the command of this Python with the benchmarks, but not the current folder, on its path.
+
+    It writes its compiled files, whatever the environment says: installed packages have theirs, and a time that
+    includes compiling labkit's modules compares something else.
+    """
+    return ["env", "-u", "PYTHONDONTWRITEBYTECODE", f"PYTHONPATH={ROOT}", sys.executable, "-P", *words]
 
 
 def inside(module: str, *arguments: object) -> Any:

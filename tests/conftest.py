@@ -28,6 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 AS_ROOT = os.geteuid() == 0
 IN_A_NAMESPACE = ["unshare", "--net"] if AS_ROOT else ["unshare", "--user", "--map-root-user", "--net"]
 
+# Tests start Python thousands of times. Without its compiled files, each start would compile labkit's modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 Need = Callable[..., None]
 
 
