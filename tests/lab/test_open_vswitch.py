@@ -198,7 +198,14 @@ def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
 @pytest.mark.needs("iperf3")
 def test_packet_sizes_on_a_switch(tmp_path: Path) -> None:
     """A datagram of 1,473 bytes is two packets for the switch, and smaller ones are one each."""
-    words = ("topology=ovs_netdev", "size_bytes=64,1472,1473", "rate_bps=4e6", "rounds=1", "slices=0", "whole_runs=1")
+    words = (
+        "topology=ovs_netdev",
+        "size_bytes=64,1472,1473",
+        "rate_bps=4e6",
+        "rounds=1",
+        "slices=0",
+        "whole_runs=1",
+    )
     with sandbox(tmp_path) as machine:
         done = machine.labkit("run", "packet_size", *words, "duration_s=1", "omit_s=0", "--json")
         assert done.returncode == 0, done.stderr

@@ -209,7 +209,9 @@ def _of_mirrored_loads(
         rows = rows[which(_copies_bps(rows, "copies_expected_count"))]
         result = []
         for (topology, rate), some in rows.groupby(["topology", "rate_bps"], sort=True):
-            joined = f", two nodes, link {si(link_bps, 'bit/s')}" if some["link_rate_bps"].notna().all() else ""
+            joined = (
+                f", two nodes, link {si(link_bps, 'bit/s')}" if some["link_rate_bps"].notna().all() else ""
+            )
             what = f"{topology}: {si(float(str(rate)), 'bit/s')} offered{joined}"
             effect = stats.effect(np.log(share(some).to_numpy(float)), list(some["round"]))
             result.append(_add_effect(Evidence(run, what, _host(some)), effect, ""))

@@ -307,7 +307,7 @@ CLAIMS: tuple[Claim, ...] = (
         "thesis", "table 4.2 and figure 4.17", "a NIC as uplink",
         "copies that arrived, divided by those that the mirror should have made", (0.95, 1.05),
         (arrived_share("virtual_tap", 1e8), arrived_share(UPLINK, 1e8), arrived_share(UPLINK, 1e9)),
-        remark="The thesis captured 1.05 to 1.28 times the bytes that were sent, because copies have the headers of GRE.",
+        remark="The thesis captured 1.05 to 1.28 times the bytes that were sent: copies have GRE's headers.",
     ),
     Claim(
         "uplink-flow",

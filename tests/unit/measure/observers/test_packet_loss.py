@@ -187,10 +187,14 @@ def test_copies_of_mirrors_are_followed() -> None:
 
 @pytest.mark.parametrize(
     ("refused", "elsewhere", "at_uplink"),
-    [(6, 4, 6), (25, 0, 10)],  # an uplink that refuses copies again and again explains no more than all of the loss
+    [
+        (6, 4, 6),
+        (25, 0, 10),
+    ],  # a queue that refuses copies again and again explains no more than the whole loss
 )
 def test_loss_of_copies_names_the_full_uplink(refused: int, elsewhere: int, at_uplink: int) -> None:
-    changed = {"namespaces": {"between": {"qdiscs": {"uplink": {"tbf 1:": {"drop": refused}}}}}}
+    queue = {"uplink": {"tbf 1:": {"drop": refused}}}
+    changed = {"namespaces": {"between": {"interfaces": {"uplink": {"tx_packets": 5}}, "qdiscs": queue}}}
     metered = {"copies_expected_count": 100, "copies_count": 90, "copies_unread_count": 7}
     result = packet_loss.lost_copies(changed, SWITCHED, metered, "between", {"port0", "port1"}, "uplink")
     assert [(hop["at"], hop["lost_count"], hop["why"]) for hop in result["hops"]] == [
