@@ -195,6 +195,29 @@ def test_switches_are_arms_of_an_experiment(tmp_path: Path) -> None:
             assert row["copies_count"] == pytest.approx(row["copies_expected_count"], rel=0.2, abs=600)
 
 
+@pytest.mark.needs("iperf3")
+def test_packet_sizes_on_a_switch(tmp_path: Path) -> None:
+    """A datagram of 1,473 bytes is two packets for the switch, and smaller ones are one each."""
+    words = (
+        "topology=ovs_netdev",
+        "size_bytes=64,1472,1473",
+        "rate_bps=4e6",
+        "rounds=1",
+        "slices=0",
+        "whole_runs=1",
+    )
+    with sandbox(tmp_path) as machine:
+        done = machine.labkit("run", "packet_size", *words, "duration_s=1", "omit_s=0", "--json")
+        assert done.returncode == 0, done.stderr
+        assert until(machine.only_namespace, 5)
+    rows = {row["length_bytes"]: row for row in map(json.loads, done.stdout.splitlines())}
+    assert {(row["status"], row["topology"]) for row in rows.values()} == {("ok", "ovs_netdev")}
+    for length_bytes, packets in ((64, 1), (1472, 1), (1473, 2)):
+        row = rows[length_bytes]
+        assert row["switched_count"] == pytest.approx(packets * row["received_count"], rel=0.1, abs=50)
+        assert row["switch_cpu_s"] > 0
+
+
 def test_killed_runs_leave_nothing(tmp_path: Path) -> None:
     """Two are killed at random moments after a program of the switch has started, the last one when it measures."""
     rng = random.Random(SEED)
@@ -431,15 +454,20 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.needs("iperf3")
 def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
-    """Mirrors slow the switch down, so its packet socket drops datagrams; a link that is too slow drops copies."""
+    """Mirrors slow the switch down, so its packet socket drops datagrams; a link that is too slow drops copies, and
+    the page of `labkit why` names that link."""
     words = (
         "protocol=udp", "length_bytes=512", "rounds=1", "slices=0", "duration_s=1", "omit_s=0", "observe=counters",
-        "profile_rounds=1",
+        "profile_rounds=2",
     )  # fmt: skip
     name = "ovs_netdev+mirrors=8+output=gre+uplink_bps=10000000"
     with sandbox(tmp_path) as machine:
-        rows = machine.rows(f"topology={name}", *words)
-    [report] = [row["observed"] for row in rows if row["observer"] == "counters"]
+        folder = machine.folder / "run"
+        rows = machine.rows(f"topology=veth_bridge,{name}", *words, "--folder", str(folder))
+        page = machine.labkit("why", f"{folder}:veth_bridge", name)
+        assert page.returncode == 0, page.stderr
+        shown = (folder / "why.html").read_text()
+    report, _ = (row["observed"] for row in rows if row["observer"] == "counters" and row["topology"] == name)
     [pair] = report["loss"]
     assert abs(pair["unexplained_count"]) < 10  # frames of other protocols
     hops = {hop["at"]: hop for hop in pair["hops"]}
@@ -448,8 +476,12 @@ def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
     assert through["why"]["port0: packet socket dropped"] == pytest.approx(through["lost_count"], rel=0.05)
     copies = report["copies"]
     assert copies["sent_count"] > 1000
-    assert copies["hops"][0]["lost_count"] > 0.5 * copies["sent_count"]
-    assert any("uplink" in name for name in copies["hops"][0]["why"])
+    of_copies = {hop["at"]: hop for hop in copies["hops"]}
+    full = of_copies["between:uplink sends"]
+    assert full["lost_count"] > 0.5 * copies["sent_count"]
+    assert full["lost_count"] > of_copies["mirrors to between:uplink"]["lost_count"]
+    assert any("uplink: qdisc tbf" in place for place in full["why"])
+    assert "copies: between:uplink sends" in shown
 
 
 @pytest.mark.long

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT, SharedVm
-from sandbox import LABKIT
+from sandbox import LABKIT, clean_sandbox, rows_on_disk, until
 
 from labkit import live
 from labkit.analysis import load
 from labkit.analysis.findings import virtual_tap
 from labkit.analysis.packet_cost import mirror_tax
+from labkit.measure import topologies
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel", "openvswitch", "ethtool")
 
 Answer = dict[str, Any]
 PATIENCE_S = 400
 PINGS = 20
+SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
+# What a lab VM has of Open vSwitch, in whatever namespace: the kernel's module counts the ports of all datapaths, and
+# the scheduler knows the threads of all processes. Ports of a removed namespace go away a moment later.
+SEEN = """
+    count() { cat /sys/module/openvswitch/refcnt 2>/dev/null || echo 0; }
+    for attempt in $(seq $1); do [ "$(count)" = 0 ] && break; sleep 0.1; done
+    echo ports $(count)
+    echo programs $(grep -oE ' (ovs-vswitchd|ovsdb-server|iperf3) ' /sys/kernel/debug/sched/debug | sort -u)
+    echo folders $(find /dev/shm /run -name 'labkit-*')
+    echo interfaces $(ls /sys/class/net)
+"""
+WAIT_STEPS = 200
+NOTHING = {"ports": ["0"], "programs": [], "folders": [], "interfaces": ["lo"]}
 TOPOLOGIES = {
     "plain": "ovs",
     "veth": "ovs+mirrors=2",
@@ -91,3 +110,46 @@ def test_cost_of_copies_in_the_kernel(shared_vm: SharedVm) -> None:
     assert list(tax.copies) == pytest.approx([0, 4, 8], rel=0.1)
     [sentence] = virtual_tap.tax_sentences([tax])
     assert ("emulated CPU" in sentence) == (set(rows["accelerator"]) == {"tcg"})
+
+
+def seen(at: live.Endpoint, steps: int) -> dict[str, list[str]]:
+    """Return what the lab VM has of Open vSwitch, by kind, after at most so many steps of waiting for no ports."""
+    lines = at.run("sh", "-c", SEEN, "sh", str(steps)).splitlines()
+    return {words[0]: words[1:] for words in map(str.split, lines)}
+
+
+def left(where: str) -> dict[str, list[str]]:
+    """Return what the lab VM has of Open vSwitch while nothing is measured in it."""
+    with live.machine(where) as there:
+        return seen(there.endpoints[topologies.MACHINE], WAIT_STEPS)
+
+
+def test_killed_runs_leave_nothing_in_the_lab_vm(shared_vm: SharedVm, tmp_path: Path) -> None:
+    """Two are killed at random moments, the last one when it measures. A live switch shows what would be left."""
+    print(f"LABKIT_TEST_SEED={SEED}")
+    rng = random.Random(SEED)
+    before = left(shared_vm.where)
+    assert before == NOTHING
+    with live.build("ovs+mirrors=1", where=shared_vm.where) as net:
+        found = seen(net.client0, 1)
+    assert int(found["ports"][0]) > 2
+    assert {"ovs-vswitchd", "ovsdb-server"} <= set(found["programs"])
+    assert found["folders"]
+    words = ("topology=ovs+mirrors=2", "rounds=50", "slices=2", "whole_runs=0")
+    with clean_sandbox(tmp_path) as machine:
+        for number, moment_s in enumerate((8 * rng.random(), 8 * rng.random(), None)):
+            folder = shared_vm.folder / f"killed{number}"
+            argv = [*LABKIT, "run", "datapaths", f"where={shared_vm.where}", *words, "--folder", str(folder)]
+            program = machine.start(*argv)
+            if moment_s is None:
+                assert until(lambda folder=folder: bool(rows_on_disk(folder)), PATIENCE_S)  # type: ignore[misc]
+            else:
+                time.sleep(moment_s)
+            assert program.poll() is None, program.communicate()
+            os.kill(program.pid, signal.SIGKILL)
+            program.communicate()
+            assert until(lambda: not machine.processes(), 5), (moment_s, machine.processes())
+            assert left(shared_vm.where) == NOTHING, moment_s
+            assert [list(one.iterdir()) for one in machine.empty] == [[], [], []]
+        rows = [json.loads(line) for text in rows_on_disk(folder).values() for line in text.splitlines()]
+    assert {row["status"] for row in rows} <= {"ok", "invalid"}, [row["reason"] for row in rows]

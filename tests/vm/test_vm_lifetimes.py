@@ -53,11 +53,21 @@ def test_without_root(lab_kernel: str, tmp_path: Path) -> None:
     assert row["throughput_bps"] > 1e6
 
 
-def test_one_boot_serves_a_sweep(lab_kernel: str, tmp_path: Path) -> None:
-    """With `fresh`, each point has a boot of its own."""
-    parameters = {"topology": ["veth"], "duration_s": 2, "omit_s": 0, "rounds": 1, "slices": 0, "pairs": [1]}
-    common = f"vm:{lab_kernel},cpus=1,append=labkit.test=1"
-    grid = {"where": [common, f"{common},fresh"], "mtu_bytes": [1500, 9000]}
+@pytest.mark.needs("full kernel", "openvswitch", "ethtool")
+def test_one_boot_serves_a_sweep(lab_kernel: str, full_kernel: str, tmp_path: Path) -> None:
+    """With `fresh`, each point has a boot of its own. The sweep compares two kernels, of which each has Open vSwitch's
+    datapath as a module."""
+    parameters = {
+        "topology": ["veth", "ovs"],
+        "duration_s": 2,
+        "omit_s": 0,
+        "rounds": 1,
+        "slices": 0,
+        "pairs": [1],
+    }
+    shape = "cpus=1,append=labkit.test=1"
+    common, fresh = f"vm:{lab_kernel},{shape}", f"vm:{full_kernel},{shape},fresh"
+    grid = {"where": [common, fresh], "mtu_bytes": [1500, 9000]}
     path = tmp_path / "small.yaml"
     path.write_text(yaml.safe_dump({"notebook": "01_datapaths", "parameters": parameters, "grid": grid}))
     with sandbox(tmp_path / "world", user=False) as machine:
@@ -69,12 +79,17 @@ def test_one_boot_serves_a_sweep(lab_kernel: str, tmp_path: Path) -> None:
     for point in (path.parent for path in sweep.glob("*/environment.json")):
         details = json.loads((point / "environment.json").read_text())
         assert "labkit.test=1" in details["kernel_command_line"]
-        [row] = run_folder.read_rows(point)
-        assert (row["kernel"], row["cpus_count"], row["status"] in MEASURED) == (lab_kernel, 1, True)
-        boots.setdefault(row["where"], []).append(details["boot_id"])
+        rows = run_folder.read_rows(point)
+        assert {row["topology"] for row in rows} == {"veth", "ovs"}
+        kernel = full_kernel if rows[0]["where"] == fresh else lab_kernel
+        for row in rows:
+            assert (row["kernel"], row["cpus_count"]) == (kernel, 1)
+            assert row["status"] in MEASURED, row["reason"]
+            assert ((row["switched_count"] or 0) > 0) == (row["topology"] == "ovs")
+        boots.setdefault(rows[0]["where"], []).append(details["boot_id"])
     assert {where: (len(each), len(set(each))) for where, each in boots.items()} == {
         common: (2, 1),
-        f"{common},fresh": (2, 2),
+        fresh: (2, 2),
     }
 
 

@@ -24,6 +24,7 @@ from labkit.analysis.stats import Effect
 from labkit.common.units import si
 
 UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
+FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunnel adds headers
 PUBLISHED = "published numbers"  # the run of evidence that was computed from the document's own numbers
 COMPUTED, COUNTED = "computed", "counted"
 EXACT_WAYS = (COMPUTED, COUNTED)
@@ -166,23 +167,54 @@ def ratios_of_counts(
 
 def uplink_share(run: str, link_bps: float) -> Source:
     """Return the bit rate of the copies that arrived over a link (with Ethernet header, without the tunnel's),
-    divided by the link's rate, for each load that is greater than the link's rate."""
+    divided by the link's rate, for each load whose copies are more than the link carries."""
+
+    def share(rows: pd.DataFrame) -> pd.Series:
+        return _copies_bps(rows, "copies_count") / link_bps
+
+    return _of_mirrored_loads(run, link_bps, lambda made_bps: made_bps.gt(link_bps), share)
+
+
+def arrived_share(run: str, link_bps: float) -> Source:
+    """Return the copies that arrived over a link, divided by those that the mirror should have made, for each load
+    whose copies the link carries."""
+
+    def share(rows: pd.DataFrame) -> pd.Series:
+        return rows["copies_count"] / rows["copies_expected_count"]
+
+    return _of_mirrored_loads(run, link_bps, lambda made_bps: made_bps.lt(FULL_LINK * link_bps), share)
+
+
+def _copies_bps(rows: pd.DataFrame, column: str) -> pd.Series:
+    """Return the bit rate of copies, each with its Ethernet header."""
+    return rows[column] / rows["window_s"] * 8 * (rows["length_bytes"] + UDP_FRAME_BYTES)
+
+
+def _of_mirrored_loads(
+    run: str,
+    link_bps: float,
+    which: Callable[[pd.Series], pd.Series],
+    share: Callable[[pd.DataFrame], pd.Series],
+) -> Source:
+    """Return a share of each load whose copies took the link, with its interval over rounds.
+
+    which: selects rows by the bit rate of the copies that the mirror should have made, because a sender may not reach
+    the rate that it was asked for. If the link joins two hosts, only rows with a link of this rate count.
+    """
 
     def find(results: Results) -> list[Evidence]:
         rows = results.rows(run)
-        ok = rows[rows["status"].eq("ok") & rows["rate_bps"].gt(link_bps) & rows["copies_count"].gt(0)]
+        rows = rows[rows["link_rate_bps"].isna() | rows["link_rate_bps"].eq(link_bps)]
+        rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_count"].gt(0)]
+        rows = rows[which(_copies_bps(rows, "copies_expected_count"))]
         result = []
-        for (topology, rate), some in ok.groupby(["topology", "rate_bps"], sort=True):
-            frame_bits = 8 * (some["length_bytes"] + UDP_FRAME_BYTES)
-            share = some["copies_count"] / some["window_s"] * frame_bits / link_bps
-            effect = stats.effect(np.log(share.to_numpy(float)), list(some["round"]))
-            result.append(
-                _add_effect(
-                    Evidence(run, f"{topology}: {si(float(str(rate)), 'bit/s')} offered", _host(some)),
-                    effect,
-                    "",
-                )
+        for (topology, rate), some in rows.groupby(["topology", "rate_bps"], sort=True):
+            joined = (
+                f", two nodes, link {si(link_bps, 'bit/s')}" if some["link_rate_bps"].notna().all() else ""
             )
+            what = f"{topology}: {si(float(str(rate)), 'bit/s')} offered{joined}"
+            effect = stats.effect(np.log(share(some).to_numpy(float)), list(some["round"]))
+            result.append(_add_effect(Evidence(run, what, _host(some)), effect, ""))
         return result
 
     return _measured_by(run, find)

@@ -7,7 +7,8 @@ from the client's interface to the server's. Interfaces count every frame, inclu
 connection; a difference between both sides is reported as `unexplained_count`.
 
 Of a topology with an Open vSwitch, the hop between two of its ports has the drops of the switch and of its packet
-sockets. The copies that its mirrors make are followed from the mirrors to their readers (`copies`).
+sockets. The copies that its mirrors make are followed from the mirrors to their readers (`copies`). What the interface
+by which a tunnel leaves the host, the uplink, did not send is a hop of its own.
 """
 
 from __future__ import annotations
@@ -261,27 +262,43 @@ def _loss_summary(unit: str, sent: int, received: int, hops: list[dict[str, Any]
 
 
 def lost_copies(
-    changed: Counts, switched: Counts, metered: Counts, space: str, ports: Collection[str]
+    changed: Counts,
+    switched: Counts,
+    metered: Counts,
+    space: str,
+    ports: Collection[str],
+    uplink: str | None = None,
 ) -> Counts:
     """Return what became of the copies of a switch's mirrors, in the form of a pair's loss.
 
     Counts that depend on what the readers lost are None if nobody can know that (tcpdump).
 
     metered: the columns of the topology's meter. space: the switch's namespace. ports: its interfaces on the paths of
-    pairs, whose drops are not those of copies.
+    pairs, whose drops are not those of copies. uplink: its interface by which copies leave in a tunnel.
     """
     sent, arrived = metered["copies_expected_count"], metered["copies_count"]
-    on_the_way = {
-        "at": "mirrors to the monitor",
-        "lost_count": sent - arrived,
-        "why": _CounterChanges(changed, switched).others(space, ports),
-    }
+    dropped = _CounterChanges(changed, switched).others(space, ports)
+    if uplink is None:
+        hops = [{"at": "mirrors to the monitor", "lost_count": sent - arrived, "why": dropped}]
+    else:
+        there = {name: count for name, count in dropped.items() if name.startswith(f"{uplink}: ")}
+        # Drops are attempts: the userspace datapath may offer a copy again that the queue refused.
+        refused = min(sum(there.values()), max(0, sent - arrived))
+        before = {name: count for name, count in dropped.items() if name not in there}
+        hops = [
+            {
+                "at": f"mirrors to {space}:{uplink}",
+                "lost_count": sent - arrived - refused,
+                "why": before,
+            },
+            {"at": f"{space}:{uplink} sends", "lost_count": refused, "why": there},
+        ]
     unread = metered.get("copies_unread_count")
     if unread is None:
         unknown = dict.fromkeys(("received_count", "lost_count", "unexplained_count"))
-        return {"unit": "copies", "sent_count": sent, **unknown, "hops": [on_the_way]}
+        return {"unit": "copies", "sent_count": sent, **unknown, "hops": hops}
     read = {"at": "the readers' sockets", "lost_count": unread, "why": {}}
-    return _loss_summary("copies", sent, arrived - unread, [on_the_way, read])
+    return _loss_summary("copies", sent, arrived - unread, [*hops, read])
 
 
 class _Losses:
@@ -325,7 +342,7 @@ class _Losses:
         ports = {
             interface for _client, _server, path in self._pairs for at, interface, _ in path if at == space
         }
-        copies = lost_copies(changed, switched, metered, space, ports)
+        copies = lost_copies(changed, switched, metered, space, ports, self._switch.uplink)
         return Observation({**changed, "loss": result, "copies": copies})
 
 

@@ -228,6 +228,7 @@ class Mirrors:
 
     def _connect_tunnels(self, switch: Switch) -> None:
         name, uplink = self._uplink
+        switch.uplink = name
         if self._userspace:
             # Tunnels of the userspace datapath are routed by the addresses of bridges (Documentation/howto/userspace-
             # tunneling.rst).

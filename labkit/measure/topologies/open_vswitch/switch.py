@@ -54,6 +54,7 @@ class Switch:
         self._daemon: process.Running | None = None
         self._config = 0
         self.kernel = False  # whether it uses the kernel datapath
+        self.uplink: str | None = None  # its interface by which mirrors' tunnels leave, if any
 
     @property
     def pid(self) -> int:

@@ -227,6 +227,37 @@ def test_speed_of_each_pair(tmp_path: Path) -> None:
     assert one.low < 0.25 < one.high
 
 
+def mirrored(rate_bps: float, made_bps: float, arrived: float, link_bps: float) -> list[synthetic_rows.Row]:
+    """Return rows of a mirror whose copies take a link between two hosts; `arrived` is the share that it delivers."""
+    name, frame_bits = "ovs+mirrors=1+output=gre", 8 * (1472 + 42)
+    made = made_bps / frame_bits * 0.07  # of the window
+    rows = synthetic_rows.rows(
+        {name: 1.0}, slices=0, whole=5, protocol="udp", length_bytes=1472, rate_bps=rate_bps, link_rate_bps=link_bps,
+        nodes="two", copies_expected_count=round(made), copies_count=round(made * arrived),
+    )  # fmt: skip
+    return [row | {"role": "variant"} for row in rows]
+
+
+def test_copies_over_a_link(tmp_path: Path) -> None:
+    """Each load is on the side of the link's rate where its copies really were, and rows of another link do not
+    count."""
+    results = published(
+        tmp_path,
+        mirrored(4e8, 4e8, 1.0, 1e9),
+        mirrored(1.2e9, 1.2e9, 0.8, 1e9),
+        mirrored(1.6e9, 8e8, 1.0, 1e9),  # the sender did not reach its rate
+        mirrored(1.2e8, 1.2e8, 0.8, 1e8),
+    )
+    [full] = evidence.uplink_share("mine", 1e9)(results)
+    assert "1.2 Gbit/s offered, two nodes, link 1 Gbit/s" in full.what
+    assert full.ratio == pytest.approx(0.96, rel=1e-3)
+    below = evidence.arrived_share("mine", 1e9)(results)
+    assert [one.what.split(": ")[1].split(" offered")[0] for one in below] == ["400 Mbit/s", "1.6 Gbit/s"]
+    assert [one.ratio for one in below] == pytest.approx([1, 1])
+    [other] = evidence.uplink_share("mine", 1e8)(results)
+    assert other.ratio == pytest.approx(0.96, rel=1e-2)
+
+
 def test_missing_run_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     judgement = judge(claimed(MORE, ratio_of_arms("mine", "macvlan")), Results(tmp_path / "results"))
