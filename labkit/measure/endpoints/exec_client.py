@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import math
 import os
 import select
 import signal
@@ -29,30 +28,47 @@ SOCKET = "socket"  # the socket of a container, in the endpoint's folder
 NAMES = exec_server.PORT
 LOCKS = "port"  # a guest's ports port0, port1 …; the first is reserved for the owner of the guest
 PORTS = 16
-PATIENCE_S = 20.0
-# Without an answer for so long, the port still belonged to an earlier conversation: connect again.
-BEGIN_S = 5.0
+PATIENCE_S = 20.0  # until a server listens and has a free port, and until it has read or written a file
+# An emulated guest on busy CPUs needs tens of seconds for what takes a tenth of a second elsewhere. A guest whose
+# machine has ended is noticed at once.
+ANSWER_S = 120.0
+# Without an answer for so long, connect again: a guest that gets no CPU while one conversation ends and the next
+# begins does not notice either, so it waits for requests of the first one. Every attempt waits twice as long as the one
+# before, and its guest has twice as long to notice, because a slow guest may be about to answer.
+BEGIN_S, PAUSE_S = 5.0, 0.1
 
 
 class Disconnected(Exception):
     """The server has gone."""
 
 
+class NoAnswerError(TimeoutError):
+    """The server has accepted the connection, and says nothing."""
+
+
 class Conversation:
     """A conversation with the endpoint in `folder`.
 
     `port` is a port number of a guest, or None for any free one. `check` is called while waiting for the server's
-    hello and may raise to end the wait; without it the wait is limited to PATIENCE_S.
+    hello and may raise to end the wait; without it the wait for a server that listens is limited to PATIENCE_S, and
+    that for its hello to `hello_s`.
     """
 
-    def __init__(self, folder: str, port: int | None = None, check: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: str,
+        port: int | None = None,
+        check: Callable[[], None] | None = None,
+        hello_s: float = ANSWER_S,
+    ) -> None:
         self._frames = exec_server.Frames()
         self._lock: int | None = None
         self.received_before: list[tuple[bytes, bytes]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        deadline = time.monotonic() + (PATIENCE_S if check is None else math.inf)
         try:
+            deadline = time.monotonic() + PATIENCE_S
             self._connect(self._lock_socket(folder, port, deadline), deadline, check)
+            self._wait_for_hello(time.monotonic() + hello_s, check)
         except BaseException:
             self.close()
             raise
@@ -77,26 +93,31 @@ class Conversation:
             time.sleep(0.01)
 
     def _connect(self, path: str, deadline: float, check: Callable[[], None] | None) -> None:
-        """Connect and wait for the hello; input before it belongs to an earlier conversation."""
+        """Connect as soon as the server listens. Raises TimeoutError, or what `check` raises."""
         while self._socket.connect_ex(path):  # the socket exists shortly before QEMU listens
-            self._check_deadline(deadline, check)
+            if check is not None:
+                check()
+            elif time.monotonic() > deadline:
+                raise TimeoutError("it does not answer")
             time.sleep(0.005)
+
+    def _wait_for_hello(self, deadline: float, check: Callable[[], None] | None) -> None:
+        """Wait for the hello; input before it belongs to an earlier conversation.
+
+        Raises NoAnswerError, Disconnected, or what `check` raises.
+        """
         hello, seen = exec_server.frame(b"H", exec_server.HELLO), b""
         while hello not in seen:
             if not select.select([self._socket], [], [], 0.1)[0]:
-                self._check_deadline(deadline, check)
+                if check is not None:
+                    check()
+                elif time.monotonic() > deadline:
+                    raise NoAnswerError("it does not answer")
                 continue
             data = self._socket.recv(exec_server.BLOCK)
             if not data:
                 raise Disconnected
             seen = (seen + data)[-2 * exec_server.BLOCK :]
-
-    def _check_deadline(self, deadline: float, check: Callable[[], None] | None) -> None:
-        """Raise TimeoutError after the deadline, or what `check` raises."""
-        if check is not None:
-            check()
-        if time.monotonic() > deadline:
-            raise TimeoutError("it does not answer")
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when the server has sent something."""
@@ -146,23 +167,35 @@ class Conversation:
 def start_conversation(folder: str, words: list[str], request: bytes) -> Conversation:
     """Start a program by a request (R, T, or P: see exec_server) and return its conversation.
 
-    If the server does not start it in time, it has not noticed the end of an earlier conversation: connect again.
+    Raises Disconnected, or TimeoutError if the server does not start it in time.
     """
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        conversation = Conversation(folder)
-        conversation.send(request, b"\0".join(os.fsencode(word) for word in words))
-        until = time.monotonic() + BEGIN_S
-        while (rest := until - time.monotonic()) > 0:
-            received = conversation.received(rest)
-            kinds = [kind for kind, _ in received]
-            if b"B" in kinds:  # the program may already have ended
-                conversation.received_before = received[kinds.index(b"B") + 1 :]
-                return conversation
-        conversation.close()
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{words[0]} did not begin")
-        time.sleep(0.1)
+    deadline = time.monotonic() + ANSWER_S
+    wait_s, pause_s = BEGIN_S, PAUSE_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        try:
+            return _started(folder, words, request, min(wait_s, left_s))
+        except NoAnswerError:
+            time.sleep(pause_s)
+        wait_s, pause_s = 2 * wait_s, 2 * pause_s
+    raise NoAnswerError(f"it did not start {words[0]} within {ANSWER_S:g} s")
+
+
+def _started(folder: str, words: list[str], request: bytes, wait_s: float) -> Conversation:
+    """Connect, start a program and return its conversation.
+
+    Raises NoAnswerError if the hello, or the start after it, takes longer than `wait_s`.
+    """
+    conversation = Conversation(folder, hello_s=wait_s)
+    conversation.send(request, b"\0".join(os.fsencode(word) for word in words))
+    until = time.monotonic() + wait_s
+    while (rest := until - time.monotonic()) > 0:
+        received = conversation.received(rest)
+        kinds = [kind for kind, _ in received]
+        if b"B" in kinds:  # the program may already have ended
+            conversation.received_before = received[kinds.index(b"B") + 1 :]
+            return conversation
+    conversation.close()
+    raise NoAnswerError("it does not answer")
 
 
 def _relay(conversation: Conversation, caught: int) -> int:

@@ -34,7 +34,8 @@ TABLE, COUNTER = "labkit_load", "arrived"
 # The start of an ARP reply for IPv4 over Ethernet (RFC 826), which a host accepts unasked without counting a drop
 ARP_REPLY = bytes.fromhex("0806 0001 0800 06 04 0002")
 START_S, GUEST_START_S = 30.0, 180.0  # to build the frames of a million flows; an emulated CPU takes longer
-PATIENCE_S = 5.0  # after a trial's planned end, and for an answer of a guest
+# After a trial's planned end, and for an answer; an emulated guest may wait for a CPU of its host.
+PATIENCE_S, GUEST_PATIENCE_S = 5.0, 60.0
 SETTLE_S, GUEST_SETTLE_S = 0.02, 0.2  # after such a pause no more frames are expected
 NO_MAC = "00:00:00:00:00:00"
 # Files whose Python modules a guest needs to be an end of the packet generator.
@@ -232,7 +233,8 @@ class SendingProcess:
 
     def report(self, duration_s: float) -> dict[str, Any]:
         """Return the report after the trial (`packet_sender.Report`), with the begin by this host's clock."""
-        result = answer(self._worker, duration_s + PATIENCE_S, self._name)
+        patience_s = GUEST_PATIENCE_S if self.in_guest else PATIENCE_S
+        result = answer(self._worker, duration_s + patience_s, self._name)
         # A guest has a clock of its own. Its start is known only up to the way of the request.
         return result | ({"begun_s": self._begun_s} if self.in_guest else {})
 
@@ -308,7 +310,7 @@ class _GuestCounter:
             self._agent.send(word)
         except Failed as error:
             raise Failed(f"{self._name} {error}") from None
-        return int(answer(self._agent, PATIENCE_S, self._name)["count"])
+        return int(answer(self._agent, GUEST_PATIENCE_S, self._name)["count"])
 
 
 def _load_ports(mix: Mix) -> str:

@@ -42,7 +42,7 @@ CALIBRATION_S, CALIBRATIONS = 0.1, 5
 WITHIN_REACH = 0.8  # share of the generator's own limit up to which it keeps the rate within 1 %
 AFTER_S = 1.0  # seconds of a trial after the search
 SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
-REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.attempts)
+REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.Attempts)
 SET_UP_S = 0.3  # about: of an arm with its generator
 # About how long a search takes that ends by itself, with some repeated trials: sums (`Settings.sum_s`), but at least
 # this many seconds.

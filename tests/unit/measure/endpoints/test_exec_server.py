@@ -4,9 +4,12 @@ guest."""
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -119,3 +122,66 @@ def test_lost_endpoint_is_reported(folder: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 125
     assert "missing no longer exists, or does not answer" in done.stderr
+
+
+class SilentGuest:
+    """A guest's port, of which only one connection is served at a time, as QEMU does.
+
+    Its server does not answer the first `deaf` connections, and is `late_s` late for the others.
+    """
+
+    def __init__(self, folder: Path, deaf: int, late_s: float) -> None:
+        self.served = 0
+        self._deaf, self._late_s = deaf, late_s
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening.bind(str(folder / f"{exec_client.LOCKS}1"))
+        self._listening.listen(1)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                self.served += 1
+                if self.served > self._deaf and not select.select([client], [], [], self._late_s)[0]:
+                    client.sendall(exec_server.frame(b"H", exec_server.HELLO))
+                while client.recv(exec_server.BLOCK):  # until it disconnects; all that it sends asks to start
+                    client.sendall(exec_server.frame(b"B", b""))
+                client.close()
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(20)
+
+
+@pytest.mark.parametrize(
+    ("deaf", "late_s", "served"),
+    [
+        (1, 0.0, 2),  # it has not noticed the end of the conversation before
+        (0, 0.7, 3),  # it is slow: attempts of 0.2 and 0.4 s are too short
+    ],
+)
+def test_guest_that_does_not_answer_is_connected_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaf: int, late_s: float, served: int
+) -> None:
+    monkeypatch.setattr(exec_client, "PATIENCE_S", 0.05)  # it listens at once
+    monkeypatch.setattr(exec_client, "BEGIN_S", 0.2)
+    monkeypatch.setattr(exec_client, "PAUSE_S", 0.01)
+    guest = SilentGuest(tmp_path, deaf, late_s)
+    conversation = exec_client.start_conversation(str(tmp_path), ["true"], b"R")
+    conversation.close()
+    guest.close()
+    assert guest.served >= served  # more on a busy machine
+
+
+def test_guest_that_never_answers_ends_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exec_client, "BEGIN_S", 0.1)
+    monkeypatch.setattr(exec_client, "PAUSE_S", 0.01)
+    monkeypatch.setattr(exec_client, "ANSWER_S", 0.5)
+    guest = SilentGuest(tmp_path, 1000, 0.0)
+    with pytest.raises(TimeoutError, match=r"it did not start true within 0\.5 s"):
+        exec_client.start_conversation(str(tmp_path), ["true"], b"R")
+    guest.close()
+    assert guest.served > 1
