@@ -23,6 +23,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from labkit import cli, notebook
 from labkit.analysis import why
 from labkit.commands import arguments, registry
+from labkit.common import run_folder
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure import experiments, topologies
 
@@ -38,7 +39,18 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def labkit(line: str, cell: str | None = None) -> notebook.Run | why.Explanation | None:
-    """Run a command. Raises UsageError with one sentence, which a notebook shows without a traceback."""
+    """Run a command of labkit.
+
+        %labkit run datapaths topology=veth,veth_bridge rounds=5
+        %labkit run datapaths --help
+        %labkit open data/datapaths/RUN
+        %labkit why data/datapaths/RUN
+        %labkit doctor
+
+    `run` and `open` return a Run (labkit.open), `why` returns an explanation, and the other commands print.
+    `%%labkit run EXPERIMENT` reads the parameters from the cell as YAML. The Tab key completes names and values.
+    Raises UsageError with one sentence, which a notebook shows without a traceback.
+    """
     try:
         words = shlex.split(line)
     except ValueError as error:
@@ -65,7 +77,7 @@ def _command(words: list[str], cell: str | None) -> notebook.Run | why.Explanati
             raise UsageError(f"%labkit {' '.join(words)}: see %labkit {words[0]} --help") from None
         return None
     if given.command == "why" and not (given.json or given.out or given.export):
-        several = given.right is None and why.has_several(Path(given.left))
+        several = given.right is None and why.has_several(run_folder.named(given.left))
         if not several:
             return why.explain(given.left, given.right, given.processes)
     if given.command != "run" or given.json:
@@ -94,7 +106,7 @@ def _complete(_shell: Any, event: Any) -> list[str]:
     last = words.pop() if words and not event.line.endswith(" ") else ""
     if not words:
         return [name for name in COMMANDS if name.startswith(last)]
-    if words[0] in ("open", "report", "compare", "why", "rows"):
+    if words[0] in ("open", "report", "compare", "publish", "why", "rows"):
         return [str(path) for path in _folders(last)]
     if words[0] in ("draw", "shell") and len(words) == 1:
         return [name for name in topologies.TABLE if name.startswith(last)]
@@ -115,6 +127,9 @@ def _complete(_shell: Any, event: Any) -> list[str]:
 
 
 def _folders(last: str) -> list[Path]:
-    """Return the folders that complete a path."""
+    """Return the folders that complete a path: of the current folder, and of the project (`run_folder.named`)."""
     head = Path(last) if last.endswith("/") else Path(last).parent
-    return sorted(path for path in head.glob("*") if path.is_dir() and str(path).startswith(last))
+    there = {
+        head / path.name for root in (Path(), run_folder.project_root()) for path in (root / head).glob("*/")
+    }
+    return sorted(path for path in there if str(path).startswith(last))

@@ -422,7 +422,7 @@ def measure(experiment: str, names: Mapping[str, Any], prefix: str = "") -> Run:
     `stateful_`, the value of stateful_folder takes the place of that of folder.
     """
     names = {**names, **{name.removeprefix(prefix): names[name] for name in names if name.startswith(prefix)}}
-    folder = Path(names["folder"]) if names.get("folder") else None
+    folder = run_folder.named(names["folder"]) if names.get("folder") else None
     if folder is None or not ((folder / "sweep.json").exists() or published_runs.is_published(folder)):
         fields = experiments.find(experiment).parameters.__struct_fields__
         parameters = {**names.get("details", {}), **{name: names[name] for name in fields if name in names}}
@@ -466,10 +466,10 @@ def possible_observers(names: str | Sequence[str]) -> list[str]:
 def open_run(folder: str | Path) -> Run:
     """Open the folder of a run or a sweep: `run = labkit.open("data/datapaths/…")`.
 
-    Then use `run.rows`, `run.verdicts`, `run.profiles`, `run.why("macvlan_bridge")`, `run.figures`. Raises BadInput if
-    it is not such a folder.
+    Then use `run.rows`, `run.verdicts`, `run.profiles`, `run.why("macvlan_bridge")`, `run.figures`. A relative path
+    may be relative to the current folder or to the project. Raises BadInput if it is not such a folder.
     """
-    return Run(Path(folder))
+    return Run(run_folder.named(folder))
 
 
 def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:

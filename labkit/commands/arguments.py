@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from labkit import __version__
 from labkit.commands.registry import COMMANDS
+from labkit.common import run_folder
 from labkit.common.errors import MAX_CHARACTERS, BadInput
 from labkit.common.printable import printable, shortened
 
@@ -180,7 +181,7 @@ def add_run(
     parser: argparse.ArgumentParser, name: str = "run", text: str = "the folder of a run or a sweep"
 ) -> None:
     """Add the argument for the folder of a run or a sweep."""
-    parser.add_argument(name, type=Path, metavar="RUN", help=text)
+    parser.add_argument(name, type=run_folder.named, metavar="RUN", help=text)
 
 
 def add_parameters(parser: argparse.ArgumentParser, text: str) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from labkit.commands import arguments
 from labkit.commands.arguments import CommandParser
+from labkit.common import run_folder
 from labkit.measure import experiments, topologies
 
 
@@ -29,7 +30,7 @@ def script(shell: str) -> str:
             function = f"_labkit_{action.dest}"
             own = {"bash": function, "zsh": function, "fish": " ".join(words[action.dest])}
             action.complete = own  # type: ignore[attr-defined]
-        elif action.type is Path or action.dest == "folder":
+        elif action.type in (Path, run_folder.named) or action.dest == "folder":
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     form = {"bash": 'compgen -W "{}" -- "$1"', "zsh": "compadd -S '' -- {}"}.get(shell)
     functions = [

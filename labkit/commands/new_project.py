@@ -13,11 +13,11 @@ import labkit
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, Failed
 
-# What a project contains. pyproject.toml lists the same files for the wheel, each published run by name; a test
-# compares both.
+# What a project contains: also what its notebooks and these documents link. pyproject.toml lists the same files for the
+# wheel, each published run by name; a test compares both.
 PATTERNS = (
-    "notebooks/*.ipynb", "params/*.yaml", "docs/network.yaml", "docs/METHOD.md", "docs/ROWS.md", "data/reference/*",
-    "data/results/*/*",
+    "notebooks/*.ipynb", "params/*.yaml", "docs/network.yaml", "docs/INSTALL.md", "docs/METHOD.md", "docs/ROWS.md",
+    "docs/EXTENDING.md", "docs/findings-switched.svg", "SECURITY.md", "data/reference/*", "data/results/*/*",
 )  # fmt: skip
 SHARE = "share/labkit/"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from labkit import __version__
 from labkit.analysis import parquet_rows, published_runs
+from labkit.commands import arguments
 from labkit.commands import rows as exported
 from labkit.commands.messages import note
 from labkit.common import run_folder, units
@@ -37,7 +38,7 @@ labkit refuses rows and parameters that quote a path of this machine. labkit row
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a finished run or a sweep")
+    arguments.add_run(parser, text="the folder of a finished run or a sweep")
     parser.add_argument(
         "folder",
         type=Path,
@@ -121,7 +122,6 @@ def _command(folder: Path, runs: Sequence[dict[str, Any]]) -> str:
     """Return the command that measures the same again."""
     if (folder / "sweep.json").exists():
         return f"labkit sweep params/{run_folder.read_object(folder / 'sweep.json')['sweep']}.yaml"
-    from labkit.commands import arguments
     from labkit.measure import experiments
 
     own = runs[0]

@@ -84,6 +84,8 @@ def _parameters() -> Iterator[str]:
             if key in values
         }
         yield f"## Parameters of {name}\n"
+        if experiment.about:
+            yield f"{experiment.about[0].upper()}{experiment.about[1:]}.\n"
         if known:
             yield "Parameters that are not in this table are those of datapaths.\n"
         if missing := [f"`{key}`" for key in known if key not in rows]:

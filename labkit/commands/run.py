@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ from labkit.runner import yaml_files
 from labkit.runner.progress import Bar
 
 NOTES = """\
+`labkit run EXPERIMENT --help` lists the parameters of one experiment.
+
 A run writes a folder in data/, and the command says which. The first topology is the baseline.
 Several values of topology, endpoint or change are arms of one comparison. docs/network.yaml is an
 example of a network of your own as an arm.
@@ -60,8 +63,9 @@ JSON_ROWS = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.epilog = f"{NOTES}\n{_experiments()}"
-    parser.add_argument("experiment", metavar="EXPERIMENT", help=f"one of {', '.join(experiments.TABLE)}")
+    parser.epilog = f"{NOTES}\n{_experiments(experiments.TABLE)}"
+    text = f"one of {', '.join(experiments.TABLE)}"
+    parser.add_argument("experiment", action=_Chosen, metavar="EXPERIMENT", help=text)
     arguments.add_parameters(parser, "its parameters; lists with commas: pairs=1,2,8")
     arguments.add_json(parser, "print each row as soon as it is measured, one JSON object per line")
     parser.add_argument(
@@ -72,16 +76,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_keep_failed(parser)
 
 
-def _experiments() -> str:
-    lines = ["experiments, and their parameters with defaults:"]
-    for name in experiments.TABLE:
-        experiment = experiments.find(name)
-        lines.append(f"  {name}")
+class _Chosen(argparse.Action):
+    """The experiment. A --help behind it is about this experiment alone."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        value: Any,
+        _option: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, value)
+        if value in experiments.TABLE:
+            parser.epilog = _experiments([value])
+
+
+def _experiments(names: Sequence[str]) -> str:
+    """Return what experiments measure, and their parameters."""
+    every = {name: experiments.find(name) for name in names}
+    width = max(map(len, every))
+    lines = ["experiments:", *(f"  {name:{width}}  {one.about}".rstrip() for name, one in every.items())]
+    for name, experiment in every.items():
+        lines += ["", f"parameters of {name}, with defaults:"]
         values = experiment.parameters().asdict()
         for key, text in experiment.help.items():
             if key in values:
                 lines.append(f"    {f'{key}={arguments.typed(values[key])}':24}  {text}")
-    return "\n".join([*lines, f"topologies: {', '.join(topologies.TABLE)}"])
+    return "\n".join([*lines, "", f"topologies: {', '.join(topologies.TABLE)}"])
 
 
 def run(given: argparse.Namespace) -> int:

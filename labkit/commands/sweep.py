@@ -53,7 +53,10 @@ JSON = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument(
-        "file", type=Path, metavar="params/FILE.yaml", help="a YAML file: notebook, parameters, grid"
+        "file",
+        type=run_folder.named,
+        metavar="params/FILE.yaml",
+        help="a YAML file: notebook, parameters, grid",
     )
     parser.add_argument(
         "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"

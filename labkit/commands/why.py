@@ -77,12 +77,12 @@ def run(given: argparse.Namespace) -> int:
     from labkit.analysis import why
     from labkit.commands import json_output
 
-    if given.right is None and why.has_several(Path(given.left)):
+    if given.right is None and why.has_several(run_folder.named(given.left)):
         if given.out is not None or given.export is not None:
             raise BadInput(
                 f"{given.left} has several arms: name one, because a page and an export are about one"
             )
-        arms = why.explain_run(Path(given.left), given.processes)
+        arms = why.explain_run(run_folder.named(given.left), given.processes)
         if given.json:
             print(json_output.text({**arms.as_json(), "page": None, "exported": None}))
         for sentence in [] if given.json else arms.sentences():

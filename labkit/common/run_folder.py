@@ -86,6 +86,17 @@ def _untrusted(project: Path) -> str | None:
     return next(filter(None, map(safe_files.untrusted, paths)), None)
 
 
+def named(path: str | Path) -> Path:
+    """Return the path that a user names: relative to the current folder or, if nothing is there, to the project.
+
+    The current folder of a notebook's cells is that of the notebook, but its runs are in the project's `data`.
+    """
+    given = Path(path)
+    if not given.is_absolute() and not os.path.exists(given) and os.path.exists(project_root() / given):
+        return project_root() / given
+    return given
+
+
 def display_path(path: Path) -> str:
     """Return a path as a user would type it: relative when it is below the current folder."""
     here = os.getcwd()

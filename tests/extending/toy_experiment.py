@@ -40,4 +40,4 @@ def plan(parameters: Jumbo, seed: int) -> Plan:
     return Plan(parameters, points, profiles=[], refused=refused, finished="all rounds were measured")
 
 
-EXPERIMENT = measuring_loop.experiment(Jumbo, HELP, plan)
+EXPERIMENT = measuring_loop.experiment(Jumbo, HELP, plan, about="how much a larger MTU helps")

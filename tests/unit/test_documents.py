@@ -66,6 +66,23 @@ def test_links_lead_to_files(document: Path) -> None:
     assert not missing, f"{document.name} links {', '.join(missing)}"
 
 
+def anchors(text: str) -> list[str]:
+    """Return the anchors of a document's headings, as GitHub and Sphinx make them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_anchor_of_a_heading() -> None:
+    assert anchors("# Two words\n\n```\n# comment\n```\n\n## `ip_rcv`: 5 %\n") == ["two-words", "ip_rcv-5-"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_headings(document: Path) -> None:
+    for file, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", document.read_text()):
+        there = document.parent / file if file else document
+        assert anchors(there.read_text()).count(anchor) == 1, f"{document.name} links {file}#{anchor}"
+
+
 def test_make_has_the_commands_of_the_documents() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for document in DOCUMENTS:

@@ -6,7 +6,6 @@ Every number in it comes from the published runs, from printed numbers of the do
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -127,22 +126,12 @@ def table(judgements: Sequence[Judgement]) -> str:
     """Return all claims as a table: sentence, document, verdict, and what the evidence is."""
     lines = [
         (
-            str(number), f"[{one.claim.sentence}](#{anchor(one)})", DOCUMENTS[one.claim.document].author.split(",")[0],
-            f"**{one.word}**", ratio_summary(one),
+            str(number), f"[{one.claim.sentence}](#{one.claim.name})",
+            DOCUMENTS[one.claim.document].author.split(",")[0], f"**{one.word}**", ratio_summary(one),
         )
         for number, one in enumerate(judgements, 1)
     ]  # fmt: skip
     return _table(("", "claim", "from", "verdict", "evidence"), lines)
-
-
-def anchor(one: Judgement) -> str:
-    """Return the anchor of a claim's section."""
-    return re.sub(r"[^a-z0-9 -]", "", heading(one).lower().replace("_", "")).replace(" ", "-")
-
-
-def heading(one: Judgement) -> str:
-    """Return the heading of a claim's section."""
-    return f"{one.claim.name}: {one.word}"
 
 
 def ratio_summary(one: Judgement) -> str:
@@ -156,10 +145,11 @@ def ratio_summary(one: Judgement) -> str:
 
 
 def section(one: Judgement) -> str:
-    """Return the section of one claim."""
+    """Return the section of one claim. Its heading is the claim's name alone: every viewer of Markdown makes the same
+    anchor of it, and links stay right when the verdict changes."""
     claim = one.claim
     lines = [
-        f"### {heading(one)}\n", f"{claim.sentence}\n",
+        f"### {claim.name}\n", f"**{one.word[0].upper()}{one.word[1:]}.** {claim.sentence}\n",
         f"*{DOCUMENTS[claim.document].label}*, {claim.place}.\n",
     ]  # fmt: skip
     if claim.meant is not None:

@@ -30,7 +30,20 @@ _CONFIG = ("displayModeBar", "displaylogo", "responsive", "scrollZoom", "staticP
 
 
 class _Renderer(mistune.HTMLRenderer):
-    """A renderer that replaces an image by its alternative text, because a report fetches nothing."""
+    """A renderer for a page that stands alone.
+
+    An image is replaced by its alternative text, because a report fetches nothing, and a link to a file beside the
+    notebook by its words, because the file is not beside the report. A heading has an anchor: its words in small
+    letters, with hyphens between them, as in other viewers of Markdown.
+    """
+
+    def link(self, text: str, url: str, title: str | None = None) -> str:
+        return super().link(text, url, title) if re.match(r"#|\w+:", url) else text
+
+    def heading(self, text: str, level: int, **attrs: Any) -> str:
+        words = re.sub(r"<[^>]+>", "", text).strip().lower()
+        anchor = re.sub(r"[^\w -]", "", words).replace(" ", "-")
+        return super().heading(text, level, **{**attrs, "id": anchor})
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         return f"[image: {text}]"
@@ -47,11 +60,12 @@ _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
 _FOLDED = {"injected-parameters": "parameters of this run", "parameters": "parameters and their defaults"}
 
 
+_HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 # The HTML that tables and text need, without elements that navigate (meta, base, form, iframe, object, svg), fetch data
 # or run code.
 _CLEANER = nh3.Cleaner(
     tags=nh3.ALLOWED_TAGS - {"area", "map", "nav", "header", "footer"},
-    attributes={**nh3.ALLOWED_ATTRIBUTES, "*": {"title", "style"}},
+    attributes={**nh3.ALLOWED_ATTRIBUTES, "*": {"title", "style"}, **{tag: {"id"} for tag in _HEADINGS}},
     allowed_classes={"table": {"dataframe"}},
     filter_style_properties={"text-align", "vertical-align", "color", "background-color", "font-weight"},
     attribute_filter=lambda tag, name, value: value if _is_allowed(tag, name, value) else None,
@@ -64,6 +78,10 @@ def _is_allowed(tag: str, name: str, value: str) -> bool:
     click."""
     if name == "src":
         return tag == "img" and value.strip().startswith("data:image/")
+    if (
+        name == "id"
+    ):  # what a link leads to; in small letters no element takes the name of a script's variable
+        return tag in _HEADINGS and value == value.lower()
     return name not in ("href", "cite") or not value.strip().lower().startswith("data:")
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from labkit.analysis import load, profile_doubts
 from labkit.analysis.flame.load_profiles import OBSERVER
+from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 POINT = [name for name in load.GROUP if name not in load.HOST]
@@ -237,9 +238,9 @@ def _place(text: str, left: Run | None) -> tuple[tuple[Path, ...] | None, str | 
 
 def _folders(text: str) -> tuple[Path, ...]:
     """Return the run folders that a text names, joined by `+`, or an empty tuple if one of them is not a folder."""
-    if text and Path(text).is_dir():
-        return (Path(text),)
-    result = [Path(one) for one in text.split("+") if one]
+    if text and (folder := run_folder.named(text)).is_dir():
+        return (folder,)
+    result = [run_folder.named(one) for one in text.split("+") if one]
     return tuple(result) if len(result) > 1 and all(one.is_dir() for one in result) else ()
 
 

@@ -85,4 +85,10 @@ def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan
     )
 
 
-EXPERIMENT = measuring_loop.experiment(ContainerVsVm, HELP, plan, profiled_runs.unusable)
+EXPERIMENT = measuring_loop.experiment(
+    ContainerVsVm,
+    HELP,
+    plan,
+    profiled_runs.unusable,
+    about="containers against virtual machines, and the boundary between machines alone",
+)

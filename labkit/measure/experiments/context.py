@@ -73,13 +73,14 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment: its parameters, a help text for each, the function that yields its events (rows, progress), and
-    the function that estimates its duration in seconds."""
+    """An experiment: its parameters, a help text for each, the function that yields its events (rows, progress), the
+    function that estimates its duration in seconds, and what it measures, in a few words."""
 
     parameters: type[Parameters]
     help: dict[str, str]
     run: Callable[[Any, RunContext], Iterator[Event]]
     planned_s: Callable[[Any], float]
+    about: str = ""
 
 
 @dataclass

@@ -57,4 +57,9 @@ def plan(parameters: DatapathParameters, seed: int) -> Plan:
     )
 
 
-EXPERIMENT = measuring_loop.experiment(DatapathParameters, HELP, plan)
+EXPERIMENT = measuring_loop.experiment(
+    DatapathParameters,
+    HELP,
+    plan,
+    about="which topology, kind of endpoint or change is faster: throughput or round-trip times",
+)

@@ -74,8 +74,11 @@ def experiment(
     help_texts: dict[str, str],
     plan: Callable[..., Plan],
     unusable: Callable[[Any], Mapping[str, str]] | None = None,
+    *,
+    about: str = "",
 ) -> Experiment:
-    """Return the experiment that carries out `plan(parameters, seed)`; `help_texts` has one for each parameter.
+    """Return the experiment that carries out `plan(parameters, seed)`; `help_texts` has one for each parameter, and
+    `about` says what it measures.
 
     `unusable` finds observers that cannot be used on this machine, with reasons. `plan` then gets them as a third
     argument; the estimate of the duration expects none of them.
@@ -87,7 +90,9 @@ def experiment(
     def measure(values: Any, run_context: RunContext) -> Iterator[Event]:
         return run(planned(values, run_context.seed, unusable(values) if unusable else {}), run_context)
 
-    return Experiment(parameters, help_texts, measure, lambda values: planned_s(planned(values, 0, {})))
+    return Experiment(
+        parameters, help_texts, measure, lambda values: planned_s(planned(values, 0, {})), about
+    )
 
 
 def planned_s(plan: Plan) -> float:

@@ -116,4 +116,10 @@ def _profiles(parameters: PacketSize, seed: int) -> list[Profile]:
     return result
 
 
-EXPERIMENT = measuring_loop.experiment(PacketSize, HELP, plan, profiled_runs.unusable)
+EXPERIMENT = measuring_loop.experiment(
+    PacketSize,
+    HELP,
+    plan,
+    profiled_runs.unusable,
+    about="what a datagram costs by its size: fixed, by the byte, by the fragment",
+)

@@ -184,4 +184,9 @@ def plan(parameters: VirtualTap, seed: int) -> Plan:
     )
 
 
-EXPERIMENT = measuring_loop.experiment(VirtualTap, HELP, plan)
+EXPERIMENT = measuring_loop.experiment(
+    VirtualTap,
+    HELP,
+    plan,
+    about="what mirrors of Open vSwitch cost the traffic that they copy",
+)

@@ -90,4 +90,9 @@ def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
     return Plan(parameters, points, observed, list(of_loads.values()), finished)
 
 
-EXPERIMENT = measuring_loop.experiment(WhatDoesItCost, HELP, plan)
+EXPERIMENT = measuring_loop.experiment(
+    WhatDoesItCost,
+    HELP,
+    plan,
+    about="the price list of everyday changes: firewall rules, offloads, queueing disciplines and others",
+)

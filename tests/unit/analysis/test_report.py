@@ -166,6 +166,25 @@ def test_tables_images_and_links_are_kept(tmp_path: Path) -> None:
         assert kept in page
 
 
+def test_links_lead_somewhere(tmp_path: Path) -> None:
+    """A heading of the page and a page elsewhere can be linked. A file beside the notebook is not beside the report."""
+    words = "[there](#ip_rcv-5-) [paper](https://example.net/paper) [METHOD](../docs/METHOD.md)\n\n### `ip_rcv`: 5 %"
+    output = v4.new_output("display_data", data={"text/markdown": words})
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_code_cell("f", outputs=[output])]))
+    assert re.findall(r'<a href="([^"]+)"', page) == ["#ip_rcv-5-", "https://example.net/paper"]
+    assert "METHOD</p>" in page
+    assert '<h3 id="ip_rcv-5-">' in page
+
+
+def test_no_element_takes_the_name_of_a_variable(tmp_path: Path) -> None:
+    """An element with an id is a variable of the page's scripts."""
+    html = '<h2 id="MathJax">a</h2><p id="plotly">b</p><h2 id="found">c</h2>'
+    output = v4.new_output("display_data", data={"text/html": html})
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_code_cell("f", outputs=[output])]))
+    assert "<h2>a</h2><p>b</p>" in page
+    assert '<h2 id="found">c</h2>' in page
+
+
 def test_figures_have_no_upload_button(tmp_path: Path) -> None:
     config = {"plotlyServerURL": "https://example.net", "showSendToCloud": True, "displayModeBar": False}
     bundle = {"application/vnd.plotly.v1+json": {"data": [], "layout": {}, "config": config}}
@@ -237,7 +256,7 @@ def test_several_notebooks_on_one_page(tmp_path: Path) -> None:
     page = report.html(paths, tmp_path / "report.html").read_text()
     assert "<title>one</title>" in page
     assert "the one" in page
-    assert "<h1>two</h1>" in page
+    assert '<h1 id="two">two</h1>' in page
 
 
 def test_notebook_without_run_folder(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,16 @@ def test_project_of_a_clone(
     assert sweep.load(folder / "params/datapaths-quick.yaml").experiment == "datapaths"
 
 
+def test_links_of_a_project_lead_to_its_files(tmp_path: Path) -> None:
+    """The documents and the notebooks of a project link nothing that it lacks."""
+    new_project.create(tmp_path / "project")
+    documents = [path for path in (tmp_path / "project").rglob("*") if path.suffix in (".md", ".ipynb")]
+    assert len(documents) > 10
+    for document in documents:
+        for link in re.findall(r"\]\((?!https?:)([\w./-]+)", document.read_text()):
+            assert (document.parent / link).exists(), f"{document.name} links {link}"
+
+
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").write_text("kept")
     for taken in (tmp_path, tmp_path / "mine"):
@@ -50,14 +61,14 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_wheel_has_the_files_of_a_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     files = project["tool"]["setuptools"]["data-files"]
-    listed = {share: patterns for share, patterns in files.items() if share.startswith("share/labkit/")}
+    listed = {share: patterns for share, patterns in files.items() if share.startswith("share/labkit")}
     runs = sorted(
         f"data/results/{path.name}/*" for path in (ROOT / "data/results").iterdir() if path.is_dir()
     )
     expected = [*(one for one in new_project.PATTERNS if one != "data/results/*/*"), *runs]
     assert [pattern for patterns in listed.values() for pattern in patterns] == expected
     for share, patterns in listed.items():
-        assert {f"share/labkit/{Path(pattern).parent}" for pattern in patterns} == {share}
+        assert {str(Path("share/labkit", pattern).parent) for pattern in patterns} == {share}
 
 
 def test_project_of_a_wheel(tmp_path: Path) -> None:
@@ -65,7 +76,7 @@ def test_project_of_a_wheel(tmp_path: Path) -> None:
     copy, prefix = tmp_path / "copy", tmp_path / "prefix"
     for name in ("labkit", "notebooks", "params", "data/reference", "data/results", "docs"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "SECURITY.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     build = [sys.executable, "-W", "ignore", "-c", BUILD.format(str(tmp_path))]
     made = subprocess.run(build, cwd=copy, capture_output=True, text=True, check=False)

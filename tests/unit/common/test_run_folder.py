@@ -156,6 +156,20 @@ def test_data_folder_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert run_folder.data_root() == tmp_path / "elsewhere/there"
 
 
+def test_folder_is_named_from_here_or_from_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cells of a notebook run in the folder of the notebook; its runs are in `data` of the project."""
+    for name in ("notebooks/data/both", "params", "data/both", "data/one"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.delenv(run_folder.PROJECT, raising=False)
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert run_folder.named("data/one") == tmp_path / "data/one"
+    assert run_folder.named("data/both") == Path("data/both")
+    assert run_folder.named("data/neither") == Path("data/neither")
+    assert run_folder.named(tmp_path / "data/neither") == tmp_path / "data/neither"
+
+
 def test_concurrent_runs_have_different_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
     made = {run_folder.new_run("datapaths") for _ in range(20)}

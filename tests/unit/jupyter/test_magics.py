@@ -14,6 +14,7 @@ from synthetic_why_run import run as profiled_run
 
 from labkit import notebook
 from labkit.analysis.why import Explanation
+from labkit.common import run_folder
 from labkit.notebook import Run
 
 
@@ -55,8 +56,12 @@ def test_folders_are_completed(
     shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data/run-1").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert "data/run-1" in completed(shell, "%labkit open data/ru")
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "params").mkdir()
+    monkeypatch.delenv(run_folder.PROJECT, raising=False)
+    for folder in (tmp_path, tmp_path / "notebooks"):  # of the project, and of its notebooks
+        monkeypatch.chdir(folder)
+        assert "data/run-1" in completed(shell, "%labkit open data/ru")
 
 
 @pytest.mark.parametrize(
@@ -99,6 +104,20 @@ def test_cell_and_line_are_parameters(
     assert measured == [
         ("datapaths", {"topology": ["veth", "vxlan"], "pairs": 2, "rounds": "5"}, Path("here"))
     ]
+
+
+def test_runs_of_the_project_are_named_in_its_notebooks(
+    shell: InteractiveShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("notebooks", "params"):
+        (tmp_path / name).mkdir()
+    profiled_run(tmp_path / "data/run")
+    monkeypatch.delenv(run_folder.PROJECT, raising=False)
+    monkeypatch.chdir(tmp_path / "notebooks")
+    for cell in ("%labkit open data/run", "import labkit; labkit.open('data/run')"):
+        assert isinstance(shell.run_cell(cell).result, Run)
+    assert isinstance(shell.run_cell("%labkit why data/run:veth_bridge macvlan_bridge").result, Explanation)
+    assert shell.run_cell("%labkit rows data/run --csv rows.csv").success
 
 
 def test_why_is_displayed(

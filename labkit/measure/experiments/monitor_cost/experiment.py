@@ -322,4 +322,10 @@ def wait_until_idle(pids: frozenset[int], patience_s: float, settle_s: float = S
     return None
 
 
-EXPERIMENT = Experiment(MonitorCost, HELP, run, planned_s)
+EXPERIMENT = Experiment(
+    MonitorCost,
+    HELP,
+    run,
+    planned_s,
+    about="what programs that watch an interface cost: tcpdump, dumpcap, tshark, the monitor",
+)

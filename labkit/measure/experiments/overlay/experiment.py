@@ -296,4 +296,10 @@ def _headers(parameters: Overlay, run_context: RunContext, _stage: Stage) -> lis
 MEASURE = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}
 
 
-EXPERIMENT = Experiment(Overlay, HELP, run, planned_s)
+EXPERIMENT = Experiment(
+    Overlay,
+    HELP,
+    run,
+    planned_s,
+    about="an overlay network: the way and headers of packets, who reaches whom, a failing spine, the cost of tunnels",
+)

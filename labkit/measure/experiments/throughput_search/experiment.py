@@ -441,4 +441,10 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
     return None, None
 
 
-EXPERIMENT = Experiment(Throughput, HELP, run, planned_s)
+EXPERIMENT = Experiment(
+    Throughput,
+    HELP,
+    run,
+    planned_s,
+    about="the packet rate at which loss begins (NDR, PDR), on any topology",
+)

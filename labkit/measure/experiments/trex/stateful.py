@@ -88,4 +88,10 @@ def _measure(parameters: Stateful, client: Client, mult: float) -> list[dict[str
     return [whole | result | state, *by_direction]
 
 
-EXPERIMENT = Experiment(Stateful, STATEFUL_HELP, run, planned_s)
+EXPERIMENT = Experiment(
+    Stateful,
+    STATEFUL_HELP,
+    run,
+    planned_s,
+    about="a load test with TRex: TCP connections through a device",
+)

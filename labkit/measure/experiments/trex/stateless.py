@@ -259,4 +259,10 @@ def _result(outcome: Outcome, frame_bytes: float) -> dict[str, Any]:
     }
 
 
-EXPERIMENT = Experiment(Stateless, HELP, run, planned_s)
+EXPERIMENT = Experiment(
+    Stateless,
+    HELP,
+    run,
+    planned_s,
+    about="a load test with TRex: a ramp of packets through a device, until it loses some",
+)
