@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +55,17 @@ class MadeArm:
     """What an arm has beyond the usual.
 
     more: additional seconds by stack. effects: of its change, as rows have them. lost: share of datagrams that the
-    socket loses. foreign: share of two CPUs that other programs use. frames: per gigabyte (TCP). columns: other
-    columns of its rows.
+    socket loses. foreign: share of two CPUs that other programs use, in the first foreign_rounds rounds. frames: per
+    gigabyte (TCP). closed: how often the receiver closes its window (TCP). columns: other columns of its rows.
     """
 
     more: Mapping[str, float] = field(default_factory=dict)
     effects: Sequence[Mapping[str, str]] = ()
     lost: float = 0.2
     foreign: float = 0.0
+    foreign_rounds: int = 1000
     frames: float = 30_000
+    closed: int = 0
     speed: float = 1.0
     columns: Mapping[str, Any] = field(default_factory=dict)
 
@@ -95,8 +97,9 @@ def run(
             if arm.effects:
                 own |= {"change": name, "changed": list(arm.effects)}
             path = f"artefacts/1-p{number}/{at}.folded.gz"
+            now = arm if number < arm.foreign_rounds else replace(arm, foreign=0.0)
             work = _load(protocol, arm, chance, noise, own)
-            stacks = _stacks(protocol, arm, chance, noise, work)
+            stacks = _stacks(protocol, now, chance, noise, work)
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(gzip.compress(flame.text(stacks).encode()))
             perf = {
@@ -158,7 +161,8 @@ def _counters(protocol: str, arm: MadeArm, chance: np.random.Generator, noise: f
     else:
         hops = [{"at": "server0: UDP socket", "lost_count": int(1000 * arm.lost)}]
         pair = {"unit": "datagrams", "hops": hops}
-    return {"observer": "counters", "observed": {"loss": [pair]}}
+    counts = {"server0": {"mibs": {"TcpExt": {"TCPToZeroWindowAdv": arm.closed}}}}
+    return {"observer": "counters", "observed": {"loss": [pair], "namespaces": counts}}
 
 
 def concluded(left: Path | str, right: Path | str) -> conclusion.Conclusion:

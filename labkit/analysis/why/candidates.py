@@ -13,6 +13,7 @@ from labkit.analysis.why.work import Estimate
 from labkit.common import units
 
 FOREIGN_LOAD = "foreign load"  # the candidate of other programs
+FOREIGN_AT_TIMES = "foreign load at times"  # of other programs that ran in some rounds only
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,15 @@ class Candidate:
 
 def find(evidence: Evidence) -> Iterator[Candidate]:
     """Yield all candidates."""
-    relevant = [one for one in evidence.settings if one.relevant]
+    relevant = [one for one in evidence.settings if one.acts]
     run_differences = _run_differences(evidence, relevant)
     matched_names: set[str] = set()
     for cause in evidence.causes:
         matched = tuple(one for one in relevant if _explains(one, cause))
         by_timing = cause.path is not None and cause.path.depends_on_timing
         if not matched and cause.change != "changed" and not by_timing and not evidence.is_disturbed:
-            matched = run_differences  # the packets of other programs add code, too
+            # The packets of other programs add code, too.
+            matched = run_differences or _only_unknown(evidence, relevant)
         matched_names |= {one.name for one in matched}
         yield _code_candidate(evidence, cause, matched)
     change = _change_candidate(evidence, relevant) or _run_difference_candidate(evidence, run_differences)
@@ -53,6 +55,9 @@ def find(evidence: Evidence) -> Iterator[Candidate]:
     for setting in relevant:
         if setting.name not in matched_names and (change is None or setting not in change.settings):
             yield from _setting_candidate(evidence, setting)
+    for setting in evidence.settings:
+        if setting.outside and setting.relevant:
+            yield Candidate(setting.name, 0, (("environment", setting.description),), settings=(setting,))
     yield from _loss_candidate(evidence, relevant)
     yield from _frames_candidate(evidence, relevant)
     yield from _disturbance_candidate(evidence)
@@ -62,6 +67,13 @@ def _explains(setting: Setting, cause: causes.Cause) -> bool:
     """Return whether a setting changes the code of a cause."""
     own = [cause.path, *map(code_paths.path_of_function, (cause.function, *cause.below))]
     return any(path in own for path in setting.paths)
+
+
+def _only_unknown(evidence: Evidence, relevant: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the only setting in which two runs differ, if labkit does not know which code it changes."""
+    if evidence.run_variation is None or len(relevant) != 1 or relevant[0].parameters or relevant[0].paths:
+        return ()
+    return (relevant[0],)
 
 
 def _code_candidate(evidence: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) -> Candidate:
@@ -92,6 +104,7 @@ def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candid
         or any(one.name in ("topology", "endpoint") for one in parameters)
     ):
         return None
+    parameters = _explaining_first(evidence, parameters)
     settings = (*parameters, *(one for one in relevant if not one.parameters))
     findings = [("environment", one.description) for one in settings[:4]]
     part = switch_work.main_part(evidence.parts, evidence.split.total)
@@ -109,6 +122,21 @@ def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candid
     )
     strength = 3 if shown else 0
     return Candidate(parameters[0].name, strength, tuple(findings), None, settings, code, part)
+
+
+def _explaining_first(evidence: Evidence, parameters: Sequence[Setting]) -> list[Setting]:
+    """Return the effects of a function in the order of the code that they explain; other changes have an order.
+
+    Nobody says which of its effects a function was called for.
+    """
+    if not all(one.name.startswith("function ") for one in parameters):
+        return list(parameters)
+    code = [one for one in evidence.causes if evidence.matters(one.difference_s)]
+
+    def order(one: Setting) -> int:
+        return next((at for at, each in enumerate(code) if _explains(one, each)), len(code))
+
+    return sorted(parameters, key=order)
 
 
 def _code_shows_effect(evidence: Evidence, code: causes.Cause | None, settings: Sequence[Setting]) -> bool:
@@ -216,7 +244,9 @@ def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candida
         and best.p < 0.05 / max(len(evidence.settings), 1)
         and evidence.matters(best.difference)
     )
-    excluded = best is not None and not evidence.matters(max(best.high, -best.low))
+    # A bound on the CPU time of its code says nothing about a setting that makes packets wait.
+    bounded = best is not None and not evidence.matters(max(best.high, -best.low))
+    excluded = bounded and not evidence.speed_differs
     strength = 1 if setting.parameters or (evidence.has_effect and not excluded) else 0
     strength = 2 if certain and not setting.parameters else strength
     yield Candidate(setting.name, strength, tuple(findings), best, (setting,), place=where)
@@ -269,3 +299,5 @@ def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
         findings.append(("steal", text))
     if findings:
         yield Candidate(FOREIGN_LOAD, 3, tuple(findings))
+    elif text := phrases.foreign_at_times(evidence):
+        yield Candidate(FOREIGN_AT_TIMES, 1, (("profile", text),))

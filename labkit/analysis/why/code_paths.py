@@ -22,6 +22,8 @@ class Path:
     the settings that change it (labkit.system.machine.settings). depends_on_timing: whether how
     often the code runs depends on when and on which CPUs the scheduler runs the programs; then its appearance says
     nothing about a cause. interface: whether it is the code of a kind of interface, whose callees count as part of it.
+    observes: whether the code runs only where a program observes packets or functions. Packets of other programs do not
+    bring such code with them.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Path:
     settings: re.Pattern[str]
     depends_on_timing: bool = False
     interface: bool = False
+    observes: bool = False
 
     @property
     def plural(self) -> bool:
@@ -44,32 +47,37 @@ def _path(
     settings: str = r"(?!)",
     depends_on_timing: bool = False,
     interface: bool = False,
+    observes: bool = False,
 ) -> Path:
-    return Path(
-        name, re.compile(rf"(?:{functions})(?:\..*)?"), re.compile(settings), depends_on_timing, interface
-    )
+    pattern = re.compile(rf"(?:{functions})(?:\..*)?")
+    return Path(name, pattern, re.compile(settings), depends_on_timing, interface, observes)
 
 
 PATHS = (
     _path("a probe in a program (uprobe)", r"uprobe_.*|uretprobe_.*|__uprobe_.*|handle_swbp|.*_uprobe(_.*)?"
-          r"|arch_uretprobe_.*|pre_ssout", r"uprobe events|\bu(ret)?probe\b"),
+          r"|arch_uretprobe_.*|pre_ssout", r"uprobe events|\bu(ret)?probe\b", observes=True),
     # A kprobe of perf or tracefs and a BPF program on a function share this code; the settings tell them apart.
     _path("a probe on a function (kprobe or fentry)", r"kprobe_.*|kretprobe_.*|.*_kprobe|aggr_pre_handler"
           r"|opt_pre_handler|optimized_callback|bpf_trampoline_.*|__bpf_prog_enter.*|__bpf_prog_exit.*"
           r"|arch_rethook.*"
-          r"|rethook_.*|bpf_fprobe_.*|fprobe_.*|kprobe_multi_.*", r"BPF program (kprobe|tracing)|kprobe events"),
+          r"|rethook_.*|bpf_fprobe_.*|fprobe_.*|kprobe_multi_.*", r"BPF program (kprobe|tracing)|kprobe events",
+          observes=True),
     _path("a BPF program on a tracepoint", r"trace_call_bpf|bpf_trace_run\d+|__bpf_trace_.*",
-          r"BPF program (tracepoint|raw_tracepoint)"),
+          r"BPF program (tracepoint|raw_tracepoint)", observes=True),
     # Every perf event on a tracepoint runs perf_trace_run_bpf_submit, with a BPF program or without one.
     _path("recording of tracepoints (perf)", r"perf_tp_event.*|perf_swevent_(event|overflow)|perf_trace_(?!sched).*"
-          r"|perf_syscall_(enter|exit)"),
+          r"|perf_syscall_(enter|exit)", observes=True),
     _path("recording of trace events (tracefs)", r"trace_event_raw_event_.*|trace_event_buffer_.*"
-          r"|ftrace_syscall_.*", r"trace events"),
+          r"|ftrace_syscall_.*", r"trace events", observes=True),
+    # Each sample of a profile runs it, so only another profile beside labkit's own makes a difference.
+    _path("sampling (perf)", r"perf_swevent_hrtimer|__perf_event_overflow|perf_event_(overflow|output).*"
+          r"|perf_prepare_sample|perf_callchain.*|get_perf_callchain|perf_output_.*",
+          r"perf_event_max_(stack|contexts)", observes=True),
     _path("kernel debugging (KASAN, KCSAN, lockdep)", r"_?_?kasan_.*|__asan_.*|_?_?kcsan_.*|__tsan_.*"
           r"|lock_(acquire|release)|__lock_(acquire|release)|lockdep_.*|debug_object_.*|debug_lock.*"),
     _path("a function tracer", r"ftrace_(?!regs_).*|function_trace_call|function_graph_.*|trace_function"
           r"|trace_graph_.*"
-          r"|prepare_ftrace_return|return_to_handler|ring_buffer_.*", r"^tracer:"),
+          r"|prepare_ftrace_return|return_to_handler|ring_buffer_.*", r"^tracer:", observes=True),
     # veth calls veth_xdp_rcv* for GRO as well, so these functions do not show an XDP program.
     _path("an XDP program", r"bpf_prog_run_generic_xdp|do_xdp_generic|netif_receive_generic_xdp|xdp_do_.*"
           r"|generic_xdp_.*|bpf_prog_run_xdp|bpf_dispatcher_xdp.*|veth_convert_skb_to_xdp_buff|veth_xdp_(tx|flush).*"
@@ -84,7 +92,8 @@ PATHS = (
           r"BPF program (cgroup|socket_filter|sock_ops|sk_|flow_dissector)"),
     _path("connection tracking", r"nf_conntrack_.*|nf_ct_.*|__nf_conntrack_.*|__nf_ct_.*|resolve_normal_ct"
           r"|ipv4_conntrack_.*"
-          r"|ipv6_conntrack_.*|nf_confirm|ipv4_confirm|nf_conncount_.*|nf_synproxy_.*|synproxy_.*",
+          r"|ipv6_conntrack_.*|nf_confirm|ipv4_confirm|nf_conncount_.*|nf_synproxy_.*|synproxy_.*"
+          r"|(hash|init|early_drop)_conntrack.*|early_drop(_list)?|get_l4proto|gc_worker",
           r"conntrack|\bct state|nf_ct"),
     _path("address translation (NAT)", r"nf_nat_.*|__nf_nat_.*|nft_nat_.*|nf_nat_ipv4_.*", r"nftables .*nat\b"
           r"|\bip6?tables nat"),
@@ -92,9 +101,9 @@ PATHS = (
     _path("the queue to a program (NFQUEUE)", r"nfqnl_.*|__nfqnl_.*|nf_reinject|nf_queue.*|nft_queue_.*",
           r"module nfnetlink_queue"),
     _path("a flow table (nftables)", r"nf_flow_.*|flow_offload_.*|nft_flow_offload_.*", r"flow_?table|flow_offload"),
-    _path("packet filter rules (nftables)", r"nft_.*|nf_tables_.*|__nft_.*", r"nftables"),
+    _path("packet filter rules (nftables)", r"nft_.*|nf_tables_.*|__nft_.*|pipapo_.*", r"nftables"),
     _path("packet filter rules (iptables)", r"ipt_.*|ip6t_.*|xt_.*|iptable_.*|ip6table_.*|ip_set_.*"
-          r"|hash_(ip|net|mac)\w*|set_match_.*", r"module ip_set|\bip6?tables"),
+          r"|hash_(ip|net|mac)\w*|set_match_.*|\w+_(mt|tg)\d?(_v\d+)?", r"module ip_set|\bip6?tables"),
     _path("packet filter rules (ebtables and arptables)", r"ebt_.*|ebtable_.*|arpt_.*|arptable_.*",
           r"\b(arp|eb)tables|module (eb|arp)t"),
     _path("load balancing (IPVS)", r"ip_vs_.*|__ip_vs_.*", r"ip_vs|\bvs\."),
@@ -103,7 +112,7 @@ PATHS = (
     _path("netfilter hooks", r"nf_hook.*|nf_tproxy_.*|nf_socket_.*",
           r"BPF program netfilter|module ((nf|nft|xt|ipt|ip6t)_|ip6?_?tables)"),
     _path("a packet capture", r"packet_rcv.*|tpacket_.*|dev_queue_xmit_nit|prb_.*|packet_recvmsg|run_filter"
-          r"|skb_clone_tx_timestamp", r"packet sockets|promiscuity"),
+          r"|skb_clone_tx_timestamp", r"packet sockets|promiscuity", observes=True),
     _path("the reverse path check", r"__?fib_validate_source|fib_validate_source|l3mdev_update_flow.*",
           r"rp_filter|src_valid_mark|accept_local"),
     _path("fragmentation", r"ip_do_fragment|ip_fragment.*|ip_frag_.*|ip_defrag|inet_frag_.*|ip6_fragment"
@@ -149,7 +158,7 @@ PATHS = (
     _path("an audit, security or system call filter", r"security_.*|apparmor_.*|selinux_.*|aa_.*|smack_.*"
           r"|seccomp_.*"
           r"|__seccomp_.*|audit_.*|__audit_.*|syscall_trace_enter|syscall_exit_work|ptrace_.*|bpf_lsm_.*",
-          r"seccomp|audit|lsm"),
+          r"seccomp|audit|lsm", observes=True),
     _path("timestamps of packets", r"net_enable_timestamp|__net_timestamp|skb_tstamp_tx|__skb_tstamp_tx"
           r"|sock_recv_timestamp"
           r"|__sock_recv_timestamp|sock_.*timestamp.*", r"tstamp|timestamp"),
@@ -166,7 +175,7 @@ PATHS = (
           r"|watermark|page_lock|compaction"),
     _path(DROPPING, r"kfree_skb(_reason|_list.*)?|(__)?sk_skb_reason_drop|.*_skb_drop"
           r"|drop_monitor.*|net_dm_.*|trace_kfree_skb_hit|trace_drop_common",
-          r"core\.[rw]mem|udp_[rw]mem|max_backlog|qdisc|police|txqlen|tx_queue_len",
+          r"core\.[rw]mem|(udp|tcp)_([rw]?mem)|max_backlog|qdisc|police|txqlen|tx_queue_len",
           depends_on_timing=True),
     _path("the slab allocator", r"kmem_cache_.*|__kmem_.*|kmalloc_.*|__kmalloc.*|kfree|___slab_.*|__slab_.*|slab_.*"
           r"|kmalloc_reserve|build_skb.*|skb_free_head|kfree_skbmem|kfree_skb_partial|consume_skb|napi_alloc_.*",
@@ -186,6 +195,9 @@ PATHS = (
           r"|tcp_rack_.*|tcp_enter_.*|tcp_xmit_retransmit.*|tcp_rearm_rto|tcp_send_loss_probe|tcp_ofo_queue"
           r"|tcp_data_queue_ofo|tcp_write_timer.*|tcp_retransmit_timer", r"tcp_(sack|dsack|recovery"
           r"|early_retrans|retries)", depends_on_timing=True),
+    # A receiver that reads too slowly fills its buffer as well, so only a setting says more.
+    _path("a full receive buffer of TCP", r"tcp_collapse.*|tcp_prune.*|tcp_clamp_window|tcp_try_rmem_schedule"
+          r"|tcp_can_ingest", r"tcp_r?mem|core\.rmem|adv_win_scale|moderate_rcvbuf", depends_on_timing=True),
     _path("the search for a socket", r"__udp4_lib_lookup.*|udp4_lib_lookup.*|__inet_lookup.*|inet_ehashfn"
           r"|udp_v4_early_demux"
           r"|tcp_v4_early_demux|reuseport_.*|ip_rcv_finish_core|udp_ehashfn|inet6?_lookup.*", r"early_demux"

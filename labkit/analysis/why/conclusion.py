@@ -62,6 +62,8 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
             f"{few}; measure both with profile_rounds=5 or more", None, False, settings=settings
         )
     evidence = gather(point, names, rounds, settings)
+    if evidence.cut is not None:
+        return _conclude_with_cut_stacks(evidence, evidence.cut)
     return _conclude(evidence, list(candidates.find(evidence)))
 
 
@@ -71,6 +73,16 @@ def _conclude_without_profiles(names: tuple[str, str], settings: Sequence[Settin
     return Conclusion(
         f"No conclusion about {names[1]} against {names[0]}: {why}{text}", None, False, settings=settings
     )
+
+
+def _conclude_with_cut_stacks(evidence: Evidence, cut: Setting) -> Conclusion:
+    """Return the conclusion if one side's stacks lack their outer functions: then most functions seem to differ."""
+    text = (
+        f"No cause is named: the setting {phrases.setting(cut)} differs and cuts off the stacks of the profiles, so the"
+        " functions of the two sides cannot be compared"
+    )
+    step = f"Set kernel.perf_event_max_stack={max(int(cut.left), int(cut.right))} and repeat both runs"
+    return Conclusion(text, None, False, settings=evidence.settings, next=(step,), split=evidence.split)
 
 
 def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion:
@@ -92,6 +104,10 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         text = phrases.capitalised(f"{disturbance.evidence[0][1]}, so no other cause is named")
         result = Conclusion(phrases.join_sentences([text, _besides(evidence)]), FOREIGN_LOAD, False)
         order = [disturbance, *(one for one in order if one is not disturbance)]
+    elif (at_times := _at_times(evidence, order)) is not None:
+        text = phrases.capitalised(f"{at_times.evidence[0][1]}, so no other cause is named")
+        result = Conclusion(phrases.join_sentences([text, _besides(evidence)]), FOREIGN_LOAD, False)
+        order = [at_times, *(one for one in order if one is not at_times)]
     else:
         result = _withheld(evidence, order)
     return replace(
@@ -104,6 +120,16 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         p=min([evidence.p, *(p for one in order[:1] for p in _further_p_values(evidence, one))]),
         parts=evidence.parts,
     )
+
+
+def _at_times(evidence: Evidence, order: Sequence[Candidate]) -> Candidate | None:
+    """Return the candidate of other programs that ran in some rounds only, or None.
+
+    Few such rounds do not hide that a setting has no effect.
+    """
+    if not evidence.has_effect and any(one.acts for one in evidence.settings):
+        return None
+    return next((one for one in order if one.name == candidates.FOREIGN_AT_TIMES), None)
 
 
 def _further_p_values(evidence: Evidence, one: Candidate) -> Iterator[float]:
@@ -164,10 +190,11 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
         if between_two and code.path is not None and code.path.depends_on_timing and not one.settings:
             return False  # the scheduler may have placed the programs differently in the only run of a side
         # Other programs slow everything down, and their own packets add code. A setting that explains code that is new
-        # or gone excludes that.
+        # or gone excludes that, and so does code with which a program observes this one.
+        observes = code.path is not None and code.path.observes and code.change != "changed"
         if disturbed:
-            return code.change != "changed" and one.strength >= 3
-        if one.settings or not evidence.is_disturbed:
+            return observes or (code.change != "changed" and one.strength >= 3)
+        if one.settings or observes or not evidence.is_disturbed:
             return True
         return (
             evidence.run_variation is None and code.change != "changed"
@@ -247,12 +274,12 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
 
 
 def _only(evidence: Evidence, best: Candidate) -> bool:
-    return all(one in best.settings for one in evidence.settings if one.relevant)
+    return all(one in best.settings for one in evidence.settings if one.acts)
 
 
 def _besides(evidence: Evidence) -> str:
     """Return the setting that also differs and whose effect cannot be judged, or an empty text."""
-    differ = [one for one in evidence.settings if one.relevant]
+    differ = [one for one in evidence.settings if one.acts]
     words = phrases.setting(differ[0]) if differ else ""
     return f"The setting {words} also differs, and its effect cannot be separated" if differ else ""
 
@@ -263,16 +290,28 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     weak = phrases.capitalised(phrases.disturbance(evidence))
     if evidence.has_effect:
         runs = " between two runs at different times" if evidence.run_variation is not None else ""
+        setting_words = (
+            "no setting of the experiment" if any(not one.acts for one in differ) else "no setting"
+        )
+        differ = [one for one in differ if one.acts]
         there = any(evidence.matters(one.difference_s) for one in evidence.causes)
         code = "the code that stands out may do so by chance" if there else f"no code path stands out{runs}"
         named = phrases.setting(differ[0]) + phrases.more(differ) if differ else ""
-        nothing = f"{code}, though {named} differs" if differ else f"no setting differs and {code}"
+        nothing = f"{code}, though {named} differs" if differ else f"{setting_words} differs and {code}"
         if evidence.is_repetition:
             nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
-        text = f"No cause is named: {phrases.difference(evidence)}, but {nothing}"
+        facts = ", ".join([phrases.difference(evidence), *phrases.known(evidence)])
+        text = f"No cause is named: {facts}, but {nothing}"
         claims = not evidence.is_disturbed and evidence.run_variation is None and not evidence.is_repetition
         return Conclusion(phrases.join_sentences([text, weak]), None, claims)
     if differ:
+        differ = [one for one in differ if one.acts] or differ
+        if not differ[0].acts:
+            text = (
+                f"The setting {phrases.setting(differ[0])}{phrases.more(differ)} differs in the machine's own network"
+                f" namespace only, and no effect on the experiment was seen: {phrases.bounds(evidence)}"
+            )
+            return Conclusion(phrases.join_sentences([text, weak]), differ[0].name, False)
         first = next((one for one in order if one.settings and one.settings[0] in differ), None)
         setting = first.settings[0] if first is not None else differ[0]
         more = phrases.more(differ)

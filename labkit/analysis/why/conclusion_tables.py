@@ -45,7 +45,7 @@ def settings(of: Conclusion) -> Table:
             "where": ", ".join(one.places) or "–",
             "left": one.left,
             "right": one.right,
-            "may matter": "requested" if one.parameters else "yes" if one.relevant else "hardly",
+            "may matter": "requested" if one.parameters else "yes" if one.acts else "hardly",
             "code that it changes": ", ".join(path.name for path in one.paths[:3]) or "–",
         }
         for one in of.settings[: 5 * MAX_ROWS]

@@ -10,8 +10,8 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ _NUMBER = re.compile(r"\b(client|server|br|veth|leaf|spine|p|port|router)\d+\b")
 class Setting:
     """A setting that differs: its name, its left and right values, and its places (machine, client, server …).
 
-    parameters: whether the experiment varied it on request.
+    parameters: whether the experiment varied it on request. outside: whether it is a sysctl of the machine's own
+    network namespace, while those of the experiment have the same value on both sides.
     """
 
     name: str
@@ -72,6 +73,12 @@ class Setting:
     right: str
     places: tuple[str, ...]
     parameters: bool = False
+    outside: bool = False
+
+    @property
+    def acts(self) -> bool:
+        """Return whether the setting can affect packets or CPU time of the experiment."""
+        return self.relevant and not self.outside
 
     @property
     def relevant(self) -> bool:
@@ -132,8 +139,24 @@ def differences(point: ProfiledPoint) -> list[Setting]:
         Setting(name, one, other, tuple(place for place in places if place != "row"))
         for (name, one, other), places in result.items()
     ]
-    rest = _once(rest)
-    return [*parameters, *sorted(rest, key=lambda one: (not one.relevant, *_order(one.name), one.name))]
+    rest = [replace(one, outside=_is_outside(one, both)) for one in _once(rest)]
+    return [
+        *parameters,
+        *sorted(rest, key=lambda one: (not one.acts, not one.relevant, *_order(one.name), one.name)),
+    ]
+
+
+def _is_outside(one: Setting, both: Sequence[Mapping[tuple[str, str], str]]) -> bool:
+    """Return whether a sysctl differs in the machine's own network namespace only, although every other one has it."""
+    own = [
+        {_CONF.sub(".conf.*.", name) for place, name in side if place not in ("machine", "row")}
+        for side in both
+    ]
+    return (
+        one.name.startswith("sysctl net.")
+        and one.places == ("machine",)
+        and all(one.name in names for names in own)
+    )
 
 
 def _order(name: str) -> tuple[int, bool]:

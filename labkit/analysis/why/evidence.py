@@ -26,6 +26,8 @@ SPEED_SHARE = 0.05  # the same for throughput
 DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes less sure
 FOREIGN_SHARE = 0.10  # if the sides differ by more, the other programs may be the cause
 STOLEN_SHARE = 0.02
+CLOSING = ("TCPToZeroWindowAdv", "TCPWantZeroWindowAdv")  # counters of TCP's MIB
+CLOSED_COUNT = 20  # closed windows per gigabyte: fewer are usual
 FRAMES_SHARE = 0.10  # the least relative difference in frames per gigabyte that counts
 
 
@@ -33,7 +35,8 @@ FRAMES_SHARE = 0.10  # the least relative difference in frames per gigabyte that
 class Evidence:
     """All evidence about a point.
 
-    speed: throughput, or the rate of pings. parts: the kinds of work of an Open vSwitch, if a side has one.
+    speed: throughput, or the rate of pings. parts: the kinds of work of an Open vSwitch, if a side has one. closed: how
+    often receivers of TCP closed their window, per gigabyte that arrived, in each round with the kernel's counters.
     """
 
     point: ProfiledPoint
@@ -52,6 +55,36 @@ class Evidence:
     frames_per_work: Estimate | None = None
     lost_at: tuple[dict[str, float], dict[str, float]] = field(default_factory=lambda: ({}, {}))
     parts: Sequence[switch_work.Part] = ()
+    closed: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+
+    @property
+    def foreign_rounds(self) -> tuple[int, int]:
+        """Return in how many rounds of each side other programs had much more CPU time than in any of the other."""
+        left, right = ([one.foreign_share for one in side] for side in self.rounds)
+        return _above(left, right), _above(right, left)
+
+    @property
+    def cut(self) -> Setting | None:
+        """Return the setting that cuts off the stacks of one side's profiles, or None."""
+        for one in self.settings:
+            if (
+                one.name == "sysctl kernel.perf_event_max_stack"
+                and one.left.isdigit()
+                and one.right.isdigit()
+            ):
+                at = int(int(one.right) < int(one.left))
+                deepest = max(stack.count(";") for each in self.rounds[at] for stack in each.stacks)
+                return one if deepest >= min(int(one.left), int(one.right)) - 1 else None
+        return None
+
+    @property
+    def windows_differ(self) -> bool:
+        """Return whether receivers of TCP closed their window much more often on one side, in every round."""
+        left, right = self.closed
+        if min(len(left), len(right)) < 3:
+            return False
+        few, many = (left, right) if np.mean(left) < np.mean(right) else (right, left)
+        return min(many) > max(few) and float(np.mean(many)) >= 4 * float(np.mean(few)) + CLOSED_COUNT
 
     @property
     def foreign_differs(self) -> bool:
@@ -133,7 +166,7 @@ def gather(
         point, names, rounds, variation, work.split(*rounds, unit, variation), frames, by_code, settings,
         _speed(point, variation), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
         (_others(point, 0), _others(point, 1)), _frames(point, variation),
-        (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])), parts,
+        (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])), parts, (_closed(point, 0), _closed(point, 1)),
     )  # fmt: skip
 
 
@@ -184,6 +217,25 @@ def _frames(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | 
         return None
     assumed = None if variation is None else RunVariation((tuple(runs[0]), tuple(runs[1])), FRAMES_SHARE / 2)
     return work.estimate(np.array(values[0]), np.array(values[1]), assumed)
+
+
+def _above(values: Sequence[float], others: Sequence[float]) -> int:
+    limit = max((one for one in others if np.isfinite(one)), default=0.0) + 2 * FOREIGN_SHARE
+    return sum(one >= limit for one in values)
+
+
+def _closed(point: ProfiledPoint, side: int) -> tuple[float, ...]:
+    """Return how often receivers of TCP closed their window, per gigabyte that arrived, in each round."""
+    result = []
+    rows = work.observed_rows(point, side)
+    for value in rows[rows["observer"].eq("counters")]["observed"]:
+        report = observed(value)
+        size = sum(one.get("received_bytes") or 0 for one in report.get("loss", []))
+        groups = (space.get("mibs", {}).get("TcpExt", {}) for space in report.get("namespaces", {}).values())
+        count = sum(own.get(name, 0) for own in groups for name in CLOSING)
+        if size and protocols.find(point.protocol).work == "gigabyte":
+            result.append(count / size * 1e9)
+    return tuple(result)
 
 
 def _others(point: ProfiledPoint, side: int) -> list[str]:

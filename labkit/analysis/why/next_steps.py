@@ -39,7 +39,7 @@ def steps(evidence: Evidence, claims: bool, order: Sequence[Candidate]) -> Itera
     if evidence.run_variation is not None:
         yield _as_arms(evidence)
     if evidence.is_disturbed:
-        yield "Repeat both runs while nothing else uses the CPUs: labkit doctor names the programs that do"
+        yield _undisturbed(evidence)
     if evidence.parts and "switch" not in observers:
         text = "To see the actions of the switch's flows, observe the switch"
         yield f"{text}: {_again(evidence, 'observe=perf_record,switch')}"
@@ -53,8 +53,20 @@ def steps(evidence: Evidence, claims: bool, order: Sequence[Candidate]) -> Itera
         options = f"observe=function_times functions={','.join(functions)}"
         yield f"To see how long single calls take, time them: {_again(evidence, options)}"
     if not claims and not evidence.is_disturbed:
-        options = f"{OBSERVED} profile_rounds={4 * max(map(len, evidence.rounds))}"
-        yield f"More rounds detect a smaller difference: {_again(evidence, options)}"
+        yield f"More rounds detect a smaller difference: {_again(evidence, _more_rounds(evidence))}"
+
+
+def _undisturbed(evidence: Evidence) -> str:
+    """Return the step that repeats the measurement without other programs: arms of one run are measured together."""
+    doctor = "labkit doctor names the programs that do"
+    if evidence.run_variation is not None:
+        return f"Repeat both runs while nothing else uses the CPUs: {doctor}"
+    again = _again(evidence, _more_rounds(evidence))
+    return f"Measure more rounds of this run while nothing else uses the CPUs ({doctor}): {again}"
+
+
+def _more_rounds(evidence: Evidence) -> str:
+    return f"{OBSERVED} profile_rounds={4 * max(map(len, evidence.rounds))}"
 
 
 def _again(evidence: Evidence, options: str) -> str:
@@ -93,9 +105,7 @@ def _as_arms(evidence: Evidence) -> str:
     """Return the step that measures both runs as arms of one."""
     text = "Compare both as arms of one run, whose rounds are interleaved"
     changes = [
-        words
-        for one in evidence.settings
-        if one.relevant and not one.parameters and (words := _as_change(one))
+        words for one in evidence.settings if one.acts and not one.parameters and (words := _as_change(one))
     ]
     if changes:
         machine = any(one.startswith("machine_sysctl") for one in changes[:4])

@@ -22,6 +22,7 @@ AT = {
     "client": "at the client", "server": "at the server", "both": "at both ends", "client, server": "at both ends",
     "between": "between the ends", "load": "of the load",
 }  # fmt: skip
+IDLE_SHARE = 0.2  # of all CPU time: the least difference in busy time that a sentence mentions
 LONGEST = 80  # characters of a value in a sentence; the tables have all of it
 _DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
 
@@ -57,6 +58,46 @@ def foreign(evidence: Evidence) -> str:
     who = f"other processes ({', '.join(names)})" if names else "other processes"
     left, right = units.percent(shares.left), units.percent(shares.right)
     return f"{who} had {right} of the CPUs in {evidence.names[1]} and {left} in {evidence.names[0]}"
+
+
+def foreign_at_times(evidence: Evidence) -> str:
+    """Return in how many rounds other programs had the CPUs, or an empty text if these were on both sides alike."""
+    counts = evidence.foreign_rounds
+    if not any(counts):
+        return ""
+    at = int(counts[1] >= counts[0])
+    shares = [[one.foreign_share for one in side] for side in evidence.rounds]
+    programs = evidence.others[at][:2]
+    who = f"other processes ({', '.join(programs)})" if programs else "other processes"
+    return (
+        f"{who} had up to {units.percent(max(shares[at]))} of the CPUs in {counts[at]} of {len(shares[at])} rounds of"
+        f" {evidence.names[at]} and at most {units.percent(max(shares[1 - at]))} in {evidence.names[1 - at]}"
+    )
+
+
+def known(evidence: Evidence) -> list[str]:
+    """Return what the counters say about a difference without a cause: loss, closed windows, idle CPUs."""
+    result = []
+    spent, (left, right) = evidence.split.spent, evidence.busy
+    if spent.certain and spent.p < causes.CLAIM_SHARE:
+        before, after = (units.percent(1 - 1 / value) for value in (spent.left, spent.right))
+        places = evidence.lost_at[int(spent.difference > 0)]
+        place, share_there = next(iter(places.items()), ("", 0.0))
+        where = f", {units.percent(share_there)} of these at {place}" if place else ""
+        result.append(f"{after} of the packets are lost instead of {before}{where}")
+    if evidence.windows_differ:
+        counts = [units.digits(float(np.mean(side))) for side in evidence.closed]
+        result.append(
+            f"the receiver's buffer was full {counts[1]} times per gigabyte instead of {counts[0]} times: it reads too"
+            " slowly, or the buffer is small"
+        )
+    if (text := frames(evidence)) is not None:
+        result.append(text)
+    if evidence.speed_differs and abs(right - left) >= IDLE_SHARE:
+        result.append(
+            f"the CPUs were busy for {units.percent(right)} of the time instead of {units.percent(left)}"
+        )
+    return result
 
 
 def difference(evidence: Evidence) -> str:

@@ -46,6 +46,16 @@ _INTERRUPT = re.compile(
     r"(asm_)?sysvec_\w+|(asm_)?common_interrupt|__common_interrupt|do_IRQ|smp_\w+_interrupt|\w*_interrupt_handler"
     r"|_?_?irq_exit(_rcu)?|el[01]t?_(64_|32_)?(irq|fiq)\w*|el[01]_interrupt|(gic_)?handle_(domain_)?irq\w*|call_on_irq_stack"
 )
+# What the kernel's threads do for memory and storage, whichever program caused it. The experiment writes little.
+_HOUSEKEEPING = re.compile(
+    r"wb_workfn|wb_writeback|balance_pgdat|kswapd\w*|khugepaged\w*|kcompactd\w*|ksm_\w+|jbd2_\w+|kjournald2|submit_bio\w*"
+    r"|(blk|scsi|nvme|virtblk|ata|loop|dm|md|btrfs|ext4|xfs|xlog|nfs|rpc|fuse|io_wq|lru|shrink)_\w+|flush_to_ldisc"
+    r"|loop_workfn|vmstat_update|psi_avgs_work|oom_reap\w*"
+)
+_DISK_INTERRUPT = re.compile(
+    r"blk_done_softirq|blk_complete_reqs|virtblk_done|nvme_irq|ata_\w*interrupt\w*|ahci_\w+intr\w*"
+)
+_KTHREADS = "kernel"  # the process name of the kernel's threads (labkit.measure.observers.perf.fold_stacks)
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ def staged(stack: str) -> tuple[str, str] | None:
 
     Return None for a stack outside the experiment and for an idle CPU. A program outside the experiment receives in its
     own system calls what it sent itself; in an interrupt it receives for anybody, and that counts for the experiment.
+    The interrupts of disks, and the kernel's threads for memory and storage, are outside, too.
     """
     frames = stack.split(";")
     if frames[-1] in IDLE:
@@ -93,7 +104,7 @@ def staged(stack: str) -> tuple[str, str] | None:
             if any(SYSCALL.fullmatch(name) or _SENDING.fullmatch(name) for name in names[first:at]):
                 first = at
             return RECEIVE, ";".join(frames[first:])
-    if frames[0] == OUTSIDE:
+    if frames[0] == OUTSIDE or _is_storage(frames[0], names):
         return None
     for stage, begins in ((SEND, _SENDING), (READ, _READING)):
         for at, name in enumerate(names):
@@ -103,6 +114,12 @@ def staged(stack: str) -> tuple[str, str] | None:
         if SYSCALL.fullmatch(name):
             return REST, ";".join([frames[0], *frames[at:]])
     return REST, stack
+
+
+def _is_storage(process: str, names: Sequence[str]) -> bool:
+    """Return whether a stack is of a disk's interrupt, or of a thread of the kernel that manages memory or storage."""
+    which = _HOUSEKEEPING if process == _KTHREADS else _DISK_INTERRUPT
+    return any(map(which.fullmatch, names[1:]))
 
 
 def _in_own_call(names: Sequence[str]) -> bool:
@@ -149,7 +166,7 @@ def _round(
         process = stack.partition(";")[0]
         if result is not None and (result[0] == RECEIVE or processes == WITHIN or wanted(process)):
             samples[result[0]][result[1]] += count
-        elif result is None and process == OUTSIDE and stack.rpartition(";")[2] not in IDLE:
+        elif result is None and stack.rpartition(";")[2] not in IDLE:
             foreign += count
     capacity_s = float(row["window_s"]) * float(row["cpus_count"] or 1)
     busy = sum(sum(each.values()) for each in samples.values()) + foreign

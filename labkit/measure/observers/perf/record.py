@@ -40,6 +40,7 @@ FREQUENCY_HZ = 997  # not in step with the kernel's tick
 HARDWARE, CLOCK = "cycles", "cpu-clock"
 NO_CACHE = ("--no-buildid", "--no-buildid-cache")  # perf would copy the objects it sees into ~/.debug
 MAX_OTHERS = 0.1  # share of samples that may belong to programs outside the experiment
+MAX_RATE = "/proc/sys/kernel/perf_event_max_sample_rate"
 PILES_UP = "cpu-clock cannot sample while interrupts are off: that time is charged to the code that enables them again"
 
 
@@ -96,6 +97,7 @@ def perf_record(
     Raises what `check` raises.
     """
     event = check(scope)
+    frequency_hz = allowed_hz(frequency_hz)
     folded.parent.mkdir(parents=True, exist_ok=True)
     sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE]
     about: dict[str, object] = {"event": event, "frequency_hz": frequency_hz, "scope": str(scope)}
@@ -124,6 +126,16 @@ def check(scope: Scope = WHOLE_MACHINE) -> str:
             f" {perf_control.SHOW_SYMBOLS}, or boot a kernel with CONFIG_KALLSYMS"
         )
     return event
+
+
+def allowed_hz(frequency_hz: int, path: str = MAX_RATE) -> int:
+    """Return a sampling frequency, or the kernel's limit if that is lower.
+
+    perf would lower it without telling labkit, and then every sample would stand for more time than labkit believes.
+    """
+    with suppress(OSError, ValueError):
+        return min(frequency_hz, max(1, int(Path(path).read_text())))
+    return frequency_hz
 
 
 def event_of(scope: Scope) -> str:
