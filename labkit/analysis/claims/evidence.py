@@ -199,12 +199,15 @@ def _of_mirrored_loads(
     """Return a share of each load whose copies took the link, with its interval over rounds.
 
     which: selects rows by the bit rate of the copies that the mirror should have made, because a sender may not reach
-    the rate that it was asked for. If the link joins two hosts, only rows with a link of this rate count.
+    the rate that it was asked for. The link is that between two hosts, or else the uplink of the switch.
     """
 
     def find(results: Results) -> list[Evidence]:
         rows = results.rows(run)
-        rows = rows[rows["link_rate_bps"].isna() | rows["link_rate_bps"].eq(link_bps)]
+        uplink = (
+            rows["topology"].astype("str").str.extract(r"\+uplink_bps=([\d.e+]+)", expand=False).astype(float)
+        )
+        rows = rows[rows["link_rate_bps"].fillna(uplink).eq(link_bps)]
         rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_count"].gt(0)]
         rows = rows[which(_copies_bps(rows, "copies_expected_count"))]
         result = []

@@ -319,7 +319,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "virtual_tap", "ovs_netdev+mirrors=1+output=gre+uplink_bps=100000000", rate_bps=(1.2e8, 1.6e8)
             ),
             ratio_of_arms(UPLINK, "ovs+mirrors=1+output=gre", rate_bps=(1.2e8, 1.6e8), link_rate_bps=1e8),
-            ratio_of_arms(UPLINK, "ovs+mirrors=1+output=gre", rate_bps=(1.2e9, 1.6e9), link_rate_bps=1e9),
+            ratio_of_arms(UPLINK, "ovs_netdev+mirrors=1+output=gre+uplink_bps=1000000000", rate_bps=1.2e9),
         ),
     ),
     Claim(
