@@ -305,6 +305,7 @@ COLUMNS: tuple[Column, ...] = (
         ("received_by", "", "object", "frames of the trial that arrived, by receiver"),
         ("hops", "", "object", "frames that the ends' interfaces counted meanwhile, which includes other traffic"),
         ("loss_ratio", "1", "number", "the share of the offered frames that did not arrive"),
+        ("passes", "", "list", "the search's passes: the rate of each in 1/s, whose geometric mean is the result"),
         ("lower_bound_pps", "1/s", "number", "the search's lower bound of the throughput"),
         ("upper_bound_pps", "1/s", "number", "the search's upper bound of the throughput"),
         ("most_pps", "1/s", "number", "the greatest rate that the search tried"),

@@ -25,7 +25,16 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     """Return the rows of one search of an unlimited bridge and of one whose port is limited."""
     with sandbox(tmp_path_factory.mktemp("searched"), user=False) as made:
         folder = made.folder / "run"
-        words = ["frame_bytes=512", "rounds=1", "sum_s=1", "limit_s=30", LIMITED, "--folder", str(folder)]
+        words = [
+            "frame_bytes=512",
+            "rounds=1",
+            "sum_s=1",
+            "passes=1",
+            "limit_s=30",
+            LIMITED,
+            "--folder",
+            str(folder),
+        ]
         done = made.labkit("run", "throughput", *words, timeout=300)
         assert done.returncode == 0, done.stderr
         return run_folder.read_rows(folder)
@@ -100,6 +109,7 @@ def test_killed_search_keeps_every_finished_trial_and_leaves_nothing(tmp_path: P
         "rounds=3",
         "trial_s=0.1",
         "sum_s=0.1",
+        "passes=1",
         "limit_s=2",
         "most_rate=20kpps",
         "latency=false",
@@ -137,7 +147,14 @@ def test_why_explains_two_searched_arms(tmp_path: Path) -> None:
     """A router costs CPU time at the same rate; the profiles say where."""
     with sandbox(tmp_path, user=False) as made:
         folder = made.folder / "run"
-        words = ["topology=veth,veth_routed", "rounds=1", "sum_s=0.4", "limit_s=20", "latency=false"]
+        words = [
+            "topology=veth,veth_routed",
+            "rounds=1",
+            "sum_s=0.4",
+            "passes=1",
+            "limit_s=20",
+            "latency=false",
+        ]
         observed = ["observe=perf_record", "profile_rounds=3", "most_rate=60kpps"]
         done = made.labkit("run", "throughput", *words, *observed, "--folder", str(folder), timeout=300)
         assert done.returncode == 0, done.stderr

@@ -20,7 +20,8 @@ pytestmark = [
 
 SMALL = """
 notebook: 08_ovs_test_plan
-parameters: {case: [net_to_vm, vm_to_vm], tunnel: ["off"], rounds: 2, sum_s: 0.4, limit_s: 12, latency: false}
+parameters:
+  {case: [net_to_vm, vm_to_vm], tunnel: ["off"], rounds: 2, sum_s: 0.4, passes: 1, limit_s: 12, latency: false}
 grid:
   - frame_bytes: [["64"]]
 """

@@ -18,7 +18,7 @@ def searched(machine: Sandbox, *words: str) -> tuple[list[Row], list[Row]]:
     """
     folder = machine.folder / "run"
     done = machine.labkit(
-        "run", "throughput", *words, "rounds=1", "sum_s=0.4", "--folder", str(folder), timeout=400
+        "run", "throughput", *words, "rounds=1", "sum_s=0.4", "passes=1", "--folder", str(folder), timeout=400
     )
     assert done.returncode == 0, done.stderr
     rows = run_folder.read_rows(folder)

@@ -41,6 +41,7 @@ def test_vms_of_the_test_plan_are_guests(lab_kernel: str, tmp_path: Path) -> Non
         "frame_bytes=128",
         "rounds=1",
         "sum_s=0.4",
+        "passes=1",
         "width=0.3",
         "limit_s=15",
         "least_rate=200pps",

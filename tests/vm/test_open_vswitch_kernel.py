@@ -20,6 +20,7 @@ from labkit import live
 from labkit.analysis import load
 from labkit.analysis.findings import virtual_tap
 from labkit.analysis.packet_cost import mirror_tax
+from labkit.common import run_folder
 from labkit.measure import topologies
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel", "openvswitch", "ethtool")
@@ -84,6 +85,30 @@ def test_rules_of_a_case_are_in_the_kernel(result: dict[str, Answer]) -> None:
 def test_segmentation_offload_stays_on(result: dict[str, Answer]) -> None:
     """The kernel's datapath forwards frames that are segmented later. Only the userspace datapath cannot."""
     assert "tcp-segmentation-offload: on" in result["plain"]["offloads"]
+
+
+@pytest.mark.long
+@pytest.mark.needs("nft")
+def test_search_in_the_kernel_ends_in_time(shared_vm: SharedVm) -> None:
+    """It ends with a rate: that of the datapath, or the most that a generator on an emulated CPU offers."""
+    folder = shared_vm.folder / "throughput"
+    words = ("topology=ovs", "rounds=1", "flows=100", "sum_s=0.6", "limit_s=20", "latency=false")
+    argv = [*LABKIT, "run", "throughput", f"where={shared_vm.where}", *words, "--folder", str(folder)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = run_folder.read_rows(folder)
+    searches = [row for row in rows if row["method"] == "search"]
+    assert [row["loss_goal_ratio"] for row in searches] == [0, 0.005]
+    for row in searches:
+        assert row["search_s"] <= 20 + 2, row  # and what the last trial took longer than the one before
+        if row["status"] == "ok":
+            assert 0 < row["lower_bound_pps"] <= row["throughput_pps"] * 1.001 < row["upper_bound_pps"]
+        else:
+            assert row["status"] == "invalid"
+            assert "generator-limited: " in row["reason"] or "did not end within 20 s" in row["reason"]
+        assert row["lower_bound_pps"], row["reason"]
+    trials = [row for row in rows if row["method"] == "trial"]
+    assert max(row["offered_pps"] for row in trials if row["lost_count"] == 0) > 1000
 
 
 @pytest.mark.long

@@ -44,8 +44,8 @@ AFTER_S = 1.0  # seconds of a trial after the search
 SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
 REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.Attempts)
 SET_UP_S = 0.3  # about: of an arm with its generator
-# About how long a search takes that ends by itself, with some repeated trials: sums (`Settings.sum_s`), but at least
-# this many seconds.
+# About how long a pass of a search takes that ends by itself, with some repeated trials: sums (`Settings.sum_s`), but
+# at least this many seconds.
 PLANNED_SUMS, PLANNED_S = 7, 4.0
 
 # Additional columns of these rows; null where not measured.
@@ -110,7 +110,8 @@ def _point_s(parameters: Throughput, point: SearchPoint, usable: list[Arm]) -> f
 def _search_s(parameters: Throughput) -> float:
     settings = parameters.settings
     after_s = AFTER_S * (1 + len(SHARES) * parameters.latency)
-    return min(parameters.search_limit_s, max(PLANNED_S, PLANNED_SUMS * settings.sum_s)) + after_s
+    search_s = settings.passes * max(PLANNED_S, PLANNED_SUMS * settings.sum_s)
+    return min(parameters.search_limit_s, search_s) + after_s
 
 
 def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
@@ -399,6 +400,7 @@ def _row(
         "trial_s": settings.trial_s if parameters.trial_frames is None else None,
         "trial_frames_count": parameters.trial_frames,
         "sum_s": settings.sum_s,
+        "passes": list(one.passes_pps) or None,
         "trials_count": result.trials_count,
         "repeated_count": result.repeated_count,
         "disturbed_count": result.disturbed_count,
@@ -424,6 +426,9 @@ def _row(
 def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[str | None, str | None]:
     """Return the status and reason of a search without a valid rate; None for a valid one."""
     goal = f"loss of at most {units.percent(one.loss_ratio)}"
+    if result.limited and one.lower_pps is not None:
+        most = units.si(one.lower_pps, "pps")
+        return "invalid", f"generator-limited: {goal} up to {most} in a trial; {result.problem}"
     if result.problem is not None:
         known = f"between {one.lower_pps or 0:.0f} and {one.upper_pps or result.most_pps:.0f} pps"
         return "invalid", f"{result.problem}; by then the rate with {goal} lay {known}"

@@ -23,7 +23,7 @@ from labkit.measure.traffic.rates import TAGS_BYTES, Line
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
 UNUSED = (*(name for name in usual.OF_FLOWS if name not in ("nodes", "observe")), "duration_s")
 # A search on a device without noise decides about 2 to 10 loads. Repeats and retreats on a noisy machine multiply that.
-MIN_LIMIT_S, LIMIT_SUMS = 60.0, 30
+MIN_LIMIT_S, LIMIT_SUMS = 60.0, 28
 
 HELP = {
     **usual.help_without(UNUSED, "not used: trials are of frames at a rate"),
@@ -42,6 +42,7 @@ HELP = {
     "trial_frames": "exact number of frames in each trial of the search, instead of trial_s; a load is decided by as"
     " many trials as with the preset's trial_s (sum_s / trial_s)",
     "sum_s": "total duration of the trials that decide about a load; none: the preset's",
+    "passes": "complete searches whose mean is the rate, as many of them as fit into limit_s; none: the preset's",
     "exceed_ratio": "share of sum_s in which the loss may exceed the goal; none: the preset's",
     "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
     "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s",
@@ -78,6 +79,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     trial_s: float | None = None
     trial_frames: int | None = None
     sum_s: float | None = None
+    passes: int | None = None
     exceed_ratio: float | None = None
     width: float | None = None
     limit_s: float | None = None
@@ -111,6 +113,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         within("trial_s", self.trial_s, 0.05, 600)
         within("sum_s", self.sum_s, 0.05, 3600)
         within("trial_frames", self.trial_frames, 1, 10**9)
+        within("passes", self.passes, 1, 20)
         within("exceed_ratio", self.exceed_ratio, 0, 0.9)
         within("width", self.width, 0.001, 0.5)
         within("limit_s", self.limit_s, 1, 36000)
@@ -190,7 +193,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         preset = PRESETS[self.preset]
         if preset.trial_s < (least_s := self.load_generator.least_trial_s):
             preset = dataclasses.replace(preset, trial_s=least_s, sum_s=max(preset.sum_s, least_s))
-        names = ("trial_s", "sum_s", "exceed_ratio", "width")
+        names = ("trial_s", "sum_s", "exceed_ratio", "width", "passes")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.preset == "rfc2544" and "trial_s" in given:
             given.setdefault("sum_s", given["trial_s"])

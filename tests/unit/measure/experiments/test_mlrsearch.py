@@ -15,7 +15,8 @@ from labkit.measure.experiments.throughput_search.conditions import Conditions, 
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic.base import Trial
 
-FAST = mlrsearch.PRESETS["mlrsearch"]
+PRESET = mlrsearch.PRESETS["mlrsearch"]
+FAST = dataclasses.replace(PRESET, passes=1)
 
 
 def trial(rate_pps: float, duration_s: float, received: float, offered: float | None = None) -> Trial:
@@ -211,6 +212,97 @@ def test_more_trials_and_closer_bounds_repeat_better(monkeypatch: pytest.MonkeyP
     longer, longer_s = spread(dataclasses.replace(FAST, sum_s=4.2, width=0.03), monkeypatch)
     assert longer < 0.85 * usual
     assert usual_s < longer_s < 3 * usual_s < 60
+
+
+class SteppingDevice:
+    """A device on a machine whose speed changes in steps, with a clock that only trials advance.
+
+    It keeps each of two speeds, 12 % apart, for 10 s on average. Its capacity also varies by 4 % from trial to trial.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now_s, self._slow, self._until_s = 0.0, self.rng.random() < 0.5, self.rng.expovariate(0.1)
+
+    def measure(self, rate: float, duration: float) -> tuple[Trial, str | None]:
+        self.now_s += duration + 0.03
+        while self.now_s > self._until_s:
+            self._slow, self._until_s = not self._slow, self._until_s + self.rng.expovariate(0.1)
+        capacity = 280e3 * (0.88 if self._slow else 1) * math.exp(self.rng.gauss(0, 0.04))
+        return trial(rate, duration, capacity), None
+
+
+@pytest.mark.parametrize(("passes", "least", "most"), [(1, 0.05, 0.08), (5, 0.0, 0.045)])
+def test_passes_average_over_the_steps_of_a_machine(
+    passes: int, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The standard deviation of the logarithms of NDRs. Seeds make the simulation repeat exactly."""
+    logs = []
+    for seed in range(60):
+        device = SteppingDevice(seed)
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda device=device: device.now_s)
+            settings = dataclasses.replace(PRESET, passes=passes)
+            result = mlrsearch.search(device.measure, settings, (0.0, 0.005), 1e3, 400e3, 60)
+        ndr = result.bounds[0]
+        assert len(ndr.passes_pps) == passes
+        assert result.took_s <= 60
+        assert ndr.lower_pps < ndr.upper_pps  # type: ignore[operator]
+        logs.append(math.log(ndr.rate_pps))  # type: ignore[arg-type]
+    assert least <= statistics.stdev(logs) <= most
+
+
+def test_passes_fit_into_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = SlowDevice(0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: device.now_s)
+    alone = mlrsearch.search(device.measure, FAST, (0.0,), 1e3, 500e3, 600)
+    limit_s = 3.5 * alone.took_s
+    result = mlrsearch.search(device.measure, PRESET, (0.0,), 1e3, 500e3, limit_s)
+    assert result.problem is None
+    assert result.took_s <= limit_s
+    assert result.bounds[0].passes_pps == pytest.approx(alone.bounds[0].passes_pps * 3, rel=0.06)
+
+
+def found(rate: float | None, upper: float | None) -> mlrsearch.FoundRate:
+    return mlrsearch.FoundRate(0.0, rate, rate, upper)
+
+
+def test_mean_of_passes() -> None:
+    one = mlrsearch.mean([found(100.0, 105.0), found(400.0, 420.0)])
+    assert (one.rate_pps, one.lower_pps, one.upper_pps) == pytest.approx((200.0, 200.0, 210.0))
+    assert one.passes_pps == (100.0, 400.0)
+
+
+@pytest.mark.parametrize(
+    ("passes", "middle"),
+    [
+        ([found(100.0, 105.0), found(130.0, None), found(125.0, None)], found(125.0, None)),
+        ([found(100.0, 105.0), found(130.0, None), found(110.0, 115.0)], found(110.0, 115.0)),
+        ([found(None, 50.0), found(None, 50.0), found(60.0, 63.0)], found(None, 50.0)),
+    ],
+)
+def test_passes_without_a_rate_or_an_upper_bound_are_not_averaged(
+    passes: list[mlrsearch.FoundRate], middle: mlrsearch.FoundRate
+) -> None:
+    rates = tuple(one.rate_pps for one in passes)
+    assert mlrsearch.mean(passes) == dataclasses.replace(middle, passes_pps=rates)
+
+
+def test_generator_that_reaches_no_load() -> None:
+    """Its CPU is taken from it for a third of the time, so it is late at every load."""
+
+    def late(rate: float, duration: float) -> tuple[Trial, str | None]:
+        one = trial(rate, duration, rate, 0.66 * rate)
+        return dataclasses.replace(one, slip_s=0.34 * duration), "limited"
+
+    result = searched(late)
+    [ndr, _] = result.bounds
+    assert ndr.rate_pps is None
+    assert ndr.lower_pps == pytest.approx(0.66 * 500e3)
+    assert result.limited
+    assert str(result.problem).startswith(
+        "the generator was late for 34 % of the time and reached no load from 500 kpps down to"
+    )
 
 
 def conditions(**given: float) -> Conditions:
