@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import Markdown, display
 
 from labkit import cli, notebook
 from labkit.analysis import why
@@ -28,6 +29,10 @@ from labkit.common.errors import BadInput, LabkitError
 from labkit.measure import experiments, topologies
 
 OPEN = "open"
+NEXT = (
+    "The result is a run. Name it, for example `run = _`; then `run.rows`, `run.verdicts`, `run.figures`,"
+    " `run.doubts()` and `run.why()` show more."
+)
 COMMANDS = [OPEN, *(name for name in registry.COMMANDS if name not in ("shell", "completion"))]
 
 
@@ -84,7 +89,9 @@ def _command(words: list[str], cell: str | None) -> notebook.Run | why.Explanati
         cli.main(words)
         return None
     parameters = {**_parse_cell(cell), **arguments.name_value_pairs(given.parameters)}
-    return notebook.run_experiment(given.experiment, parameters, given.folder, given.keep_failed)
+    measured = notebook.run_experiment(given.experiment, parameters, given.folder, given.keep_failed)
+    display(Markdown(NEXT))
+    return measured
 
 
 def _parse_cell(cell: str | None) -> dict[str, Any]:

@@ -60,8 +60,8 @@ class Panel:
             known = self._experiment.parameters.known_values(name)
             field = ipywidgets.Combobox if known else ipywidgets.Text
             self.fields[name] = field(
-                value=arguments.typed(value), description=name, tooltip=about, placeholder=about,
-                continuous_update=True, style=WIDE, layout={"width": "45em"},
+                value=arguments.typed(value), description=name, tooltip=about,
+                continuous_update=True, style=WIDE, layout={"width": "28em"},
             )  # fmt: skip
             self.fields[name].observe(self._check, "value")
         self._defaults = {name: arguments.typed(value) for name, value in defaults.items()}
@@ -75,12 +75,25 @@ class Panel:
         usual = [
             name for name in ("topology", "protocol", "pairs", "rounds", "duration_s") if name in self.fields
         ]
-        more = ipywidgets.VBox([field for name, field in self.fields.items() if name not in usual])
-        folded = ipywidgets.Accordion([more], titles=["all other parameters"])
+        more = [name for name in self._experiment.help if name in self.fields and name not in usual]
+        others = ipywidgets.VBox(list(map(self._line, more)))
+        folded = ipywidgets.Accordion([others], titles=["all other parameters"])
+        about = f": {self._experiment.about}" if self._experiment.about else ""
+        title = ipywidgets.HTML(f"<b>{html.escape(experiment)}</b>{html.escape(about)}")
         buttons = ipywidgets.HBox([self.start, self.stop])
-        first = [self.fields[name] for name in usual]
-        self.box = ipywidgets.VBox([*first, folded, self.verdict, buttons, self.share, self.text])
+        first = map(self._line, usual)
+        self.box = ipywidgets.VBox([title, *first, folded, self.verdict, buttons, self.share, self.text])
         self._check()
+
+    def _line(self, name: str) -> ipywidgets.HBox:
+        """Return the field of a parameter with its meaning, which is below the field on a narrow page."""
+        words = (
+            f"<div style='line-height: 1.3'><small>{html.escape(self._experiment.help[name])}</small></div>"
+        )
+        meaning = ipywidgets.HTML(words, layout={"flex": "1 1 18em", "width": "auto"})
+        return ipywidgets.HBox(
+            [self.fields[name], meaning], layout={"flex_flow": "row wrap", "align_items": "center"}
+        )
 
     def given(self) -> dict[str, str]:
         """Return the parameters that differ from their defaults, as typed."""

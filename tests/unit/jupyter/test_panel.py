@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,18 @@ def test_every_parameter_has_a_field(panel: panels.Panel) -> None:
     assert panel.given() == {"rounds": "3"}
     with pytest.raises(BadInput, match="there is no parameter turns"):
         panels.Panel("datapaths", turns=3)
+
+
+def test_every_field_has_its_meaning_beside_it(panel: panels.Panel) -> None:
+    lines: dict[str, str] = {}
+    boxes = [panel.box]
+    while boxes:
+        children = boxes.pop().children
+        boxes += [child for child in children if hasattr(child, "children")]
+        if children and children[0] in panel.fields.values():
+            lines[children[0].description] = html.unescape(children[1].value)
+    assert lines.keys() == panel.fields.keys()
+    assert all(text in lines[name] for name, text in panel._experiment.help.items())
 
 
 def test_validation_while_typing(panel: panels.Panel) -> None:
