@@ -45,8 +45,8 @@ def test_program_that_observes_is_named_though_it_takes_cpu_time(
     tmp_path: Path, stack: str, name: str
 ) -> None:
     """tcpdump and perf use the CPUs themselves, and what they add to the path is the cause all the same."""
-    said = first(two_runs(tmp_path, MadeArm(), MadeArm({stack: 2e-6}, foreign=0.4)))
-    assert said.startswith(name)
+    words = first(two_runs(tmp_path, MadeArm(), MadeArm({stack: 2e-6}, foreign=0.4)))
+    assert words.startswith(name)
 
 
 def test_storage_work_of_the_kernel_is_foreign_load(tmp_path: Path) -> None:
@@ -84,8 +84,8 @@ def test_other_programs_in_a_part_of_the_run(tmp_path: Path, share: float, count
 def test_other_programs_at_times_do_not_hide_that_a_setting_has_no_effect(tmp_path: Path) -> None:
     changed = {"sysctl net.core.dev_weight": "300"}
     busy = MadeArm(foreign=0.45, foreign_rounds=1)
-    said = first(two_runs(tmp_path, MadeArm(), busy, **changed))
-    assert said.startswith(
+    words = first(two_runs(tmp_path, MadeArm(), busy, **changed))
+    assert words.startswith(
         "The setting sysctl net.core.dev_weight (absent → 300) differs, but no effect was seen"
     )
 
@@ -116,23 +116,23 @@ def test_setting_that_makes_packets_wait_needs_no_cpu_time(tmp_path: Path) -> No
     """The code of the setting takes as much time as before, and TCP has half of the throughput."""
     accounting = {f"{READ};tcp_recvmsg_[k];__sk_mem_reduce_allocated_[k]": 0.02}
     small = {"sysctl net.ipv4.tcp_rmem": "4096 8192 16384"}
-    said = first(two_runs(tmp_path, MadeArm(accounting), MadeArm(accounting, speed=0.4), "tcp", **small))
-    assert said.startswith("The only known difference between the sides is sysctl net.ipv4.tcp_rmem (")
-    assert "times" in said
+    words = first(two_runs(tmp_path, MadeArm(accounting), MadeArm(accounting, speed=0.4), "tcp", **small))
+    assert words.startswith("The only known difference between the sides is sysctl net.ipv4.tcp_rmem (")
+    assert "times" in words
 
 
 def test_slow_reader_of_tcp_fills_its_buffer(tmp_path: Path) -> None:
     result = concluded(*two_runs(tmp_path, MadeArm(), MadeArm(speed=0.3, closed=900), "tcp"))
     assert not result.claims
-    said = result.sentence.partition(". ")[0]
-    assert "the receiver's buffer was full 900 times per gigabyte instead of 0 times" in said
-    assert "it reads too slowly, or the buffer is small" in said
-    assert "the CPUs were busy for" in said
+    words = result.sentence.partition(". ")[0]
+    assert "the receiver's buffer was full 900 times per gigabyte instead of 0 times" in words
+    assert "it reads too slowly, or the buffer is small" in words
+    assert "the CPUs were busy for" in words
 
 
 def test_slow_reader_of_udp_loses_packets_at_its_socket(tmp_path: Path) -> None:
-    said = first(two_runs(tmp_path, MadeArm(lost=0.1), MadeArm(lost=0.75, speed=0.3)))
-    assert "of the packets are lost instead of 10 %, 100 % of these at server: UDP socket" in said
+    words = first(two_runs(tmp_path, MadeArm(lost=0.1), MadeArm(lost=0.75, speed=0.3)))
+    assert "of the packets are lost instead of 10 %, 100 % of these at server: UDP socket" in words
 
 
 def test_stacks_that_are_cut_off_are_not_compared(tmp_path: Path) -> None:
