@@ -84,35 +84,24 @@ def grown(size: re.Match[str]) -> str:
 
 
 def test_every_packet_is_counted(emulated: Machine) -> None:
-    words = ("topology=veth,veth_bridge", "functions=ip_rcv,__netif_receive_skb_core,br_handle_frame")
+    words = ("topology=veth_bridge", "functions=ip_rcv,__netif_receive_skb_core,br_handle_frame")
     # Slow enough that the socket drops nothing: these functions also handled packets that the socket drops.
     rows = emulated.rows(*words, *SHORT, "rate_bps=5e5", "observe=function_times", timeout=400)
     profiles = [row for row in rows if row["method"] == "profile"]
-    observed = [row for row in profiles if row["observer"]]
-    assert sorted({row["arm"] for row in observed}) == ["veth", "veth (again)", "veth_bridge"]
-    for row in observed:
-        assert row["status"] in ("ok", "invalid"), row["reason"]
-        assert row["observed"]["tracer"] == "function_graph"
-        if row["status"] == "invalid":  # on a busy machine, flows may not overlap or may not be seen at all
-            continue
+    [row] = [row for row in profiles if row["observer"]]
+    assert row["status"] in ("ok", "invalid"), row["reason"]
+    assert row["observed"]["tracer"] == "function_graph"
+    if row["status"] == "ok":  # on a busy machine, flows may not overlap or may not be seen at all
         result, packets = row["observed"]["functions"], row["received_count"]
-        bridged = row["topology"] == "veth_bridge"
         # Packets in flight at the start or end of the window are counted on one side only.
-        for name, each in (
-            ("ip_rcv", 1),
-            ("__netif_receive_skb_core", 1 + bridged),
-            ("br_handle_frame", bridged),
-        ):
-            assert result[name]["count"] == pytest.approx(each * packets, rel=0.1, abs=each * 300), (
-                row["arm"],
-                name,
-            )
+        for name, each in (("ip_rcv", 1), ("__netif_receive_skb_core", 2), ("br_handle_frame", 1)):
+            assert result[name]["count"] == pytest.approx(each * packets, rel=0.1, abs=each * 300), name
         assert 1e-7 < result["ip_rcv"]["p50_s"] < result["ip_rcv"]["max_s"] < 10
         assert "iperf3" in result["ip_rcv"]["processes"]
-        assert (row["lost_samples_count"], row["artefact"]) == (0, None)
         assert 0.5 * row["window_s"] < row["observed"]["window_s"] < 2 * row["window_s"] + 1
-        disturbed = row["overhead_ratio"] is not None and row["overhead_ratio"] < 0.85
-        assert disturbed == ("disturbed: function_times reduced the speed" in (row["doubts"] or ""))
+    assert (row["lost_samples_count"], row["artefact"]) == (0, None)
+    disturbed = row["overhead_ratio"] is not None and row["overhead_ratio"] < 0.85
+    assert disturbed == ("disturbed: function_times reduced the speed" in (row["doubts"] or ""))
     assert all(row["observed"] is None for row in profiles if not row["observer"])
 
 

@@ -167,12 +167,15 @@ def test_datapaths_notebook_until_its_kernel_is_killed(spec: str, lab_kernel: st
     (tmp_path / "params").mkdir()
     folder = tmp_path / "notebooks"
     written = nbformat.read(folder / "01_datapaths.ipynb", as_version=4)
+    # Up to the figures. test_datapaths_notebook has the other cells.
+    last = next(number for number, cell in enumerate(written.cells) if "figures.forest(" in cell.source)
+    del written.cells[last + 1 :]
     written.cells.append(nbformat.v4.new_code_cell("import os, signal; os.kill(os.getpid(), signal.SIGILL)"))
     nbformat.write(written, folder / "killed.ipynb")
     parameters = {
         "topology": "[veth, veth_bridge]",
         "pairs": "[1]",
-        "rounds": 2,
+        "rounds": 1,
         "slices": 4,
         "whole_runs": 0,
     }

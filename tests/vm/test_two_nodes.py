@@ -12,7 +12,7 @@ from searches import searched
 
 pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "tap")
 
-ACROSS = "topology=veth_bridge,macvlan_bridge,ipvlan_l2"
+ACROSS = "topology=macvlan_bridge,ipvlan_l2"  # the other tests have veth_bridge
 MEASURED = ("ok", "invalid")  # on a loaded machine, flows may not overlap long enough to count
 RATE_BPS = 1e8
 
@@ -26,7 +26,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 def test_line_rate_at_mtu_9000(lab_kernel: str, machine: Sandbox) -> None:
     words = (f"where=vm:{lab_kernel}", "nodes=two", ACROSS, "mtu_bytes=9000", f"link_rate_bps={RATE_BPS:g}")
     rows = machine.rows(*words, "pairs=2", "duration_s=5", "omit_s=1", timeout=500)
-    assert [row["status"] in MEASURED for row in rows] == [True] * 4, [row["reason"] for row in rows]
+    assert [row["status"] in MEASURED for row in rows] == [True] * 3, [row["reason"] for row in rows]
     assert {row["topology"] for row in rows} == set(ACROSS.removeprefix("topology=").split(","))
     for row in rows:
         assert row["kernel"] == row["peer_kernel"] == lab_kernel
@@ -56,10 +56,10 @@ def test_mirror_leaves_the_host(lab_kernel: str, machine: Sandbox) -> None:
         "nodes=two",
         f"link_rate_bps={link_bps:g}",
         "topology=ovs",
-        "mirrors=0,1",
+        "mirrors=1",  # test_two_hosts compares it with mirrors=0
     )
     loads = [f"udp:{length_bytes}@{rate_bps:.0f}" for rate_bps in (link_bps / 2, 3 * link_bps)]
-    more = ("readers=count", "output=gre", f"loads={','.join(loads)}", "rounds=1", "duration_s=3", "omit_s=1")
+    more = ("readers=count", "output=gre", f"loads={','.join(loads)}", "rounds=1", "duration_s=3", "omit_s=0")
     done = machine.labkit("run", "virtual_tap", *words, *more, "--json", timeout=500)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -68,7 +68,7 @@ def test_mirror_leaves_the_host(lab_kernel: str, machine: Sandbox) -> None:
     assert {(row["kernel"], row["peer_kernel"], row["nodes"]) for row in rows} == {
         (lab_kernel, lab_kernel, "two")
     }
-    copied = {row["rate_bps"]: row for row in rows if "mirrors=1" in row["topology"]}
+    copied = {row["rate_bps"]: row for row in rows}
     low, high = copied[link_bps / 2], copied[3 * link_bps]
     assert low["copies_expected_count"] > 100
     assert low["copies_count"] == pytest.approx(low["copies_expected_count"], rel=0.1, abs=20)
@@ -87,7 +87,7 @@ def test_mirror_leaves_the_host(lab_kernel: str, machine: Sandbox) -> None:
 def test_packet_generator_across(lab_kernel: str, machine: Sandbox) -> None:
     """Senders are in one lab VM and counters in the other; a cable of 20 Mbit/s decides the rate."""
     words = (f"where=vm:{lab_kernel}", "nodes=two", "topology=veth_bridge", "link_rate_bps=2e7")
-    search = ("frame_bytes=1518", "width=0.2", "limit_s=30", "least_rate=200pps", "loss=0.005")
+    search = ("frame_bytes=1518", "width=0.2", "limit_s=20", "least_rate=200pps", "loss=0.005")
     [result], trials = searched(machine, *words, *search)
     assert {(row["nodes"], row["peer_kernel"]) for row in trials} == {("two", lab_kernel)}
     most_pps = 2e7 / 8 / 1514
