@@ -290,7 +290,7 @@ def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
     findings: list[tuple[str, str]] = []
     if evidence.run_variation is None:
         return  # rounds are interleaved: other programs get more time only if an arm leaves them more
-    if evidence.foreign_differs:
+    if evidence.foreign_differs and evidence.foreign_explains:
         findings.append(("profile", phrases.foreign(evidence)))
     if abs(evidence.steal[1] - evidence.steal[0]) > STOLEN_SHARE:
         left, right = map(units.percent, evidence.steal)

@@ -95,6 +95,16 @@ class Evidence:
         return foreign.certain or abs(foreign.difference) >= 2 * FOREIGN_SHARE
 
     @property
+    def foreign_explains(self) -> bool:
+        """Whether other programs can explain the effect: the side on which they had more CPU time is not the better
+        one."""
+        more = self.foreign.difference
+        if self.speed is not None and self.speed_differs:
+            worse = 1 if self.point.protocol in protocols.TIMED else -1
+            return worse * self.speed.difference * more > 0
+        return not self.cost_differs or self.split.total.difference * more > 0
+
+    @property
     def is_disturbed(self) -> bool:
         """Whether other programs, or the hypervisor, had so much CPU time that sizes are less sure."""
         return (

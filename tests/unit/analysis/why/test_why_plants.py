@@ -135,6 +135,19 @@ def test_slow_reader_of_udp_loses_packets_at_its_socket(tmp_path: Path) -> None:
     assert "of the packets are lost instead of 10 %, 100 % of these at server: UDP socket" in words
 
 
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+def test_other_programs_on_the_faster_side_explain_nothing(tmp_path: Path, protocol: str) -> None:
+    """The receiver of the right side waits, so that its programs leave CPU time and others had less of it."""
+    busy, slow = MadeArm(foreign=0.7, lost=0.3), MadeArm(foreign=0.5, lost=0.9, speed=0.3)
+    words = first(two_runs(tmp_path / "one", busy, slow, protocol))
+    assert words.startswith("No cause is named: ")
+    assert ("of the packets are lost instead of " in words) == (protocol == "udp")
+    other_way = two_runs(
+        tmp_path / "other", replace(slow, foreign=0.2), replace(slow, foreign=0.6, speed=0.1), protocol
+    )
+    assert first(other_way).startswith("Other processes had 60 % of the CPUs in ")
+
+
 def test_stacks_that_are_cut_off_are_not_compared(tmp_path: Path) -> None:
     name = "sysctl kernel.perf_event_max_stack"
     left = str(run(tmp_path / "left", {BASELINE: MadeArm()}, 1, settings={name: "127"}))
