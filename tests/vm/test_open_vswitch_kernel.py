@@ -142,7 +142,7 @@ def test_killed_runs_leave_nothing_in_the_lab_vm(shared_vm: SharedVm, tmp_path: 
             argv = [*LABKIT, "run", "datapaths", f"where={shared_vm.where}", *words, "--folder", str(folder)]
             program = machine.start(*argv)
             if moment_s is None:
-                assert until(lambda folder=folder: bool(rows_on_disk(folder)), PATIENCE_S)
+                assert until(lambda folder=folder: bool(rows_on_disk(folder)), PATIENCE_S)  # type: ignore[misc]
             else:
                 time.sleep(moment_s)
             assert program.poll() is None, program.communicate()
