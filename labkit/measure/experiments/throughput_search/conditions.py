@@ -23,6 +23,8 @@ from labkit.system import machine, netlink
 WAITED = 0.01
 STOLEN = 0.05  # of all CPUs
 BUSY = 0.05  # share of a trial: threads that ran less do not carry packets
+POLLING = "pmd-"  # the names of DPDK's threads in ovs-vswitchd begin so
+FIRST = -20  # the nice value of the highest ordinary priority
 MAX_FLOWS = 5000  # listing more flows takes seconds, during which the switch does little else
 _DROPS = (4, 12)  # columns of /proc/net/dev after the name: rx_dropped and tx_dropped
 
@@ -176,7 +178,11 @@ class SwitchState:
 
 def give_cpus(pids: frozenset[int], apart_from: int) -> bool:
     """Let the datapath's processes run before others, on the CPUs that the generator does not use; whether that could
-    be done for all of their threads. Without it a switch in userspace waits for most of a trial on a busy machine."""
+    be done for all of their threads. Without it a switch in userspace waits for most of a trial on a busy machine.
+
+    A thread that polls without a pause gets the highest ordinary priority: with SCHED_FIFO it would keep the switch's
+    other threads from that CPU for good.
+    """
     cpus = os.sched_getaffinity(0)
     others = cpus - {apart_from} or cpus
     done = True
@@ -184,8 +190,11 @@ def give_cpus(pids: frozenset[int], apart_from: int) -> bool:
         for path in Path(f"/proc/{pid}/task").glob("*"):
             try:
                 os.sched_setaffinity(int(path.name), others)
-                os.sched_setscheduler(int(path.name), os.SCHED_FIFO, os.sched_param(1))
-            except ProcessLookupError:
+                if (path / "comm").read_text().startswith(POLLING):
+                    os.setpriority(os.PRIO_PROCESS, int(path.name), FIRST)
+                else:
+                    os.sched_setscheduler(int(path.name), os.SCHED_FIFO, os.sched_param(1))
+            except (ProcessLookupError, FileNotFoundError):
                 continue
             except OSError:
                 done = False

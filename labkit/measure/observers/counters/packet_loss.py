@@ -8,7 +8,7 @@ connection; a difference between both sides is reported as `unexplained_count`.
 
 Of a topology with an Open vSwitch, the hop between two of its ports has the drops of the switch and of its packet
 sockets. The copies that its mirrors make are followed from the mirrors to their readers (`copies`). What the interface
-by which a tunnel leaves the host, the uplink, did not send is a hop of its own.
+by which a tunnel leaves the host (the uplink) did not send is a hop of its own.
 """
 
 from __future__ import annotations
@@ -277,21 +277,17 @@ def lost_copies(
     pairs, whose drops are not those of copies. uplink: its interface by which copies leave in a tunnel.
     """
     sent, arrived = metered["copies_expected_count"], metered["copies_count"]
-    dropped = _CounterChanges(changed, switched).others(space, ports)
+    seen = _CounterChanges(changed, switched)
+    dropped = seen.others(space, ports)
     if uplink is None:
         hops = [{"at": "mirrors to the monitor", "lost_count": sent - arrived, "why": dropped}]
     else:
-        there = {name: count for name, count in dropped.items() if name.startswith(f"{uplink}: ")}
-        # Drops are attempts: the userspace datapath may offer a copy again that the queue refused.
-        refused = min(sum(there.values()), max(0, sent - arrived))
-        before = {name: count for name, count in dropped.items() if name not in there}
+        # What left is counted, not what the uplink's queue refused: the userspace datapath gives up the rest of a batch
+        # whose first packet was refused, and the queue has not seen that rest.
+        left = seen.interface((space, uplink, OUT), "tx_packets")
         hops = [
-            {
-                "at": f"mirrors to {space}:{uplink}",
-                "lost_count": sent - arrived - refused,
-                "why": before,
-            },
-            {"at": f"{space}:{uplink} sends", "lost_count": refused, "why": there},
+            {"at": f"mirrors to {space}:{uplink}", "lost_count": sent - left, "why": dropped},
+            {"at": f"{space}:{uplink} to the monitor", "lost_count": left - arrived, "why": {}},
         ]
     unread = metered.get("copies_unread_count")
     if unread is None:

@@ -1,20 +1,24 @@
-"""A search whose generator ends in the middle: its finished trials stay as rows."""
+"""A search whose generator ends in the middle: its finished trials stay as rows. A polling thread leaves its CPU."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from sandbox import until
 
 from labkit.common.errors import Failed
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.rows import Arm, Measured
-from labkit.measure.experiments.throughput_search import experiment
+from labkit.measure.experiments.throughput_search import conditions, experiment
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic.base import Trial
 
@@ -79,3 +83,21 @@ def test_each_row_is_sent_as_soon_as_its_trial_has_ended(
     assert [event["event"] for event in sent] == ["unfinished"] * (TRIALS + 1)
     assert [row for event in sent for row in event["rows"]] == finished["rows"]
     assert {event["point"] for event in sent} == {finished["point"]}
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(
+    ("name", "scheduler", "nice"), [("pmd-c00", os.SCHED_OTHER, -20), ("handler1", os.SCHED_FIFO, 0)]
+)
+def test_polling_thread_leaves_its_cpu_to_others(
+    name: str, scheduler: int, nice: int, tmp_path: Path
+) -> None:
+    """With SCHED_FIFO, a thread that never pauses would keep all others of the switch from that CPU."""
+    program = shutil.copy(shutil.which("sleep") or "", tmp_path / name)
+    with subprocess.Popen([program, "60"]) as process:
+        comm = Path(f"/proc/{process.pid}/comm")
+        assert until(lambda: comm.read_text().strip() == name, 5)  # the name comes a moment after exec
+        assert conditions.give_cpus(frozenset({process.pid}), -1)
+        seen = os.sched_getscheduler(process.pid), os.getpriority(os.PRIO_PROCESS, process.pid)
+        process.kill()
+    assert seen == (scheduler, nice)
