@@ -119,6 +119,8 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         [whole, *_] = [point.parameters for point in result.points]
         assert (len(whole["rules"]), len(whole["frame_bytes"])) == (2, 6)
         assert len(OvsTestPlan.of(whole).arms) == 2 * 5  # three cases; two of them also with VXLAN
+        # The report compares both points, which measure frames of 64 bytes and 64,000 flows, with one baseline.
+        assert len({OvsTestPlan.of(point.parameters).arms[0] for point in result.points}) == 1
     elif result.experiment == "overlay":
         assert {one for point in result.points for one in point.parameters["part"]} == set(PARTS)
     elif result.experiment == "packet_size":

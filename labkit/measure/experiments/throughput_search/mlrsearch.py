@@ -111,8 +111,8 @@ def search(
     """
     begun = time.monotonic()
     attempts = Attempts(measure, begun + limit_s)
-    found, most_pps, problem = _pass(attempts, settings, losses, least_pps, most_pps)
-    passes, longest_s = [found], time.monotonic() - begun
+    first, most_pps, problem = _pass(attempts, settings, losses, least_pps, most_pps)
+    passes, longest_s = [first], time.monotonic() - begun
     while problem is None and len(passes) < settings.passes:
         before = time.monotonic()
         if before + longest_s > begun + limit_s:
@@ -237,11 +237,11 @@ class _Search:
 
     def known(self) -> list[FoundRate]:
         """Return the bounds so far."""
-        search, found = self._search, []
+        search, bounds_by_loss = self._search, []
         for loss, goal in zip(self._losses, self._goals, strict=True):
             bounds = search.database.get_relevant_bounds(target=search.scaling.goal_to_final_target[goal])
-            found.append(FoundRate(loss, None, _float(bounds.clo), _float(bounds.chi)))
-        return found
+            bounds_by_loss.append(FoundRate(loss, None, _float(bounds.clo), _float(bounds.chi)))
+        return bounds_by_loss
 
 
 def _float(load: Any) -> float | None:

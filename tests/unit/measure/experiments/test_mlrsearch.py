@@ -263,12 +263,12 @@ def test_passes_fit_into_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.bounds[0].passes_pps == pytest.approx(alone.bounds[0].passes_pps * 3, rel=0.06)
 
 
-def found(rate: float | None, upper: float | None) -> mlrsearch.FoundRate:
+def one_pass(rate: float | None, upper: float | None) -> mlrsearch.FoundRate:
     return mlrsearch.FoundRate(0.0, rate, rate, upper)
 
 
 def test_mean_of_passes() -> None:
-    one = mlrsearch.mean([found(100.0, 105.0), found(400.0, 420.0)])
+    one = mlrsearch.mean([one_pass(100.0, 105.0), one_pass(400.0, 420.0)])
     assert (one.rate_pps, one.lower_pps, one.upper_pps) == pytest.approx((200.0, 200.0, 210.0))
     assert one.passes_pps == (100.0, 400.0)
 
@@ -276,9 +276,9 @@ def test_mean_of_passes() -> None:
 @pytest.mark.parametrize(
     ("passes", "middle"),
     [
-        ([found(100.0, 105.0), found(130.0, None), found(125.0, None)], found(125.0, None)),
-        ([found(100.0, 105.0), found(130.0, None), found(110.0, 115.0)], found(110.0, 115.0)),
-        ([found(None, 50.0), found(None, 50.0), found(60.0, 63.0)], found(None, 50.0)),
+        ([one_pass(100.0, 105.0), one_pass(130.0, None), one_pass(125.0, None)], one_pass(125.0, None)),
+        ([one_pass(100.0, 105.0), one_pass(130.0, None), one_pass(110.0, 115.0)], one_pass(110.0, 115.0)),
+        ([one_pass(None, 50.0), one_pass(None, 50.0), one_pass(60.0, 63.0)], one_pass(None, 50.0)),
     ],
 )
 def test_passes_without_a_rate_or_an_upper_bound_are_not_averaged(
