@@ -22,6 +22,7 @@ html_sidebars = {path.stem: [] for path in Path(__file__).parent.glob("*.md") if
 html_static_path = [path.name for path in Path(__file__).parent.glob("plotly.min.js")]
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist"]  # the tables of the manual page
+nb_render_markdown_format = "myst"  # of outputs: with tables
 nb_execution_mode = "off"  # docs/executed.py has executed those whose runs are published
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -42,7 +43,7 @@ def _flat(app: Any, name: str, text: list[str]) -> None:
     if "/" not in name:
         text[0] = text[0].replace("](docs/", "](").replace("](../", "](")
     else:  # a notebook
-        text[0] = text[0].replace("](../docs/", "](../")
+        text[0] = re.sub(r"\]\(\.\./docs/(?=\w)", "](../", text[0])
     if app.builder.name == "man":
         text[0] = _definitions(text[0])
 

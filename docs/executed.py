@@ -73,8 +73,7 @@ def executed(name: str, folder: Path) -> bool:
 
 
 def linked(text: str) -> str:
-    """Return the Markdown of an output with links that are right on its page: Sphinx follows those of cells only."""
-    text = re.sub(r"\]\(\.\./docs/(\w+)\.md", r"](../\1.html", text)
+    """Return the Markdown of an output with links to its headings as Sphinx names those of outputs."""
     return re.sub(r"\]\(#[^)]+\)", lambda link: link[0].replace("_", "-"), text)
 
 
