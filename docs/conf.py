@@ -14,11 +14,15 @@ version = release = labkit.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "index"
 html_theme = "pydata_sphinx_theme"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_title = "labkit"
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "header_links_before_dropdown": 4}
+# The sidebar lists the pages of a section, and only the notebooks are one.
+html_sidebars = {path.stem: [] for path in Path(__file__).parent.glob("*.md") if path.stem != "notebooks"}
 # docs/executed.py writes it; it draws the figures of executed notebooks.
 html_static_path = [path.name for path in Path(__file__).parent.glob("plotly.min.js")]
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist"]  # the tables of the manual page
+nb_render_markdown_format = "myst"  # of outputs: with tables
 nb_execution_mode = "off"  # docs/executed.py has executed those whose runs are published
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -38,6 +42,8 @@ def _flat(app: Any, name: str, text: list[str]) -> None:
     """
     if "/" not in name:
         text[0] = text[0].replace("](docs/", "](").replace("](../", "](")
+    else:  # a notebook
+        text[0] = re.sub(r"\]\(\.\./docs/(?=\w)", "](../", text[0])
     if app.builder.name == "man":
         text[0] = _definitions(text[0])
 

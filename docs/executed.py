@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -43,7 +44,7 @@ def executed(name: str, folder: Path) -> bool:
     if "folder" in parameters and not (ROOT / parameters["folder"]).is_dir():
         return False
     path = folder / f"{name}.ipynb"
-    out = path.with_suffix(".executed")
+    out = path.with_suffix(".executed.ipynb")
     try:
         papermill.execute_notebook(
             str(path), str(out), parameters, kernel_name=NATIVE_KERNEL_NAME, progress_bar=False, cwd=str(ROOT),
@@ -64,9 +65,16 @@ def executed(name: str, folder: Path) -> bool:
             if PLOTLY in data:
                 number += 1
                 data["text/html"] = figure(f"figure-{number}", data.pop(PLOTLY))
+            if "text/markdown" in data:
+                data["text/markdown"] = linked("".join(data["text/markdown"]))
     document.metadata.pop("widgets", None)
     nbformat.write(document, path)
     return True
+
+
+def linked(text: str) -> str:
+    """Return the Markdown of an output with links to its headings as Sphinx names those of outputs."""
+    return re.sub(r"\]\(#[^)]+\)", lambda link: link[0].replace("_", "-"), text)
 
 
 def figure(name: str, content: dict[str, Any]) -> str:

@@ -61,7 +61,8 @@ class _Displayed(pd.DataFrame):
     def _repr_html_(self) -> str:
         head, table, sentences = self._summary()
         items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
-        body = table.to_html(index=False, border=0, na_rep="–") if len(table) else ""
+        body = _whole(table).to_html(index=False, border=0, na_rep="–") if len(table) else ""
+        body = body.replace("<table ", '<table style="white-space: nowrap" ', 1)  # a wide one is scrolled
         return f"<p>{html.escape(head)}</p>{body}" + (f"<ul>{items}</ul>" if items else "")
 
 
@@ -105,7 +106,15 @@ class Verdicts(_Displayed):
         ]
         table["verdict"] = self["word"]
         unclear = self[self["word"].eq("no evidence") | self["ratio"].isna()]
-        reasons = list(dict.fromkeys(unclear["sentence"].dropna().astype(str)))
+        points: dict[str, set[str]] = {}
+        for point, rows in load.groups(unclear):
+            for sentence in rows["sentence"].dropna().astype(str):
+                points.setdefault(sentence, set()).add(load.group_text(point))
+        several = len(list(load.groups(self))) > 1
+        reasons = [
+            f"{next(iter(there))}: {sentence}" if several and len(there) == 1 else sentence
+            for sentence, there in points.items()
+        ]
         return f"{units.many(len(self), 'verdict')}, each a ratio to the baseline.", table, reasons
 
 
@@ -128,6 +137,15 @@ class Profiles(_Displayed):
             pd.DataFrame(lines),
             list(reasons),
         )
+
+
+def _whole(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose counts have no decimals: beside missing values pandas makes floats of them."""
+    floats = table.select_dtypes("float")
+    whole = [
+        name for name in floats if floats[name].dropna().mod(1).eq(0).all() and floats[name].notna().any()
+    ]
+    return table.astype(dict.fromkeys(whole, "Int64"))
 
 
 def _head(column: schema.Column) -> str:

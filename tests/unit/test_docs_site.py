@@ -45,6 +45,8 @@ def test_pages(tmp_path: Path) -> None:
     for page in pages.rglob("*.html"):
         loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://[^"]+)"', page.read_text())
         assert not loaded, f"{page.name} loads {loaded}"
+    assert 'href="../METHOD.html"' in (pages / "notebooks/00_start_here.html").read_text()
+    assert "Section Navigation" not in (pages / "FINDINGS.html").read_text()
     overlay = (pages / "notebooks/04_overlay.html").read_text()
     assert "Plotly.newPlot" in overlay
     assert "_static/plotly.min.js" in overlay

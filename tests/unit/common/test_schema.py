@@ -104,7 +104,7 @@ def test_page_is_made_of_the_schema() -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Write a run with the throughputs 1 to 4 of arm a, 7 of arm b, and rows that must be left out."""
+    """Write a run with the throughputs 1 to 4 of arm a, 7 and 9 of arm b, and rows that must be left out."""
     (tmp_path / "rows").mkdir()
     known = {"status": "ok", "method": "slice"}
     lines: list[dict[str, Any]] = [known | {"arm": "a", "throughput_bps": value} for value in (4, 1, 2, 3)]
@@ -113,6 +113,7 @@ def run(tmp_path: Path) -> Path:
     lines = [
         known | {"arm": "b", "throughput_bps": 7},
         known | {"arm": "b", "method": "whole", "throughput_bps": 9},
+        known | {"arm": "b", "method": "profile", "throughput_bps": 5},
     ]
     (tmp_path / "rows/2.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return tmp_path
@@ -122,28 +123,28 @@ def _example(kind: str) -> str:
     return re.findall(rf"```{kind}\n(.*?)```", PAGE, flags=re.DOTALL)[0]
 
 
-def _medians(run: Path, argv: list[str]) -> dict[str, float]:
+def _medians(run: Path, argv: list[str]) -> dict[tuple[str, ...], float]:
     done = subprocess.run(
         argv, env={**os.environ, "RUN": str(run)}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return {arm: float(value) for arm, value in csv.reader(done.stdout.splitlines())}
+    return {tuple(names): float(value) for *names, value in csv.reader(done.stdout.splitlines())}
 
 
-EXPECTED = {"a": statistics.median([1, 2, 3, 4]), "b": 7}
+EXPECTED = {("a", "slice"): statistics.median([1, 2, 3, 4]), ("b", "slice"): 7, ("b", "whole"): 9}
 
 
 def test_pandas_example(run: Path) -> None:
     assert _medians(run, [sys.executable, "-P", "-c", _example("python")]) == EXPECTED
 
 
-def _queried(run: Path, query: str) -> dict[str, float]:
+def _queried(run: Path, query: str) -> dict[tuple[str, ...], float]:
     """Return what DuckDB answers. Its shell has the function getenv, and its Python package has not."""
     import duckdb
 
     connection = duckdb.connect()
     connection.execute(f"CREATE MACRO getenv(name) AS CASE name WHEN 'RUN' THEN '{run}' END")
-    return {arm: float(value) for arm, value in connection.execute(query).fetchall()}
+    return {tuple(names): float(value) for *names, value in connection.execute(query).fetchall()}
 
 
 @pytest.mark.needs("duckdb")
@@ -161,7 +162,7 @@ def test_duckdb_reads_parquet_of_runs(run: Path, tmp_path: Path) -> None:
     assert _queried(run, f"{start}'{out}'\n{rest}") == EXPECTED
     for path in sorted((ROOT / "data/results").glob("*/rows.parquet")):
         described = json.loads(path.with_name("run.json").read_text())
-        assert _queried(run, f"SELECT 'rows', count(*) FROM '{path}'") == {"rows": described["rows_count"]}
+        assert _queried(run, f"SELECT 'rows', count(*) FROM '{path}'") == {("rows",): described["rows_count"]}
 
 
 @pytest.mark.needs("jq")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,7 @@ from synthetic_why_run import run as profiled_run
 
 import labkit
 from labkit import notebook
+from labkit.analysis import displays
 from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.observers import registry
 from labkit.notebook import Run
@@ -61,6 +63,19 @@ def test_verdicts_display_ratio_and_interval(run: Run) -> None:
     assert f"{line['ratio']:.4g}" in html
     assert "faster" in html
     assert "+19.9 %" in run._repr_mimebundle_()["text/markdown"]
+
+
+def test_tables_are_readable(run: Run) -> None:
+    """A count has no decimals, also beside missing values, and a reason names its point if there are several."""
+    rows = displays.Rows.of(run.rows.assign(slice=[None, *([2.0] * (len(run.rows) - 1))]))
+    html = rows._repr_html_()
+    assert "<td>2</td>" in html
+    assert "<td>2.0</td>" not in html
+    assert 'style="white-space: nowrap"' in html
+    verdicts = displays.Verdicts.of(pd.concat([run.verdicts, run.verdicts.assign(pairs=77)]))
+    verdicts["word"] = "no evidence"
+    verdicts["sentence"] = [f"reason {number}" for number in range(len(verdicts))]
+    assert re.search(r"<li>[^<]*77 pairs[^<]*: reason \d+</li>", verdicts._repr_html_())
 
 
 def test_figures_by_name(run: Run) -> None:
