@@ -69,7 +69,7 @@ class _CounterChanges:
         }
         return at_ports | self._dropped.get("", {})
 
-    def others(self, space: str, but: Collection[str]) -> dict[str, int]:
+    def sender_drops(self, space: str, but: Collection[str]) -> dict[str, int]:
         """Return what the interfaces of a namespace dropped when they sent, except these interfaces."""
         result: dict[str, int] = {}
         for name in dict.fromkeys([*self._spaces.get(space, {}).get("interfaces", {}), *self._dropped]):
@@ -274,7 +274,7 @@ def lost_copies(
     on_the_way = {
         "at": "mirrors to the monitor",
         "lost_count": sent - arrived,
-        "why": _CounterChanges(changed, switched).others(space, ports),
+        "why": _CounterChanges(changed, switched).sender_drops(space, ports),
     }
     unread = metered.get("copies_unread_count")
     if unread is None:
