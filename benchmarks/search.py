@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.promise import LABKIT, NotMeasuredError, Promise, median, note, output
-from labkit.analysis.findings.loss_rates import goal
+from labkit.analysis.findings.loss_rates import goal_name
 from labkit.common import run_folder, units
 
 WITHIN_S, MAX_SPREAD = 60.0, 0.1
@@ -41,7 +41,7 @@ def promises(quick: bool) -> Iterator[Promise]:
     for loss, rates_pps in rates(rows).items():
         far = spread(rates_pps)
         yield Promise(
-            f"{goal(loss)} of {count} searches, from their median",
+            f"{goal_name(loss)} of {count} searches, from their median",
             f"{far:.1%}",
             bound=f"<= {MAX_SPREAD:.0%}",
             kept=None if quick else len(rates_pps) == count and far <= MAX_SPREAD,

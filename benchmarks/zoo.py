@@ -138,11 +138,19 @@ def promises(quick: bool) -> Iterator[Promise]:
 
 
 class Zoo:
-    """The runs below a folder. `omit_s`: the warm-up of each run in seconds, which TCP needs more than UDP."""
+    """The runs below a folder. `omit_s`: the warm-up of each run in seconds, which TCP needs more than UDP.
 
-    def __init__(self, folder: Path, omit_s: int = 1) -> None:
+    `rounds`: of profiles, in each run.
+    """
+
+    def __init__(self, folder: Path, omit_s: int = 1, rounds: int = ROUNDS) -> None:
         self._folder, self._usual = folder, dict[tuple[str, ...], Path]()
-        self._common = (*COMMON, f"omit_s={omit_s}")
+        self._common = (
+            *COMMON,
+            f"omit_s={omit_s}",
+            "observe=perf_record,counters",
+            f"profile_rounds={rounds}",
+        )
         rules = " ".join(f"udp dport {20_000 + number} counter drop;" for number in range(RULES_COUNT))
         (folder / "zoo.nft").write_text(
             (RULES % rules).replace(";", "\n").replace("{", "{\n").replace("}", "\n}\n")
@@ -201,14 +209,12 @@ class Zoo:
     def _run(self, name: str, load: tuple[str, ...], *more: str) -> Path:
         note(f"zoo: {name}")
         folder = self._folder / name
-        observe = ("observe=perf_record,counters", f"profile_rounds={ROUNDS}")
         argv = [
             *LABKIT,
             "run",
             "datapaths",
             *self._common,
             *load,
-            *observe,
             *more,
             "--json",
             "--folder",

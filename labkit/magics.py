@@ -70,7 +70,7 @@ def _command(words: list[str], cell: str | None) -> notebook.Run | why.Explanati
     if cell is not None and words[:1] != ["run"]:
         raise BadInput("%%labkit reads the parameters of an experiment: begin with %%labkit run EXPERIMENT")
     if not words or words[0] not in COMMANDS:
-        raise BadInput(f"%labkit {' '.join(words)}: there are {', '.join(COMMANDS)}")
+        raise BadInput(f"%labkit {' '.join(words)} is no command: choose {', '.join(COMMANDS)}")
     if words[0] == OPEN:
         if len(words) != 2:
             raise BadInput("%labkit open takes one folder, for example %labkit open data/datapaths/RUN")

@@ -136,9 +136,9 @@ def cell(stands_out: bool) -> dict[str, Any]:
     return NAMESPACE
 
 
-def _pale(color: str, share: float = 0.3) -> str:
+def _pale(color: str) -> str:
     parts = (int(color[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
+    return "#" + "".join(f"{round(255 - 0.3 * (255 - part)):02x}" for part in parts)
 
 
 # Frames of flame graphs have their own text colour, so that they are readable on any background.

@@ -33,9 +33,9 @@ MAX_SHOWN = 10  # packets, hosts and conversations shown in the terminal
 
 
 @contextlib.contextmanager
-def opened(target: str, given: Mapping[str, str]) -> Iterator[tuple[live.LiveTopology, LiveMonitor]]:
+def open_monitor(target: str, given: Mapping[str, str]) -> Iterator[tuple[live.LiveTopology, LiveMonitor]]:
     """Yield the topology of a target and a monitor in it. Raises BadInput, Unsupported, Failed."""
-    net, interface, own = building(target, given)
+    net, interface, own = parse_target(target, given)
     with net:
         if interface is None:
             example = f"labkit monitor {target} interface=client0:eth0"
@@ -44,7 +44,9 @@ def opened(target: str, given: Mapping[str, str]) -> Iterator[tuple[live.LiveTop
             yield net, result
 
 
-def building(target: str, given: Mapping[str, str]) -> tuple[live.LiveTopology, str | None, dict[str, Any]]:
+def parse_target(
+    target: str, given: Mapping[str, str]
+) -> tuple[live.LiveTopology, str | None, dict[str, Any]]:
     """Return the topology of a target, the interface if one is named, and the monitor's parameters.
 
     The target is a topology or its file, with interface=NAME among the parameters, or an interface of the machine.
@@ -76,7 +78,7 @@ def watch(
     if seconds is not None and not 0 < seconds < math.inf:
         raise BadInput(f"--seconds {seconds:g}: give more than 0")
     with contextlib.ExitStack() as stack:
-        net, one = stack.enter_context(opened(target, given))
+        net, one = stack.enter_context(open_monitor(target, given))
         writer = stack.enter_context(_writing(file, one)) if file else None
         if pings:
             _ping(net)
@@ -115,7 +117,7 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
             f"--serve needs the Python package {error.name}: pip install 'labkit[serve]'"
         ) from None
 
-    net, interface, own = building(target, given)
+    net, interface, own = parse_target(target, given)
     with net, safe_files.own_folder(safe_files.runtime_folder(), "labkit-page-") as folder:
         if pings:
             _ping(net)
@@ -234,7 +236,7 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
     )
     for one in report.packets:
         headers = "; ".join([one.stack, *one.fields])
-        last.add_row(units.clock(one.time_ns), one.direction, str(one.length_bytes), headers)
+        last.add_row(units.time_of_day(one.time_ns), one.direction, str(one.length_bytes), headers)
     return Group(by_class, talkers, conversations, last)
 
 

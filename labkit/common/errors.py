@@ -81,7 +81,8 @@ class Place:
 
 @contextmanager
 def reading(source: str, kind: type[LabkitError] = Failed) -> Iterator[Place]:
-    """Convert every error of FOREIGN that the block raises to `kind`, with the source's name and the position.
+    """Convert errors of parsers and of the system (FOREIGN) in the block to `kind`, with the source's name and the
+    position.
 
     It is a context manager, and also a decorator for a function that reads.
     """

@@ -205,7 +205,7 @@ def own_folder(top: Path, prefix: str) -> Iterator[Path]:
     Its marker is locked (flock(2)) as long as the owner runs. First, folders with this prefix that killed owners left
     behind are removed. Raises OSError.
     """
-    remove_left(top, prefix)
+    remove_leftovers(top, prefix)
     with _open_checked(top, os.O_RDONLY | os.O_DIRECTORY) as parent:
         name = f"{prefix}{secrets.token_hex(6)}"
         os.mkdir(name, 0o700, dir_fd=parent)
@@ -216,7 +216,7 @@ def own_folder(top: Path, prefix: str) -> Iterator[Path]:
                 _remove(parent, name, folder)
 
 
-def remove_left(top: Path, prefix: str) -> None:
+def remove_leftovers(top: Path, prefix: str) -> None:
     """Remove folders in `top` with this prefix that a marker proves to be labkit's and this user's, and whose owner has
     ended.
 

@@ -29,7 +29,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def clock(time_ns: int) -> str:
+def time_of_day(time_ns: int) -> str:
     """Return the local time of day of a packet: `12:34:56.789012`."""
     return f"{time.strftime('%H:%M:%S', time.localtime(time_ns // 10**9))}.{time_ns % 10**9 // 1000:06d}"
 
@@ -40,9 +40,9 @@ def many(count: int, thing: str) -> str:
     return f"{count} {thing}{ending}"
 
 
-def digits(value: float, count: int = 3) -> str:
-    """Format a number with `count` significant digits and no exponent: 20234 gives `20,200`, 0.7684 gives `0.768`."""
-    return f"{float(f'{value:.{count}g}'):,.15g}"
+def digits(value: float) -> str:
+    """Format a number with three significant digits and no exponent: 20234 gives `20,200`, 0.7684 gives `0.768`."""
+    return f"{float(f'{value:.3g}'):,.15g}"
 
 
 def percent(share: float) -> str:

@@ -249,7 +249,7 @@ def message(report: Any) -> dict[str, Any]:
 def _row(packet: Any) -> dict[str, Any]:
     layers = packet.layers
     return {
-        "time": units.clock(packet.time_ns),
+        "time": units.time_of_day(packet.time_ns),
         "direction": packet.direction,
         "length_bytes": packet.length_bytes,
         "stack": packet.stack,

@@ -83,7 +83,8 @@ def _own_network(described: Network, given: Mapping[str, Any]) -> dict[str, Any]
     check_network(described)
     if more := given.keys() - {"where"}:
         raise BadInput(
-            f"the network {described.name} sets everything except where itself: leave out {', '.join(sorted(more))}"
+            f"the network {described.name} has its own values of all parameters but where:"
+            f" leave out {', '.join(sorted(more))}"
         )
     where = given.get("where", "here")
     hosts.check(where)
@@ -198,7 +199,7 @@ def _check_links(folder: Path) -> None:
     """Raise BadInput if another user's link leads to the run folder."""
     if link := safe_files.foreign_link(folder):
         raise BadInput(
-            f"{link} is a link of another user, who chooses where it leads: name the folder without it"
+            f"{link} is a link of another user, who can change its target: name the folder by a path without it"
         )
 
 

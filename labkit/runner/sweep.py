@@ -298,7 +298,7 @@ def failed(folder: Path) -> dict[str, str]:
     return {name: why for name, why in reasons.items() if why is not None}
 
 
-def go_on_without(sweep: Sweep, point: SweepPoint, why: str, bar: Bar) -> None:
+def record_unmeasured(sweep: Sweep, point: SweepPoint, why: str, bar: Bar) -> None:
     """Record that a point could not be measured: its kernel did not boot, or its machine did not answer.
 
     This says nothing about the points on other hosts.
@@ -323,7 +323,7 @@ def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
             except Failed as error:
                 if where(point) == "here":
                     raise
-                go_on_without(sweep, point, str(error), bar)
+                record_unmeasured(sweep, point, str(error), bar)
 
 
 def _measure_on(sweep: Sweep, point: SweepPoint, leased: str, lease: Callable[[str], bool], bar: Bar) -> None:

@@ -43,7 +43,7 @@ def prepare(folder: Path, finished: Mapping[str, str]) -> None:
         run_folder.write(folder / "rows" / f"{point}.jsonl", lines.encode())
 
 
-def returned(events: Iterator[dict[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
+def with_written_files(events: Iterator[dict[str, Any]], folder: Path) -> Iterator[dict[str, Any]]:
     """Pass on the events; before each event with rows, and at the end, add events with the files written since."""
     try:
         for event in events:

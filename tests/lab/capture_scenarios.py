@@ -21,7 +21,7 @@ from typing import Any
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
-from labkit.measure.observers.capture.capture import Capture, CapturePoint, capture, everywhere
+from labkit.measure.observers.capture.capture import Capture, CapturePoint, capture, every_interface
 from labkit.measure.topologies.network import build, leaf_spine_overlay
 from labkit.system import netlink, process
 
@@ -61,7 +61,7 @@ def by_hand(hop: CapturePoint, folder: Path) -> Iterator[None]:
 def agrees(folder: Path) -> Any:
     """Capture in the overlay with labkit at every interface and with tcpdump at some; return labkit's result."""
     with build.build(leaf_spine_overlay.seed(provider="routed")) as built, contextlib.ExitStack() as stack:
-        hops = {hop.name: hop for hop in everywhere(built.namespaces)}
+        hops = {hop.name: hop for hop in every_interface(built.namespaces)}
         for name in BY_HAND:
             stack.enter_context(by_hand(hops[name], folder))
         with capture(list(hops.values()), folder, snap_bytes=65535) as made:
@@ -181,7 +181,7 @@ def switched(folder: Path) -> Any:
     """Return where a ping through an Open vSwitch with a mirror was seen, and its copies."""
     with topologies.build("ovs_netdev+mirrors=1", topologies.Spec()) as built:
         [pair] = built.pairs
-        with capture(everywhere(built.namespaces), folder) as made:
+        with capture(every_interface(built.namespaces), folder) as made:
             ping(pair, "-c1")
         names = {pair.client.address: "client0", pair.server.address: "server0"}
         return {

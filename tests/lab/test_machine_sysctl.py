@@ -74,11 +74,11 @@ def test_next_run_restores_a_killed_owners_value(
     netns = os.open(f"/proc/{machine.keeper.pid}/ns/net", os.O_RDONLY)
     try:
         with netlink.inside(netns):
-            assert sysctl_journal.put_back_left() == [NAME]
+            assert sysctl_journal.restore_leftovers() == [NAME]
     finally:
         os.close(netns)
     assert value(machine) == before
-    assert sysctl_journal.put_back_left() == []
+    assert sysctl_journal.restore_leftovers() == []
 
 
 @pytest.mark.long
@@ -122,7 +122,7 @@ def test_foreign_journal_writes_nothing_else(tmp_path: Path, monkeypatch: pytest
     journal.write_text('{"name":"kernel.core_pattern","value":"|x"}\n{"name":"../x","value":"theirs"}\n')
     monkeypatch.setattr(sysctl_journal, "JOURNAL", journal)
     monkeypatch.setattr(sysctl_journal, "ROOT", tmp_path)
-    assert sysctl_journal.put_back_left() == []
+    assert sysctl_journal.restore_leftovers() == []
     assert target.read_text() == "mine"
 
 

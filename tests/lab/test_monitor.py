@@ -369,7 +369,7 @@ class TestDisplayFilter:
             ("$(id)", "at character 2"),
             ("-r /etc/passwd", "at character 2"),
             ("ip.addr ==", "Unexpected end"),
-            ("ip) or (ip", "is not possible: .*at character 3"),
+            ("ip) or (ip", "^tshark refuses .*at character 3"),
             ("(" * 100_000, "characters"),
             ("ip\x00", "plain ASCII"),
         ],

@@ -177,21 +177,16 @@ def test_perf_watches_only_its_target() -> None:
     )
     with process.all_ended([works, sleeps]):
         counts, took_s = [], []
-        for scope in (
-            control.Scope(pids=(works.pid,)),
-            control.Scope(pids=(sleeps.pid,)),
-            control.Scope(cpus=(0,)),
-        ):
+        for scope in (control.Scope(pids=(works.pid,)), control.Scope(pids=(sleeps.pid,))):
             with perf_stat.perf_stat(("task-clock",), scope) as watch:
                 begun = time.monotonic()
                 with watch.counting():
                     time.sleep(0.5)
                 took_s.append(time.monotonic() - begun)
                 counts.append(watch.report().observed["events"]["task-clock"]["count"])
-    busy_s, asleep_s, cpu_s = counts
+    busy_s, asleep_s = counts
     assert 0 < busy_s < took_s[0]
     assert not asleep_s
-    assert 0.4 < cpu_s < took_s[2]
 
 
 @pytest.mark.needs("perf")

@@ -84,7 +84,7 @@ def test_network_from_a_file(tmp_path: Path) -> None:
             " 1400 (up) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1350"
         )
         words = one_sentence(machine.labkit("draw", "good.yaml", "pairs=2"))
-        assert words == "the network routed sets everything except where itself: leave out pairs"
+        assert words == "the network routed has its own values of all parameters but where: leave out pairs"
         assert one_sentence(machine.labkit("draw", "none.yaml")) == "there is no file none.yaml"
 
 

@@ -19,7 +19,7 @@ def test_planted_causes_are_named_first(tmp_path: Path) -> None:
     plants = [one for one in zoo.PLANTS if one.name in ("200 nftables rules", "a rate limit")]
     answers = {
         plant.name: (named, sentence)
-        for plant, sentence, named in zoo.Zoo(tmp_path, omit_s=0).planted(plants)
+        for plant, sentence, named in zoo.Zoo(tmp_path, omit_s=0, rounds=3).planted(plants)
     }
     assert answers.keys() == {"200 nftables rules", "a rate limit"}
     assert all(named for named, _ in answers.values()), answers

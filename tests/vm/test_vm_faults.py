@@ -15,6 +15,7 @@ from sandbox import LABKIT, Done, Sandbox, one_sentence, rows_on_disk, sandbox, 
 
 from labkit import live
 from labkit.common.errors import BadInput, Failed
+from labkit.measure import hosts
 from labkit.system.qemu import console
 
 pytestmark = pytest.mark.needs("namespaces", "qemu", "lab kernel")
@@ -90,30 +91,33 @@ def test_killed_run_and_resume(lab_kernel: str, tmp_path: Path) -> None:
         assert len(list((run / "artefacts").iterdir())) == 3
 
 
-def test_read_only_machine_files_and_a_kernel_panic(full_kernel: str) -> None:
-    """Both in one lab VM, which the panic ends. What virtiofsd serves is the only way to this machine's disk; the
-    guest's own view of it is a copy."""
+def test_out_of_memory_read_only_files_and_a_kernel_panic(full_kernel: str, tmp_path: Path) -> None:
+    """All in one lab VM, which the panic ends.
+
+    The guest's kernel kills what takes too much memory: a program at an endpoint, or the experiment itself. What
+    virtiofsd serves is the only way to this machine's disk; the guest's own view of it is a copy.
+    """
+    where = f"vm:{full_kernel},memory_mib=512,profile=tracing,modules=ipvlan"
+    hog = "hogs = []\nwhile True: hogs.append(bytes([1]) * (1 << 22))"
     script = "mount -t virtiofs root /mnt && cat /mnt/etc/os-release >/dev/null && touch /mnt/var/tmp/labkit-was-here"
-    with live.build("veth", where=f"vm:{full_kernel},profile=tracing,modules=ipvlan") as net:
-        assert net.client0.run("uname", "-r").strip() == full_kernel
-        with pytest.raises(Failed, match="Read-only file system"):
-            net.client0.run("sh", "-c", script)
-        with pytest.raises(Failed, match="Kernel panic") as error:
-            net.client0.run("sh", "-c", "echo c >/proc/sysrq-trigger")
-        assert "its lab VM" in str(error.value)
+    with hosts.leasing(tmp_path, print) as lease:
+        lease(where)
+        with live.build("veth", where=where) as net:
+            with pytest.raises(Failed, match="SIGKILL"):
+                net.client0.run("python3", "-c", hog, timeout_s=PATIENCE_S)
+            assert net.client0.run("true") == ""
+            with pytest.raises(Failed, match="out of memory"):
+                net.client0.run("sh", "-c", "echo 1000 >/proc/1/oom_score_adj; exec python3 -c '" + hog + "'",
+                                timeout_s=PATIENCE_S)  # fmt: skip
+        assert not lease(where), "the lab VM itself is as good as before"
+        with live.build("veth", where=where) as net:
+            assert net.client0.run("uname", "-r").strip() == full_kernel
+            with pytest.raises(Failed, match="Read-only file system"):
+                net.client0.run("sh", "-c", script)
+            with pytest.raises(Failed, match="Kernel panic") as error:
+                net.client0.run("sh", "-c", "echo c >/proc/sysrq-trigger")
+            assert "its lab VM" in str(error.value)
     assert not Path("/var/tmp/labkit-was-here").exists()
-
-
-def test_guest_out_of_memory(lab_kernel: str) -> None:
-    """The guest's kernel kills what takes too much memory: a program at an endpoint, or the experiment itself."""
-    hog = "import os; hogs = []\nwhile True: hogs.append(os.urandom(1 << 22))"
-    with live.build("veth", where=f"vm:{lab_kernel},memory_mib=512") as net:
-        with pytest.raises(Failed, match="SIGKILL"):
-            net.client0.run("python3", "-c", hog, timeout_s=PATIENCE_S)
-        assert net.client0.run("true") == ""
-        with pytest.raises(Failed, match="out of memory"):
-            net.client0.run("sh", "-c", "echo 1000 >/proc/1/oom_score_adj; exec python3 -c '" + hog + "'",
-                            timeout_s=PATIENCE_S)  # fmt: skip
 
 
 def test_full_disk(lab_kernel: str, tmp_path: Path) -> None:

@@ -109,7 +109,8 @@ def test_sweep_survives_a_killed_vm_and_an_unbootable_kernel(lab_kernel: str, tm
     assert [len(small_point), *map(len, others)] == [3, 6, 6]
     for row in small_point:
         assert row["status"] in MEASURED, row["reason"]
-        assert ((row["switched_count"] or 0) > 0) == (row["topology"] == "ovs")
+        if row["status"] == "ok":
+            assert ((row["switched_count"] or 0) > 0) == (row["topology"] == "ovs")
     for folder, rows in measured.items():
         [kernel] = {row["kernel"] for row in rows}
         assert kernel == (os.uname().release if rows[0]["where"] == "here" else lab_kernel)

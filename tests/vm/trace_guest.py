@@ -44,7 +44,7 @@ def seen(word: str, folder: Path) -> dict[str, Any]:
     parameters = DatapathParameters(**given, functions=("ip_rcv", "ip_list_rcv"), duration_s=2)
     parameters.check()
     run_context = RunContext("datapaths", folder, 1, machine.describe())
-    with survey.built(parameters, run_context, 1, survey.planned(parameters), random.Random(1)) as (
+    with survey.built(parameters, run_context, 1, survey.planned_arms(parameters), random.Random(1)) as (
         live,
         failed,
     ):

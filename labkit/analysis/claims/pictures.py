@@ -22,7 +22,7 @@ from labkit.analysis.report import images
 from labkit.common.errors import Failed
 
 
-def of(results: Results, judgements: Sequence[Judgement]) -> dict[str, go.Figure]:
+def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str, go.Figure]:
     """Return the figures by name, each if its run is published."""
     evidence = document.frame(judgements)
     measured = evidence[evidence["run"].ne(PUBLISHED)] if len(evidence) else evidence
@@ -69,5 +69,5 @@ def write(drawn: Mapping[str, go.Figure], folder: Path) -> list[Path]:
 
 if __name__ == "__main__":
     opened = Results()
-    for path in write(of(opened, document.judgements(opened)), Path(sys.argv[1])):
+    for path in write(claim_figures(opened, document.judgements(opened)), Path(sys.argv[1])):
         print(path)

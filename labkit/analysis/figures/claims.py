@@ -22,7 +22,7 @@ READINGS = {
 }
 
 
-def claims(evidence: pd.DataFrame, title: str = "Claims, and the ratios that answer them") -> go.Figure:
+def claims(evidence: pd.DataFrame) -> go.Figure:
     """Draw each ratio with its interval on a log axis, and the range of ratios for which its claim holds as a band.
 
     evidence: a row for each ratio: claim (sentence), name, verdict, low_meant, high_meant, ratio, low, high, reading,
@@ -70,7 +70,9 @@ def claims(evidence: pd.DataFrame, title: str = "Claims, and the ratios that ans
         },
     )
     subtitle = "shaded: where the claim holds; points: measured ratios with 95 % intervals (counts have none)"
-    theme.titled(figure, title, f"{subtitle}; {many(len(evidence), 'ratio')}")
+    theme.titled(
+        figure, "Claims, and the ratios that answer them", f"{subtitle}; {many(len(evidence), 'ratio')}"
+    )
     return figure
 
 

@@ -58,7 +58,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(result)
 
 
-def goal(loss_ratio: float) -> str:
+def goal_name(loss_ratio: float) -> str:
     """Return the name of a loss goal: `NDR` or `PDR 0.5 %`."""
     return f"PDR {percent(loss_ratio)}" if loss_ratio else "NDR"
 
@@ -88,7 +88,8 @@ def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
 
 
 def _rate(line: pd.Series[Any]) -> str:
-    where = f"{line['arm']}, frames {line['frame']}, {line['flows_count']:g} flows: {goal(line['loss_goal_ratio'])}"
+    goal = goal_name(line["loss_goal_ratio"])
+    where = f"{line['arm']}, frames {line['frame']}, {line['flows_count']:g} flows: {goal}"
     if not line["searches_count"]:
         if line["limited_count"]:
             return (

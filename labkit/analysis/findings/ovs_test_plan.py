@@ -83,7 +83,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     about = arms[["arm", "role", "frame", "frame_bytes", "endpoint", *SWITCH]].drop_duplicates(
         ["arm", "frame"]
     )
-    goals = result["loss_goal_ratio"].map(loss_rates.goal)
+    goals = result["loss_goal_ratio"].map(loss_rates.goal_name)
     return result.assign(goal=goals).merge(about, "inner", ["arm", "frame"])
 
 
@@ -111,7 +111,7 @@ def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
                 "switch": arm,
                 "frame": frame,
                 "flows": f"{float(flows):g}",
-                "goal": loss_rates.goal(float(goal)),
+                "goal": loss_rates.goal_name(float(goal)),
                 "each receiver, packets/s": _range(pps, "pps"),
                 "each receiver, bit/s": _range(bps, "bit/s"),
                 "spread": percent(float(pps.max() / pps.min() - 1)) if pps.min() > 0 else "one got nothing",

@@ -6,17 +6,17 @@ import math
 
 import pandas as pd
 
-from labkit.analysis.flame.difference import ROWS, Difference
+from labkit.analysis.flame.difference import Difference
 from labkit.common import units
 
 
-def functions_as_text(difference: Difference, rows: int = ROWS, inclusive: bool = False) -> pd.DataFrame:
+def functions_as_text(difference: Difference, inclusive: bool = False) -> pd.DataFrame:
     """Return `Difference.functions` as text: one row per function, with 95 % intervals.
 
     Values are rounded so that the printed ones add up to the last digit. The difference is that of the two printed
     sides, and "everything else" absorbs the rounding errors of the functions.
     """
-    table = difference.functions(rows, inclusive)
+    table = difference.functions(inclusive=inclusive)
     unit_s, unit = difference.per.unit_s, difference.per.unit
     largest = float(table[["left_s", "right_s"]].to_numpy().max()) / unit_s
     decimals = max(0, 3 - math.floor(math.log10(largest)) - 1) if largest > 0 else 0

@@ -26,14 +26,14 @@ from labkit.analysis.why import (
     selection,
     verdict,
 )
-from labkit.analysis.why.arms import Arms, each_arm, explain_run, has_several
+from labkit.analysis.why.arms import Arms, arm_sentences, explain_run, has_several
 from labkit.analysis.why.conclusion import Conclusion
 from labkit.analysis.why.sections import parts
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
-__all__ = ["Arms", "Explanation", "each_arm", "explain", "explain_run", "has_several"]
+__all__ = ["Arms", "Explanation", "arm_sentences", "explain", "explain_run", "has_several"]
 
 Cell = dict[str, Any]
 

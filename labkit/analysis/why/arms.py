@@ -127,7 +127,7 @@ def judge_together(arms: Sequence[ArmConclusion]) -> list[ArmConclusion]:
     return result
 
 
-def each_arm(folder: Path) -> list[str]:
+def arm_sentences(folder: Path) -> list[str]:
     """Return one sentence per variant and point: the conclusion about the variant against the run's baseline.
 
     If nothing was profiled, return a sentence that says how to profile the run.

@@ -82,7 +82,7 @@ def _code_candidate(evidence: Evidence, cause: causes.Cause, matched: tuple[Sett
         cause.change
     ]
     inner = f" (with {', '.join(cause.below)})" if cause.below else ""
-    size = f"{phrases.interval(cause.size)} {phrases.per(evidence)}"
+    size = f"{phrases.interval(cause.size)} {phrases.per_unit(evidence)}"
     findings = [("profile", f"{words} {cause.function}{caller}{inner}: {size}")]
     findings += [("environment", one.description) for one in matched]
     findings += [("profile", f"{cause.samples_count:,} samples, p = {cause.p:.2g}")]
@@ -109,7 +109,7 @@ def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candid
     findings = [("environment", one.description) for one in settings[:4]]
     part = switch_work.main_part(evidence.parts, evidence.split.total)
     if part is not None:
-        findings.insert(0, ("profile", phrases.part(evidence, part)))
+        findings.insert(0, ("profile", phrases.switch_part(evidence, part)))
     code = _code_of_change(evidence, settings) if part is None else None
     if code is not None:
         findings.insert(0, ("profile", phrases.code_path(evidence, code)))
@@ -238,7 +238,7 @@ def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candida
             best, where = one, path.name
     findings = [("environment", setting.description)]
     if best is not None:
-        findings.append(("profile", f"{where}: {phrases.interval(best)} {phrases.per(evidence)}"))
+        findings.append(("profile", f"{where}: {phrases.interval(best)} {phrases.per_unit(evidence)}"))
     certain = (
         best is not None
         and best.p < 0.05 / max(len(evidence.settings), 1)
@@ -263,7 +263,7 @@ def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator
         f" ({units.percent(share[0])} → {units.percent(share[1])} lost)"
     )
     findings = [("loss", text)]
-    where = evidence.lost_at[1] or evidence.lost_at[0]
+    where = evidence.loss_by_hop[1] or evidence.loss_by_hop[0]
     if where:
         place, most = next(iter(where.items()))
         findings.append(("counters", f"{units.percent(most)} of the lost ones at {place}"))
@@ -291,7 +291,7 @@ def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
     if evidence.run_variation is None:
         return  # rounds are interleaved: other programs get more time only if an arm leaves them more
     if evidence.foreign_differs and evidence.foreign_explains:
-        findings.append(("profile", phrases.foreign(evidence)))
+        findings.append(("profile", phrases.foreign_load(evidence)))
     if abs(evidence.steal[1] - evidence.steal[0]) > STOLEN_SHARE:
         left, right = map(units.percent, evidence.steal)
         names = evidence.names

@@ -23,7 +23,7 @@ from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import Tree, build_tree
 from labkit.analysis.flame.significance import FALSE_SHARE, MIN_SAMPLES, Floats
 from labkit.analysis.why import code_paths
-from labkit.analysis.why.work import STAGES, Estimate, Round, RunVariation, estimate, many
+from labkit.analysis.why.work import STAGES, Estimate, Round, RunVariation, estimate, estimate_many
 
 NEW_SHARE = 0.02  # of the other side's time: with less, a side does not have the path
 CARRIES = 0.6  # of a function's difference: if callees carry this much, the function only passes it on
@@ -127,7 +127,7 @@ def judge_rounds(left: Sequence[Round], right: Sequence[Round], variation: RunVa
     values, counted, samples = (
         _by_name(tree, one, outermost) for one in (total, squares, tree.total.astype(float))
     )
-    (_, _), (half, p) = many(values[:, :split], values[:, split:], variation, _least(counted, split))
+    (_, _), (half, p) = estimate_many(values[:, :split], values[:, split:], variation, _least(counted, split))
     count = samples.sum(axis=1)
     tested = count >= MIN_SAMPLES
     kept = np.zeros(len(p), dtype=bool)

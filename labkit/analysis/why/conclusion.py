@@ -216,7 +216,7 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
     code, whole = best.cause, phrases.difference(evidence)
     setting = best.settings[0] if best.settings else None
     opening = "The only known difference between the sides" if _only(evidence, best) else "The first suspect"
-    named = "" if setting is None else phrases.setting(setting) + phrases.more(best.settings)
+    named = "" if setting is None else phrases.setting(setting) + phrases.further_settings(best.settings)
     if code is not None:
         # Of two topologies the code is the answer.
         answer = setting is not None and setting.parameters and not candidates.explains_all(setting)
@@ -236,38 +236,38 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         yield phrases.place(code)
         if explaining is not None and not by_name:
             yield f"It is explained by {named}"
-        yield phrases.in_all(whole)
+        yield phrases.total_difference(whole)
     elif best.size is not None and best.name.endswith("lost"):
         verb = "costs" if best.size.difference > 0 else "saves"
-        made = f"{phrases.amount(best.size)} {phrases.per(evidence)}{phrases.share(best.size, evidence)}"
+        made = f"{phrases.amount(best.size)} {phrases.per_unit(evidence)}{phrases.share(best.size, evidence)}"
         start = best.name if setting is None else f"{opening} is {named}"
         yield f"{start}: {best.evidence[0][1]}, which {verb} {made}"
-        yield phrases.in_all(whole)
+        yield phrases.total_difference(whole)
     elif setting is not None:
         yield f"{opening} is {named}{f': {whole}' if whole else ''}"
         if best.size is not None and best.size.certain:
-            size = (
-                f"{phrases.interval(best.size)} {phrases.per(evidence)}{phrases.share(best.size, evidence)}"
-            )
+            size = f"{phrases.interval(best.size)} {phrases.per_unit(evidence)}{phrases.share(best.size, evidence)}"
             yield f"The CPU time of {best.place} differs by {size}"
     else:
         yield f"{best.name}: {best.evidence[0][1]}"
-        yield phrases.in_all(whole)
+        yield phrases.total_difference(whole)
 
 
 def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
     """Yield the sentences about two arms of one run whose parameters differ: the code through which the change acts,
     and the total effect."""
     parameters = [one for one in best.settings if one.parameters]
-    start = f"The cause is the change of {phrases.change(parameters[0])}{phrases.more(parameters)}"
+    start = (
+        f"The cause is the change of {phrases.change(parameters[0])}{phrases.further_settings(parameters)}"
+    )
     whole, code = phrases.difference(evidence), best.cause
-    effects = [phrases.part(evidence, best.part)] if best.part is not None else []
+    effects = [phrases.switch_part(evidence, best.part)] if best.part is not None else []
     effects += [phrases.cost(evidence, code)] if code is not None else []
     if effects:
         yield f"{start}: {effects[0]}"
         yield from map(phrases.capitalised, effects[1:])
         yield phrases.place(code) if code is not None else ""
-        yield phrases.in_all(whole)
+        yield phrases.total_difference(whole)
     else:
         yield f"{start}: {whole}" if whole else start
     yield phrases.frames_sentence(evidence)
@@ -296,7 +296,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         differ = [one for one in differ if one.acts]
         there = any(evidence.matters(one.difference_s) for one in evidence.causes)
         code = "the code that stands out may do so by chance" if there else f"no code path stands out{runs}"
-        named = phrases.setting(differ[0]) + phrases.more(differ) if differ else ""
+        named = phrases.setting(differ[0]) + phrases.further_settings(differ) if differ else ""
         nothing = f"{code}, though {named} differs" if differ else f"{setting_words} differs and {code}"
         if evidence.is_repetition:
             nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
@@ -308,13 +308,13 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         differ = [one for one in differ if one.acts] or differ
         if not differ[0].acts:
             text = (
-                f"The setting {phrases.setting(differ[0])}{phrases.more(differ)} differs in the machine's own network"
-                f" namespace only, and no effect on the experiment was seen: {phrases.bounds(evidence)}"
+                f"The setting {phrases.setting(differ[0])}{phrases.further_settings(differ)} differs in the machine's"
+                f" own network namespace only, and no effect on the experiment was seen: {phrases.bounds(evidence)}"
             )
             return Conclusion(phrases.join_sentences([text, weak]), differ[0].name, False)
         first = next((one for one in order if one.settings and one.settings[0] in differ), None)
         setting = first.settings[0] if first is not None else differ[0]
-        more = phrases.more(differ)
+        more = phrases.further_settings(differ)
         size = first.size if first is not None else None
         if first is not None and first.place and size is not None and np.isfinite(size.half):
             bound, where = max(size.high, -size.low), f" ({first.place})"
@@ -323,7 +323,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         verb, whose = ("differ", "their") if more else ("differs", "its")
         text = (
             f"The setting {phrases.setting(setting)}{more} {verb}, but no effect was seen: {whose} cost{where} is below"
-            f" {seconds(bound)} {phrases.per(evidence)}"
+            f" {seconds(bound)} {phrases.per_unit(evidence)}"
         )
         return Conclusion(phrases.join_sentences([text, weak]), setting.name, False)
     text = f"No difference between {evidence.names[1]} and {evidence.names[0]} was seen: no setting differs"

@@ -19,7 +19,7 @@ import pandas as pd
 
 from labkit.analysis import load
 from labkit.analysis.why import code_paths
-from labkit.analysis.why.selection import ProfiledArm, ProfiledPoint
+from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import run_folder, safe_files
 
 ABSENT = "absent"
@@ -111,12 +111,11 @@ def differences(point: ProfiledPoint) -> list[Setting]:
 
     The kernel and the machine come before their settings, because other kernels have other defaults.
     """
-    left, right = point.sides[0], point.sides[1]
-    parameters = _requested_settings(point, left, right)
+    parameters = _requested_settings(point)
     alike = built_topology(point, 0) == built_topology(point, 1) and not any(
         one.name == "endpoint" for one in parameters
     )
-    both = [_settings(side, rows) for side, rows in zip((left, right), point.rows[:2], strict=True)]
+    both = [_settings(rows) for rows in point.rows[:2]]
     # Topologies differ in their interfaces, and older runs recorded less, so only settings of both sides are compared.
     common = both[0].keys() & both[1].keys()
     recorded = [{place for place, _ in one} for one in both]
@@ -165,7 +164,7 @@ def _order(name: str) -> tuple[int, bool]:
     return (COLUMNS.index(own) if own in COLUMNS else len(COLUMNS)), own != name
 
 
-def _requested_settings(point: ProfiledPoint, left: ProfiledArm, right: ProfiledArm) -> list[Setting]:
+def _requested_settings(point: ProfiledPoint) -> list[Setting]:
     """Return the requested differences: parameters, topology, endpoint kind, and changes."""
     result = []
     names = [built_topology(point, at) for at in (0, 1)]
@@ -249,7 +248,7 @@ def _once(settings: Iterable[Setting]) -> list[Setting]:
     return list(result.values())
 
 
-def _settings(side: ProfiledArm, rows: pd.DataFrame) -> dict[tuple[str, str], str]:
+def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     """Return a side's settings by place and name. A setting that varies between rounds has all its values, joined by
     `or`."""
     result: dict[tuple[str, str], dict[str, None]] = {}

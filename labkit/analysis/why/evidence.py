@@ -53,7 +53,7 @@ class Evidence:
     busy: tuple[float, float]
     others: tuple[Sequence[str], Sequence[str]] = ((), ())
     frames_per_work: Estimate | None = None
-    lost_at: tuple[dict[str, float], dict[str, float]] = field(default_factory=lambda: ({}, {}))
+    loss_by_hop: tuple[dict[str, float], dict[str, float]] = field(default_factory=lambda: ({}, {}))
     parts: Sequence[switch_work.Part] = ()
     closed: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
 
@@ -176,7 +176,8 @@ def gather(
         point, names, rounds, variation, work.split(*rounds, unit, variation), frames, by_code, settings,
         _speed(point, variation), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
         (_others(point, 0), _others(point, 1)), _frames(point, variation),
-        (work.lost_at(point.rows[0]), work.lost_at(point.rows[1])), parts, (_closed(point, 0), _closed(point, 1)),
+        (work.loss_by_hop(point.rows[0]), work.loss_by_hop(point.rows[1])), parts,
+        (_closed(point, 0), _closed(point, 1)),
     )  # fmt: skip
 
 
@@ -191,7 +192,7 @@ def _speed(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | N
     common = sides[0].keys() & sides[1].keys()
     if variation is None and len(common) > 1:
         differences = np.array([sides[1][one] - sides[0][one] for one in sorted(common)])
-        return work.paired(differences)
+        return work.paired_mean(differences)
     if min(map(len, sides)) < 2:
         return None
     labels = [tuple(run for run, _ in side) for side in sides]

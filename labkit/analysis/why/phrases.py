@@ -32,7 +32,7 @@ def join_sentences(sentences: Iterable[str]) -> str:
     return ". ".join(filter(None, sentences))
 
 
-def per(evidence: Evidence) -> str:
+def per_unit(evidence: Evidence) -> str:
     """Return the unit of work: `per packet that arrived`."""
     return f"per {evidence.split.unit.description}"
 
@@ -50,7 +50,7 @@ def amount(size: Estimate) -> str:
     return function_table.size(size.difference, size.low, size.high, size.certain)
 
 
-def foreign(evidence: Evidence) -> str:
+def foreign_load(evidence: Evidence) -> str:
     """Return the shares of the CPUs that other programs had."""
     shares = evidence.foreign
     at = 1 if shares.right >= shares.left else 0
@@ -81,7 +81,7 @@ def known(evidence: Evidence) -> list[str]:
     spent, (left, right) = evidence.split.spent, evidence.busy
     if spent.certain and spent.p < causes.CLAIM_SHARE:
         before, after = (units.percent(1 - 1 / value) for value in (spent.left, spent.right))
-        places = evidence.lost_at[int(spent.difference > 0)]
+        places = evidence.loss_by_hop[int(spent.difference > 0)]
         place, share_there = next(iter(places.items()), ("", 0.0))
         where = f", {units.percent(share_there)} of these at {place}" if place else ""
         result.append(f"{after} of the packets are lost instead of {before}{where}")
@@ -106,7 +106,7 @@ def difference(evidence: Evidence) -> str:
     result = []
     if evidence.cost_differs:
         word = "more" if total.difference > 0 else "less"
-        result.append(f"takes {amount(total)} {word} CPU {per(evidence)} than {evidence.names[0]}")
+        result.append(f"takes {amount(total)} {word} CPU {per_unit(evidence)} than {evidence.names[0]}")
     if speed is not None and evidence.speed_differs:
         what = protocols.find(evidence.point.protocol).average
         ratio, low, high = (math.exp(one) for one in (speed.difference, speed.low, speed.high))
@@ -116,7 +116,7 @@ def difference(evidence: Evidence) -> str:
     return f"{evidence.names[1]} {' and '.join(result)}" if result else ""
 
 
-def in_all(whole: str) -> str:
+def total_difference(whole: str) -> str:
     """Return the sentence about the total difference (`difference`), or an empty text."""
     return f"In all, {whole}" if whole else ""
 
@@ -126,7 +126,7 @@ def bounds(evidence: Evidence) -> str:
     total = evidence.split.total
     bound = max(abs(total.low), abs(total.high))
     relative = bound / total.left if total.left > 0 else math.nan
-    return f"CPU {per(evidence)} differs by less than {seconds(bound)} ({units.percent(relative)})"
+    return f"CPU {per_unit(evidence)} differs by less than {seconds(bound)} ({units.percent(relative)})"
 
 
 def share(size: Estimate, evidence: Evidence) -> str:
@@ -142,7 +142,7 @@ def disturbance(evidence: Evidence) -> str:
     if not evidence.is_disturbed:
         return ""
     if max(evidence.foreign.left, evidence.foreign.right) >= DISTURBED_SHARE:
-        return foreign(evidence)
+        return foreign_load(evidence)
     return f"the hypervisor took {units.percent(max(evidence.steal))} of the CPU time"
 
 
@@ -169,7 +169,7 @@ def cost(evidence: Evidence, code: causes.Cause) -> str:
     several = code.path is not None and code.path.plural
     verb = ("cost" if code.difference_s > 0 else "save") + "s" * (not several)
     added = " more" if code.change == "changed" and code.difference_s > 0 else ""
-    return f"{code.name} {verb} {amount(code.size)}{added} {per(evidence)}{share(code.size, evidence)}"
+    return f"{code.name} {verb} {amount(code.size)}{added} {per_unit(evidence)}{share(code.size, evidence)}"
 
 
 def place(code: causes.Cause) -> str:
@@ -221,11 +221,11 @@ def _values(one: Setting) -> tuple[str, str]:
     return short[0], short[1]
 
 
-def part(evidence: Evidence, of: switch_work.Part) -> str:
+def switch_part(evidence: Evidence, of: switch_work.Part) -> str:
     """Return `sending packets through packet sockets costs 2 µs [1, 3] more per packet that arrived, 40 % of the
     difference, 1 µs for each copy`."""
     verb, added = ("costs", " more") if of.size.difference > 0 else ("saves", "")
-    result = f"{of.name} {verb} {amount(of.size)}{added} {per(evidence)}{share(of.size, evidence)}"
+    result = f"{of.name} {verb} {amount(of.size)}{added} {per_unit(evidence)}{share(of.size, evidence)}"
     return result if of.each_copy_s is None else f"{result}, {seconds(of.each_copy_s)} for each copy"
 
 
@@ -245,7 +245,7 @@ def frames_sentence(evidence: Evidence) -> str:
     return f"Each gigabyte that arrived had {units.digits(count.right)} frames instead of {units.digits(count.left)}"
 
 
-def more(settings: Sequence[Setting]) -> str:
+def further_settings(settings: Sequence[Setting]) -> str:
     """Return how many settings there are beside the first, which the sentence names."""
     return f" (and {units.many(len(settings) - 1, 'more setting')})" if len(settings) > 1 else ""
 

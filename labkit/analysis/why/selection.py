@@ -301,7 +301,7 @@ def _values(run: Run, arm: str, given: Values) -> Values:
         if (value := report.get(_number_text(name, text).casefold())) is None:
             raise BadInput(f"{where} has no {name}={text}; it has {name}={' or '.join(report.values())}")
         result[name] = value
-        rows = having(rows, {name: value})
+        rows = rows_with(rows, {name: value})
     return result
 
 
@@ -313,7 +313,7 @@ def _number_text(name: str, text: str) -> str:
         return text
 
 
-def having(rows: pd.DataFrame, values: Values) -> pd.DataFrame:
+def rows_with(rows: pd.DataFrame, values: Values) -> pd.DataFrame:
     """Return the rows that have these values."""
     for name, value in values.items():
         rows = rows[rows[name].map(load.value_text).eq(value)]
@@ -333,4 +333,4 @@ def _name(arm: str, values: Values, differing: list[str], run: Run, other: Run) 
 
 def _side(name: str, run: Run, arm: str, values: Values) -> ProfiledArm:
     own = run.profiles[run.profiles["arm"].eq(arm)]
-    return ProfiledArm(name, run.folder, arm, values, having(run.rows, values), having(own, values))
+    return ProfiledArm(name, run.folder, arm, values, rows_with(run.rows, values), rows_with(own, values))

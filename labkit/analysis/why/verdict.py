@@ -57,7 +57,7 @@ def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
     if left.folder == right.folder:
         return verdicts.verdicts(left.rows)
     if left.topology == right.topology:
-        return selection.having(compare_runs.compare(left.folder, right.folder)[0], left.values)
+        return selection.rows_with(compare_runs.compare(left.folder, right.folder)[0], left.values)
     return None
 
 

@@ -85,7 +85,7 @@ class Round:
         return self.period_s / (self.arrived * self.passed[stage])
 
 
-def staged(stack: str) -> tuple[str, str] | None:
+def stage_of(stack: str) -> tuple[str, str] | None:
     """Return the stage of a folded stack, and the stack from the start of that stage.
 
     Return None for a stack outside the experiment and for an idle CPU. A program outside the experiment receives in its
@@ -162,7 +162,7 @@ def _round(
     foreign = 0
     wanted = re.compile(processes).fullmatch
     for stack, count in stacks.items():
-        result = staged(stack)
+        result = stage_of(stack)
         process = stack.partition(";")[0]
         if result is not None and (result[0] == RECEIVE or processes == WITHIN or wanted(process)):
             samples[result[0]][result[1]] += count
@@ -205,7 +205,7 @@ def lost(row: pd.Series) -> float:
     return float(missing / sent)
 
 
-def lost_at(rows: pd.DataFrame) -> dict[str, float]:
+def loss_by_hop(rows: pd.DataFrame) -> dict[str, float]:
     """Return each hop's share of all loss in the rounds with the kernel's counters; empty without such rounds."""
     result: Counter[str] = Counter()
     own = rows[rows["observer"].eq("counters") & rows["status"].eq("ok")]
@@ -223,7 +223,7 @@ def _lost_before(rows: pd.DataFrame) -> float:
     Return 0 if unknown, because most packets are lost at the socket.
     """
     after = (": UDP socket", "left unread in the socket", ": IP")
-    return sum(share for place, share in lost_at(rows).items() if not place.endswith(after))
+    return sum(share for place, share in loss_by_hop(rows).items() if not place.endswith(after))
 
 
 @dataclass(frozen=True)
@@ -280,11 +280,13 @@ def estimate(
     Between runs, the test compares run means if both sides have at least two runs; else `variation.share` widens the
     interval. floors: the least variance of each mean, from sample counting.
     """
-    a, b = many(left[None, :], right[None, :], variation, (np.array([floors[0]]), np.array([floors[1]])))
+    a, b = estimate_many(
+        left[None, :], right[None, :], variation, (np.array([floors[0]]), np.array([floors[1]]))
+    )
     return Estimate(float(a[0][0]), float(a[1][0]), float(a[1][0] - a[0][0]), float(b[0][0]), float(b[1][0]))
 
 
-def paired(differences: Floats) -> Estimate:
+def paired_mean(differences: Floats) -> Estimate:
     """Return the mean of the differences of paired rounds, tested against 0 (Student's t with rounds - 1 degrees of
     freedom)."""
     from scipy.special import stdtr, stdtrit
@@ -297,7 +299,7 @@ def paired(differences: Floats) -> Estimate:
     return Estimate(0.0, mean, mean, half, p if np.isfinite(p) else 1.0)
 
 
-def many(
+def estimate_many(
     left: Floats, right: Floats, variation: RunVariation | None, floors: tuple[Floats, Floats]
 ) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
     """Return what `estimate` does for many values at once: the means of both sides, then half intervals and p values.

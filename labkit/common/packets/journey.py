@@ -81,29 +81,26 @@ class _Open:
         self.sightings: list[Sighting] = []
         self.slots: set[Hashable] = set()
 
-    def is_over(self, time_ns: int, within_ns: int) -> bool:
-        return time_ns - self.sightings[-1].time_ns > within_ns
+    def is_over(self, time_ns: int) -> bool:
+        return time_ns - self.sightings[-1].time_ns > WITHIN_S * 1e9
 
 
-def journeys(
-    frames: Iterable[Frame], ports: Mapping[int, str] = PORTS, within_s: float = WITHIN_S
-) -> list[Journey]:
+def journeys(frames: Iterable[Frame], ports: Mapping[int, str] = PORTS) -> list[Journey]:
     """Return every packet in the order of its first sighting. `ports`: as for `layers`.
 
     Packets that are equal to the byte (ARP, a copy that the network made) are separate journeys: a hop sees one packet
     only once in one direction, unless with another TTL (a loop) or in another number of headers. Two sightings of a
-    packet are at most `within_s` apart.
+    packet are at most WITHIN_S apart.
     """
     result: list[_Open] = []
     alike: dict[Hashable, deque[_Open]] = {}
-    within_ns = round(within_s * 1e9)
     for number, frame in enumerate(sorted(frames, key=lambda frame: frame.time_ns)):
         seen = layers(frame.data, frame.link_type, ports, frame.length_bytes)
         first = _innermost(seen)
         inner = seen[first:]
         slot = (frame.hop, frame.direction, len(seen), inner[0].fields.get("ttl"))
         same = alike.setdefault(_key(seen, first, frame.data), deque())
-        while same and same[0].is_over(frame.time_ns, within_ns):
+        while same and same[0].is_over(frame.time_ns):
             same.popleft()
         taker = next((one for one in same if slot not in one.slots), None)
         if taker is None:

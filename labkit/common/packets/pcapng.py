@@ -14,7 +14,7 @@ from labkit.common import errors, safe_files
 
 SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
 MAGIC = 0x1A2B3C4D
-END, COMMENT, USER_APPLICATION, NAME, RESOLUTION, FLAGS = 0, 1, 4, 2, 9, 2
+END, COMMENT, USER_APPLICATION, NAME, RESOLUTION, FLAGS = 0, 1, 4, 2, 9, 2  # codes of options
 RECEIVED, DROPPED_BY_KERNEL, DELIVERED = 4, 7, 8  # of an interface's statistics
 IN, OUT = "in", "out"
 MAX_COMMENT_BYTES = 1000

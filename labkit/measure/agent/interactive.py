@@ -23,7 +23,7 @@ from labkit.common.errors import BadInput, LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Namespace
 from labkit.measure.observers import monitor
-from labkit.measure.observers.capture.capture import CapturePoint, capture, everywhere
+from labkit.measure.observers.capture.capture import CapturePoint, capture, every_interface
 from labkit.measure.observers.monitor import Monitor
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR
 from labkit.system import process, temporary_files
@@ -233,7 +233,7 @@ class _Captures:
     def begin(self, number: int, names: Sequence[str], limits: dict[str, Any]) -> None:
         """Start a capture at interfaces (namespace:interface), or at all of the topology."""
         spaces = _spaces(self._topology)
-        hops = [_hop(spaces, name) for name in names] or everywhere(self._topology.namespaces)
+        hops = [_hop(spaces, name) for name in names] or every_interface(self._topology.namespaces)
         folder, going = TemporaryDirectory(prefix="labkit-", dir=temporary_files.in_memory()), ExitStack()
         try:
             path = going.enter_context(capture(hops, Path(folder.name), **limits)).path
@@ -301,13 +301,13 @@ def _find_hop(topology: topologies.Topology, name: str) -> CapturePoint:
     """The hop of a name: NAMESPACE:INTERFACE, or an interface's name that only one namespace has."""
     if ":" in name:
         return _hop(_spaces(topology), name)
-    there = [hop for hop in everywhere(topology.namespaces, made_only=False) if hop.interface == name]
+    there = [hop for hop in every_interface(topology.namespaces, made_only=False) if hop.interface == name]
     copies = [
         hop for hop in there if hop.namespace.name == MONITOR
     ]  # a mirror's cable has its name at both ends
     if len(there) == 1 or len(copies) == 1:
         return (copies or there)[0]
-    hops = ", ".join(hop.name for hop in there or everywhere(topology.namespaces))
+    hops = ", ".join(hop.name for hop in there or every_interface(topology.namespaces))
     if there:
         raise BadInput(f"several namespaces have an interface {name}: write one of {hops}")
     raise BadInput(f"{topology.name} has no interface {name[:100]!r}: there are {hops}")

@@ -60,7 +60,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     environment |= {} if peer is None else {"peer": peer.environment}
     run_folder.write_json(folder / "environment.json", environment)
     events = result.run(parameters, run_context)
-    yield from temporary_files.returned(events, folder) if "finished" in request else events
+    yield from temporary_files.with_written_files(events, folder) if "finished" in request else events
 
 
 def _ask_peer(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def main() -> None:
             print(f"labkit: {printable(str(error))}", file=sys.stderr)
             sys.exit(2)
     request = msgspec.json.decode(sys.stdin.buffer.readline())
-    process.ahead_of_load()
+    process.raise_priority()
     with contextlib.suppress(BrokenPipeError):
         _answer(REQUESTS[request["do"]](request))
 

@@ -43,7 +43,7 @@ def tracers(*, alone: bool = False) -> list[Capability]:
         def find() -> str | None:
             nonlocal folder
             folder = stack.enter_context(tracefs())
-            return _restore_left_settings()
+            return _restore_leftovers()
 
         result = [attempt("tracers", "tracefs", find, lost, lambda number: _remedy(number, "TRACING"))]
         for name, probe, lost, option in (
@@ -57,10 +57,10 @@ def tracers(*, alone: bool = False) -> list[Capability]:
     return [*result, perf.kprobe()]
 
 
-def _restore_left_settings() -> str | None:
+def _restore_leftovers() -> str | None:
     """Restore tracer settings that a killed run left changed, where that is allowed; return what was restored."""
     try:
-        changed = [*tracing_journal.restore_leftovers(), *sysctl_journal.put_back_left()]
+        changed = [*tracing_journal.restore_leftovers(), *sysctl_journal.restore_leftovers()]
     except (OSError, LabkitError) as error:
         raise NotTried(f"a killed labkit run left tracing on ({error})", AS_ROOT) from None
     return (
@@ -114,7 +114,7 @@ def instance(folder: Path) -> Iterator[Path]:
     with tracing_journal.still_small(folder), contextlib.ExitStack() as own:
         # Otherwise another process could take a new, still unlocked instance for a leftover.
         with _lock(folder / "instances", wait=True):
-            _remove_left(folder)
+            _remove_leftovers(folder)
             path.mkdir()
             own.enter_context(_lock(path, wait=False))
             own.callback(
@@ -140,7 +140,7 @@ def _remove(path: Path) -> None:
     path.rmdir()
 
 
-def _remove_left(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     for path in (folder / "instances").glob(f"{OURS}*"):
         with contextlib.suppress(OSError), _lock(path, wait=False):
             _remove(path)

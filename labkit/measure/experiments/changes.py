@@ -148,7 +148,7 @@ def _call(options: Mapping[str, Any], topology: Topology) -> dict[tuple[str, str
     source = SOURCES.get(options["digest"])
     if source is None:
         raise BadInput(
-            f"the function {options['name']} is not here: it has to be given in Python, in this run"
+            f"the request lacks the code of the function {options['name']}: start the run from Python, with it"
         )
     space: dict[str, Any] = {}
     exec(compile(source, f"<change {options['name']}>", "exec"), space)
@@ -257,7 +257,7 @@ def _check(change: Change) -> None:
             if kind.placed:
                 check_place(step.at)
             elif step.at:
-                raise BadInput(f"{step.kind} has no place: leave out 'at {step.at}'")
+                raise BadInput(f"{step.kind} is not applied at a place: leave out 'at {step.at}'")
             kind.check(step.options)
         except BadInput as error:
             raise BadInput(f"change {change.name}: {error}") from None

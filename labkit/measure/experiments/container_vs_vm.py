@@ -7,7 +7,6 @@ arm, in random order, before they are removed.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -68,12 +67,10 @@ def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan
     `blind` are observers that cannot be used on this machine, with reasons for the rows; the loads are measured
     anyway.
     """
-    parameters = profiled_runs.without(parameters, blind)
+    parameters = profiled_runs.without_observers(parameters, blind)
     loads = [Load(parameters.for_load(load), load) for load in parameters.loads]
     points = datapaths.points(parameters, seed, lambda _number: loads)
-    observed = [
-        dataclasses.replace(one, parameters=loads[0].parameters) for one in profiled_runs.points(parameters)
-    ]
+    observed = profiled_runs.points(parameters, loads[0].parameters)
     finished = f"all {parameters.rounds} rounds of {len(parameters.loads)} loads were measured"
     return Plan(
         parameters,

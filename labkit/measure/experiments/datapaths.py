@@ -35,7 +35,7 @@ def points(
     return result
 
 
-def ends_whole(parameters: DatapathParameters, number: int) -> bool:
+def has_whole_runs(parameters: DatapathParameters, number: int) -> bool:
     """Return whether round `number` (from 0) ends with whole runs."""
     return number < (parameters.rounds if parameters.whole_runs is None else parameters.whole_runs)
 
@@ -44,7 +44,7 @@ def plan(parameters: DatapathParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
 
     def loads(number: int) -> list[Load]:
-        return [Load(parameters, whole_runs=ends_whole(parameters, number))]
+        return [Load(parameters, whole_runs=has_whole_runs(parameters, number))]
 
     finished = f"all {many(parameters.rounds, 'round')} were measured"
     return Plan(

@@ -97,7 +97,7 @@ def experiment(
 
 def planned_s(plan: Plan) -> float:
     """Estimate the duration of the whole plan in seconds."""
-    usable = survey.planned(plan.parameters)
+    usable = survey.planned_arms(plan.parameters)
     return survey.survey_s(plan.parameters) + _left_s(plan.points, plan.profiles, usable)
 
 
@@ -150,7 +150,7 @@ def run(plan: Plan, run_context: RunContext) -> Iterator[Event]:
                 for one in rows
             ]
             yield context.rows(name, unmeasured)
-    done -= survey.lacking(run_context, usable)
+    done -= survey.incomplete_points(run_context, usable)
     left = [point for point in plan.points if point.name not in done]
     observed = [one for one in plan.profiles if one.name not in done]
     begun_s = survey.survey_s(parameters)

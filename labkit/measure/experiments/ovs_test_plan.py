@@ -108,12 +108,12 @@ class OvsTestPlan(Throughput, frozen=True, kw_only=True):
             if case != "vm_to_vm" or tunnel == "off"
         )
 
-    def switch_parameters(self) -> SearchOfArms:
+    def switch_parameters(self) -> SwitchSearch:
         """Return the parameters of `throughput` with the switches as topologies."""
-        return SearchOfArms.like(self, topology=self.arms)
+        return SwitchSearch.like(self, topology=self.arms)
 
 
-class SearchOfArms(Throughput, frozen=True, kw_only=True):
+class SwitchSearch(Throughput, frozen=True, kw_only=True):
     """Parameters of the searches of the plan's switches."""
 
     def mix_of(self, topology: str, frame: str, flows: int) -> Mix:

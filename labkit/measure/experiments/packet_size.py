@@ -85,14 +85,14 @@ def plan(parameters: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
 
     `blind` are observers that cannot be used on this machine, with reasons for the rows; sizes are measured anyway.
     """
-    usable = profiled_runs.without(parameters, blind)
+    usable = profiled_runs.without_observers(parameters, blind)
     points = []
     for number in range(parameters.rounds):
         both = [(pairs, size) for pairs in parameters.pairs for size in parameters.size_bytes]
         for pairs, size in random.Random(f"{seed} {number}").sample(both, len(both)):
             of_pairs = "" if len(parameters.pairs) == 1 else f" for {many(pairs, 'pair')}"
             what = f"{size} bytes{of_pairs}, round {number + 1} of {parameters.rounds}"
-            loads = [Load(parameters.for_size(size), whole_runs=datapaths.ends_whole(parameters, number))]
+            loads = [Load(parameters.for_size(size), whole_runs=datapaths.has_whole_runs(parameters, number))]
             points.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
     finished = (
         f"all {many(parameters.rounds, 'round')} of {many(len(parameters.size_bytes), 'size')} were measured"

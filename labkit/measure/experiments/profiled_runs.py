@@ -64,10 +64,12 @@ class Profile:
         return f"{self.prefix}, {text}" if self.prefix else text
 
 
-def points(parameters: DatapathParameters) -> list[Profile]:
-    """Return all profiles, round by round."""
+def points(parameters: DatapathParameters, load: DatapathParameters | None = None) -> list[Profile]:
+    """Return all profiles, round by round. `load`: the parameters of the observed load, if there are several loads."""
     rounds = parameters.profile_rounds if parameters.observe else 0
-    return [Profile(pairs, number, parameters) for number in range(rounds) for pairs in parameters.pairs]
+    return [
+        Profile(pairs, number, load or parameters) for number in range(rounds) for pairs in parameters.pairs
+    ]
 
 
 def check(parameters: DatapathParameters) -> None:
@@ -87,7 +89,7 @@ def unusable(parameters: DatapathParameters) -> dict[str, str]:
     return result
 
 
-def without(parameters: AnyParameters, blind: Collection[str]) -> AnyParameters:
+def without_observers(parameters: AnyParameters, blind: Collection[str]) -> AnyParameters:
     """Return the parameters without these observers."""
     left = tuple(name for name in parameters.observe if name not in blind)
     return msgspec.structs.replace(parameters, observe=left)

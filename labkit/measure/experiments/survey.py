@@ -32,7 +32,7 @@ TRIAL_S = 0.1  # about how long the trial of an arm with one pair takes
 BOOT_S = 6.0
 
 
-def planned(parameters: DatapathParameters) -> list[Arm]:
+def planned_arms(parameters: DatapathParameters) -> list[Arm]:
     """Return the arms with their roles, as if all of them were usable."""
     return _with_roles(_variants(parameters), parameters)
 
@@ -54,7 +54,7 @@ def boots_s(arms: list[Arm]) -> float:
 
 def survey_s(parameters: DatapathParameters) -> float:
     """Estimate the duration of the survey in seconds."""
-    tried = [arm for arm in planned(parameters) if arm.role != "control" and not arm.again]
+    tried = [arm for arm in planned_arms(parameters) if arm.role != "control" and not arm.again]
     return TRIAL_S * len(tried) + boots_s(tried)
 
 
@@ -117,7 +117,7 @@ def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) ->
             if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
                 return "failed", words
             _check_congestion(own, topology)
-            changed(arm, topology, parameters)
+            apply_change(arm, topology, parameters)
             registry.check_topology(parameters, topology)
             return "ok", None
     except Unsupported as error:
@@ -160,7 +160,7 @@ def refused_rows(
             yield context.rows(name, rows)
 
 
-def lacking(run_context: RunContext, usable: Sequence[Arm]) -> set[str]:
+def incomplete_points(run_context: RunContext, usable: Sequence[Arm]) -> set[str]:
     """Return the points that lack rows of an arm that failed when they were measured and is usable now."""
     if not any(point.endswith(f"-{REFUSED}") for point in run_context.again):
         return set()
@@ -193,7 +193,7 @@ def built(
                     raise Failed(words)
                 if parameters.slices:
                     _keep_window(topology)
-                effects = changed(arm, topology, parameters)
+                effects = apply_change(arm, topology, parameters)
                 live.append(built_arm.live(arm, topology, run_context.machine.get("accelerator"), effects))
             except (Failed, Unsupported) as error:
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
@@ -211,7 +211,9 @@ def _spec(parameters: DatapathParameters, run_context: RunContext, pairs: int, a
     return parameters.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint, monitor=monitor)
 
 
-def changed(arm: Arm, topology: topologies.Topology, parameters: DatapathParameters) -> list[dict[str, Any]]:
+def apply_change(
+    arm: Arm, topology: topologies.Topology, parameters: DatapathParameters
+) -> list[dict[str, Any]]:
     """Apply the change of an arm and return its effects (`changes.apply`).
 
     Raises the same errors, and Failed if the ends no longer reach each other.

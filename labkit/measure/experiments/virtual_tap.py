@@ -6,7 +6,6 @@ All arms of a round exist at once, and each load runs through every arm, in rand
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -175,9 +174,7 @@ def plan(parameters: VirtualTap, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
     loads = [Load(parameters.for_load(load), load, whole_runs="@" in load) for load in parameters.loads]
     points = datapaths.points(parameters, seed, lambda _number: loads)
-    observed = [
-        dataclasses.replace(one, parameters=loads[0].parameters) for one in profiled_runs.points(parameters)
-    ]
+    observed = profiled_runs.points(parameters, loads[0].parameters)
     finished = f"all {parameters.rounds} rounds of {len(parameters.loads)} loads were measured"
     return Plan(
         parameters.switch_parameters(), points, observed, [load.parameters for load in loads], finished

@@ -77,7 +77,7 @@ def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
     of_loads = {name: parameters.for_load(name) for name in parameters.loads}
 
     def loads(number: int) -> list[Load]:
-        whole_runs = datapaths.ends_whole(parameters, number)
+        whole_runs = datapaths.has_whole_runs(parameters, number)
         return [Load(one, name, whole_runs) for name, one in of_loads.items()]
 
     observed = [

@@ -178,7 +178,7 @@ def started(
         for share in shares:
             share.source.mkdir()
         (scratch / "initramfs").write_bytes(
-            vm_initramfs.initramfs(kernel, folder, _environment(parameters, folder), program)
+            vm_initramfs.initramfs(kernel, folder, _environment(parameters), program)
         )
         programs = [command.virtiofsd(share, scratch / share.tag) for share in shares]
         image = scratch / "kernel"
@@ -218,7 +218,7 @@ def _named_boot_errors(folder: Path) -> Iterator[None]:
         raise Failed(f"cannot create {folder}: {error.strerror}") from None
 
 
-def _environment(parameters: Shape, folder: Path | None) -> dict[str, str]:
+def _environment(parameters: Shape) -> dict[str, str]:
     """Return the environment of PID 1 in the guest, in which it finds the same programs and packages as here."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "TZ")
     result = {name: os.environ[name] for name in kept if name in os.environ}

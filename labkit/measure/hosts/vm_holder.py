@@ -52,7 +52,7 @@ def _hold(report: dict[str, Any]) -> str:
                 os.chown(socket, -1, report["group"])
                 os.chmod(socket, 0o660)
         _say({"event": "started"})
-        first = process.first(running)
+        first = process.wait_for_any(running)
         process.wait(running, time.monotonic() + GRACE_S)
         # virtiofsd ends when QEMU ends, so QEMU's message explains why.
         return (running[-1] if running[-1].poll() else first).ended().message()

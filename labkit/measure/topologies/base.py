@@ -185,7 +185,11 @@ def endpoint_addresses(spec: Spec, spaces: list[Namespace]) -> Iterator[tuple[Na
 
 def pairs_of(spec: Spec, spaces: list[Namespace]) -> list[Pair]:
     """Return the pairs of these namespaces, which are in the order client, server, client, server …"""
-    ends = ends_of(spec, spaces)
+    return paired(ends_of(spec, spaces))
+
+
+def paired(ends: list[Endpoint]) -> list[Pair]:
+    """Return the pairs of these ends, which are in the order client, server, client, server …"""
     return [Pair(client, server) for client, server in zip(ends[::2], ends[1::2], strict=True)]
 
 

@@ -8,7 +8,17 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from labkit.measure.endpoints import Endpoint, Pair, namespaces
-from labkit.measure.topologies.base import BETWEEN, EDGE, Spec, Topology, end_address, end_name, mac, numbers
+from labkit.measure.topologies.base import (
+    BETWEEN,
+    EDGE,
+    Spec,
+    Topology,
+    end_address,
+    end_name,
+    mac,
+    numbers,
+    paired,
+)
 from labkit.measure.topologies.veth import BRIDGE
 from labkit.system import netlink
 
@@ -94,8 +104,3 @@ def nic_of(spec: Spec, number: int, fds: Sequence[int]) -> Nic:
     return Nic(
         end_name(number), fds, spec.mtu_bytes, str(end_address(spec, number)), mac(number), [neighbour]
     )
-
-
-def paired(ends: list[Endpoint]) -> list[Pair]:
-    """Return the pairs of these ends, which are in the order client, server, client, server …"""
-    return [Pair(client, server) for client, server in zip(ends[::2], ends[1::2], strict=True)]

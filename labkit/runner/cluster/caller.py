@@ -57,7 +57,7 @@ def measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> N
 
 
 async def _measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
-    folders.clean(sweep.folder)
+    folders.remove_incomplete(sweep.folder)
     async with _connect(address) as client:
         handing = _Handing(client, address, sweep, points, bar)
         try:
@@ -275,16 +275,16 @@ class _Handing:
             self.waiting.appendleft(running.point)
             self._refuse(running.worker, answer["text"])
         elif answer["kind"] == "done":
-            folders.place(answer["packed"], folder, answer["folder"])
+            folders.unpack(answer["packed"], folder, answer["folder"])
             self.done_s += self.sweep.planned_s(running.point)
             done = self.count - len(self.waiting) - len(self.running)
             self.bar.say(f"point {running.point.name} is back from {running.worker} ({done} of {self.count})")
         else:
             if "packed" in answer:
-                folders.place_file(answer["packed"], "failed.ipynb", folder, answer["folder"])
+                folders.unpack_file(answer["packed"], "failed.ipynb", folder, answer["folder"])
             text = answer["text"].replace(answer.get("folder") or "\0", str(folder))
             if answer["kind"] == "Failed" and sweeps.where(running.point) != "here":
-                sweeps.go_on_without(
+                sweeps.record_unmeasured(
                     self.sweep, running.point, f"{text}; that was on {running.worker}", self.bar
                 )
                 return

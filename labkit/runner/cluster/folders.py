@@ -20,7 +20,7 @@ _ended: set[Path] = set()  # the finished attempts of this process
 
 
 @contextmanager
-def attempt(root: Path) -> Iterator[Path]:
+def attempt_folder(root: Path) -> Iterator[Path]:
     """Create a folder below `root` for one attempt to measure a point; remove it at the end.
 
     This first removes leftovers of killed workers and of notebooks that ended late.
@@ -53,11 +53,11 @@ def pack(folder: Path) -> bytes:
         return packed.read_bytes()
 
 
-def place(packed: bytes, folder: Path, was: str) -> None:
+def unpack(packed: bytes, folder: Path, origin: str) -> None:
     """Unpack into `folder`, replacing its content. On failure the old content stays.
 
-    In notebooks, the original folder path `was` is replaced by that of `folder`. Raises Failed if the disk is full, or
-    the archive contains anything but files below the folder.
+    In notebooks, the path of the original folder `origin` is replaced by that of `folder`. Raises Failed if the disk is
+    full, or the archive contains anything but files below the folder.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -67,23 +67,23 @@ def place(packed: bytes, folder: Path, was: str) -> None:
         fresh = scratch / "new"
         fresh.mkdir()
         for name, content in _files(packed):
-            run_folder.write(fresh / name, _replace_path(name, content, was, folder))
+            run_folder.write(fresh / name, _replace_path(name, content, origin, folder))
         if folder.exists():
             # If killed after this line, the point is missing and is measured again.
             folder.rename(scratch / "old")
         fresh.rename(folder)
 
 
-def place_file(packed: bytes, name: str, folder: Path, was: str) -> None:
+def unpack_file(packed: bytes, name: str, folder: Path, origin: str) -> None:
     """Unpack one file only, if the archive has it; other files in the folder stay."""
     for result, content in _files(packed):
         if result == name:
-            run_folder.write(folder / name, _replace_path(name, content, was, folder))
+            run_folder.write(folder / name, _replace_path(name, content, origin, folder))
 
 
-def clean(folder: Path) -> None:
+def remove_incomplete(folder: Path) -> None:
     """Remove the incomplete folders of a killed caller from a sweep's folder."""
-    safe_files.remove_left(folder, PLACING)
+    safe_files.remove_leftovers(folder, PLACING)
 
 
 def _files(packed: bytes) -> Iterator[tuple[str, bytes]]:
@@ -101,5 +101,5 @@ def _files(packed: bytes) -> Iterator[tuple[str, bytes]]:
         raise Failed(f"a worker sent back an invalid folder: {error}") from None
 
 
-def _replace_path(name: str, content: bytes, was: str, folder: Path) -> bytes:
-    return content.replace(was.encode(), str(folder).encode()) if name.endswith(".ipynb") else content
+def _replace_path(name: str, content: bytes, origin: str, folder: Path) -> bytes:
+    return content.replace(origin.encode(), str(folder).encode()) if name.endswith(".ipynb") else content

@@ -31,7 +31,7 @@ def measure_point(request: bytes, point: str, topic: str) -> dict[str, Any]:
     point's message in `text`). If there is a folder, `packed` has all its files and `folder` its path here.
     """
     try:
-        with folders.attempt(run_folder.data_root()) as top:
+        with folders.attempt_folder(run_folder.data_root()) as top:
             answer = _answer(request, top, lambda event: get_worker().log_event(topic, [point, event]))
             if answer["kind"] != "refused":
                 answer |= {"packed": folders.pack(top / point), "folder": str(top / point)}

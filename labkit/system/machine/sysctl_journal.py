@@ -64,7 +64,7 @@ def changed(settings: Mapping[str, str], netns: int | None) -> Iterator[dict[str
             _put_back(descriptor, netns)
 
 
-def put_back_left() -> list[str]:
+def restore_leftovers() -> list[str]:
     """Restore what a dead process left, in the caller's network namespace; return the names of the sysctls."""
     if not JOURNAL.exists():
         return []

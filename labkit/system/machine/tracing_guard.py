@@ -37,7 +37,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
-    sysctl_journal.put_back_left()
+    sysctl_journal.restore_leftovers()
     tracing_journal.restore_leftovers(PATIENCE_S)
 
 

@@ -255,7 +255,7 @@ def wait(programs: Sequence[Running], deadline: float) -> list[Running]:
     return list(left.values())
 
 
-def first(programs: Sequence[Running]) -> Running:
+def wait_for_any(programs: Sequence[Running]) -> Running:
     """Wait until one of the programs ends, and return it."""
     poll = select.poll()
     for program in programs:
@@ -303,7 +303,7 @@ def all_ended(programs: list[Running]) -> Iterator[list[Running]]:
             program.ended()
 
 
-def ahead_of_load(pid: int = 0) -> bool:
+def raise_priority(pid: int = 0) -> bool:
     """Give this process (or `pid`) priority over its children and the load (SCHED_FIFO, not inherited).
 
     Returns False without the privilege. Without priority, a process that holds and releases 256 busy programs on two

@@ -119,14 +119,14 @@ def test_stale_folder_of_a_killed_owner_is_removed(tmp_path: Path) -> None:
     assert (left / "a/b/c").is_symlink()
     with safe_files.own_folder(tmp_path, PREFIX) as living:
         assert not left.exists()
-        safe_files.remove_left(tmp_path, PREFIX)
+        safe_files.remove_leftovers(tmp_path, PREFIX)
         assert [*tmp_path.iterdir()] == [living]
     assert [*tmp_path.iterdir()] == []
 
 
 def test_half_removed_folder_is_removed(tmp_path: Path) -> None:
     shutil.rmtree(killed(tmp_path) / "a")
-    safe_files.remove_left(tmp_path, PREFIX)
+    safe_files.remove_leftovers(tmp_path, PREFIX)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -196,7 +196,7 @@ def test_old_folder_of_an_earlier_boot_is_removed(tmp_path: Path) -> None:
     _forged(tmp_path, {"boot": "00000000-0000-0000-0000-000000000000"})
     [marker] = tmp_path.glob(f"*/{safe_files.MARKER}")
     os.utime(marker, (0, 0))
-    safe_files.remove_left(tmp_path, PREFIX)
+    safe_files.remove_leftovers(tmp_path, PREFIX)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -204,11 +204,11 @@ def test_folder_of_another_user_is_kept(tmp_path: Path, need: Need) -> None:
     need("root")
     left = killed(tmp_path)
     os.chown(left, NOBODY, NOBODY)  # as if another user had created the folder with our marker in it
-    safe_files.remove_left(tmp_path, PREFIX)
+    safe_files.remove_leftovers(tmp_path, PREFIX)
     assert (left / "a").is_dir()
     os.chown(left, 0, 0)
     os.chown(left / safe_files.MARKER, NOBODY, NOBODY)
-    safe_files.remove_left(tmp_path, PREFIX)
+    safe_files.remove_leftovers(tmp_path, PREFIX)
     assert (left / "a").is_dir()
 
 
@@ -220,7 +220,7 @@ def test_mounted_content_is_not_removed(tmp_path: Path, need: Need) -> None:
     script = 'mount --bind "$1" "$2/a/b" && exec "$3" -c "$4" "$5"'
     code = (
         "import pathlib, sys; from labkit.common import safe_files\n"
-        f"safe_files.remove_left(pathlib.Path(sys.argv[1]), {PREFIX!r})"
+        f"safe_files.remove_leftovers(pathlib.Path(sys.argv[1]), {PREFIX!r})"
     )
     words = [tmp_path / "data", left, sys.executable, code, tmp_path]
     subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", *map(str, words)], cwd=ROOT, check=True)
@@ -239,9 +239,9 @@ def test_worker_and_caller_keep_foreign_folders(tmp_path: Path) -> None:
     kept = {f".fleet-{os.uname().nodename}-4194999-abc", ".placed-4194999-x"}
     for name in kept:
         (tmp_path / name).mkdir()
-    with folders.attempt(tmp_path):
+    with folders.attempt_folder(tmp_path):
         pass
-    folders.clean(tmp_path)
+    folders.remove_incomplete(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == kept
 
 

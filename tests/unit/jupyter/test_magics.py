@@ -69,7 +69,7 @@ def test_folders_are_completed(
     [
         ("%labkit run datapaths topology=nope", "nope is not a topology"),
         ("%labkit run nope", "there is no experiment nope"),
-        ("%labkit fly", "%labkit fly: there are open, doctor"),
+        ("%labkit fly", "%labkit fly is no command: choose open, doctor"),
         ("%labkit open absent", "there is no run folder absent"),
         ("%%labkit run datapaths\n- 1", "write a line `name: value`"),
         ("%%labkit run datapaths\na: [", "the cell is not valid YAML"),

@@ -217,7 +217,7 @@ def test_guest_boots_per_set_up() -> None:
     parameters = DatapathParameters(
         topology=("veth",), endpoint=("namespace", "guest", "shared_guest"), observe=("counters",)
     )
-    usable = survey.planned(parameters)
+    usable = survey.planned_arms(parameters)
     assert [arm.label for arm in usable] == [
         "veth", "veth (again)", "veth/guest", "veth/shared_guest", "veth/shared_guest (again)"
     ]  # fmt: skip

@@ -57,7 +57,7 @@ def test_folder_is_replaced(measured: Path, tmp_path: Path) -> None:
     here = tmp_path / "sweep" / "tcp"
     here.mkdir(parents=True)
     (here / "failed.ipynb").write_text("of an earlier attempt")
-    folders.place(folders.pack(measured), here, str(measured))
+    folders.unpack(folders.pack(measured), here, str(measured))
     assert files(here) == files(measured) | {"notebook.ipynb": f'{{"folder": "{here}"}}'}
     assert [path.name for path in here.parent.iterdir()] == ["tcp"]
 
@@ -66,7 +66,7 @@ def test_single_file_is_added(measured: Path, tmp_path: Path) -> None:
     here = tmp_path / "sweep" / "tcp"
     here.mkdir(parents=True)
     (here / "run.json").write_text("ours")
-    folders.place_file(folders.pack(measured), "notebook.ipynb", here, str(measured))
+    folders.unpack_file(folders.pack(measured), "notebook.ipynb", here, str(measured))
     assert files(here) == {"run.json": "ours", "notebook.ipynb": f'{{"folder": "{here}"}}'}
 
 
@@ -88,7 +88,7 @@ def test_archive_members_outside_are_refused(bad: tarfile.TarInfo, tmp_path: Pat
     here.mkdir(parents=True)
     (here / "run.json").write_text("ours")
     with pytest.raises(Failed, match="sent back an invalid folder"):
-        folders.place(archive(good=member("good"), bad=bad), here, "/there")
+        folders.unpack(archive(good=member("good"), bad=bad), here, "/there")
     assert files(tmp_path) == {"sweep/tcp/run.json": "ours"}
 
 
@@ -96,7 +96,7 @@ def test_truncated_archive_is_refused(measured: Path, tmp_path: Path) -> None:
     packed = folders.pack(measured)
     for half in (packed[: len(packed) // 2], b"", b"nothing of the kind"):
         with pytest.raises(Failed, match="sent back an invalid folder"):
-            folders.place(half, tmp_path / "sweep" / "tcp", "/there")
+            folders.unpack(half, tmp_path / "sweep" / "tcp", "/there")
     assert not (tmp_path / "sweep" / "tcp").exists()
 
 
@@ -106,7 +106,7 @@ def test_oversized_archive_is_refused(
     packed = folders.pack(measured)
     monkeypatch.setattr(folders, "MAX_UNPACKED_BYTES", 10)
     with pytest.raises(Failed, match="an invalid folder"):
-        folders.place(packed, tmp_path / "sweep" / "tcp", "/there")
+        folders.unpack(packed, tmp_path / "sweep" / "tcp", "/there")
     monkeypatch.setattr(folders, "MAX_BYTES", 10)
     with pytest.raises(Failed, match="measure it on that machine, without --dask"):
         folders.pack(measured)
@@ -115,12 +115,12 @@ def test_oversized_archive_is_refused(
 def test_leftovers_of_killed_attempts_are_removed(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys; from labkit.runner.cluster import folders\n"
-        "with folders.attempt(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+        "with folders.attempt_folder(pathlib.Path(sys.argv[1])): os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=False)
     assert len(list(tmp_path.iterdir())) == 1
-    with folders.attempt(tmp_path) as first:
-        with folders.attempt(tmp_path) as second:
+    with folders.attempt_folder(tmp_path) as first:
+        with folders.attempt_folder(tmp_path) as second:
             assert {path.name for path in tmp_path.iterdir()} == {first.name, second.name}
     assert list(tmp_path.iterdir()) == []
 

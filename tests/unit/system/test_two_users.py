@@ -25,7 +25,7 @@ from pathlib import Path
 from labkit.common.errors import Unsupported
 from labkit.system.machine import sysctl_journal, tracing_journal
 sysctl_journal.JOURNAL, tracing_journal.JOURNAL = map(Path, sys.argv[1:])
-print(sysctl_journal.put_back_left())
+print(sysctl_journal.restore_leftovers())
 for opened in (sysctl_journal._lock, tracing_journal.journal):
     try:
         with opened():
@@ -62,7 +62,7 @@ def test_journal_with_an_invalid_byte_is_restored(
     (tmp_path / "net/core/rmem_max").write_text("2")
     good = b'{"name":"net.core.rmem_max","value":"1"}\n'
     journals[0].write_bytes(b'{"name":"net.core.\xff","value":"9"}\n' + good + b'{"name":"net.co')
-    assert sysctl_journal.put_back_left() == ["net.core.rmem_max"]
+    assert sysctl_journal.restore_leftovers() == ["net.core.rmem_max"]
     assert (tmp_path / "net/core/rmem_max").read_text() == "1"
     assert journals[0].read_bytes() == b""
 

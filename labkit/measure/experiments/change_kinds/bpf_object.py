@@ -17,7 +17,7 @@ ALLOC_EXEC, ALLOC_WRITE = 6, 3
 HEADER_BYTES, SECTION_BYTES, SYMBOL_BYTES = 64, 64, 24
 
 
-def passing(section: str) -> bytes:
+def pass_program(section: str) -> bytes:
     """Return the object file of a program that returns PASS[section] for every packet, in a section of that name."""
     code = struct.pack("<BBhi", MOV_R0, 0, 0, PASS[section]) + struct.pack("<BBhi", EXIT, 0, 0, 0)
     names = b"\0" + section.encode() + b"\0license\0.symtab\0.strtab\0pass\0"

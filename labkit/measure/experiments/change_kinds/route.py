@@ -26,7 +26,9 @@ class Route(Kind):
 
     def check(self, options: Mapping[str, Any]) -> None:
         if not {"to"} <= options.keys() <= {"to", "via", "metric", "mtu"}:
-            raise BadInput("route takes a prefix, and via, metric, mtu")
+            raise BadInput(
+                f"route takes a prefix, and the options via, metric and mtu: for example `{self.example}`"
+            )
         _address("route", options["to"], prefix=True)
         if "via" in options:
             _address("route via", options["via"])

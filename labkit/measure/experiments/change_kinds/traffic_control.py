@@ -138,7 +138,7 @@ class Bpf(Kind):
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         words = text.split()
         if words == ["pass"]:
-            content = bpf_object.passing(self._own)
+            content = bpf_object.pass_program(self._own)
             return self._options("pass", self._own, content)
         if len(words) not in (2, 3):
             raise BadInput(f"{self._name} {text!r}: write pass, or FILE SECTION sha256:DIGEST")
@@ -178,7 +178,7 @@ class Bpf(Kind):
         try:
             return base64.b64decode(options["object"], validate=True)
         except binascii.Error:
-            raise BadInput(f"{self._name}: the object is not base64") from None
+            raise BadInput(f"{self._name}: the object is not valid base64 text") from None
 
     @contextmanager
     def _file(self, options: Mapping[str, Any]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.overlay import header_overhead
 from labkit.measure.experiments.overlay import spine_failure as failing
 from labkit.measure.experiments.overlay.reachability import reachability
-from labkit.measure.observers.capture.capture import capture, everywhere
+from labkit.measure.observers.capture.capture import capture, every_interface
 from labkit.measure.parameters import one_of, within
 from labkit.measure.topologies import Topology, tunnels
 from labkit.measure.topologies.network import build, encapsulation, leaf_spine_overlay
@@ -248,7 +248,7 @@ def _follow_pings(topology: Topology, payload_bytes: int, folder: Path) -> list[
         ping.answered(pair.client, pair.server.address, 1, payload_bytes)
     state = topologies.state(topology)
     run_folder.write_json(folder / "state.json", state)
-    with capture(everywhere(topology.namespaces), folder) as seen:
+    with capture(every_interface(topology.namespaces), folder) as seen:
         for pair in topology.pairs:
             ping.answered(pair.client, pair.server.address, 1, payload_bytes)
     journeys = seen.journeys(state.ports())

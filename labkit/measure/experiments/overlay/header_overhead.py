@@ -19,7 +19,7 @@ ATTEMPTS = 5  # IPv6 may send packets of its own meanwhile
 IPV6_MORE = 20  # the difference between the headers of IPv6 and IPv4
 
 
-def measure_overhead(topology: Topology, payload_bytes: int = PAYLOAD_BYTES) -> dict[str, Any]:
+def measure_overhead(topology: Topology) -> dict[str, Any]:
     """Measure a built tunnel; return a row without identity and provenance.
 
     `computed_bytes` and `measured_bytes`: added to each packet. `layers`: (name, header_bytes, source) from the
@@ -30,13 +30,13 @@ def measure_overhead(topology: Topology, payload_bytes: int = PAYLOAD_BYTES) -> 
     if topology.name not in ARMS:
         raise BadInput(f"{topology.name} is not a tunnel: choose {', '.join(ARMS)}")
     added = headers(topology.name)
-    past = payload_bytes + (IPV6_MORE if topology.spec.family == 6 else 0)
+    past = PAYLOAD_BYTES + (IPV6_MORE if topology.spec.family == 6 else 0)
     frame_bytes = _frame_bytes(topology, str(outer(0, 1).ip), past)
-    inside = _frame_bytes(topology, topology.pairs[0].server.address, payload_bytes)
+    inside = _frame_bytes(topology, topology.pairs[0].server.address, PAYLOAD_BYTES)
     return {
         "part": "headers",
         "topology": topology.name,
-        "length_bytes": payload_bytes,
+        "length_bytes": PAYLOAD_BYTES,
         "frame_bytes": frame_bytes,
         "computed_bytes": length_bytes(added),
         "measured_bytes": inside - frame_bytes,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from labkit.common.packets import Journey
 from labkit.measure.endpoints import Namespace
 from labkit.measure.experiments.overlay.spine_failure import spines
-from labkit.measure.observers.capture.capture import capture, everywhere
+from labkit.measure.observers.capture.capture import capture, every_interface
 from labkit.measure.topologies import Topology, state
 from labkit.measure.topologies.network.expected_paths import no_path, paths
 from labkit.measure.topologies.network.lookup import address_of
@@ -65,7 +65,7 @@ def reachability(network: Network, topology: Topology, count: int, folder: Path)
     _resolve_neighbours(
         spaces, [one for ends in order for one in ends if paths(network, one.source, one.target)]
     )
-    with capture(everywhere(topology.namespaces), folder) as seen:
+    with capture(every_interface(topology.namespaces), folder) as seen:
         answered = [_ping_all(spaces, ends, count) for ends in order]
     now = state(topology)
     journeys = seen.journeys(now.ports())

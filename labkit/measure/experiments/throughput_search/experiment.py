@@ -88,8 +88,8 @@ def points(parameters: Throughput, seed: int) -> list[SearchPoint]:
 
 def planned_s(parameters: Throughput) -> float:
     """Estimate the duration of the whole experiment in seconds."""
-    usable = survey.planned(parameters)
-    searches_s = sum(_point_s(parameters, point, usable) for point in points(parameters, 0))
+    usable = survey.planned_arms(parameters)
+    searches_s = len(points(parameters, 0)) * _point_s(parameters, usable)
     return survey.survey_s(parameters) + searches_s + _profiles_s(parameters, usable)
 
 
@@ -103,7 +103,7 @@ def _set_up_s(usable: list[Arm]) -> float:
     return SET_UP_S * len(usable) + survey.boots_s(usable)
 
 
-def _point_s(parameters: Throughput, point: SearchPoint, usable: list[Arm]) -> float:
+def _point_s(parameters: Throughput, usable: list[Arm]) -> float:
     return _set_up_s(usable) + len(usable) * _search_s(parameters)
 
 
@@ -125,11 +125,11 @@ def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
         return
     left = [point for point in points(parameters, run_context.seed) if point.name not in done]
     begun_s = survey.survey_s(parameters)
-    left_s = sum(_point_s(parameters, point, usable) for point in left)
+    left_s = len(left) * _point_s(parameters, usable)
     progress = Progress(begun_s + left_s + _profiles_s(parameters, usable), begun_s)
     there = [row for row in run_folder.read_rows(run_context.folder) if row["point"] in done]
     for point in left:
-        end_s = progress.done_s + _point_s(parameters, point, usable)
+        end_s = progress.done_s + _point_s(parameters, usable)
         for event in _measured(parameters, run_context, point, usable, progress):
             there += event.get("rows", [])
             yield event

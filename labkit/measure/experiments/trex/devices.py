@@ -146,7 +146,7 @@ def planned_s(parameters: TrexParameters, test_s: float) -> float:
     one."""
     if parameters.server is not None:
         return START_S + parameters.rounds * test_s
-    count = parameters.rounds * len(survey.planned(parameters))
+    count = parameters.rounds * len(survey.planned_arms(parameters))
     return survey.survey_s(parameters) + count * (START_S + test_s)
 
 

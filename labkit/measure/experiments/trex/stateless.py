@@ -136,12 +136,10 @@ def _measure_step(parameters: Stateless, client: Client, step: Step, outcome: Ou
         | direction_columns(one)
         for one in directions
     ]
-    return _goes_on(parameters, step, whole, problem, outcome)
+    return _goes_on(parameters, whole, problem, outcome)
 
 
-def _goes_on(
-    parameters: Stateless, step: Step, whole: dict[str, Any], problem: str | None, outcome: Outcome
-) -> bool:
+def _goes_on(parameters: Stateless, whole: dict[str, Any], problem: str | None, outcome: Outcome) -> bool:
     if problem is not None:
         if outcome.best_pps is not None:
             problem += f"; before that {units.si(outcome.best_pps, 'pps')} arrived within the loss limit"

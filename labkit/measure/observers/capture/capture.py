@@ -41,7 +41,7 @@ class CapturePoint:
         return f"{self.namespace.name}:{self.interface}"
 
 
-def everywhere(namespaces: Sequence[Namespace], *, made_only: bool = True) -> list[CapturePoint]:
+def every_interface(namespaces: Sequence[Namespace], *, made_only: bool = True) -> list[CapturePoint]:
     """Return every interface of these namespaces; with `made_only`, those that were created in them.
 
     `made_only` leaves out interfaces that every namespace has (lo, gre0 …), unless a namespace has nothing else.

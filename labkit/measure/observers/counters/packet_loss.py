@@ -70,7 +70,7 @@ class _CounterChanges:
         }
         return at_ports | self._dropped.get("", {})
 
-    def others(self, space: str, but: Collection[str]) -> dict[str, int]:
+    def sender_drops(self, space: str, but: Collection[str]) -> dict[str, int]:
         """Return what the interfaces of a namespace dropped when they sent, except these interfaces."""
         result: dict[str, int] = {}
         for name in dict.fromkeys([*self._spaces.get(space, {}).get("interfaces", {}), *self._dropped]):
@@ -278,7 +278,7 @@ def lost_copies(
     """
     sent, arrived = metered["copies_expected_count"], metered["copies_count"]
     seen = _CounterChanges(changed, switched)
-    dropped = seen.others(space, ports)
+    dropped = seen.sender_drops(space, ports)
     if uplink is None:
         hops = [{"at": "mirrors to the monitor", "lost_count": sent - arrived, "why": dropped}]
     else:

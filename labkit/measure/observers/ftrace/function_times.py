@@ -218,7 +218,7 @@ def _raw(cpu: Path, stack: ExitStack) -> int:
 
 def _read(pipes: list[int], files: list[int], page_bytes: int, caller: socket.socket) -> None:
     """Copy pages from the buffers into files until the caller closes the connection, then the rest."""
-    process.ahead_of_load()
+    process.raise_priority()
     ours = os.pipe()
     left = MAX_BYTES
     over = False

@@ -236,8 +236,8 @@ class Arming:
                 f"this kernel lists {TRACER} but forbids setting it ({error.strerror}): {OTHERWISE}"
             ) from None
         except OSError as error:
-            words = f" in {path.name}" if len(text) > 100 else f": {path.name} = {text!r}"
-            raise Failed(f"the kernel's tracer refuses ({error.strerror}){words}") from None
+            value = "a long value" if len(text) > 100 else repr(text)
+            raise Failed(f"the kernel's tracer refuses {value} in {path.name}: {error.strerror}") from None
 
 
 def _check(top: Path) -> None:

@@ -82,7 +82,7 @@ def check(expression: str | None, fields: Sequence[str] = ()) -> None:
         raise BadInput(
             f"tshark does not know the fields {unknown[:200]}: choose from those that `tshark -G fields` lists"
         )
-    raise BadInput(f"{_given(expression, fields)} is not possible: {_sentence(ended.stderr)}")
+    raise BadInput(f"tshark refuses {_given(expression, fields)}: {_sentence(ended.stderr)}")
 
 
 def _given(expression: str | None, fields: Sequence[str]) -> str:

@@ -99,5 +99,5 @@ def sampler(text: str) -> Sampler:
         or not all(low <= number <= high for number, (low, high) in zip(numbers, limits, strict=False))
     ):
         forms = ", ".join(form for _make, form, _limits, _least in SAMPLERS.values())
-        raise BadInput(f"sample={text[:100]!r} is not possible: there are {forms}")
+        raise BadInput(f"sample={text[:100]!r} is no way to sample: choose {forms}")
     return make(*numbers)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.errors import Failed, Unsupported
 from labkit.system import machine, process
 
 ANSWER_S = 60.0  # until perf answers: it opens an event on every CPU, and may read all symbols
@@ -27,36 +27,19 @@ SHOW_SYMBOLS = "run as root, or have root set: sysctl kernel.kptr_restrict=0 ker
 
 @dataclass(frozen=True)
 class Scope:
-    """What perf watches: the whole machine, or these CPUs, these processes, or this cgroup (path below the cgroup
-    file system)."""
+    """What perf watches: the whole machine, or these processes."""
 
-    cpus: tuple[int, ...] = ()
     pids: tuple[int, ...] = ()
-    cgroup: str | None = None
 
     def argv(self) -> list[str]:
         """Return perf's arguments, to follow the events."""
-        if self.pids:
-            return ["-p", ",".join(map(str, self.pids))]
-        words = ["-C", ",".join(map(str, self.cpus))] if self.cpus else ["-a"]
-        return [*words, "-G", self.cgroup] if self.cgroup else words
+        return ["-p", ",".join(map(str, self.pids))] if self.pids else ["-a"]
 
     def __str__(self) -> str:
-        if self.pids:
-            return f"processes {', '.join(map(str, self.pids))}"
-        cpus = f"CPUs {', '.join(map(str, self.cpus))}" if self.cpus else "whole machine"
-        return f"{cpus}, cgroup {self.cgroup}" if self.cgroup else cpus
+        return f"processes {', '.join(map(str, self.pids))}" if self.pids else "whole machine"
 
 
 WHOLE_MACHINE = Scope()
-
-
-def check_cpus(scope: Scope) -> None:
-    """Raise BadInput for CPUs that do not exist, because perf's own message does not name the reason."""
-    absent = [cpu for cpu in scope.cpus if not Path(f"/sys/devices/system/cpu/cpu{cpu}").exists()]
-    if absent:
-        highest = (os.cpu_count() or 1) - 1
-        raise BadInput(f"there is no CPU {', '.join(map(str, absent))} here: choose from 0 to {highest}")
 
 
 def program() -> str:
@@ -154,7 +137,7 @@ def controlled(words: Sequence[str]) -> Iterator[Controlled]:
             os.close(control_end)
             os.close(ack_end)
         stack.enter_context(process.all_ended([running]))
-        process.ahead_of_load(running.pid)  # otherwise it may react only after the load
+        process.raise_priority(running.pid)  # otherwise it may react only after the load
         made = Controlled(running, control, ack)
         made.request("ping")
         yield made

@@ -31,7 +31,7 @@ from labkit.measure.observers.base import (
 )
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf import stat
-from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
+from labkit.measure.observers.perf.control import WHOLE_MACHINE
 from labkit.measure.observers.perf.fold_stacks import OUTSIDE, Folding, blocks
 from labkit.measure.parameters import within
 from labkit.system import process
@@ -87,36 +87,34 @@ class Record:
 
 
 @contextmanager
-def perf_record(
-    folded: Path, scope: Scope = WHOLE_MACHINE, *, frequency_hz: int = FREQUENCY_HZ, keep: bool = False
-) -> Iterator[Record]:
+def perf_record(folded: Path, *, frequency_hz: int = FREQUENCY_HZ, keep: bool = False) -> Iterator[Record]:
     """Start perf record before the traffic, not yet sampling; use `counting` around it, and `report` afterwards.
 
     `report` writes the folded stacks to `folded` (NAME.folded.gz); with `keep` it also leaves NAME.perf.data.
 
     Raises what `check` raises.
     """
-    event = check(scope)
+    event = check()
     frequency_hz = allowed_hz(frequency_hz)
     folded.parent.mkdir(parents=True, exist_ok=True)
-    sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE]
-    about: dict[str, object] = {"event": event, "frequency_hz": frequency_hz, "scope": str(scope)}
+    sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE, *WHOLE_MACHINE.argv()]
+    about: dict[str, object] = {"event": event, "frequency_hz": frequency_hz, "scope": str(WHOLE_MACHINE)}
     about |= {"note": PILES_UP} if event == CLOCK else {}
     with (
         tempfile.TemporaryFile() as data,  # an unnamed file, so that nothing remains in any case
-        perf_control.controlled(["record", *sampling, *scope.argv(), "-o", path_of(data)]) as control,
+        perf_control.controlled(["record", *sampling, "-o", path_of(data)]) as control,
     ):
         yield Record(control, data, folded, about, keep)
 
 
 @functools.cache
-def check(scope: Scope = WHOLE_MACHINE) -> str:
+def check() -> str:
     """Return the sampled event: cycles, or cpu-clock if there is no such counter.
 
     Raises Unsupported without perf, the privilege, or the kernel's symbols.
     """
-    event = event_of(scope)
-    words = ["record", *NO_CACHE, "-o", "/dev/null", "-e", event, *scope.argv(), "--", "true"]
+    event = sampled_event()
+    words = ["record", *NO_CACHE, "-o", "/dev/null", "-e", event, *WHOLE_MACHINE.argv(), "--", "true"]
     ended = process.run([perf_control.program(), *words], perf_control.ANSWER_S)
     if ended.returncode != 0:
         raise perf_control.refusal(ended)
@@ -138,13 +136,9 @@ def allowed_hz(frequency_hz: int, path: str = MAX_RATE) -> int:
     return frequency_hz
 
 
-def event_of(scope: Scope) -> str:
+def sampled_event() -> str:
     """Return cycles if they are counted, else cpu-clock, which perf record would silently choose itself."""
-    report = stat.first(HARDWARE, scope)
-    if not report["count"] and scope != WHOLE_MACHINE:  # the scope may just be idle; the machine is not
-        with suppress(Unsupported):  # a user who may watch only his own processes
-            report = stat.first(HARDWARE)
-    return HARDWARE if report["count"] else CLOCK
+    return HARDWARE if stat.try_event(HARDWARE)["count"] else CLOCK
 
 
 def path_of(file: IO[bytes]) -> str:

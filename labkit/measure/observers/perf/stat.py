@@ -65,7 +65,7 @@ class Stat:
         An unavailable count is null with its reason. Below a running_ratio of 1 the event shared a counter with
         others, and perf scaled its count up.
         """
-        result = parse(self._control.end().stdout, self._scope)
+        result = parse(self._control.end().stdout)
         counts = {name: self._refused.get(name) or event_counts(result, name) for name in self._events}
         shared = [
             f"{name} {units.percent(one['running_ratio'])}"
@@ -107,7 +107,6 @@ def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
     for name in events:
         if not re.fullmatch(NAME, name) or "," in re.sub("/.*/", "", name) or name.endswith(FILES):
             raise BadInput(f"{name!r} is not an event name; `perf list` lists them")
-    perf_control.check_cpus(scope)
     if not events or _try_events(events, scope):
         return {}
     refused: Counts = {}
@@ -124,17 +123,16 @@ def check(events: tuple[str, ...], scope: Scope = WHOLE_MACHINE) -> Counts:
     return refused
 
 
-def first(event: str, scope: Scope = WHOLE_MACHINE) -> dict[str, Any]:
+def try_event(event: str) -> dict[str, Any]:
     """Count an event while the machine is almost idle, in the form of `report`, to see whether it counts at all.
 
     Raises Unsupported without perf or the privilege.
     """
-    perf_control.check_cpus(scope)
-    words = ["stat", "-x", BETWEEN, "--log-fd=1", "-e", event, *scope.argv(), "--", "true"]
+    words = ["stat", "-x", BETWEEN, "--log-fd=1", "-e", event, *WHOLE_MACHINE.argv(), "--", "true"]
     ended = process.run([perf_control.program(), *words], perf_control.ANSWER_S)
     if ended.returncode != 0:
         raise perf_control.refusal(ended)
-    return event_counts(parse(ended.stdout, scope), event)
+    return event_counts(parse(ended.stdout), event)
 
 
 def _try_events(events: Sequence[str], scope: Scope) -> bool:
@@ -159,7 +157,7 @@ def _near(name: str) -> str:
     return f" (did you mean {' or '.join(dict.fromkeys(close))}?)" if close else ""
 
 
-def parse(text: str, scope: Scope = WHOLE_MACHINE) -> Counts:
+def parse(text: str) -> Counts:
     """Parse the output of `perf stat -x '|'`: event to count, running_ratio, reason; clocks in seconds.
 
     Raises Failed for an invalid number.
@@ -168,8 +166,6 @@ def parse(text: str, scope: Scope = WHOLE_MACHINE) -> Counts:
     with errors.reading("the output of perf stat") as at:
         for at.line, line in enumerate(text.splitlines(), 1):
             fields = line.split(BETWEEN)
-            if scope.cgroup:
-                del fields[3:4]  # perf names the cgroup behind the event
             if len(fields) < 5 or line.startswith("#"):
                 continue
             value, unit, name, _running, percent = fields[:5]

@@ -26,7 +26,7 @@ from labkit.measure.topologies.network.model import (
 )
 from labkit.measure.topologies.network.mtu import MAX_BYTES, Mtus
 from labkit.measure.topologies.network.parts import Cable, Network, Node, Tunnel
-from labkit.measure.topologies.network.validate_addresses import once
+from labkit.measure.topologies.network.validate_addresses import check_unique
 from labkit.system import netlink
 
 SETTLE_S = 30.0  # for a slow machine; usually a second is enough
@@ -71,7 +71,9 @@ def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> Non
             " many, or add more to its file"
         )
     ends = [name for pair in network.pairs[:pairs] for name in pair]
-    once(ends, lambda name: f"{name} is in two pairs of {network.name}: put each endpoint into one pair")
+    check_unique(
+        ends, lambda name: f"{name} is in two pairs of {network.name}: put each endpoint into one pair"
+    )
     for name in ends:
         [end, *_] = described.interfaces_with_address(name)
         version = 4 if end.address is None else end.address.version

@@ -67,32 +67,32 @@ def outer_ttl(tunnel: Tunnel, remote: str, what: EncapsulatedPacket | Frame) -> 
     return 1 if ip_address(remote).is_multicast else TTL
 
 
-def ageless(what: EncapsulatedPacket | Frame) -> EncapsulatedPacket | Frame:
+def without_ttl(what: EncapsulatedPacket | Frame) -> EncapsulatedPacket | Frame:
     """Return the packet or frame with TTL 0, for comparisons."""
     if isinstance(what, Frame):
         return what._replace(packet=what.packet._replace(ttl=0))
     return what._replace(ttl=0)
 
 
-def depth(what: EncapsulatedPacket | Frame | None) -> int:
+def nesting_depth(what: EncapsulatedPacket | Frame | None) -> int:
     """Return how many packets are nested."""
     if what is None:
         return 0
-    return 1 + depth((what.packet if isinstance(what, Frame) else what).inner)
+    return 1 + nesting_depth((what.packet if isinstance(what, Frame) else what).inner)
 
 
-def alike(one: Tunnel, other: Tunnel) -> bool:
+def are_compatible(one: Tunnel, other: Tunnel) -> bool:
     """Return whether two tunnels understand each other's packets: same kind, identifier and port."""
     return (one.kind, one.id, port(one)) == (other.kind, other.id, port(other))
 
 
-def takes(tunnel: Tunnel, packet: EncapsulatedPacket) -> bool:
+def decapsulates(tunnel: Tunnel, packet: EncapsulatedPacket) -> bool:
     """Return whether a tunnel decapsulates a packet.
 
     vxlan checks only the VNI, geneve also the sender, the others both addresses (vxlan_rcv, geneve_lookup,
     ip_tunnel_lookup).
     """
-    if packet.by is None or not alike(tunnel, packet.by):
+    if packet.by is None or not are_compatible(tunnel, packet.by):
         return False
     from_there = tunnel.kind == "vxlan" or packet.source in remotes(tunnel)
     return from_there and (tunnel.kind in PORTS or tunnel.local in (None, packet.target))

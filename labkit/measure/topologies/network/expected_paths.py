@@ -17,13 +17,13 @@ from labkit.common.errors import BadInput
 from labkit.measure.topologies.network.encapsulated_packets import (
     EncapsulatedPacket,
     Frame,
-    ageless,
-    alike,
-    depth,
+    are_compatible,
+    decapsulates,
     headers,
     layers,
+    nesting_depth,
     outer_ttl,
-    takes,
+    without_ttl,
 )
 from labkit.measure.topologies.network.encapsulation import LAYER_2
 from labkit.measure.topologies.network.lookup import Lookup, address_of
@@ -133,8 +133,10 @@ class _Walk:
         self, trail: Trail, node: str, interface: str, what: EncapsulatedPacket | Frame
     ) -> Trail | None:
         """Return the trail with one more interface; None if the packet passed it before, which would be a loop."""
-        before = [ageless(step.what) for step in trail if (step.node, step.interface) == (node, interface)]
-        if ageless(what) not in before:
+        before = [
+            without_ttl(step.what) for step in trail if (step.node, step.interface) == (node, interface)
+        ]
+        if without_ttl(what) not in before:
             return (*trail, PathStep(node, interface, what))
         self._end(trail, f"the packet returns to {node}:{interface}, which is a routing loop")
         return None
@@ -216,7 +218,7 @@ class _Walk:
         passed = self._passes(trail, tunnel.at, tunnel.name, what)
         if passed is None:
             return
-        if depth(what) == DEEPEST:
+        if nesting_depth(what) == DEEPEST:
             self._end(
                 passed, f"the path from {tunnel.at}:{tunnel.name} to its other end nests tunnels without end"
             )
@@ -235,7 +237,7 @@ class _Walk:
                 result.append(remote)
                 continue
             for other in self.lookup.tunnels.values():
-                if other != tunnel and alike(other, tunnel) and remote in remotes(other):
+                if other != tunnel and are_compatible(other, tunnel) and remote in remotes(other):
                     result.append(other.local or self.lookup.hops(other.at, remote, other.link)[0].source)
         return result
 
@@ -245,7 +247,7 @@ class _Walk:
             yield trail, packet
             return
         own = (tunnel for (at, _), tunnel in self.lookup.tunnels.items() if at == node)
-        tunnel = next((one for one in own if takes(one, packet)), None)
+        tunnel = next((one for one in own if decapsulates(one, packet)), None)
         if tunnel is None:
             kind = packet.by.kind if packet.by else ""
             self._end(

@@ -12,7 +12,7 @@ from labkit.measure.topologies.network import mtu, validate_addresses, validate_
 from labkit.measure.topologies.network.model import Described, interfaces
 from labkit.measure.topologies.network.mtu import Mtus
 from labkit.measure.topologies.network.parts import Bridge, Cable, Network, Node, Route, Tunnel
-from labkit.measure.topologies.network.validate_addresses import once
+from labkit.measure.topologies.network.validate_addresses import check_unique
 
 # Of an interface: IFNAMSIZ; iproute2 and paths interpret no character.
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
@@ -41,7 +41,7 @@ def check(network: Network) -> tuple[Described, Mtus]:
     network = _convert_parts(network)
     _names(network)
     for part in network.parts:
-        validate_addresses.form(part)
+        validate_addresses.check_form(part)
     _masters(network)
     described = Described(network)
     for look in (_pairs, validate_tunnels.check, validate_addresses.check):
@@ -72,7 +72,7 @@ def _names(network: Network) -> None:
             )
         if not re.fullmatch(NAME, name):
             raise BadInput(f"{name!r} is not a valid node name: use at most 15 letters, digits, _ . -")
-    once(nodes, lambda name: f"two nodes are called {name}: rename one")
+    check_unique(nodes, lambda name: f"two nodes are called {name}: rename one")
     places = []
     for part in network.parts:
         for at, name in _own(part):
@@ -88,7 +88,7 @@ def _names(network: Network) -> None:
             raise BadInput(
                 f"a route to {part.to} is in {part.at}, which is not a node; there are {', '.join(nodes)}"
             )
-    once(places, lambda key: f"two interfaces in {key[0]} are called {key[1]}: rename one")
+    check_unique(places, lambda key: f"two interfaces in {key[0]} are called {key[1]}: rename one")
 
 
 def _own(part: Any) -> list[tuple[str, str]]:
@@ -116,7 +116,7 @@ def _pairs(described: Described) -> None:
     for one, other in network.pairs:
         if one == other:
             raise BadInput(f"{one} is in a pair with itself: name two different containers")
-    once(network.pairs, lambda pair: f"the pair {pair[0]} and {pair[1]} is named twice: name it once")
+    check_unique(network.pairs, lambda pair: f"the pair {pair[0]} and {pair[1]} is named twice: name it once")
 
 
 def _masters(network: Network) -> None:

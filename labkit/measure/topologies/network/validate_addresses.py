@@ -23,7 +23,7 @@ from labkit.measure.topologies.network.parts import Bridge, Cable, CableEnd, Rou
 METRIC, CONNECTED_METRIC = {4: 0, 6: 1024}, {4: 0, 6: 256}
 
 
-def once(result: Iterable[Any], words: Callable[[Any], str]) -> None:
+def check_unique(result: Iterable[Any], words: Callable[[Any], str]) -> None:
     """Raise BadInput with these words for the first that is there twice."""
     seen = set()
     for one in result:
@@ -32,7 +32,7 @@ def once(result: Iterable[Any], words: Callable[[Any], str]) -> None:
         seen.add(one)
 
 
-def form(part: Any) -> None:
+def check_form(part: Any) -> None:
     """Raise BadInput for a malformed address, prefix or number of a part."""
     ends = [part.one, part.other] if isinstance(part, Cable) else [part]
     for end in ends:
@@ -46,7 +46,7 @@ def form(part: Any) -> None:
                 address,
                 f"{address} of {subject} is not a valid address: write for example 10.0.0.1",
             )
-        once(
+        check_unique(
             map(ip_address, remotes(part)), lambda to: f"{subject} has the remote {to} twice: name each once"
         )
     if isinstance(part, Route):
@@ -87,7 +87,7 @@ def _route(route: Route) -> None:
         _readable(ip_network, route.to, text)
     for gateway in gateways(route):
         _readable(ip_address, gateway, f"the gateway {gateway} of {route.at} is not a valid address")
-    once(
+    check_unique(
         map(ip_address, gateways(route)), lambda via: f"{subject} has the gateway {via} twice: name each once"
     )
     if route.metric is not None and not 0 <= route.metric < 1 << 32:
@@ -152,7 +152,7 @@ def _subnets(described: Described) -> None:
 def _routes(described: Described) -> None:
     """Raise BadInput for routes with foreign gateways or interfaces, duplicate routes, and routes that the kernel
     adds."""
-    once(
+    check_unique(
         [(route.at, target(route), _metric(route)) for route in described.routes],
         lambda key: (
             f"{key[0]} has two routes to {key[1]} with one metric: change one, or give both gateways to one route"

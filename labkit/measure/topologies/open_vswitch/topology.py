@@ -25,9 +25,10 @@ from labkit.measure.topologies.base import (
     mac,
     names,
     numbers,
+    paired,
     pairs_of,
 )
-from labkit.measure.topologies.containers_and_guests import nic_of, paired
+from labkit.measure.topologies.containers_and_guests import nic_of
 from labkit.measure.topologies.open_vswitch import dpdk, switch_options
 from labkit.measure.topologies.open_vswitch.configuration import Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Mirrors

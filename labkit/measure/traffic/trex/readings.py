@@ -41,7 +41,6 @@ class ProbeLatency:
     duplicated_count: int
     mean_s: float | None
     jitter_s: float | None
-    min_s: float | None
     max_s: float | None
     buckets: Buckets
     hdr: str | None = None
@@ -181,7 +180,6 @@ def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLate
         duplicated_count=int(wrong.get("dup", 0)),
         mean_s=latency["average"] * MICROSECOND if seen else None,
         jitter_s=latency["jit"] * MICROSECOND if seen else None,
-        min_s=latency["total_min"] * MICROSECOND if seen else None,
         max_s=latency["total_max"] * MICROSECOND if seen else None,
         buckets={int(key): int(count) for key, count in (latency.get("histogram") or {}).items()},
         hdr=latency.get("hdrh"),
@@ -206,7 +204,6 @@ def stateful_latency(answer: Mapping[str, Any], port: int, peer: int) -> ProbeLa
         duplicated_count=0,
         mean_s=own["s_avg"] * MICROSECOND if buckets else None,
         jitter_s=stats["m_jitter"] * MICROSECOND if buckets else None,
-        min_s=None,  # TRex reports a constant, 10 µs
         max_s=own["max_usec"] * MICROSECOND if buckets else None,
         buckets=buckets,
     )

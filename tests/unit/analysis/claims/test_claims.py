@@ -345,7 +345,7 @@ def test_published_runs_are_small_and_without_paths() -> None:
 
 
 def test_figures_of_the_findings(judgements: list[Judgement]) -> None:
-    drawn = pictures.of(PUBLISHED, judgements)
+    drawn = pictures.claim_figures(PUBLISHED, judgements)
     assert set(drawn) >= {"claims", "datapaths"}
     assert all(figure.data for figure in drawn.values())
     ratios = [

@@ -226,7 +226,7 @@ def test_functions_that_only_call_are_not_named(usual: Path, tmp_path: Path) -> 
     ],
 )
 def test_stacks_have_one_stage(stack: str, stage: str | None) -> None:
-    result = work.staged(stack)
+    result = work.stage_of(stack)
     assert (result and result[0]) == stage
     if stage == work.RECEIVE:
         assert result is not None

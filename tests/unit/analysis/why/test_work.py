@@ -19,14 +19,14 @@ def test_paired_rounds_false_alarm_rate(count: int) -> None:
     draws = 4000
     alarms = 0
     for _ in range(draws):
-        estimate = work.paired(rng.normal(size=count))
+        estimate = work.paired_mean(rng.normal(size=count))
         alarms += abs(estimate.difference) > estimate.half
     assert 0.04 < alarms / draws < 0.06
 
 
 def test_paired_rounds_interval() -> None:
     """Student's t with one degree of freedom is 12.706 times the standard error."""
-    estimate = work.paired(np.array([-0.1, 0.3]))
+    estimate = work.paired_mean(np.array([-0.1, 0.3]))
     assert estimate.difference == pytest.approx(0.1)
     assert estimate.half == pytest.approx(12.706 * 0.2, rel=1e-3)
 
@@ -64,7 +64,7 @@ def smallest_p(
 ) -> float:
     total = work.split(left[0], right[0], protocols.find("udp").unit, None).total
     frames = causes.judge_rounds(left[0], right[0], None)
-    return min(total.p, work.paired(right[1] - left[1]).p, frames.any_p)
+    return min(total.p, work.paired_mean(right[1] - left[1]).p, frames.any_p)
 
 
 @pytest.mark.parametrize("count", [3, 5])

@@ -102,7 +102,7 @@ def test_documented_examples_are_valid(tmp_path: Path) -> None:
         ("x: magic 1 at server", "no kind of change 'magic'"),
         ("x: mtu 1400 at nowhere", "at='nowhere'"),
         ("x: mtu 1400", "at=''"),
-        ("x: parameter streams=4 at server", "no place"),
+        ("x: parameter streams=4 at server", "is not applied at a place"),
         ("x: parameter pairs=4", "pairs cannot be a change"),
         ("x y: mtu 1400 at both", "a name has"),
         ("../x: mtu 1400 at both", "a name has"),
@@ -124,7 +124,7 @@ def test_documented_examples_are_valid(tmp_path: Path) -> None:
         ("x: offload gro maybe at client", "on or off"),
         ("x: rps all at client", "CPUs are like"),
         ("x: channels rx many at client", "whole number"),
-        ("x: monitor some at client", "sample='some' is not possible: there are all"),
+        ("x: monitor some at client", "sample='some' is no way to sample: choose all"),
     ],
 )
 def test_invalid_change_is_refused(text: str, words: str) -> None:
@@ -189,7 +189,7 @@ def test_content_digest(tmp_path: Path) -> None:
 
 def test_arms_of_changes() -> None:
     given = parameters(topology=["veth", "veth_bridge"], change="a: mtu 1400 at both; b: parameter streams=4")
-    result = [(arm.label, arm.role) for arm in survey.planned(given)]
+    result = [(arm.label, arm.role) for arm in survey.planned_arms(given)]
     assert result == [
         ("veth", "baseline"),
         ("veth (again)", "control"),
@@ -199,9 +199,9 @@ def test_arms_of_changes() -> None:
         ("veth_bridge+a", "variant"),
         ("veth_bridge+b", "variant"),
     ]
-    four = survey.planned(given)[3]
+    four = survey.planned_arms(given)[3]
     assert four.parameters(given).streams == 4
-    assert survey.planned(given)[2].parameters(given) is given
+    assert survey.planned_arms(given)[2].parameters(given) is given
 
 
 def test_change_parameters_are_checked() -> None:
@@ -273,7 +273,7 @@ def test_foreign_parameters_bring_no_function(monkeypatch: pytest.MonkeyPatch) -
     [change] = changes.parse([known])
     assert changes.sources([msgspec.to_builtins(change)]) == {}
     topology = Topology("veth", Spec(), [], [])
-    with pytest.raises(BadInput, match="is not here"):
+    with pytest.raises(BadInput, match="lacks the code of the function x"):
         changes.apply(change, topology)
 
 

@@ -36,7 +36,7 @@ Packets received/dropped on interface 'eth0': 199000/1000 (pcap:900/dumpcap:100/
         ({"readers": "wireshark"}, "readers=wireshark: choose none, socket, tcpdump"),
         ({"readers": []}, "readers needs at least one value"),
         ({"topology": "veth,gre"}, "topology and endpoint need one value each"),
-        ({"sample": "$(id)"}, "sample='$(id)' is not possible"),
+        ({"sample": "$(id)"}, "sample='$(id)' is no way to sample"),
         ({"flows": 1}, "flows=1 is outside 2"),
         ({"frame_bytes": 20}, "a frame of 20 bytes is outside 64"),
         ({"slices": 3}, "slices=3: not used"),

@@ -7,8 +7,9 @@ import socket
 import subprocess
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -224,6 +225,24 @@ def test_process_ends_together_with_its_lab_vm(tmp_path: Path) -> None:
         finally:
             guest.join()
             holder.close()
+
+
+def test_fresh_lab_vm_is_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One boot serves all requests for the same lab VM, but each request boots one that is `fresh`."""
+    boots: list[str] = []
+
+    def booted(_stack: ExitStack, where: str, folder: Path, *_more: object) -> tuple[object, object]:
+        boots.append(where)
+        (tmp_path / "channel").touch()
+        return vm_channel.LabVm(where, tmp_path, folder), SimpleNamespace(end=lambda: None)
+
+    monkeypatch.setattr(vm, "booted", booted)
+    monkeypatch.setattr(vm.local, "measuring_lock", lambda _say: nullcontext())
+    with vm.leasing(tmp_path, print) as lease:
+        for where, is_shared in (("vm:x", True), ("vm:x", True), ("vm:x,fresh", False)):
+            assert not lease(where)
+            assert (vm._find_lease(where, str(tmp_path)) is not None) == is_shared
+    assert boots == ["vm:x"]
 
 
 def test_corrupt_image_ends_the_wait(tmp_path: Path) -> None:

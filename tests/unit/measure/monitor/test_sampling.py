@@ -50,6 +50,6 @@ def test_flows_of_a_sampler_are_bounded() -> None:
      "interval:1:1:1", "first:$(id)", "all:1", "one_in:1e99", "x" * 10_000],
 )  # fmt: skip
 def test_invalid_sampler_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="there are all, one_in:N") as raised:
+    with pytest.raises(BadInput, match="choose all, one_in:N") as raised:
         sampler(text)
     assert len(str(raised.value)) < 600

@@ -38,7 +38,7 @@ def test_network_is_an_arm_like_any_other(tmp_path: Path) -> None:
     result = of(tmp_path, "my.yaml, veth")
     assert result.topology_names == ("routed", "veth")
     assert (result.mtu_bytes, result.family) == (1450, 4)
-    assert [arm.label for arm in survey.planned(result)] == ["routed", "routed (again)", "veth"]
+    assert [arm.label for arm in survey.planned_arms(result)] == ["routed", "routed (again)", "veth"]
     assert (result.described_network("routed"), result.described_network("veth")) == (ROUTED, "veth")
     again = DatapathParameters.of(result.asdict())  # as in run.json, a notebook and a lab VM
     assert again == result
