@@ -156,10 +156,10 @@ def test_killed_runs_leave_nothing_in_the_lab_vm(shared_vm: SharedVm, tmp_path: 
     before = left(shared_vm.where)
     assert before == NOTHING
     with live.build("ovs+mirrors=1", where=shared_vm.where) as net:
-        found = seen(net.client0, 1)
-    assert int(found["ports"][0]) > 2
-    assert {"ovs-vswitchd", "ovsdb-server"} <= set(found["programs"])
-    assert found["folders"]
+        present = seen(net.client0, 1)
+    assert int(present["ports"][0]) > 2
+    assert {"ovs-vswitchd", "ovsdb-server"} <= set(present["programs"])
+    assert present["folders"]
     words = ("topology=ovs+mirrors=2", "rounds=50", "slices=2", "whole_runs=0")
     with clean_sandbox(tmp_path) as machine:
         for number, moment_s in enumerate((8 * rng.random(), 8 * rng.random(), None)):

@@ -67,7 +67,7 @@ def test_storage_work_of_the_kernel_is_foreign_load(tmp_path: Path) -> None:
     ],
 )
 def test_threads_of_the_kernel_have_a_stage_if_they_work_for_packets(stack: str, stage: str | None) -> None:
-    result = work.staged(stack)
+    result = work.stage_of(stack)
     assert (result and result[0]) == stage
 
 
