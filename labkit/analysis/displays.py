@@ -145,7 +145,10 @@ def _whole(table: pd.DataFrame) -> pd.DataFrame:
     whole = [
         name for name in floats if floats[name].dropna().mod(1).eq(0).all() and floats[name].notna().any()
     ]
-    return table.astype(dict.fromkeys(whole, "Int64"))
+    result = table.astype(dict.fromkeys(whole, "Int64"))
+    for name in whole:
+        result[name] = result[name].astype(object).where(floats[name].notna(), "–")
+    return result
 
 
 def _head(column: schema.Column) -> str:

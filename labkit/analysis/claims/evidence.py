@@ -21,7 +21,7 @@ from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.load import GROUP, HOST, Key
 from labkit.analysis.packet_cost import function_time_claim
 from labkit.analysis.stats import Effect
-from labkit.common.units import si
+from labkit.common.units import many, si
 
 UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
 FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunnel adds headers
@@ -205,10 +205,13 @@ def _of_mirrored_loads(
     def find(results: Results) -> list[Evidence]:
         rows = results.rows(run)
         uplink = (
-            rows["topology"].astype("str").str.extract(r"\+uplink_bps=([\d.e+]+)", expand=False).astype(float)
+            rows["topology"]
+            .astype("str")
+            .str.extract(r"\+uplink_bps=(\d+(?:\.\d+)?(?:e\+?\d+)?)", expand=False)
+            .astype(float)
         )
         rows = rows[rows["link_rate_bps"].fillna(uplink).eq(link_bps)]
-        rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_count"].gt(0)]
+        rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_expected_count"].gt(0)]
         rows = rows[which(_copies_bps(rows, "copies_expected_count"))]
         result = []
         for (topology, rate), some in rows.groupby(["topology", "rate_bps"], sort=True):
@@ -216,6 +219,10 @@ def _of_mirrored_loads(
                 f", two nodes, link {si(link_bps, 'bit/s')}" if some["link_rate_bps"].notna().all() else ""
             )
             what = f"{topology}: {si(float(str(rate)), 'bit/s')} offered{joined}"
+            if (none := int(some["copies_count"].eq(0).sum())) > 0:
+                doubt = f"no copy arrived in {none} of {many(len(some), 'row')}"
+                result.append(Evidence(run, what, _host(some), doubt=doubt))
+                continue
             effect = stats.effect(np.log(share(some).to_numpy(float)), list(some["round"]))
             result.append(_add_effect(Evidence(run, what, _host(some)), effect, ""))
         return result

@@ -246,7 +246,8 @@ def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candida
     )
     # A bound on the CPU time of its code says nothing about a setting that makes packets wait.
     bounded = best is not None and not evidence.matters(max(best.high, -best.low))
-    excluded = bounded and not evidence.speed_differs
+    waits = any(path.depends_on_timing for path in setting.paths)
+    excluded = bounded and not (waits and evidence.speed_differs)
     strength = 1 if setting.parameters or (evidence.has_effect and not excluded) else 0
     strength = 2 if certain and not setting.parameters else strength
     yield Candidate(setting.name, strength, tuple(findings), best, (setting,), place=where)
@@ -299,5 +300,5 @@ def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
         findings.append(("steal", text))
     if findings:
         yield Candidate(FOREIGN_LOAD, 3, tuple(findings))
-    elif text := phrases.foreign_at_times(evidence):
+    elif evidence.foreign_explains and (text := phrases.foreign_at_times(evidence)):
         yield Candidate(FOREIGN_AT_TIMES, 1, (("profile", text),))

@@ -158,7 +158,7 @@ PATHS = (
     _path("an audit, security or system call filter", r"security_.*|apparmor_.*|selinux_.*|aa_.*|smack_.*"
           r"|seccomp_.*"
           r"|__seccomp_.*|audit_.*|__audit_.*|syscall_trace_enter|syscall_exit_work|ptrace_.*|bpf_lsm_.*",
-          r"seccomp|audit|lsm", observes=True),
+          r"seccomp|audit|lsm"),
     _path("timestamps of packets", r"net_enable_timestamp|__net_timestamp|skb_tstamp_tx|__skb_tstamp_tx"
           r"|sock_recv_timestamp"
           r"|__sock_recv_timestamp|sock_.*timestamp.*", r"tstamp|timestamp"),
@@ -175,7 +175,7 @@ PATHS = (
           r"|watermark|page_lock|compaction"),
     _path(DROPPING, r"kfree_skb(_reason|_list.*)?|(__)?sk_skb_reason_drop|.*_skb_drop"
           r"|drop_monitor.*|net_dm_.*|trace_kfree_skb_hit|trace_drop_common",
-          r"core\.[rw]mem|(udp|tcp)_([rw]?mem)|max_backlog|qdisc|police|txqlen|tx_queue_len",
+          r"core\.[rw]mem|udp_[rw]?mem|max_backlog|qdisc|police|txqlen|tx_queue_len",
           depends_on_timing=True),
     _path("the slab allocator", r"kmem_cache_.*|__kmem_.*|kmalloc_.*|__kmalloc.*|kfree|___slab_.*|__slab_.*|slab_.*"
           r"|kmalloc_reserve|build_skb.*|skb_free_head|kfree_skbmem|kfree_skb_partial|consume_skb|napi_alloc_.*",

@@ -226,6 +226,7 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         by_name = explaining is not None and (
             explaining.parameters
             or explaining.name.startswith("cgroup ")
+            or not explaining.paths
             or ABSENT not in (explaining.left, explaining.right)
         )
         yield (

@@ -27,6 +27,7 @@ DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes l
 FOREIGN_SHARE = 0.10  # if the sides differ by more, the other programs may be the cause
 STOLEN_SHARE = 0.02
 CLOSING = ("TCPToZeroWindowAdv", "TCPWantZeroWindowAdv")  # counters of TCP's MIB
+CUT_SHARE = 0.01  # of the samples of the experiment that reach the limit of the stack
 CLOSED_COUNT = 20  # closed windows per gigabyte: fewer are usual
 FRAMES_SHARE = 0.10  # the least relative difference in frames per gigabyte that counts
 
@@ -73,8 +74,15 @@ class Evidence:
                 and one.right.isdigit()
             ):
                 at = int(int(one.right) < int(one.left))
-                deepest = max(stack.count(";") for each in self.rounds[at] for stack in each.stacks)
-                return one if deepest >= min(int(one.left), int(one.right)) - 1 else None
+                limit = min(int(one.left), int(one.right)) - 1
+                own = [
+                    (stack.count(";"), samples)
+                    for each in self.rounds[at]
+                    for stack, samples in each.stacks.items()
+                    if not stack.startswith(f"{work.OUTSIDE};")
+                ]
+                at_limit = sum(samples for depth, samples in own if depth >= limit)
+                return one if at_limit > CUT_SHARE * sum(samples for _, samples in own) else None
         return None
 
     @property

@@ -86,10 +86,11 @@ def known(evidence: Evidence) -> list[str]:
         where = f", {units.percent(share_there)} of these at {place}" if place else ""
         result.append(f"{after} of the packets are lost instead of {before}{where}")
     if evidence.windows_differ:
-        counts = [units.digits(float(np.mean(side))) for side in evidence.closed]
+        few, many = sorted(float(np.mean(side)) for side in evidence.closed)
+        slow = evidence.names[int(np.mean(evidence.closed[1]) > np.mean(evidence.closed[0]))]
         result.append(
-            f"the receiver's buffer was full {counts[1]} times per gigabyte instead of {counts[0]} times: it reads too"
-            " slowly, or the buffer is small"
+            f"in {slow} the receiver's buffer was full {units.digits(many)} times per gigabyte instead of"
+            f" {units.digits(few)} times: it reads too slowly, or the buffer is small"
         )
     if (text := frames(evidence)) is not None:
         result.append(text)

@@ -71,6 +71,8 @@ def test_tables_are_readable(run: Run) -> None:
     html = rows._repr_html_()
     assert "<td>2</td>" in html
     assert "<td>2.0</td>" not in html
+    assert "<td>–</td>" in html
+    assert "NA" not in html
     assert 'style="white-space: nowrap"' in html
     verdicts = displays.Verdicts.of(pd.concat([run.verdicts, run.verdicts.assign(pairs=77)]))
     verdicts["word"] = "no evidence"

@@ -245,14 +245,23 @@ def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, record: 
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.least_trial_s))
         most_pps = min(reach_pps * WITHIN_REACH, line_pps or reach_pps)
 
+        def trial_s(rate_pps: float, duration_s: float) -> float:
+            return duration_s if parameters.trial_frames is None else parameters.trial_frames / rate_pps
+
         def measure(rate_pps: float, duration_s: float) -> tuple[Trial, str | None]:
-            if (count := parameters.trial_frames) is not None:
-                duration_s = count / rate_pps
-            trial, conditions = take("search", rate_pps, duration_s, False, count)
+            trial, conditions = take(
+                "search", rate_pps, trial_s(rate_pps, duration_s), False, parameters.trial_frames
+            )
             return trial, conditions.disturbance(trial)
 
         result = mlrsearch.search(
-            measure, parameters.settings, parameters.loss, least_pps, most_pps, parameters.search_limit_s
+            measure,
+            parameters.settings,
+            parameters.loss,
+            least_pps,
+            most_pps,
+            parameters.search_limit_s,
+            trial_s,
         )
         costs = _costs(take, result.bounds, SwitchState(live.switch))
         last = next((one.rate_pps for one in reversed(result.bounds) if one.rate_pps), None)
@@ -420,6 +429,15 @@ def _row(
         doubts.append(
             f"{many(result.disturbed_count, 'trial')} stayed disturbed after {mlrsearch.REPEATS} repeats"
         )
+    if result.left_out_count:
+        doubts.append(
+            f"{result.left_out_count} of {settings.passes} passes are left out, because the generator reached no load"
+        )
+    if 0 < one.open_count < len(one.passes_pps):
+        doubts.append(
+            f"{one.open_count} of {len(one.passes_pps)} passes found no rate or no upper bound, so the one in the"
+            " middle is the result"
+        )
     return row, doubts
 
 
@@ -437,7 +455,7 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
             "invalid",
             f"even {units.si(one.upper_pps, 'pps')}, the lowest load, lost more than the goal ({goal})",
         )
-    if one.upper_pps is None and line_pps is not None and result.most_pps >= 0.99 * line_pps:
+    if one.upper_pps is None and line_pps is not None and (one.lower_pps or 0.0) >= 0.98 * line_pps:
         return None, None  # the line rate itself, or the highest requested load
     if one.upper_pps is None:
         return "invalid", (

@@ -56,19 +56,20 @@ PRESETS = {
 @dataclass(frozen=True)
 class FoundRate:
     """The result for one loss ratio: the rate and its bounds; None for a missing bound. `passes_pps`: the rates of the
-    passes."""
+    passes. `open_count`: passes without a rate or without an upper bound."""
 
     loss_ratio: float
     rate_pps: float | None
     lower_pps: float | None
     upper_pps: float | None
     passes_pps: tuple[float | None, ...] = ()
+    open_count: int = 0
 
 
 @dataclass(frozen=True)
 class Result:
     """A search. `most_pps`: the greatest load tried. `problem`: why it ended early, or None; `limited`: because the
-    generator reached no load."""
+    generator reached no load. `left_out_count`: later passes in which it reached none."""
 
     bounds: list[FoundRate]
     most_pps: float
@@ -78,10 +79,13 @@ class Result:
     took_s: float
     problem: str | None = None
     limited: bool = False
+    left_out_count: int = 0
 
 
 # One attempt at a rate for a time: the trial, and why it is invalid, or None.
 Measure = Callable[[float, float], tuple[Trial, str | None]]
+# How long a trial at a rate lasts that was to last for a time.
+Duration = Callable[[float, float], float]
 
 
 class _Limited(Exception):
@@ -102,6 +106,7 @@ def search(
     least_pps: float,
     most_pps: float,
     limit_s: float,
+    lasts: Duration = lambda _rate_pps, duration_s: duration_s,
 ) -> Result:
     """Search the greatest rates with at most these loss ratios, between two loads, within `limit_s`.
 
@@ -110,30 +115,33 @@ def search(
     what `measure` raises.
     """
     begun = time.monotonic()
-    attempts = Attempts(measure, begun + limit_s)
-    first, most_pps, problem = _pass(attempts, settings, losses, least_pps, most_pps)
-    passes, longest_s = [first], time.monotonic() - begun
-    while problem is None and len(passes) < settings.passes:
+    attempts = Attempts(measure, begun + limit_s, lasts)
+    first, tried_pps, problem = _pass(attempts, settings, losses, least_pps, most_pps)
+    passes, left_out, longest_s = [first], 0, time.monotonic() - begun
+    while problem is None and len(passes) + left_out < settings.passes:
         before = time.monotonic()
         if before + longest_s > begun + limit_s:
             break
         later, reached_pps, words = _pass(attempts, settings, losses, least_pps, most_pps)
         if words is None:
             passes.append(later)
-            most_pps = reached_pps
+            tried_pps = max(tried_pps, reached_pps)
+        elif words != TIME_UP:
+            left_out += 1
         longest_s = max(longest_s, time.monotonic() - before)
     limited = problem not in (None, TIME_UP)
     if problem == TIME_UP:
         problem = f"the search did not end within {limit_s:.0f} s"
     return Result(
         [mean(one) for one in zip(*passes, strict=True)],
-        most_pps,
+        tried_pps,
         attempts.trials_count,
         attempts.repeated_count,
         attempts.disturbed_count,
         time.monotonic() - begun,
         problem,
         limited,
+        left_out,
     )
 
 
@@ -150,7 +158,8 @@ def mean(passes: Sequence[FoundRate]) -> FoundRate:
         )
         return FoundRate(passes[0].loss_ratio, rate, lower, upper, rates)
     in_order = sorted(passes, key=lambda one: (one.rate_pps or 0.0, one.upper_pps is None))
-    return dataclasses.replace(in_order[(len(in_order) - 1) // 2], passes_pps=rates)
+    count = sum(not (one.rate_pps and one.upper_pps) for one in passes)
+    return dataclasses.replace(in_order[(len(in_order) - 1) // 2], passes_pps=rates, open_count=count)
 
 
 def _pass(
@@ -277,11 +286,12 @@ class Attempts:
     trials that stayed disturbed after all repeats.
     """
 
-    def __init__(self, measure: Measure, deadline: float) -> None:
+    def __init__(self, measure: Measure, deadline: float, lasts: Duration) -> None:
         self.trials_count = self.repeated_count = self.disturbed_count = 0
-        self._measure, self._deadline = measure, deadline
+        self._measure, self._deadline, self._lasts = measure, deadline, lasts
         self._besides_s = 0.0  # what the last attempt took besides its load
         self._made: list[Trial] = []
+        self._missed: list[tuple[float, Trial]] = []  # the load, and the best trial at it
 
     def trial(self, rate_pps: float, duration_s: float) -> Trial:
         """Return a trial. Raises _TimeUp before one that would end after the deadline, and _Limited."""
@@ -296,25 +306,27 @@ class Attempts:
         assert best is not None
         self.disturbed_count += 1
         if not best.lost_count and best.offered_pps < REACHED * rate_pps:
+            self._missed.append((rate_pps, best))
             raise _Limited(best.offered_pps)
         return best
 
     def _attempt(self, rate_pps: float, duration_s: float) -> tuple[Trial, str | None]:
         begun = time.monotonic()
-        if begun + duration_s + self._besides_s > self._deadline:
+        lasts_s = self._lasts(rate_pps, duration_s)
+        if begun + lasts_s + self._besides_s > self._deadline:
             raise _TimeUp
         self.trials_count += 1
         result = self._measure(rate_pps, duration_s)
-        self._besides_s = max(0.0, time.monotonic() - begun - duration_s)
+        self._besides_s = max(0.0, time.monotonic() - begun - lasts_s)
         self._made.append(result[0])
         return result
 
     def limit(self) -> str:
-        """Return in words that the generator reaches no load, and why."""
-        rates = [one.rate_pps for one in self._made if one.rate_pps]
-        late = sum(one.slip_s for one in self._made) / sum(one.elapsed_s for one in self._made)
+        """Return in words which loads the generator missed, and for how much of the time it was late."""
+        rates, trials = zip(*self._missed, strict=True)
+        late = sum(one.slip_s for one in trials) / sum(one.elapsed_s for one in trials)
         return (
-            f"the generator was late for {units.percent(late)} of the time and reached no load"
+            f"the generator was late for {units.percent(late)} of the time and missed every maximum load"
             f" from {units.si(max(rates), 'pps')} down to {units.si(min(rates), 'pps')}"
         )
 

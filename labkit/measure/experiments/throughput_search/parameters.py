@@ -22,7 +22,8 @@ from labkit.measure.traffic.rates import TAGS_BYTES, Line
 # repeatedly.
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
 UNUSED = (*(name for name in usual.OF_FLOWS if name not in ("nodes", "observe")), "duration_s")
-# A search on a device without noise decides about 2 to 10 loads. Repeats and retreats on a noisy machine multiply that.
+# A pass on a device without noise decides about 2 to 10 loads. Repeats and retreats on a noisy machine multiply that.
+# The preset's passes share this limit. More passes than the preset has extend it.
 MIN_LIMIT_S, LIMIT_SUMS = 60.0, 28
 
 HELP = {
@@ -45,7 +46,8 @@ HELP = {
     "passes": "complete searches whose mean is the rate, as many of them as fit into limit_s; none: the preset's",
     "exceed_ratio": "share of sum_s in which the loss may exceed the goal; none: the preset's",
     "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
-    "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s",
+    "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s, and more"
+    " for more passes than the preset has",
     "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
     "most_rate": "the highest load; none: what the generator reaches on this path",
     "line_rate_bps": "rate of the line, to which percentages refer; none: no line",
@@ -204,7 +206,8 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         """The longest time of one search in seconds. The default grows with the trials of one load."""
         if self.limit_s is not None:
             return self.limit_s
-        return max(MIN_LIMIT_S, LIMIT_SUMS * self.settings.sum_s)
+        more_passes = max(1.0, self.settings.passes / PRESETS[self.preset].passes)
+        return max(MIN_LIMIT_S, LIMIT_SUMS * self.settings.sum_s) * more_passes
 
     def line(self) -> Line:
         """The line whose rate percentages refer to."""

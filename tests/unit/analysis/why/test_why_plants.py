@@ -125,7 +125,10 @@ def test_slow_reader_of_tcp_fills_its_buffer(tmp_path: Path) -> None:
     result = concluded(*two_runs(tmp_path, MadeArm(), MadeArm(speed=0.3, closed=900), "tcp"))
     assert not result.claims
     words = result.sentence.partition(". ")[0]
-    assert "the receiver's buffer was full 900 times per gigabyte instead of 0 times" in words
+    assert (
+        "in veth_bridge (right) the receiver's buffer was full 900 times per gigabyte instead of 0 times"
+        in words
+    )
     assert "it reads too slowly, or the buffer is small" in words
     assert "the CPUs were busy for" in words
 
@@ -138,7 +141,7 @@ def test_slow_reader_of_udp_loses_packets_at_its_socket(tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
 def test_other_programs_on_the_faster_side_explain_nothing(tmp_path: Path, protocol: str) -> None:
     """The receiver of the right side waits, so that its programs leave CPU time and others had less of it."""
-    busy, slow = MadeArm(foreign=0.7, lost=0.3), MadeArm(foreign=0.5, lost=0.9, speed=0.3)
+    busy, slow = MadeArm(foreign=0.8, lost=0.3), MadeArm(foreign=0.5, lost=0.9, speed=0.3)
     words = first(two_runs(tmp_path / "one", busy, slow, protocol))
     assert words.startswith("No cause is named: ")
     assert ("of the packets are lost instead of " in words) == (protocol == "udp")
