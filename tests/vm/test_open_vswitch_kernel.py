@@ -40,7 +40,6 @@ SEEN = """
     echo interfaces $(ls /sys/class/net)
 """
 WAIT_STEPS = 200
-NOTHING = {"ports": ["0"], "programs": [], "folders": [], "interfaces": ["lo"]}
 TOPOLOGIES = {
     "plain": "ovs",
     "veth": "ovs+mirrors=2",
@@ -153,13 +152,14 @@ def test_killed_runs_leave_nothing_in_the_lab_vm(shared_vm: SharedVm, tmp_path: 
     """Two are killed at random moments, the last one when it measures. A live switch shows what would be left."""
     print(f"LABKIT_TEST_SEED={SEED}")
     rng = random.Random(SEED)
+    # Other tests in this VM may have loaded modules whose interfaces stay.
     before = left(shared_vm.where)
-    assert before == NOTHING
+    assert (before["ports"], before["programs"]) == (["0"], [])
     with live.build("ovs+mirrors=1", where=shared_vm.where) as net:
         present = seen(net.client0, 1)
     assert int(present["ports"][0]) > 2
     assert {"ovs-vswitchd", "ovsdb-server"} <= set(present["programs"])
-    assert present["folders"]
+    assert set(present["folders"]) > set(before["folders"])
     words = ("topology=ovs+mirrors=2", "rounds=50", "slices=2", "whole_runs=0")
     with clean_sandbox(tmp_path) as machine:
         for number, moment_s in enumerate((8 * rng.random(), 8 * rng.random(), None)):
@@ -174,7 +174,7 @@ def test_killed_runs_leave_nothing_in_the_lab_vm(shared_vm: SharedVm, tmp_path: 
             os.kill(program.pid, signal.SIGKILL)
             program.communicate()
             assert until(lambda: not machine.processes(), 5), (moment_s, machine.processes())
-            assert left(shared_vm.where) == NOTHING, moment_s
+            assert left(shared_vm.where) == before, moment_s
             assert [list(one.iterdir()) for one in machine.empty] == [[], [], []]
         rows = [json.loads(line) for text in rows_on_disk(folder).values() for line in text.splitlines()]
     assert {row["status"] for row in rows} <= {"ok", "invalid"}, [row["reason"] for row in rows]
