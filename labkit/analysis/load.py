@@ -269,10 +269,11 @@ def hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     result = list(groups(df.reindex(columns=[*df.columns, *(name for name in HOST if name not in df)]), HOST))
     result.sort(key=lambda one: (version(one[0][HOST.index("kernel")]), [str(part) for part in one[0]]))
     keys = [dict(zip(HOST, key, strict=True)) for key, _ in result]
-    return [(_host(key, keys), rows) for key, (_, rows) in zip(keys, result, strict=True)]
+    return [(host_text(key, keys), rows) for key, (_, rows) in zip(keys, result, strict=True)]
 
 
-def _host(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
+def host_text(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
+    """Describe a host by what distinguishes it from the others: `Linux 6.1.0-37-amd64, emulated`."""
     kernel = f"Linux {of['kernel']}" if of["kernel"] else "unknown kernel"
     if not of["kernel"] and of.get("where") not in (None, "here"):
         kernel += f" ({of['where']})"  # it did not boot or did not answer

@@ -17,7 +17,7 @@ runs to its folder data.
     cd my-project
     labkit run datapaths duration_s=1
     labkit sweep params/datapaths-quick.yaml
-    jupyter lab notebooks
+    jupyter lab
 """
 
 
@@ -40,7 +40,7 @@ def run(given: argparse.Namespace) -> int:
     print(
         printable(
             f"{units.many(count, 'file')} in {shown}: go there (cd), and then `labkit doctor`,"
-            " `labkit sweep params/datapaths-quick.yaml`, or `jupyter lab notebooks`"
+            " `labkit sweep params/datapaths-quick.yaml`, or `jupyter lab`"
         )
     )
     return 0

@@ -86,16 +86,21 @@ def test_segmentation_offload_stays_on(result: dict[str, Answer]) -> None:
     assert "tcp-segmentation-offload: on" in result["plain"]["offloads"]
 
 
+def _run(shared_vm: SharedVm, experiment: str, *parameters: str) -> Path:
+    """Run an experiment in the lab VM, and return the folder of its rows."""
+    folder = shared_vm.folder / experiment
+    argv = [*LABKIT, "run", experiment, f"where={shared_vm.where}", *parameters, "--folder", str(folder)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.mark.long
 @pytest.mark.needs("nft")
 def test_search_in_the_kernel_ends_in_time(shared_vm: SharedVm) -> None:
     """It ends with a rate: that of the datapath, or the most that a generator on an emulated CPU offers."""
-    folder = shared_vm.folder / "throughput"
     words = ("topology=ovs", "rounds=1", "flows=100", "sum_s=0.6", "limit_s=20", "latency=false")
-    argv = [*LABKIT, "run", "throughput", f"where={shared_vm.where}", *words, "--folder", str(folder)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = run_folder.read_rows(folder)
+    rows = run_folder.read_rows(_run(shared_vm, "throughput", *words))
     searches = [row for row in rows if row["method"] == "search"]
     assert [row["loss_goal_ratio"] for row in searches] == [0, 0.005]
     for row in searches:
@@ -114,12 +119,8 @@ def test_search_in_the_kernel_ends_in_time(shared_vm: SharedVm) -> None:
 @pytest.mark.needs("iperf3")
 def test_cost_of_copies_in_the_kernel(shared_vm: SharedVm) -> None:
     """Every copy is made. A packet costs the machine CPU time, and ovs-vswitchd none, because it forwards nothing."""
-    folder = shared_vm.folder / "virtual_tap"
     words = ("topology=ovs", "mirrors=0,4,8", "readers=", "loads=udp:512", "rounds=1", "slices=8")
-    argv = [*LABKIT, "run", "virtual_tap", f"where={shared_vm.where}", *words, "--folder", str(folder)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = load.load(folder)
+    rows = load.load(_run(shared_vm, "virtual_tap", *words))
     assert {row["status"] for row in rows.to_dict("records")} <= {"ok", "invalid"}, list(rows["reason"])
     copied = rows[rows["status"].eq("ok") & rows["topology"].ne("ovs")]
     assert set(copied["topology"]) == {"ovs+mirrors=4", "ovs+mirrors=8"}

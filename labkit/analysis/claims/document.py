@@ -78,21 +78,30 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
         return f"No run is published in `data/results/`. {counts(judgements)}\n"
     total_s = sum(one.get("measuring_s", 0.0) for one in descriptions)
     days = sorted({str(one["finished"])[:10] for one in descriptions})
-    cpus = sorted({int(host["cpus_count"]) for one in descriptions for host in one["hosts"]})
+    # Lab VMs are hosts of a run as well, and never have more CPUs than the machine that they are on.
+    cpus = max(int(host["cpus_count"]) for one in descriptions for host in one["hosts"])
     memory = sorted({int(one["memory_bytes"]) for one in descriptions if one.get("memory_bytes")})
+    full = [name for name in results.names() if results.description(name).get("command") == full_length(name)]
+    but = " and ".join(f"`{name}`" for name in full)
+    these = f"All runs but {but} are shortened. They ran" if full else "These are shortened runs"
     of_memory = f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else ""
     return (
-        f"**These are shortened runs on a shared virtual machine with {' or '.join(map(str, cpus))} CPUs{of_memory}**,"
+        f"**{these} on a shared virtual machine with {many(cpus, 'CPU')}{of_memory}**,"
         f" measured on {' and '.join(days)} with {duration(total_s)} of measuring in all. Other programs used its"
         " CPUs at the same time, so speeds mean nothing here, and only ratios count. Two arms are interleaved in time,"
         " with the baseline measured twice (A/A). Ratios of two values of a parameter have an interval, but no A/A."
-        " Each run below has its command, and the sweep that repeats it at full length, which takes hours to"
-        " days, for example `labkit sweep params/datapaths.yaml`. The rows are published:"
+        " Each run below has its command, and the sweep that repeats it at full length, which takes an hour or"
+        " more, for example `labkit sweep params/datapaths.yaml`. The rows are published:"
         " `labkit compare RUN data/results/datapaths` compares a run of your own with them and judges their claims by"
         " it, and the notebook `10_findings` draws everything here anew without measuring. `make docs-reference` writes"
         " this page.\n\n"
         f"{counts(judgements)}\n"
     )
+
+
+def full_length(name: str) -> str:
+    """Return the command of the sweep that measures a published run at full length."""
+    return f"labkit sweep params/{FULL_LENGTH.get(name)}.yaml"
 
 
 def counts(judgements: Sequence[Judgement]) -> str:

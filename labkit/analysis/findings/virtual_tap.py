@@ -85,12 +85,19 @@ def where(tax_key: load.Key, among: Sequence[load.Key]) -> str:
     words += [] if length is None or pd.isna(length) else [f"{length:.0f} bytes"]
     rate = of["rate_bps"]
     words += [] if rate is None or pd.isna(rate) else [f"{units.si(rate, 'bit/s')} offered"]
-    words += ["emulated CPU"] if load.emulated(of) else []
-    known = ("protocol", "length_bytes", "rate_bps", "accelerator")
-    rest = [name for name in mirror_tax.varying(among) if name not in known]
-    return ", ".join(
-        [*words, *(f"{name.removesuffix('_bytes').replace('_', ' ')} {of[name]}" for name in rest)]
+    varying = mirror_tax.varying(among)
+    known = ("protocol", "length_bytes", "rate_bps")
+    words += [f"MTU {of['mtu_bytes']:g}"] if "mtu_bytes" in varying and of["mtu_bytes"] is not None else []
+    words += load.non_defaults(
+        {name: of[name] if name in varying and name not in known else None for name in of}
     )
+    others = [dict(zip(load.GROUP, key, strict=True)) for key in among]
+    alike = [one for one in others if load.emulated(one) == load.emulated(of)]
+    if len({tuple(one[name] for name in load.HOST) for one in alike}) > 1:
+        words.append(load.host_text(of, others))
+    elif load.emulated(of):
+        words.append("emulated CPU")
+    return ", ".join(words)
 
 
 def tax_sentences(taxes: Sequence[Tax]) -> list[str]:

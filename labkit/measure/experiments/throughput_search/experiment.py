@@ -44,9 +44,11 @@ AFTER_S = 1.0  # seconds of a trial after the search
 SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
 REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.Attempts)
 SET_UP_S = 0.3  # about: of an arm with its generator
+AROUND_S = 2.0  # about: the calibration before a search, and reading what the switch counted after it
+TRIES = 2.5  # about how often a trial after the search is taken, because the machine disturbed the others
 # About how long a pass of a search takes that ends by itself, with some repeated trials: sums (`Settings.sum_s`), but
 # at least this many seconds.
-PLANNED_SUMS, PLANNED_S = 7, 4.0
+PLANNED_SUMS, PLANNED_S = 8, 4.0
 
 # Additional columns of these rows; null where not measured.
 COLUMNS = schema.names(writer=("throughput",))
@@ -109,9 +111,9 @@ def _point_s(parameters: Throughput, usable: list[Arm]) -> float:
 
 def _search_s(parameters: Throughput) -> float:
     settings = parameters.settings
-    after_s = AFTER_S * (1 + len(SHARES) * parameters.latency)
+    around_s = AROUND_S + AFTER_S * (TRIES * len(parameters.loss) + len(SHARES) * parameters.latency)
     search_s = settings.passes * max(PLANNED_S, PLANNED_SUMS * settings.sum_s)
-    return min(parameters.search_limit_s, search_s) + after_s
+    return min(parameters.search_limit_s, search_s) + around_s
 
 
 def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
