@@ -82,16 +82,16 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     cpus = max(int(host["cpus_count"]) for one in descriptions for host in one["hosts"])
     memory = sorted({int(one["memory_bytes"]) for one in descriptions if one.get("memory_bytes")})
     full = [name for name in results.names() if results.description(name).get("command") == full_length(name)]
-    but = " and ".join(f"`{name}`" for name in full)
-    these = f"All runs but {but} are shortened. They ran" if full else "These are shortened runs"
+    of_full_length = f"At full length: {', '.join(f'`{name}`' for name in full)}; the others are shortened."
     of_memory = f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else ""
     return (
-        f"**{these} on a shared virtual machine with {many(cpus, 'CPU')}{of_memory}**,"
-        f" measured on {' and '.join(days)} with {duration(total_s)} of measuring in all. Other programs used its"
-        " CPUs at the same time, so speeds mean nothing here, and only ratios count. Two arms are interleaved in time,"
-        " with the baseline measured twice (A/A). Ratios of two values of a parameter have an interval, but no A/A."
-        " Each run below has its command, and the sweep that repeats it at full length, which takes an hour or"
-        " more, for example `labkit sweep params/datapaths.yaml`. The rows are published:"
+        f"**These runs were measured on a shared virtual machine with {many(cpus, 'CPU')}{of_memory}**, on"
+        f" {' and '.join(days)}, with {duration(total_s)} of measuring in all."
+        f" {of_full_length if full else 'They are shortened.'} Other virtual machines use the same hardware, so speeds"
+        " mean nothing here, and only ratios count. Two arms are interleaved in time, with the"
+        " baseline measured twice (A/A). Ratios of two values of a parameter have an interval, but no A/A. Each run"
+        " below has its command, and the sweep that repeats it at full length, which takes from ten"
+        " minutes to three hours, for example `labkit sweep params/datapaths.yaml`. The rows are published:"
         " `labkit compare RUN data/results/datapaths` compares a run of your own with them and judges their claims by"
         " it, and the notebook `10_findings` draws everything here anew without measuring. `make docs-reference` writes"
         " this page.\n\n"
