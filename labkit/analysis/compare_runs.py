@@ -303,9 +303,14 @@ def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataF
     setups = table[["left_setups_count", "right_setups_count"]].min(axis=1)
     if few := int((setups < stats.MIN_SETUPS).sum()):
         lines.append(f"{few} of {count} points have fewer than {stats.MIN_SETUPS} fresh set-ups on a side")
-    both = pd.concat([left.ok, right.ok], ignore_index=True)
-    for name, values in differing(both, verdicts.DOUBTFUL).items():
-        lines.append(f"{left.name} and {right.name} differ in {name}: {' and '.join(map(str, values))}")
+    # Points of one sweep may differ in these. Only the same point on both sides counts.
+    differences: dict[str, dict[Any, None]] = {}
+    for one, other in dict.fromkeys(point.keys for point in common):
+        both = pd.concat([left.points[one], right.points[other]], ignore_index=True)
+        for name, values in differing(both, verdicts.DOUBTFUL).items():
+            differences.setdefault(name, {}).update(dict.fromkeys(values))
+    for name, each in differences.items():
+        lines.append(f"{left.name} and {right.name} differ in {name}: {' and '.join(map(str, each))}")
     for place, side in enumerate((left, right)):
         points = {(key, str(name)) for key, rows in side.points.items() for name in rows["topology"].unique()}
         if only := points - {(one.keys[place], one.topology) for one in common}:
