@@ -32,7 +32,10 @@ MARGIN_LEFT_PX, MARGIN_TOP_PX = 65, 95
 NOTE_LINE_PX = 16
 LEGEND_LINE_PX, LEGEND_ENDS_PX = 20, 12
 LEGEND_LETTERS = 24  # of a name in a legend beside the plots; a longer one would leave them no room
-_NOTE_WIDTH = 104  # characters of a 12 px font between the margins of a figure 680 px wide
+LEGEND_BELOW_LETTERS = 78  # of a line of a legend below the plots of a figure 680 px wide
+LEGEND_SYMBOL_LETTERS = 7  # as wide as a name's symbol
+_SUBTITLE_LETTERS = 104  # of a 12 px font between the margins of a figure 680 px wide
+_NOTE_LETTERS = 92  # the same for notes, whose names of arms have wide letters
 _NOTE_LINES = 14
 
 
@@ -189,7 +192,9 @@ def folded(text: object, width: int) -> str:
 def titled(figure: go.Figure, title: str, subtitle: str = "", emulated: str = "") -> None:
     """Put title and subtitle above the figure. `emulated` is added to the title in brackets (METHOD rule 12)."""
     text = plain(f"{title} ({emulated})" if emulated else title)
-    lines = [part for line in subtitle.split("<br>") for part in textwrap.wrap(line, _NOTE_WIDTH) or [""]]
+    lines = [
+        part for line in subtitle.split("<br>") for part in textwrap.wrap(line, _SUBTITLE_LETTERS) or [""]
+    ]
     room = NOTE_LINE_PX * (len(lines) - 1 - subtitle.count("<br>"))
     if room:
         top = figure.layout.margin.t
@@ -200,7 +205,7 @@ def titled(figure: go.Figure, title: str, subtitle: str = "", emulated: str = ""
 
 def add_notes(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
     """Put sentences (not yet `plain`) under the plots, `below_px` below the lowest axis, and make room for them."""
-    lines = [line for note in notes for line in textwrap.wrap(note, _NOTE_WIDTH)]
+    lines = [line for note in notes for line in textwrap.wrap(note, _NOTE_LETTERS)]
     if len(lines) > _NOTE_LINES:
         lines[_NOTE_LINES - 1 :] = ["… and more: see the table of rows."]
     room = below_px + NOTE_LINE_PX * len(lines) + 12
@@ -221,32 +226,50 @@ def add_notes(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
         figure.add_annotation(name="notes", text=text, showarrow=False, **at, **shift)
 
 
-def legend_below(y: float) -> dict[str, Any]:
-    """Return a legend in lines below the plots, at a share of their height."""
-    return {"orientation": "h", "x": 0, "xanchor": "left", "y": y}
+def legend_below() -> dict[str, Any]:
+    """Return a legend in lines at the lower end of the figure. `legend_fits` makes room for it."""
+    return {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"}
 
 
 def legend_fits(figure: go.Figure) -> None:
-    """Break long names of the legend beside the plots, and make the figure high enough for it.
+    """Break long names of the legend, and make the figure high enough for it.
 
     A legend that does not fit would scroll, and would be cut in images.
     """
-    margin = figure.layout.margin
-    plots_px = (figure.layout.height or 450) - (margin.t or 0) - (margin.b or 0)
     shown = [one for one in figure.data if one.showlegend is not False and one.name]
-    if figure.layout.showlegend is not False and shown:
-        for one in shown:
-            one.name = _broken(one.name)
+    if figure.layout.showlegend is False or not shown:
+        return
+    margin, height = figure.layout.margin, figure.layout.height or 450
+    below = figure.layout.legend.orientation == "h"
+    for one in shown:
+        one.name = _broken(one.name, LEGEND_BELOW_LETTERS if below else LEGEND_LETTERS)
+    if below:
+        room = LEGEND_LINE_PX * _lines_below([one.name for one in shown]) + LEGEND_ENDS_PX
+        figure.update_layout(height=height + room, margin_b=(margin.b or 0) + room)
+    else:
         lines = sum(one.name.count("<br>") + 1 for one in shown)
+        plots_px = height - (margin.t or 0) - (margin.b or 0)
         lacks = max(0, LEGEND_LINE_PX * lines + LEGEND_ENDS_PX - plots_px)
-        figure.update_layout(height=(figure.layout.height or 450) + lacks)
+        figure.update_layout(height=height + lacks)
 
 
-def _broken(name: str) -> str:
-    """Break a name before `+` and at spaces into lines of at most LEGEND_LETTERS, if its parts are that short."""
+def _lines_below(names: list[str]) -> int:
+    """Return the number of lines that plotly needs for a legend below the plots."""
+    lines, left, high = 0, 0, 0  # before this line; letters that it has left; its own lines of text
+    for name in names:
+        parts = name.split("<br>")
+        letters = max(map(len, parts)) + LEGEND_SYMBOL_LETTERS
+        if letters > left:
+            lines, left, high = lines + high, LEGEND_BELOW_LETTERS + LEGEND_SYMBOL_LETTERS, 0
+        left, high = left - letters, max(high, len(parts))
+    return lines + high
+
+
+def _broken(name: str, letters: int) -> str:
+    """Break a name before `+` and at spaces into lines of at most this many letters, if its parts are that short."""
     lines = [""]
     for part in re.split(r"(?=\+)|(?<= )", name):
-        if lines[-1] and len(lines[-1] + part.rstrip()) > LEGEND_LETTERS:
+        if lines[-1] and len(lines[-1] + part.rstrip()) > letters:
             lines.append(part)
         else:
             lines[-1] += part

@@ -216,13 +216,16 @@ def latency() -> Any:
 
 
 def planted_loss(permille: str) -> Any:
-    """Search on a bridge that drops this many of 1,000 frames of the load at random (nft(8), numgen)."""
+    """Search on a bridge that drops this many of each 1,000 frames of the load (nft(8), numgen).
+
+    It counts instead of drawing random numbers: so the planted share does not vary, and a difference is the search's.
+    """
     seen = collections.Counter[str]()
     with topologies.build("veth_bridge", topologies.Spec()) as net:
         rules = (
             "add table netdev planted",
             "add chain netdev planted some { type filter hook ingress device port0 priority 0 ; }",
-            f"add rule netdev planted some udp dport 9 numgen random mod 1000 < {int(permille)} drop",
+            f"add rule netdev planted some udp dport 9 numgen inc mod 1000 < {int(permille)} drop",
         )
         process.output([*net.namespaces[-1].prefix, "nft", " ; ".join(rules)])
         with GENERATOR.trials(net.pairs, Mix((64,), 10)) as ready:

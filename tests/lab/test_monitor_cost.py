@@ -36,11 +36,15 @@ def test_each_reader_and_nobody_twice(rows: dict[str, Row]) -> None:
     assert set(rows) == {"veth", "veth (again)", *(f"veth+{name}" for name in READERS.split(","))}
     for row in rows.values():
         assert row["status"] == "ok", row["reason"]
-        assert row["offered_count"] == pytest.approx(5000, rel=0.1)
+        # A generator on a busy machine sends less, and the row says so.
+        limited = any(doubt.startswith("generator-limited") for doubt in row["doubts"] or [])
+        assert limited or row["offered_count"] == pytest.approx(5000, rel=0.1)
+        assert row["offered_count"] > 1000
         assert (row["load_pps"], row["flows_count"], row["part"]) == (5000, 100, "cost")
         assert row["cpu_per_sent_s"] == pytest.approx(row["cpu_s"] / row["offered_count"])
         # Counted where it arrives, whoever watches: flows take turns, and a veth without a limit loses nothing.
-        assert row["wanted_received_count"] == row["wanted_count"] == pytest.approx(50, abs=6)
+        assert row["wanted_received_count"] == row["wanted_count"]
+        assert row["wanted_count"] == pytest.approx(row["offered_count"] / 100, abs=1)
         assert row["wanted_throughput_pps"] == pytest.approx(row["throughput_pps"] / 100, rel=0.05)
     assert rows["veth"]["reader_cpu_s"] is None
 
@@ -49,7 +53,7 @@ def test_each_reader_and_nobody_twice(rows: dict[str, Row]) -> None:
 def test_filtering_readers_find_exactly_the_wanted_flow(rows: dict[str, Row], name: str) -> None:
     row = rows[f"veth+{name}"]
     assert row["wanted_count"] == row["wanted_found_count"] == row["reader_taken_count"]
-    assert row["wanted_count"] == pytest.approx(50, abs=6)
+    assert row["wanted_count"] == pytest.approx(row["offered_count"] / 100, abs=1)
     assert row["reader_dropped_count"] == 0
 
 

@@ -99,7 +99,7 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
             go.Scatter(x=[math.sqrt(places[0] * places[-1])], y=[most * 50], **text), row=row + 1, col=1
         )
     sides = [math.log10(places[0]) - SIDE * span, math.log10(places[-1]) + SIDE * span]
-    labels = ticks(places, panel, SIZE)
+    labels = ticks({place: SIZE.tick(place, panel) for place in places})
     for one in (row, row + 1):
         figure.update_xaxes(type="log", range=sides, **labels, row=one, col=1)
         whole = largest_whole(float(str(some[0].of["mtu_bytes"])), _family(some[0]))

@@ -106,7 +106,7 @@ def _axes(
 ) -> None:
     sides = [math.log10(places[0]) - room, math.log10(places[-1]) + room]
     domain = next(figure.select_xaxes(**panel.place)).domain or (0.0, 1.0)
-    labels = ticks(places, panel, axis, domain[1] - domain[0])
+    labels = ticks({place: axis.tick(place, panel) for place in places}, domain[1] - domain[0])
     figure.update_xaxes(type="log", range=sides, title_text=axis.title, **labels, **panel.place)
     reach = [end / quantity.scale for end in ends] if ends else [0.0, 1.0]
     shape = log_axis(*reach) if quantity.is_log and ends else {"range": reach}
@@ -125,14 +125,14 @@ def log_axis(low: float, high: float) -> dict[str, Any]:
     return {"type": "log", "range": [math.log10(low), math.log10(high)], **labels}
 
 
-def ticks(places: list[float], panel: Panel, axis: Axis, share: float = 1.0) -> dict[str, Any]:
-    """Return the ticks of an axis, without labels that would overlap; the last place always has a label.
+def ticks(labels: dict[float, str], share: float = 1.0) -> dict[str, Any]:
+    """Return the ticks of a logarithmic axis, without labels that would overlap; the last place always has a label.
 
-    `share`: the axis' share of the figure's width. If there is no room for the label of the first fragmented size, it
-    is added below the nearest label, if the labels beside it leave room.
+    `labels`: the label of each place, in order. `share`: the axis' share of the figure's width. If there is no room for
+    the label of the first fragmented size, it is added below the nearest label, if the labels beside it leave room.
     """
+    places = list(labels)
     octave_px = AXIS_PX * share / (math.log2(places[-1] / places[0]) or 1.0)
-    labels = {place: axis.tick(place, panel) for place in places}
 
     def fits(place: float, label: str, others: dict[float, str]) -> bool:
         """Return whether a label fits beside the others: each of its lines beside the same line of the others."""
@@ -154,8 +154,8 @@ def ticks(places: list[float], panel: Panel, axis: Axis, share: float = 1.0) -> 
             near, both, {place: label for place, label in shown.items() if place != near}
         ):
             shown[near] = both
-    labels = dict(sorted(shown.items()))
-    return {"tickvals": list(labels), "ticktext": list(labels.values()), "tickangle": 0}
+    shown = dict(sorted(shown.items()))
+    return {"tickvals": list(shown), "ticktext": list(shown.values()), "tickangle": 0}
 
 
 def no_bar(low: Any, high: Any, ends: tuple[float, float], is_log: bool) -> npt.NDArray[np.bool_]:

@@ -22,7 +22,9 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     rates found. trials: `loading.load` with part "trials". rates: `loss_rates.rates`.
     """
     some = trials[trials["phase"].eq("search") & trials["offered_pps"].gt(0)]
-    keys = list(dict.fromkeys(zip(some["frame"], some["flows_count"], strict=True)))
+    keys = sorted(
+        set(zip(some["frame"], some["flows_count"], strict=True)), key=lambda one: (len(one[0]), one)
+    )
     titles = {(at, 1): f"<b>frames {frame}, {flows:g} flows</b>" for at, (frame, flows) in enumerate(keys, 1)}
     count = max(1, len(keys))
     figure = titled_grid(titles, rows=count, cols=1, vertical_spacing=0.4 / max(count, 4))

@@ -9,7 +9,7 @@ from labkit.analysis import theme
 from labkit.analysis.figures.panels import finish
 from labkit.analysis.load import complete
 
-HEIGHT_PX = 420  # without the legend below
+HEIGHT_PX = 420
 
 
 def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
@@ -40,7 +40,6 @@ def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFram
             )  # fmt: skip
     figure.update_xaxes(title_text="mirrors")
     figure.update_yaxes(title_text="ratio to no mirrors", rangemode="tozero")
-    height_px = HEIGHT_PX + theme.LEGEND_LINE_PX * len(figure.data)
-    figure.update_layout(height=height_px, legend=theme.legend_below(-0.2))
+    figure.update_layout(height=HEIGHT_PX, legend=theme.legend_below())
     subtitle = "ratios with 95 % intervals; grey: published, of another machine, whose load did not stress the switch"
     return finish(figure, complete(rows), "Throughput against the number of mirrors", subtitle)

@@ -59,7 +59,7 @@ def monitor_cost(rows: pd.DataFrame, costs: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(type="log", dtick=1, title_text="µs per packet", row=1, col=1)
     figure.update_yaxes(title_text="lost (%)", rangemode="tozero", row=2, col=1)
     figure.update_yaxes(title_text="change (%)", row=3, col=1)
-    figure.update_layout(height=HEIGHT_PX, legend=theme.legend_below(-0.1))
+    figure.update_layout(height=HEIGHT_PX, legend=theme.legend_below())
     subtitle = "means of the rounds with 95 % intervals; minus the CPU time per packet without a reader"
     return finish(figure, complete(rows), "What it costs to watch an interface", subtitle)
 

@@ -6,10 +6,13 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
+from labkit.analysis.figures.line_chart import ticks
 from labkit.analysis.figures.panels import finish, titled_grid
 
 CASES = {"net_to_vm": "network to VM", "vm_to_net": "VM to network", "vm_to_vm": "VM to VM"}
 PANEL_PX, EDGES_PX = 270, 150
+COLUMN_SHARE = 0.6  # of a panel's width, relative to `line_chart.AXIS_PX`; the legend is below
+LABEL_LETTER_PX = 7
 LINE_PX = 34  # height of a line of the ranking
 
 
@@ -29,7 +32,7 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
     }
     count = max(1, len(cases))
     figure = titled_grid(
-        titles, rows=count, cols=2, vertical_spacing=0.45 / max(count, 3), horizontal_spacing=0.14
+        titles, rows=count, cols=2, vertical_spacing=0.36 / max(count, 3), horizontal_spacing=0.14
     )
     seen: set[str] = set()
     for at, case in enumerate(cases, 1):
@@ -40,14 +43,12 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
         _readout(figure, at, published[published["use_case"].eq(case)], "published" not in seen)
         if published["use_case"].eq(case).any():
             seen.add("published")
-    figure.update_xaxes(
-        type="log", title_text="frame (bytes, with FCS)", tickvals=sorted(set(table.get("frame_bytes", [])))
-    )
+    frames = sorted(set(table.get("frame_bytes", [])))
+    labels = ticks({frame: f"{frame:g}" for frame in frames}, COLUMN_SHARE) if frames else {}
+    figure.update_xaxes(type="log", title_text="frame (bytes, with FCS)", **labels)
     figure.update_yaxes(type="log", exponentformat="SI")
-    figure.update_layout(
-        height=EDGES_PX + PANEL_PX * count,
-        legend=theme.legend_below(-0.45 / max(count, 2)),
-    )
+    figure.update_yaxes(dtick="D2", col=2)  # labels at 1, 2 and 5; each digit of a short axis would overlap
+    figure.update_layout(height=EDGES_PX + PANEL_PX * count, legend=theme.legend_below())
     kinds = sorted(set(table["endpoint"])) if len(table) else []
     ends = " and ".join(kinds) or "nothing"
     what = "VMs" if "guest" in kinds else "VMs and network"  # the network is never a guest
@@ -146,8 +147,11 @@ def ranked_factors(rows: pd.DataFrame, table: pd.DataFrame) -> go.Figure:
         )
     figure.add_vline(x=1, line={"color": theme.GREY, "width": 1})
     figure.update_xaxes(type="log", title_text="rate with the second level, as a ratio to the first")
-    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=names, automargin=True)
-    figure.update_layout(height=EDGES_PX + 60 + LINE_PX * max(3, len(table)))
+    figure.update_yaxes(autorange="reversed", categoryorder="array", categoryarray=names, automargin=False)
+    # Set instead of plotly's automatic margin, so that the notes below begin at the edge and fit.
+    left_px = LABEL_LETTER_PX * max(map(len, names), default=0) + 20
+    height_px = EDGES_PX + LINE_PX * max(3, len(table))
+    figure.update_layout(height=height_px, margin_l=left_px, legend=theme.legend_below())
     subtitle = (
         "geometric mean of searches that differ in one thing, 95 % interval over rounds (no bar: one round)"
     )

@@ -217,8 +217,7 @@ def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) ->
     theme.add_notes(
         figure, gaps(table) if len(table) else ["There is nothing to draw: the table is empty."], NOTES_PX
     )
-    if figure.layout.legend.orientation != "h":
-        theme.legend_fits(figure)
+    theme.legend_fits(figure)
     return figure
 
 

@@ -70,7 +70,7 @@ def ramp(rows: pd.DataFrame) -> go.Figure:
         type="log", title_text="loss ratio", exponentformat="power", range=[-6.3, 0.2], row=2, col=1
     )
     figure.update_xaxes(title_text="seconds of traffic (rests are left out)", row=2, col=1)
-    figure.update_layout(height=EDGES_PX + 2 * PANEL_PX, legend=theme.legend_below(-0.2))
+    figure.update_layout(height=EDGES_PX + 2 * PANEL_PX, legend=theme.legend_below())
     subtitle = f"steps: warm-up, ramp, hold; ×: TRex was the limit; at {NO_LOSS:g}: no loss"
     return finish(figure, rows[rows["part"].eq("cost")], "Rate over time until the device loses", subtitle)
 
@@ -112,7 +112,7 @@ def line_shares(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame) 
     figure.update_yaxes(autorange="reversed", automargin=True)
     figure.update_layout(
         height=EDGES_PX + 40 + LINE_PX * max(3, count),
-        legend=theme.legend_below(-0.35),
+        legend=theme.legend_below(),
     )
     subtitle = "a frame of 64 bytes takes 84 on the line, with a VLAN tag 88; other machines are not compared"
     return finish(figure, rows[rows["part"].eq("cost")], "How much of the line is carried", subtitle)
@@ -145,6 +145,6 @@ def probe_latency(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame
         )
     figure.update_xaxes(type="log", title_text="lower edge of the bucket (s)", exponentformat="SI")
     figure.update_yaxes(type="log", title_text="share of the probes", tickformat=".2~%")
-    figure.update_layout(height=EDGES_PX + 330, legend=theme.legend_below(-0.25))
+    figure.update_layout(height=EDGES_PX + 330, legend=theme.legend_below())
     subtitle = "probes beside the load, by direction; grey: published, of another machine at 975 Mbit/s"
     return finish(figure, rows[rows["part"].eq("cost")], "Latency of the probes", subtitle)

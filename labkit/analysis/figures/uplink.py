@@ -43,7 +43,7 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
     )  # fmt: skip
     figure.update_xaxes(title_text="offered (Mbit/s)")
     figure.update_yaxes(title_text="share", rangemode="tozero")
-    figure.update_layout(height=HEIGHT_PX, legend=theme.legend_below(-0.25))
+    figure.update_layout(height=HEIGHT_PX, legend=theme.legend_below())
     subtitle = (
         "means of the rounds; the thesis' copies have GRE's headers in them, so its share begins above 1"
     )

@@ -124,9 +124,11 @@ def _spines(path: Any) -> str:
 
 def _title(one: dict[Any, Any], host: str) -> str:
     """Return routes, kind of failure, the outage in words, and the host if there are several."""
-    gap = f"no answer for {si(one['outage_s'], 's')}" if one["outage_s"] > one["interval_s"] else "no outage"
+    lost = f"{_lost(one)} of {one['sent_count']:.0f} lost"
+    gap = one["outage_s"] > one["interval_s"]
     lines = ["linkdown ignored"] * _notices(one)
-    lines += [f"{gap}, {_lost(one)} of {one['sent_count']:.0f} lost", *filter(None, [deviation(one), host])]
+    lines += [f"no answer for {si(one['outage_s'], 's')}", lost] if gap else [f"no outage, {lost}"]
+    lines += filter(None, [deviation(one), host])
     head = theme.plain(f"{one['routes']}: {one['failure']}")
     return "<br>".join([f"<b>{head}</b>", *map(theme.plain, lines)])
 

@@ -138,9 +138,9 @@ def test_failure_probes_by_send_time() -> None:
     bands = [shape for shape in figure.layout.shapes if (shape.x0, shape.x1) == (1.1, 2.1)]
     assert len(bands) == 6
     titles = [one.text for one in figure.layout.annotations if one.text.startswith("<b>")]
-    assert "<b>static: carrier</b><br>linkdown ignored<br>no answer for 1 s, 50 of 150 lost" in titles
+    assert "<b>static: carrier</b><br>linkdown ignored<br>no answer for 1 s<br>50 of 150 lost" in titles
     assert "<b>metric: carrier</b><br>linkdown ignored<br>no outage, 0 of 150 lost" in titles
-    assert "<b>static: carrier</b><br>no answer for 1 s, 0 of 150 lost" in titles
+    assert "<b>static: carrier</b><br>no answer for 1 s<br>0 of 150 lost" in titles
 
 
 def test_failure_table_expected_and_measured() -> None:
