@@ -72,7 +72,7 @@ PATHS = (
     # Each sample of a profile runs it, so only another profile beside labkit's own makes a difference.
     _path("sampling (perf)", r"perf_swevent_hrtimer|__perf_event_overflow|perf_event_(overflow|output).*"
           r"|perf_prepare_sample|perf_callchain.*|get_perf_callchain|perf_output_.*",
-          r"perf_event_max_(stack|contexts)", observes=True),
+          r"perf_event_max_(stack|contexts)|perf events of", observes=True),
     _path("kernel debugging (KASAN, KCSAN, lockdep)", r"_?_?kasan_.*|__asan_.*|_?_?kcsan_.*|__tsan_.*"
           r"|lock_(acquire|release)|__lock_(acquire|release)|lockdep_.*|debug_object_.*|debug_lock.*"),
     _path("a function tracer", r"ftrace_(?!regs_).*|function_trace_call|function_graph_.*|trace_function"

@@ -41,7 +41,7 @@ RELEVANT = re.compile(
     r"|overcommit|swappiness|numa))|BPF|qdisc|filter|offload|\bmtu\b|nftables|tables|rps_|xps_|(?<![a-z])gro(?!up)|gso|tso|xdp|txqlen"
     r"|queue|packet sockets"
     r"|CPUs|nice|scheduling|cgroup .*(cpu|memory\.(max|high))|cpufreq|scaling_|huge|SMT|turbo|boost|idle driver"
-    r"|clocksource|tracer|trace events|[ku]probe events|preemption|mitigation|routes|rules|XFRM|module"
+    r"|clocksource|tracer|perf events|trace events|[ku]probe events|preemption|mitigation|routes|rules|XFRM|module"
     r"|environment|threaded|traffic classes|promiscuity|KSM|kernel command line"
     r"|^(peer_)?(kernel\w*|cpu\w*|accelerator|machine|iperf3|endpoint|guest\w*|container\w*|version of iperf3)$"
 )

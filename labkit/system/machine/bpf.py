@@ -9,6 +9,7 @@ import ctypes
 import os
 import platform
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -126,21 +127,48 @@ def _links() -> Iterator[tuple[int, str]]:
 
 def _perf_events() -> Iterator[tuple[int, str]]:
     """Yield the number of a program and its perf event with the process that holds it, for all visible processes."""
+    for pid, fd in _perf_descriptors():
+        with suppress(OSError):
+            program, event = _perf_event(pid, fd)
+            if program:
+                yield program, f"{event} (of {_comm(pid)})"
+
+
+def samplers() -> Counter[str]:
+    """Return the names of the processes that hold perf events without a BPF program, for example `perf record`, with
+    the number of these events."""
+    result: Counter[str] = Counter()
+    for pid, fd in _perf_descriptors():
+        try:
+            program, _event = _perf_event(pid, fd)
+        except OSError:  # the kernel answers for tracepoints and probes only, not for clocks and counters
+            program = 0
+        if not program:
+            with suppress(OSError):
+                result[_comm(pid)] += 1
+    return result
+
+
+def _perf_descriptors() -> Iterator[tuple[int, int]]:
+    """Yield process and descriptor of each perf event that a visible process holds."""
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             for descriptor in (folder / "fd").iterdir():
                 with suppress(OSError):
                     if "perf_event" in os.readlink(descriptor):
-                        yield from _perf_event(int(folder.name), int(descriptor.name))
+                        yield int(folder.name), int(descriptor.name)
 
 
-def _perf_event(pid: int, fd: int) -> Iterator[tuple[int, str]]:
+def _perf_event(pid: int, fd: int) -> tuple[int, str]:
+    """Return the number of the program of a perf event, 0 without one, and the event. Raises OSError."""
     name = ctypes.create_string_buffer(256)
     head = struct.pack("=IIIIQIIQQ", pid, fd, 0, len(name), ctypes.addressof(name), 0, 0, 0, 0)
     attributes = ctypes.create_string_buffer(head.ljust(64, b"\0"), 64)
     _call(TASK_FD_QUERY, attributes)
     program, kind = struct.unpack_from("=II", attributes.raw, 24)
-    if program:
-        event = EVENTS[kind] if kind < len(EVENTS) else "event"
-        holder = Path(f"/proc/{pid}/comm").read_text().strip()
-        yield program, f"{event} {name.value.decode(errors='replace')} (of {holder})"
+    event = EVENTS[kind] if kind < len(EVENTS) else "event"
+    return program, f"{event} {name.value.decode(errors='replace')}"
+
+
+def _comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()

@@ -81,7 +81,8 @@ def machine_settings() -> Settings:
             result[f"{file.parts[5]} {file.name}"] = text
     for line in (_text(Path("/proc/modules"), 1 << 20) or "").splitlines():
         result[f"module {line.split()[0]}"] = "loaded"
-    return result | _process() | bpf_settings()
+    samplers = {f"perf events of {name}": f"{count} open" for name, count in bpf.samplers().items()}
+    return result | _process() | bpf_settings() | samplers
 
 
 def bpf_settings() -> Settings:
