@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.analysis.why import code_paths
 from labkit.system.machine import background, bpf, netfilter, settings
 
 
@@ -28,7 +29,7 @@ def test_settings_are_stable() -> None:
     """Every comparison would report a setting that changes by itself."""
     first, second = settings.machine_settings(), settings.machine_settings()
     differ = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
-    assert not {name for name in differ if not name.startswith("BPF")}
+    assert not {name for name in differ if not name.startswith(("BPF", "perf events"))}  # of other tests
     assert first["CPUs allowed"]
     assert any(name.startswith("sysctl net.ipv4.") for name in first)
     assert gzip.compress(str(first).encode())
@@ -48,6 +49,23 @@ def test_packet_sockets() -> None:
     words = "2 times on any interface of protocol 0x0003; on lo of protocol 0x0800"
     assert settings.packet_sockets(head + "".join(lines)) == {"packet sockets": words}
     assert settings.packet_sockets(head) == {}
+
+
+@pytest.mark.needs("root", "perf")
+def test_profiler_of_another_program_is_a_setting() -> None:
+    """Its interrupts cost CPU time that no sample shows, and the program itself uses little."""
+    own = settings.machine_settings().get("perf events of perf", "0 open")
+    command = ["perf", "record", "--all-cpus", "--output", "/dev/null", "--", "sleep", "30"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as perf:
+        try:
+            end = time.monotonic() + 20
+            while (count := settings.machine_settings().get("perf events of perf", "0 open")) == own:
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        finally:
+            perf.terminate()
+    assert int(count.split()[0]) >= 1
+    assert code_paths.paths_of_setting(f"perf events of perf: absent {count}")[0].name == "sampling (perf)"
 
 
 def test_netfilter_attributes() -> None:
