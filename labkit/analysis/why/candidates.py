@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from labkit.analysis.why import causes, code_paths, phrases, switch_work
 from labkit.analysis.why.environment import Setting
-from labkit.analysis.why.evidence import STOLEN_SHARE, Evidence
+from labkit.analysis.why.evidence import DISTURBED_SHARE, FOREIGN_SHARE, Evidence
 from labkit.analysis.why.work import Estimate
 from labkit.common import units
 
@@ -46,7 +46,7 @@ def find(evidence: Evidence) -> Iterator[Candidate]:
         by_timing = cause.path is not None and cause.path.depends_on_timing
         if not matched and cause.change != "changed" and not by_timing and not evidence.is_disturbed:
             # The packets of other programs add code, too.
-            matched = run_differences or _only_unknown(evidence, relevant)
+            matched = run_differences or _only_known_difference(evidence, relevant)
         matched_names |= {one.name for one in matched}
         yield _code_candidate(evidence, cause, matched)
     change = _change_candidate(evidence, relevant) or _run_difference_candidate(evidence, run_differences)
@@ -69,11 +69,21 @@ def _explains(setting: Setting, cause: causes.Cause) -> bool:
     return any(path in own for path in setting.paths)
 
 
-def _only_unknown(evidence: Evidence, relevant: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the only setting in which two runs differ, if labkit does not know which code it changes."""
-    if evidence.run_variation is None or len(relevant) != 1 or relevant[0].parameters or relevant[0].paths:
+def _only_known_difference(evidence: Evidence, relevant: Sequence[Setting]) -> tuple[Setting, ...]:
+    """Return the only setting in which two runs differ, if it may bring code that labkit does not expect of it.
+
+    That is so if labkit does not know the code that the setting changes, or if the speed differs: a small window, for
+    example, makes programs wait, and waiting has code of its own.
+    """
+    if evidence.run_variation is None or len(relevant) != 1 or relevant[0].parameters:
         return ()
-    return (relevant[0],)
+    return (relevant[0],) if not relevant[0].paths or evidence.speed_differs else ()
+
+
+def slows_down(setting: Setting) -> bool:
+    """Return whether a setting makes programs wait or packets be dropped, so that the load itself needs less CPU
+    time."""
+    return any(path.depends_on_timing or path.name == code_paths.DROPPING for path in setting.paths)
 
 
 def _code_candidate(evidence: Evidence, cause: causes.Cause, matched: tuple[Setting, ...]) -> Candidate:
@@ -291,14 +301,29 @@ def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
     findings: list[tuple[str, str]] = []
     if evidence.run_variation is None:
         return  # rounds are interleaved: other programs get more time only if an arm leaves them more
-    if evidence.foreign_differs and evidence.foreign_explains:
+    if evidence.foreign_differs and evidence.foreign_explains and not _takes_what_is_left(evidence):
         findings.append(("profile", phrases.foreign_load(evidence)))
-    if abs(evidence.steal[1] - evidence.steal[0]) > STOLEN_SHARE:
+    if abs(evidence.steal[1] - evidence.steal[0]) > FOREIGN_SHARE and evidence.steal_explains:
         left, right = map(units.percent, evidence.steal)
         names = evidence.names
         text = f"the hypervisor took {right} of the CPU time in {names[1]}, {left} in {names[0]}"
         findings.append(("steal", text))
     if findings:
         yield Candidate(FOREIGN_LOAD, 3, tuple(findings))
-    elif evidence.foreign_explains and (text := phrases.foreign_at_times(evidence)):
+    elif (
+        evidence.foreign_explains
+        and not _takes_what_is_left(evidence)
+        and (text := phrases.foreign_at_times(evidence))
+    ):
         yield Candidate(FOREIGN_AT_TIMES, 1, (("profile", text),))
+
+
+def _takes_what_is_left(evidence: Evidence) -> bool:
+    """Return whether the same busy program runs on both sides and takes the CPU time that a slower load leaves.
+
+    Then its larger share is a consequence. A setting that slows the load down must differ, and the speed.
+    """
+    alike = set(evidence.others[0][:2]) & set(evidence.others[1][:2])
+    both = min(evidence.foreign.left, evidence.foreign.right) >= DISTURBED_SHARE
+    slower = any(slows_down(one) for one in evidence.settings if one.acts)
+    return bool(alike) and both and slower and evidence.speed_differs

@@ -88,7 +88,11 @@ def _conclude_with_cut_stacks(evidence: Evidence, cut: Setting) -> Conclusion:
 def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion:
     order = sorted(
         all_candidates,
-        key=lambda one: (-_rank(evidence, one), -abs(one.size.difference if one.size else 0.0)),
+        key=lambda one: (
+            -_rank(evidence, one),
+            -_plausibility(evidence, one),
+            -abs(one.size.difference if one.size else 0.0),
+        ),
     )
     disturbance = next((one for one in order if one.name == FOREIGN_LOAD), None)
     best = next(
@@ -149,9 +153,25 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
         return one.strength + 0.5
     parameters = bool(one.settings) and one.settings[0].parameters
     if one.cause is None and one.settings:
-        # Between two runs a setting that differs says more than code that takes longer for no known reason.
-        return one.strength + (-0.5 if parameters else 0.0 if evidence.run_variation is None else 0.25)
+        # Between two runs a setting that differs says more than code that takes longer for no known reason, and one
+        # that slows the load down says more than new code, because waiting has code of its own.
+        if evidence.run_variation is None or parameters:
+            return one.strength + (-0.5 if parameters else 0.0)
+        slower = one.strength > 0 and evidence.speed_differs and candidates.slows_down(one.settings[0])
+        return one.strength + (1.5 if slower else 0.25)
     return one.strength
+
+
+def _plausibility(evidence: Evidence, one: Candidate) -> int:
+    """Return the order of settings with the same rank: a certain size comes first, then a known reason for an effect
+    on speed alone, then a setting whose code labkit does not know."""
+    if one.cause is not None or not one.settings:
+        return 0
+    if one.size is not None and one.size.p < causes.CLAIM_SHARE and evidence.matters(one.size.difference):
+        return 3
+    if evidence.speed_differs and not evidence.cost_differs and candidates.slows_down(one.settings[0]):
+        return 2
+    return 1 if not one.settings[0].paths else 0
 
 
 def _is_change(evidence: Evidence, one: Candidate) -> bool:
@@ -225,7 +245,7 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         # and so is a limit, which acts by what does not run.
         by_name = explaining is not None and (
             explaining.parameters
-            or explaining.name.startswith("cgroup ")
+            or explaining.name.startswith(("cgroup ", "sysctl "))
             or not explaining.paths
             or ABSENT not in (explaining.left, explaining.right)
         )

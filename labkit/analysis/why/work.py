@@ -256,8 +256,8 @@ class Estimate:
 class RunVariation:
     """The variation between two runs of the same experiment; functions take None for sides within one run.
 
-    runs: the run of each round, for both sides. share: the standard deviation between runs relative to a run's cost; it
-    applies if there are too few runs to show it. absolute: the values are logarithms, and share is their standard
+    runs: the run of each round, for both sides. share: the assumed standard deviation between runs, relative to a run's
+    cost. absolute: the values are logarithms, and share is their standard
     deviation itself.
     """
 
@@ -277,8 +277,9 @@ def estimate(
     """Return right minus left of one value per round, by Welch's t-test with degrees of freedom as in
     flame.significance.
 
-    Between runs, the test compares run means if both sides have at least two runs; else `variation.share` widens the
-    interval. floors: the least variance of each mean, from sample counting.
+    Between runs, the test compares run means if both sides have at least two runs: their variance is then a weighted
+    mean of what these runs show and of `variation.share` (moderated t-test; G. Smyth, 2004). Otherwise
+    `variation.share` alone widens the interval. floors: the least variance of each mean, from sample counting.
     """
     a, b = estimate_many(
         left[None, :], right[None, :], variation, (np.array([floors[0]]), np.array([floors[1]]))
@@ -317,10 +318,16 @@ def estimate_many(
                 axis=1,
             )
         count = values.shape[1]
-        means.append(values.mean(axis=1))
-        own = values.var(axis=1, ddof=1) / count if count > 1 else np.full(len(values), np.nan)
-        variances.append(np.maximum(own, floors[at]))
-        freedoms.append(max(count - 1, 1))
+        mean, freedom_of_side = values.mean(axis=1), max(count - 1, 1)
+        own = values.var(axis=1, ddof=1) if count > 1 else np.full(len(values), np.nan)
+        if variation is not None and variation.is_measured:
+            # Two or three runs alone hardly show how much runs vary, so the assumed variation counts as well.
+            assumed = variation.share**2 * (1.0 if variation.absolute else mean**2)
+            own = (ASSUMED_RUNS * assumed + freedom_of_side * own) / (ASSUMED_RUNS + freedom_of_side)
+            freedom_of_side += ASSUMED_RUNS
+        means.append(mean)
+        variances.append(np.maximum(own / count, floors[at]))
+        freedoms.append(freedom_of_side)
     # Run-to-run variation is proportional to each side's cost: a path that a side lacks cannot vary there.
     extra = np.zeros(len(left))
     if variation is not None and not variation.is_measured:
@@ -419,6 +426,9 @@ def split(
     )
 
 
+ASSUMED_RUNS = (
+    4  # degrees of freedom that the assumed variation between runs counts for, beside those of real runs
+)
 LOSS_SHARE = 0.05  # relative standard deviation between runs of packets sent per packet that arrived
 
 

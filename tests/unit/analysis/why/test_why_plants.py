@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from synthetic_arms import BASELINE, READ, RECEIVE, USUAL, WRITE, MadeArm, concluded, effect, run
+from synthetic_arms import BASELINE, READ, RECEIVE, USUAL, WINDOW_S, WRITE, MadeArm, concluded, effect, run
 
 from labkit.analysis.why import code_paths, work
 from labkit.measure.observers.perf import record
@@ -119,6 +119,71 @@ def test_setting_that_makes_packets_wait_needs_no_cpu_time(tmp_path: Path) -> No
     words = first(two_runs(tmp_path, MadeArm(accounting), MadeArm(accounting, speed=0.4), "tcp", **small))
     assert words.startswith("The only known difference between the sides is sysctl net.ipv4.tcp_rmem (")
     assert "times" in words
+
+
+SMALL = {"sysctl net.ipv4.tcp_rmem": "4096 8192 16384"}
+WAITING = {f"{WRITE};tcp_sendmsg_[k];sk_stream_write_space_[k]": 0.06}  # what a full window brings along
+
+
+def stolen(share: float) -> dict[str, float]:
+    """Return the columns of a row during which the hypervisor took this share of two CPUs."""
+    return {"steal_s": share * 2 * WINDOW_S}
+
+
+def test_setting_that_makes_packets_wait_is_named_before_code_that_comes_along(tmp_path: Path) -> None:
+    sides = two_runs(tmp_path, MadeArm(), MadeArm(WAITING, speed=0.4), "tcp", **SMALL)
+    assert first(sides).startswith(
+        "The only known difference between the sides is sysctl net.ipv4.tcp_rmem ("
+    )
+
+
+@pytest.mark.parametrize(
+    "disturbed", [MadeArm(foreign=0.22, speed=0.2), MadeArm(speed=0.4, columns=stolen(0.04))]
+)
+def test_other_programs_do_not_explain_more_than_they_took(tmp_path: Path, disturbed: MadeArm) -> None:
+    """A fifth of the CPU time makes a load slower, but not five times."""
+    words = first(two_runs(tmp_path, MadeArm(), disturbed, "tcp", **SMALL))
+    assert words.startswith("The only known difference between the sides is sysctl net.ipv4.tcp_rmem (")
+
+
+def test_steal_explains_a_slower_side_only(tmp_path: Path) -> None:
+    slower = concluded(*two_runs(tmp_path / "a", MadeArm(), MadeArm(speed=0.6, columns=stolen(0.2)), "tcp"))
+    assert slower.sentence.startswith("The hypervisor took 20 % of the CPU time in veth_bridge (right)")
+    faster = concluded(
+        *two_runs(tmp_path / "b", MadeArm(), MadeArm(speed=1.6, columns=stolen(0.2)), "tcp", **SMALL)
+    )
+    assert "tcp_rmem" in faster.sentence.partition(". ")[0]
+
+
+@pytest.mark.parametrize(("name", "is_cause"), [("stress", False), ("backup", True)])
+def test_program_that_takes_what_a_slow_load_leaves_is_no_cause(
+    tmp_path: Path, name: str, is_cause: bool
+) -> None:
+    """A program that always wants more CPU time gets it from a load that waits. Another program is a cause."""
+    sides = two_runs(tmp_path, MadeArm(foreign=0.55), MadeArm(foreign=0.8, speed=0.4), "tcp", **SMALL)
+    for side, program in zip(sides, ("stress", name), strict=True):
+        path = Path(side, "run.json")
+        others = {"others": [{"name": program, "cpu_share": 0.5}]}
+        path.write_text(json.dumps(json.loads(path.read_text()) | others))
+    words = first(sides)
+    assert words.startswith("Other processes (backup)" if is_cause else "The only known difference"), words
+
+
+def test_setting_that_slows_down_is_named_before_others(tmp_path: Path) -> None:
+    """Two settings differ, and only one is known to make a load wait."""
+    settings = {"sysctl net.core.netdev_budget": "20", **SMALL}
+    words = first(two_runs(tmp_path, MadeArm(), MadeArm(speed=0.4), "tcp", **settings))
+    assert words.startswith("The first suspect is sysctl net.ipv4.tcp_rmem (")
+
+
+def test_two_runs_of_each_side_name_what_single_runs_name(tmp_path: Path) -> None:
+    """The page recommends more runs, so these must not show less than one."""
+    capture = MadeArm({f"{RECEIVE['udp']};tpacket_rcv_[k]": 3e-6})
+    left, right = (
+        "+".join(str(run(tmp_path / f"{name}{seed}", {BASELINE: arm}, 2 * seed + at)) for seed in (1, 2))
+        for at, (name, arm) in enumerate({"left": MadeArm(), "right": capture}.items())
+    )
+    assert concluded(left, right).sentence.startswith("A packet capture costs")
 
 
 def test_slow_reader_of_tcp_fills_its_buffer(tmp_path: Path) -> None:

@@ -31,6 +31,23 @@ def test_paired_rounds_interval() -> None:
     assert estimate.half == pytest.approx(12.706 * 0.2, rel=1e-3)
 
 
+@pytest.mark.parametrize("runs", [2, 3, 5])
+def test_false_alarm_rate_between_several_runs(runs: int) -> None:
+    """Runs that vary as labkit assumes are seldom claimed to differ, however few there are."""
+    rng = np.random.default_rng(12)
+    draws, share = 2000, 0.10
+    names = tuple(tuple(f"{side}{run}" for run in range(runs) for _round in range(5)) for side in "ab")
+    variation = work.RunVariation((names[0], names[1]), share)
+    assert variation.is_measured
+    alarms = 0
+    for _ in range(draws):
+        sides = [
+            np.exp(rng.normal(0, share, runs)).repeat(5) * np.exp(rng.normal(0, 0.04, 5 * runs)) for _ in "ab"
+        ]
+        alarms += work.estimate(*sides, variation).p < causes.CLAIM_SHARE
+    assert alarms / draws < 1.3 * causes.CLAIM_SHARE
+
+
 FUNCTIONS = [
     f"{stage}{at // 8};caller{at // 4}_[k];function{at}_[k]"
     for stage in ("send", "receive")
