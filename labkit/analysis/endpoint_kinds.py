@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.analysis import published as published_figures
+from labkit.analysis import reference_tables
 from labkit.analysis.load import HOST, emulated, groups
 
 SHARED, OWN_GUEST = "shared_guest", "guest"
@@ -156,7 +156,7 @@ def published(path: Path | None = None) -> pd.DataFrame:
     received_bps, received_pps, jitter_s, ip_rcv_s, has_report. If has_report is False, the receiver's losses are
     unknown and received_* holds what was sent.
     """
-    result = published_figures.table(PUBLISHED, path)
+    result = reference_tables.table(PUBLISHED, path)
     if result is None:
         return pd.DataFrame(
             columns=["endpoint", "length_bytes", "received_bps", "received_pps", "has_report"]

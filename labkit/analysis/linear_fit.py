@@ -66,7 +66,7 @@ def mean(values: npt.ArrayLike, confidence: float = stats.CONFIDENCE) -> Estimat
     """Return the mean of one value per round. Raises BadInput if there is no value or one is not finite."""
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or not x.size or not np.all(np.isfinite(x)):
-        raise BadInput("a mean over rounds needs at least one value, and every one finite")
+        raise BadInput("a mean over rounds needs at least one value, and all values must be finite")
     middle = float(x.mean())
     if x.size < 2:
         return Estimate(middle, None, None, 1)

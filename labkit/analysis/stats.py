@@ -124,7 +124,7 @@ def effect(
     """
     x = np.asarray(log_ratios, dtype=np.float64)
     if x.ndim != 1 or not x.size or not np.all(np.isfinite(x)):
-        raise BadInput("an effect needs at least one log-ratio, and every one finite")
+        raise BadInput("an effect needs at least one log-ratio, and all must be finite")
     if setups is not None and len(setups) != x.size:
         raise BadInput(f"{x.size} log-ratios need a set-up each, not {len(setups)} set-ups")
     groups = None

@@ -150,7 +150,9 @@ def _until(end: float, one: LiveMonitor, writer: _Writer | None, screen: Live | 
 def _ping(net: live.LiveTopology) -> None:
     pairs = net.state.pairs
     if not pairs:
-        raise BadInput(f"--ping: {net.name} has no endpoints; name a topology that has")
+        raise BadInput(
+            f"--ping needs a topology with clients and servers, and {net.name} has none: name another"
+        )
     for client, server in pairs:
         net.endpoints[client.name].start("ping", "-q", "-i", "0.01", server.address)
 

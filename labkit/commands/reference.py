@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,9 @@ from pathlib import Path
 from labkit.commands import arguments
 from labkit.commands.arguments import CommandParser
 from labkit.measure import experiments, topologies
+from labkit.measure.experiments import changes
+from labkit.measure.experiments.change_kinds.registry import KINDS
+from labkit.measure.topologies.open_vswitch import switch_options
 
 BEGINNING = """\
 # Commands
@@ -19,6 +23,7 @@ BEGINNING = """\
 `labkit COMMAND --help`. Results go to standard output, and everything else goes to standard error. `make` alone lists
 the commands of the Makefile.
 """
+NOT_USED = "not used: "  # so begins the help of a parameter that an experiment refuses
 LONGEST = 60  # characters of a default in a table
 
 
@@ -81,7 +86,7 @@ def _parameters() -> Iterator[str]:
         rows = {
             key: (_short(arguments.typed(values[key])), text)
             for key, text in experiment.help.items()
-            if key in values
+            if key in values and not text.startswith(NOT_USED)
         }
         yield f"## Parameters of {name}\n"
         if experiment.about:
@@ -96,6 +101,39 @@ def _parameters() -> Iterator[str]:
         )
         known = known or rows
     yield f"## Topologies\n\n{', '.join(f'`{name}`' for name in topologies.TABLE)}\n"
+    yield from _switch_options()
+    yield from _changes()
+
+
+def _switch_options() -> Iterator[str]:
+    """Yield the options of a switch's name, with their defaults."""
+    yield (
+        "## Options of Open vSwitch\n\n"
+        f"The topologies {', '.join(f'`{name}`' for name in switch_options.NAMES)} take options in their name, for"
+        " example `ovs_netdev+mirrors=2+readers=count`.\n"
+    )
+    usual = dataclasses.asdict(switch_options.SwitchOptions())
+    yield _table(
+        ("option", "default", "meaning"),
+        [
+            (f"`{name}`", f"`{arguments.typed(usual[name])}`", text)
+            for name, text in switch_options.HELP.items()
+        ],
+    )
+
+
+def _changes() -> Iterator[str]:
+    """Yield the kinds of changes, and the places at which they are applied."""
+    yield f"## Changes\n\n`change=` takes `{changes.FORM}`. The kinds:\n"
+    yield _table(
+        ("kind", "meaning", "example"),
+        [
+            (f"`{name}`", kind.meaning, f"`{kind.example}`" if kind.example else "")
+            for name, kind in KINDS.items()
+        ],
+    )
+    yield "A kind with `at` in its example needs a place:\n"
+    yield _table(("place", "meaning"), [(f"`{name}`", text) for name, text in changes.PLACE_WORDS.items()])
 
 
 def _short(default: str) -> str:

@@ -36,7 +36,7 @@ WRITERS = {
     "switch": "Open vSwitch",
     "machine": "the host that measures",
     "vm": "the host of a lab VM",
-    "throughput": "the experiment throughput",
+    "throughput": "experiments that send frames at a rate (`part` also by overlay)",
     "trex": "the experiments with TRex",
     "ovs_test_plan": "the experiment ovs_test_plan",
     "monitor_cost": "the experiment monitor_cost",

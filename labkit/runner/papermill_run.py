@@ -93,7 +93,7 @@ def _scratch(folder: Path) -> Iterator[Path]:
             folder.mkdir(parents=True, exist_ok=True)
             scratch = stack.enter_context(safe_files.own_folder(folder, ".notebook-"))
         except OSError as error:
-            raise Failed(f"cannot make {folder}: {error.strerror}") from None
+            raise Failed(f"the folder {folder} cannot be created: {error.strerror}") from None
         before = tempfile.tempdir
         try:
             tempfile.tempdir = str(scratch)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -12,6 +15,7 @@ from conftest import ROOT, Need
 from labkit.runner import run
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PYTHON_DOCUMENTS = [*DOCUMENTS, *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 ENDINGS = (".py", ".md", ".yaml", ".yml", ".json", ".svg", ".png", ".js", ".css", ".csv", ".toml", ".ipynb")
 # Files and folders that runs create; they are not in git.
 OF_RUNS = re.compile(r"(data|figures|rows|artefacts)/|(run|environment|sweep)\.json|report\.html|why\.html")
@@ -93,3 +97,49 @@ def test_make_has_the_commands_of_the_documents() -> None:
 def test_network_of_the_documents_is_one() -> None:
     """docs/network.yaml passes the checks of `labkit draw` and `labkit shell`."""
     assert run.one_topology(str(ROOT / "docs/network.yaml"), {})
+
+
+def python_blocks(text: str) -> list[str]:
+    """Return the Python code blocks of a Markdown text, without magics."""
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [re.sub(r"^%.*$", "", block, flags=re.MULTILINE) for block in blocks]
+
+
+def markdown_of(path: Path) -> str:
+    """Return the text of a Markdown file, or of a notebook's Markdown cells."""
+    if path.suffix != ".ipynb":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+def missing_imports(code: str) -> list[str]:
+    """Return what Python code imports from labkit and labkit does not have."""
+    missing = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "labkit":
+            wanted = [(f"{node.module}", one.name) for one in node.names]
+        elif isinstance(node, ast.Import):
+            wanted = [(one.name, "") for one in node.names if one.name.split(".")[0] == "labkit"]
+        else:
+            continue
+        for module, name in wanted:
+            try:
+                there = importlib.import_module(module)
+                if name and not hasattr(there, name):
+                    importlib.import_module(f"{module}.{name}")
+            except ImportError:
+                missing.append(f"{module} {name}".strip())
+    return missing
+
+
+def test_missing_import_is_found() -> None:
+    assert missing_imports("from labkit.measure import hosts, nothing\nimport labkit.nothing\nimport re") == [
+        "labkit.measure nothing",
+        "labkit.nothing",
+    ]
+
+
+@pytest.mark.parametrize("document", PYTHON_DOCUMENTS, ids=lambda path: path.name)
+def test_python_in_documents_imports_what_exists(document: Path) -> None:
+    assert [fault for code in python_blocks(markdown_of(document)) for fault in missing_imports(code)] == []

@@ -5,7 +5,7 @@ Each function returns a quotient, or None if the file of published numbers is mi
 
 from __future__ import annotations
 
-from labkit.analysis import published
+from labkit.analysis import reference_tables
 from labkit.analysis.endpoint_kinds import published as container_vs_vm
 from labkit.analysis.findings import ovs_test_plan, virtual_tap
 
@@ -18,7 +18,7 @@ GRE_BYTES = 24  # GRE 4, IPv4 20 (RFC 2784)
 
 def line_rate(test: str, tag_bytes: int = 0, passes: int = 1) -> float | None:
     """Return the document's frame rate of a load test, divided by that of the arithmetic of the line."""
-    table = published.table("trex_loadtests.csv")
+    table = reference_tables.table("trex_loadtests.csv")
     if table is None:
         return None
     printed = float(table.loc[table["test"].eq(test), "expected_pps_per_direction"].iloc[0])
@@ -37,7 +37,7 @@ def carried(test: str) -> float | None:
 
 def loss(test: str) -> float | None:
     """Return the loss of a load test by its printed counters, divided by the limit of 0.01 %."""
-    table = published.table("trex_counters.csv")
+    table = reference_tables.table("trex_counters.csv")
     if table is None:
         return None
     one = table[table["test"].eq(test)].iloc[0]
@@ -59,7 +59,7 @@ def order_of_cases() -> float | None:
 
 def sum_of_vms(column: str, total: str, factor: float) -> float | None:
     """Return the printed total of four VMs, divided by the sum of the printed number of one VM."""
-    table = published.table(ovs_test_plan.PUBLISHED)
+    table = reference_tables.table(ovs_test_plan.PUBLISHED)
     if table is None:
         return None
     one = table[table["use_case"].eq("net-to-vm")].iloc[0]

@@ -27,7 +27,7 @@ def cpu_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def costs(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return what each reader adds: one row per load and reader, and one for nobody.
+    """Return what each reader adds: one row per load and reader, and one without a reader.
 
     rows: `load.load` of a run. Columns: `load_pps` (NaN: as many as possible), `reader`, `offered_pps` (mean),
     `added` (an Estimate: CPU time of the machine per frame sent, in seconds, minus the mean of both measurements

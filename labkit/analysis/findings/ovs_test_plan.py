@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import figures, stats
-from labkit.analysis import published as published_figures
+from labkit.analysis import figures, reference_tables, stats
 from labkit.analysis.displays import show
 from labkit.analysis.figures.ovs_test_plan import CASES
 from labkit.analysis.findings import loss_rates
@@ -60,7 +59,7 @@ class OvsTestPlan:
 
 def published(path: Path | None = None) -> pd.DataFrame:
     """Return the plan's published values: use_case, frame_bytes, total_pps, total_bps. Empty if the file is missing."""
-    result = published_figures.table(PUBLISHED, path)
+    result = reference_tables.table(PUBLISHED, path)
     if result is None:
         return pd.DataFrame(columns=["use_case", "frame_bytes", "total_pps", "total_bps"])
     return pd.DataFrame(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.analysis import published as published_figures
+from labkit.analysis import reference_tables
 from labkit.common.units import percent, si
 
 PUBLISHED_LINE_BPS = 1e9
@@ -18,7 +18,7 @@ def published_shares() -> pd.DataFrame:
 
     For frames of several lengths the share is that of the bits on the line. Empty if the file is missing.
     """
-    given = published_figures.table("trex_loadtests.csv")
+    given = reference_tables.table("trex_loadtests.csv")
     if given is None:
         return pd.DataFrame(columns=SHARES)
     measured = given["measured_pps"].astype("str")  # as printed: some are of both directions together
@@ -40,7 +40,7 @@ def published_shares() -> pd.DataFrame:
 
 def published_histogram() -> pd.DataFrame:
     """Return the published latency histogram: bucket_us (lower edges), direction, count. Empty if it is missing."""
-    given = published_figures.table("trex_latency_histogram.csv")
+    given = reference_tables.table("trex_latency_histogram.csv")
     if given is None:
         return pd.DataFrame(columns=["bucket_us", "direction", "count"])
     names = {"port0_count": "published, port 0", "port1_count": "published, port 1"}

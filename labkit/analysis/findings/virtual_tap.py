@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from labkit.analysis import figures, linear_fit, load, verdicts
-from labkit.analysis import published as published_figures
+from labkit.analysis import figures, linear_fit, load, reference_tables, verdicts
 from labkit.analysis.displays import show
 from labkit.analysis.findings.packet_size import interval
 from labkit.analysis.flame.load_profiles import observed
@@ -246,7 +245,7 @@ def thesis_count(path: Path | None = None) -> pd.DataFrame:
     `read` and `unread` are Mbit/s with and without a reader of the copies, `CPI …` are the cycles per instruction of
     ovs-vswitchd. Without mirrors there is one measurement, which stands in both columns.
     """
-    table = published_figures.table(THESIS_COUNT, path)
+    table = reference_tables.table(THESIS_COUNT, path)
     if table is None:
         return pd.DataFrame(columns=["mirrors", "read", "unread", "CPI read", "CPI unread"])
     result = pd.DataFrame({"mirrors": sorted(table["mirror_ports"].unique())})
@@ -260,7 +259,7 @@ def thesis_count(path: Path | None = None) -> pd.DataFrame:
 def thesis_uplink(path: Path | None = None) -> pd.DataFrame:
     """Return table 4.2 of the thesis as rates in bit/s (offered, sent and captured), one row per offered rate. Empty if
     the file is missing."""
-    table = published_figures.table(THESIS_UPLINK, path)
+    table = reference_tables.table(THESIS_UPLINK, path)
     if table is None:
         return pd.DataFrame(columns=["offered_bps", "sent_bps", "captured_bps"])
     return pd.DataFrame(

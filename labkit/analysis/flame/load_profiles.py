@@ -29,8 +29,7 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
 
     Raises BadInput if there is none.
     """
-    parameters = rows[rows["observer"].eq(OBSERVER)]
-    rows = parameters[parameters["status"].eq("ok") & parameters["artefact"].notna()]
+    parameters, rows = usable_rows(rows, OBSERVER)
     if rows.empty and len(parameters):
         raise BadInput(f"{name} was profiled, but none of its profiles can be used: {why_not(parameters)}")
     if rows.empty:
@@ -47,6 +46,12 @@ def compared(named: Iterable[tuple[str, pd.DataFrame]], protocol: str, processes
     """
     left, right, *control = (arm(rows, name, processes) for name, rows in named)
     return difference(left, right, control[0] if control else None, protocols.find(protocol).work)
+
+
+def usable_rows(rows: pd.DataFrame, observer: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows of an observer, and those of them that were measured and have a file."""
+    seen = rows[rows["observer"].eq(observer)]
+    return seen, seen[seen["status"].eq("ok") & seen["artefact"].notna()]
 
 
 def why_not(rows: pd.DataFrame) -> str:

@@ -17,7 +17,7 @@ import pandas as pd
 
 from labkit.analysis import theme
 from labkit.analysis.flame.flame_graph import Flame
-from labkit.analysis.flame.load_profiles import observed, why_not
+from labkit.analysis.flame.load_profiles import observed, usable_rows, why_not
 from labkit.analysis.load import emulated
 from labkit.common import call_trees, run_folder, safe_files, units
 from labkit.common.call_trees import Call, Tree
@@ -103,8 +103,7 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
     There is one packet per root function that was called, the sender's first. Of several rounds it is the median by
     duration. Raises BadInput if there is none.
     """
-    parameters = rows[rows["observer"].eq(OBSERVER)]
-    own = parameters[parameters["status"].eq("ok") & parameters["artefact"].notna()]
+    parameters, own = usable_rows(rows, OBSERVER)
     if own.empty and len(parameters):
         raise BadInput(f"{name} was traced, but none of its calls can be used: {why_not(parameters)}")
     if own.empty:

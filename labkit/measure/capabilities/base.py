@@ -32,7 +32,7 @@ class Capability(msgspec.Struct, frozen=True):
 
 
 class NotTried(Exception):
-    """A probe cannot decide: the reason, and how to find out."""
+    """Raised when a probe cannot decide. It has the reason, and how to find out."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(why)

@@ -31,6 +31,13 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,39}"
 INTERFACE = r"[A-Za-z0-9_.-]{1,15}"
 NAMESPACE = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 ROLES = ("client", "server", "both", "between")
+PLACE_WORDS = {
+    "client": "the interface of each client",
+    "server": "the interface of each server",
+    "both": "the interfaces of clients and servers",
+    "between": "every virtual interface (of bridges, cables, tunnels) in the namespaces between the ends",
+    "NAMESPACE:INTERFACE": "one interface, as `labkit draw` shows it",
+}
 PLACES = f"{', '.join(ROLES)}, or NAMESPACE:INTERFACE as `labkit draw` shows them"
 FORM = "NAME: KIND OPTIONS at PLACE [and KIND OPTIONS at PLACE ...]"
 MAX_CHANGES, MAX_STEPS = 64, 32
@@ -126,9 +133,12 @@ def _from_function(function: Callable[[Topology], object]) -> Change:
     try:
         source = textwrap.dedent(inspect.getsource(function))
     except (OSError, TypeError):
-        raise BadInput(f"change={name}: the source of this function is not known") from None
+        raise BadInput(
+            f"change={name}: the source code of this function is not available: define it in a file or a"
+            " notebook cell"
+        ) from None
     if not source.startswith("def "):
-        raise BadInput(f"change={name}: a plain function is needed, def NAME(topology)")
+        raise BadInput(f"change={name}: the function must be a plain one: write def NAME(topology)")
     digest = checks.digest(source.encode())
     SOURCES[digest] = source
     return Change(name, (Step("function", "", {"name": name, "digest": digest}),))
@@ -148,7 +158,8 @@ def _call(options: Mapping[str, Any], topology: Topology) -> dict[tuple[str, str
     source = SOURCES.get(options["digest"])
     if source is None:
         raise BadInput(
-            f"the request lacks the code of the function {options['name']}: start the run from Python, with it"
+            f"the request lacks the code of the function {options['name']}: start the run from Python with this"
+            " function"
         )
     space: dict[str, Any] = {}
     exec(compile(source, f"<change {options['name']}>", "exec"), space)

@@ -74,6 +74,9 @@ OF_FLOWS = (
     "protocol", "length_bytes", "rate_bps", "streams", "omit_s", "slices", "whole_runs", "half_width", "placement",
     "observe", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
 )  # fmt: skip
+# How profiled runs are taken, and how a second host is reached.
+OF_OBSERVERS = ("profile_rounds", *observing.HELP)
+OF_TWO_HOSTS = ("peer", "link_rate_bps", "link_delay_s")
 
 
 def help_without(unused: Collection[str], why: str) -> dict[str, str]:
@@ -191,9 +194,9 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             within("pairs", pairs, 1, 500, "a Linux bridge has 1,023 ports")
         within("mtu_bytes", self.mtu_bytes, MIN_MTU[self.family], 65535, f"what IPv{self.family} allows")
         within("rate_bps", self.rate_bps, 1e3, 1e12)
-        within("streams", self.streams, 1, 128, "iperf3 takes no more")
+        within("streams", self.streams, 1, 128, "this is iperf3's limit")
         within("duration_s", self.duration_s, 1, 3600)
-        within("omit_s", self.omit_s, 0, 60, "iperf3 takes no more")
+        within("omit_s", self.omit_s, 0, 60, "this is iperf3's limit")
         within("rounds", self.rounds, 1, 1000)
         within("slices", self.slices, 0, 1000)
         within("whole_runs", self.whole_runs, 0, self.rounds, "it counts rounds")

@@ -70,7 +70,7 @@ def _virtual_nic() -> str:
     result = [folder.parent.parent.name for folder in folders if folder.resolve().name == "virtio_net"]
     if len(result) != 1:
         raise Failed(
-            f"a lab VM of two nodes needs one virtio NIC, but this one has {len(result)}: boot it with a wire"
+            f"a lab VM of two nodes needs one virtio NIC, but this one has {len(result)}: start it with nodes=two"
         )
     return result[0]
 

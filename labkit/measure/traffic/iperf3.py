@@ -133,7 +133,7 @@ class Flow:
         self.client: process.Running | None = None
 
     def connect(self, load: Load, *, held: bool) -> None:
-        """Start the client; `held`: it is stopped before it sends."""
+        """Start the client. With `held`, stop it before it sends."""
         self.client = self.pair.client.start(client_argv(load, self.pair.server.address), held=held)
 
     def programs(self) -> list[process.Running]:
@@ -200,7 +200,7 @@ class Flows:
             flow.server.bind(server)
 
     def move_ends(self, placements: Iterator[Sequence[tuple[int, int]]]) -> None:
-        """From now on, bind the flows to the next of these CPUs at every turn of `wait` (TURN_S, FLOW_TURN_S)."""
+        """Let `wait` bind the flows to the next placement at every turn (TURN_S, FLOW_TURN_S)."""
         self._placements = placements
 
     def wait(self, until: float) -> bool:

@@ -74,9 +74,10 @@ def busy_share(window_s: float) -> float:
 
 
 def thread_times(pids: Iterable[int]) -> dict[str, tuple[int, int]]:
-    """Return the nanoseconds on a CPU and waiting for one of each thread of these processes, by an own key.
+    """Return the nanoseconds on a CPU and waiting for one of each thread of these processes.
 
-    Source: Documentation/scheduler/sched-stats.rst. Threads that have ended are left out.
+    The key is the path of the thread's schedstat file. Threads that have ended are left out. Source:
+    Documentation/scheduler/sched-stats.rst.
     """
     result = {}
     for pid in pids:

@@ -1,4 +1,8 @@
-"""Read the kernel's MIBs: /proc/net/snmp, netstat and snmp6 (RFC 4293, 4113, 4022 and Linux's own)."""
+"""Parse the kernel's network counters in /proc/net.
+
+MIBs (snmp, netstat, snmp6: RFC 4293, 4113, 4022 and Linux's own), interfaces (dev), and each CPU's backlog
+(softnet_stat).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,20 @@ from labkit.common import errors
 
 # Limits and states, not counts.
 STATES = {"Forwarding", "DefaultTTL", "RtoAlgorithm", "RtoMin", "RtoMax", "MaxConn", "CurrEstab"}
+# The columns of /proc/net/dev: reception, then transmission (net/core/net-procfs.c).
+INTERFACE = (
+    "rx_bytes", "rx_packets", "rx_errors", "rx_dropped", "rx_fifo_errors", "rx_frame_errors", "rx_compressed",
+    "multicast", "tx_bytes", "tx_packets", "tx_errors", "tx_dropped", "tx_fifo_errors", "collisions",
+    "tx_carrier_errors", "tx_compressed",
+)  # fmt: skip
+SOFTNET = {
+    0: "processed",
+    1: "dropped",
+    2: "time_squeeze",
+    9: "received_rps",
+    10: "flow_limit",
+}  # hexadecimal
+SOFTNET_CPU = 12  # the column with the CPU's number (Linux 5.10); earlier, lines are CPUs in order
 
 
 @errors.reading("/proc/net/snmp or netstat")
@@ -35,4 +53,25 @@ def mibs6(text: str, *only: str) -> dict[str, dict[str, int]]:
             name, value = line.split()
             group, _, rest = name.partition("6")
             result.setdefault(f"{group}6", {})[rest] = int(value)
+    return result
+
+
+def interfaces(text: str) -> dict[str, dict[str, int]]:
+    """Parse /proc/net/dev: interface to counters by INTERFACE's names."""
+    result = {}
+    with errors.reading("/proc/net/dev") as at:
+        for at.line, line in enumerate(text.splitlines()[2:], 3):
+            name, _, numbers = line.rpartition(":")
+            result[name.strip()] = dict(zip(INTERFACE, map(int, numbers.split()), strict=False))
+    return result
+
+
+@errors.reading("/proc/net/softnet_stat")
+def softnet_counts(text: str) -> dict[str, dict[str, int]]:
+    """Parse /proc/net/softnet_stat: number of the CPU to counters by SOFTNET's names."""
+    result = {}
+    for number, line in enumerate(text.splitlines()):
+        fields = [int(word, 16) for word in line.split()]
+        cpu = fields[SOFTNET_CPU] if len(fields) > SOFTNET_CPU else number
+        result[str(cpu)] = {name: fields[at] for at, name in SOFTNET.items() if at < len(fields)}
     return result

@@ -46,7 +46,7 @@ class Conversing(Protocol):
         """Say how it ended without an answer; the text follows "the experiment's process"."""
 
     def end(self) -> None:
-        """End it now, if it has not."""
+        """End the process now if it still runs."""
 
 
 class Conversation:
@@ -126,7 +126,7 @@ class Conversation:
         return f"{how}{': ' if last else ''}{''.join(last)}"
 
     def end(self) -> None:
-        """End it now, if it has not."""
+        """End the process now if it still runs."""
         self._popen.kill()
         self._popen.wait()
         for pipe in (self._popen.stdin, self._popen.stdout):

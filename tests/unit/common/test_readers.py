@@ -137,7 +137,7 @@ Packets received/dropped on interface 'eth0': 199000/1000 (pcap:900/dumpcap:100/
 """
 TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "perf stat": (stat.parse, "perf-stat-6.1-no-counters.txt"),
-    "net/dev": (kernel_counters.interfaces, "proc-net-dev-6.18.txt"),
+    "net/dev": (mibs.interfaces, "proc-net-dev-6.18.txt"),
     "net/snmp": (mibs.mibs, "proc-net-snmp-6.18.txt"),
     "net/netstat": (mibs.mibs, "proc-net-netstat-6.18.txt"),
     "net/snmp6": (mibs.mibs6, "proc-net-snmp6-6.18.txt"),
@@ -319,7 +319,7 @@ def test_tracing_journal_skips_invalid_lines(tmp_path: Path) -> None:
 
 def test_error_names_the_position() -> None:
     with pytest.raises(Failed, match=r"/proc/net/dev, line 4 cannot be read"):
-        kernel_counters.interfaces("a\nb\neth0: 1 2\neth1: 1 x\n")
+        mibs.interfaces("a\nb\neth0: 1 2\neth1: 1 x\n")
     with pytest.raises(BadInput, match="the capture, byte 44 cannot be read"):
         pcapng.read(CAPTURE.replace(b"client0", b"\xff\xff\xff\xff\xff\xff\xff"))
 

@@ -19,6 +19,7 @@ from labkit.measure.endpoints import exec_client
 from labkit.measure.endpoints.guest import initramfs
 from labkit.measure.endpoints.guest.spec import NO_ADDITIONS, GuestAdditions, GuestSpec, Nic, parse
 from labkit.system import netlink, process
+from labkit.system.machine import mibs
 from labkit.system.qemu import command, confined, console, kernels, kvm
 from labkit.system.temporary_files import in_memory, short_folder
 
@@ -29,6 +30,10 @@ OFFLOADS = (
     "csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo", "host_tso4", "host_tso6",
     "host_ecn", "host_ufo",
 )  # fmt: skip
+
+
+class BootTimeout(Failed):
+    """A guest did not boot before its deadline."""
 
 
 class Reading:
@@ -101,7 +106,7 @@ class QemuGuest:
         if words := console.stop_reason(path):
             raise Failed(f"the guest {self.name} did not boot: {words}{console.last_words(path)}")
         if time.monotonic() > deadline:
-            raise Failed(f"the guest {self.name} did not boot in time{console.last_words(path)}")
+            raise BootTimeout(f"the guest {self.name} did not boot in time{console.last_words(path)}")
 
     def _ask(self, kind: bytes, content: bytes) -> bytes:
         assert self._conversation is not None
@@ -128,12 +133,10 @@ class QemuGuest:
 
     def counters(self, interface: str, path: str = "/proc/net/dev") -> netlink.LinkCounters:
         """Return the counters of an interface in the guest."""
-        for line in self.read(path).decode().splitlines():
-            name, _, values = line.partition(":")
-            if name.strip() == interface:
-                received = values.split()  # 8 columns of reception, then transmission
-                return netlink.LinkCounters(int(received[0]), int(received[1]), int(received[9]))
-        raise Failed(f"the guest {self.name} has no interface {interface}")
+        counts = mibs.interfaces(self.read(path).decode()).get(interface)
+        if counts is None:
+            raise Failed(f"the guest {self.name} has no interface {interface}")
+        return netlink.LinkCounters(counts["rx_bytes"], counts["rx_packets"], counts["tx_packets"])
 
     def sysctl(self, name: str, value: int | str) -> None:
         """Set the sysctl net.`name` in the guest."""
@@ -176,7 +179,7 @@ def _boot(stack: ExitStack, spec: GuestSpec, kernel: kernels.Kernel, nics: Seque
                 stack.push(attempt.pop_all())
                 return made
             except Failed as error:
-                if "in time" in str(error) or (first is not None and not accelerated):
+                if isinstance(error, BootTimeout) or (first is not None and not accelerated):
                     raise
                 first = error
                 without_kvm = error if accelerated else without_kvm

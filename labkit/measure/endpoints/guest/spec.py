@@ -60,7 +60,7 @@ def parse(text: str) -> GuestSpec:
 
 @dataclass(frozen=True)
 class GuestAdditions:
-    """What guests have in addition: `times` the CPUs and memory, more modules, programs, and Python files."""
+    """What guests get in addition: CPUs and memory multiplied by `times`, more modules, programs and Python files."""
 
     times: int = 1
     modules: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import inspect
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -94,6 +95,11 @@ class Kind(abc.ABC):
     placed = True
     per_interface = True
     example = ""
+
+    @property
+    def meaning(self) -> str:
+        """The first paragraph of the kind's docstring."""
+        return " ".join((inspect.getdoc(type(self)) or "").partition("\n\n")[0].split())
 
     @abc.abstractmethod
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:

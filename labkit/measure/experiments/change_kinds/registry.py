@@ -28,10 +28,10 @@ class Parameter(Kind):
     placed = False
     example = "parameter streams=4"
 
-    def __init__(self, only: str | None = None) -> None:
+    def __init__(self, only: str | None = None, value: str = "") -> None:
         self._only = only
         if only:
-            self.example = f"{only} VALUE"
+            self.example = f"{only} {value}"
 
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         if self._only:
@@ -58,7 +58,7 @@ class Parameter(Kind):
 
 
 class Function(Kind):
-    """A Python function that changes the built topology; only the user's own program can name it.
+    """A Python function that changes the built topology: change=[FUNCTION], in the user's own program only.
 
     The request carries the function's source beside the parameters. Parameters from others name only a digest, and
     cannot bring source code.
@@ -103,8 +103,8 @@ KINDS: dict[str, Kind] = {
     "xps": Steering("xps", "tx-*/xps_cpus"),
     "monitor": Monitored(),
     "parameter": Parameter(),
-    "affinity": Parameter("affinity"),
-    "congestion": Parameter("congestion"),
+    "affinity": Parameter("affinity", "0,1"),
+    "congestion": Parameter("congestion", "cubic"),
     "function": Function(),
 }
 

@@ -126,7 +126,10 @@ def _write(place: Place, name: str, value: str) -> None:
 
 
 class MachineSysctl(Sysctl):
-    """A sysctl of the whole machine, changed only while the arm is measured (`machine.sysctl_journal`)."""
+    """A sysctl of the whole machine, changed only while the arm is measured.
+
+    `machine.sysctl_journal` restores it.
+    """
 
     placed = False
     example = "machine_sysctl net.core.high_order_alloc_disable=1"

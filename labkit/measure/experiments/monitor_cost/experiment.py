@@ -1,7 +1,7 @@
-"""What it costs to watch an interface: readers of all its packets, one after the other, beside nobody and beside a bare
-packet socket.
+"""Measure what programs that watch an interface cost.
 
-The packet generator offers many flows at several rates, and a reader at the server's interface looks for one of them.
+Each reader is compared with no reader and with a bare packet socket. The readers run one after the other. The packet
+generator offers many flows at several rates, and a reader at the server's interface looks for one of them.
 The arms are the readers; the one topology is the same for all. Each load of a round is measured with every reader, in
 random order, and twice without any (A/A control). CPU time is that of the whole machine, from the first frame until
 the reader has handled all, because the kernel does a part of a reader's work in the sender's context.
@@ -48,7 +48,9 @@ QUIET_S, QUIET_SHARE = 0.1, 0.05  # a reader that used less of a CPU for so long
 START_S = 1.0  # about how long a reader takes to start and to end
 OBSERVED_TABLE = "labkit_observed"
 COLUMNS = schema.names(writer=("throughput", "monitor_cost"))
-UNUSED = (*usual.OF_FLOWS, "change", "generator", "pairs")
+UNUSED = (
+    *usual.OF_FLOWS, *usual.OF_OBSERVERS, *usual.OF_TWO_HOSTS, "change", "generator", "pairs",
+)  # fmt: skip
 
 HELP = {
     **usual.help_without(UNUSED, "not used: see readers, loads and frame_bytes"),
@@ -67,7 +69,7 @@ HELP = {
 class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment; HELP says what each is."""
 
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = (*UNUSED, "profile_rounds")
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"readers": READERS, "loads": (MAX_LOAD,)}
 
     topology: tuple[Any, ...] = ("veth",)
@@ -100,7 +102,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
         packet_generator.check_mix(self.mix, self.mtu_bytes, self.family)
 
     def _check_load(self) -> None:
-        """Nothing of the usual load is used."""
+        """Check nothing: this experiment does not use the load of datapaths."""
 
     @property
     def mix(self) -> Mix:

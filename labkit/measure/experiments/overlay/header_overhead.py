@@ -57,6 +57,6 @@ def _frame_bytes(topology: Topology, address: str, payload_bytes: int) -> float:
         if after.received_count - before.received_count == COUNT:
             return (after.received_bytes - before.received_bytes) / COUNT
     raise Failed(
-        f"the headers of {topology.name} cannot be measured: `under` carried other packets beside {COUNT} pings,"
-        f" {ATTEMPTS} times in a row"
+        f"the headers of {topology.name} cannot be measured: the interface `under` carried other packets than"
+        f" the {COUNT} pings in all {ATTEMPTS} attempts: repeat the run"
     )

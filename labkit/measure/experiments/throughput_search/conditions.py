@@ -18,6 +18,7 @@ from labkit.measure.observers import switch as counters
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic.base import Trial
 from labkit.system import machine, netlink
+from labkit.system.machine import mibs
 
 # Share of a trial: a busy thread that waited longer, or a sender that slipped more, was disturbed.
 WAITED = 0.01
@@ -26,7 +27,6 @@ BUSY = 0.05  # share of a trial: threads that ran less do not carry packets
 POLLING = "pmd-"  # the names of DPDK's threads in ovs-vswitchd begin so
 FIRST = -20  # the nice value of the highest ordinary priority
 MAX_FLOWS = 5000  # listing more flows takes seconds, during which the switch does little else
-_DROPS = (4, 12)  # columns of /proc/net/dev after the name: rx_dropped and tx_dropped
 
 
 @dataclass(frozen=True)
@@ -203,18 +203,15 @@ def give_cpus(pids: frozenset[int], apart_from: int) -> bool:
 
 def interface_drops(text: str) -> dict[str, int]:
     """Parse /proc/net/dev: frames dropped by each interface in both directions."""
-    result = {}
-    for line in text.splitlines()[2:]:
-        name, _, values = line.partition(":")
-        columns = values.split()
-        result[name.strip()] = sum(int(columns[at - 1]) for at in _DROPS)
-    return result
+    return {
+        name: counts["rx_dropped"] + counts["tx_dropped"] for name, counts in mibs.interfaces(text).items()
+    }
 
 
 def softnet_drops() -> int:
-    """Return the packets dropped at full CPU backlogs (/proc/net/softnet_stat, second column)."""
+    """Return the packets dropped at full CPU backlogs (/proc/net/softnet_stat)."""
     try:
         text = Path("/proc/net/softnet_stat").read_text()
     except OSError:
         return 0
-    return sum(int(line.split()[1], 16) for line in text.splitlines())
+    return sum(counts["dropped"] for counts in mibs.softnet_counts(text).values())

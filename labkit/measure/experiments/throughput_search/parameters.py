@@ -157,11 +157,12 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
             )
         if self.nodes == "two" and not generator.across_hosts:
             raise BadInput(
-                f"generator={generator.name} has both ends on one host: leave nodes or generator out"
+                f"generator={generator.name} needs both ends on one host: leave out nodes=two, or choose"
+                " another generator"
             )
         if self.trial_frames is not None and not generator.exact_counts:
             raise BadInput(
-                f"generator={generator.name} sends for a time: leave trial_frames or generator out"
+                f"generator={generator.name} cannot send an exact number of frames: leave out trial_frames or generator"
             )
 
     def _check_frames(self, least_pps: float) -> None:

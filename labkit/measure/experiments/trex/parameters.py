@@ -16,8 +16,7 @@ from labkit.measure.traffic.trex.generator import Trex
 from labkit.measure.traffic.trex.streams import PROFILES, STATEFUL
 
 UNUSED = (
-    *usual.OF_FLOWS, "guest", "generator", "pairs", "duration_s", "profile_rounds", "events", "functions", "sample_hz",
-    "graph_functions", "keep_perf_data", "peer", "link_rate_bps", "link_delay_s", "family",
+    *usual.OF_FLOWS, *usual.OF_OBSERVERS, *usual.OF_TWO_HOSTS, "guest", "generator", "pairs", "duration_s", "family",
 )  # fmt: skip
 # What labkit builds between the ports of its own server
 DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")

@@ -51,7 +51,7 @@ class RemoteServer:
         return bool(self._peer.ask("carrying", within_s=within_s)["carrying"])
 
     def window(self, until: float) -> Window:
-        """Count until then, less what asking takes: it must be over before the first flow may end."""
+        """Count until `until`, minus the time of a request, so that the window ends before the first flow may end."""
         times, begun = machine.cpu_times(), time.monotonic()
         report = self._peer.ask("window", for_s=max(0.0, until - begun - self._way_s))
         passed_s, used = time.monotonic() - begun, machine.cpu_times() - times

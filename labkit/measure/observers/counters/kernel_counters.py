@@ -19,22 +19,8 @@ from labkit.measure.endpoints import Endpoint, Namespace, Reading
 from labkit.measure.observers.base import Observation
 from labkit.system import netlink
 from labkit.system.machine.cpu_time import TICKS_PER_S
-from labkit.system.machine.mibs import mibs, mibs6
+from labkit.system.machine.mibs import interfaces, mibs, mibs6, softnet_counts
 
-# The columns of /proc/net/dev: reception, then transmission (net/core/net-procfs.c).
-INTERFACE = (
-    "rx_bytes", "rx_packets", "rx_errors", "rx_dropped", "rx_fifo_errors", "rx_frame_errors", "rx_compressed",
-    "multicast", "tx_bytes", "tx_packets", "tx_errors", "tx_dropped", "tx_fifo_errors", "collisions",
-    "tx_carrier_errors", "tx_compressed",
-)  # fmt: skip
-SOFTNET = {
-    0: "processed",
-    1: "dropped",
-    2: "time_squeeze",
-    9: "received_rps",
-    10: "flow_limit",
-}  # hexadecimal
-SOFTNET_CPU = 12  # the column with the CPU's number (Linux 5.10); earlier, lines are CPUs in order
 SOFTIRQS = ("NET_RX", "NET_TX")
 NOT_READ = "queueing disciplines in guests"
 
@@ -106,29 +92,15 @@ def _read_kernel(opens: Opens) -> Counts:
     }
 
 
-def interfaces(text: str) -> dict[str, dict[str, int]]:
-    """Parse /proc/net/dev: interface to counters by INTERFACE's names."""
-    result = {}
-    with errors.reading("/proc/net/dev") as at:
-        for at.line, line in enumerate(text.splitlines()[2:], 3):
-            name, _, numbers = line.rpartition(":")
-            result[name.strip()] = dict(zip(INTERFACE, map(int, numbers.split()), strict=False))
-    return result
-
-
 def _cpus(opens: Opens) -> Counts:
     with opens("/proc/net/softnet_stat") as one, opens("/proc/softirqs") as two, opens("/proc/stat") as three:
         return cpus(one.read(), two.read(), three.read())
 
 
-@errors.reading("/proc/net/softnet_stat, /proc/softirqs or /proc/stat")
+@errors.reading("/proc/softirqs or /proc/stat")
 def cpus(softnet: str, softirqs: str, stat: str) -> Counts:
     """Parse each CPU's network work: /proc/net/softnet_stat, /proc/softirqs, /proc/stat (in steps of 10 ms)."""
-    result: Counts = {}
-    for number, line in enumerate(softnet.splitlines()):
-        fields = [int(word, 16) for word in line.split()]
-        cpu = fields[SOFTNET_CPU] if len(fields) > SOFTNET_CPU else number
-        result[str(cpu)] = {name: fields[at] for at, name in SOFTNET.items() if at < len(fields)}
+    result: Counts = {cpu: dict(counts) for cpu, counts in softnet_counts(softnet).items()}
     head, *lines = softirqs.splitlines()
     for line in lines:
         name, *values = line.split()

@@ -83,7 +83,7 @@ def observation(text: str, function: str) -> Observation:
     """Return what kprobe's output (`trace` of tracefs, with its header) says. Raises Failed if it has no header."""
     header = re.search(r"entries-in-buffer/entries-written: (\d+)/(\d+)", text)
     if header is None:
-        raise ValueError("there are no entries-in-buffer/entries-written")
+        raise ValueError("the header entries-in-buffer/entries-written is missing")
     kept, written = int(header[1]), int(header[2])
     # `  iperf3-412   [001] d..1.  77.123456: labkit_probe: (udp_sendmsg+0x0/0xa80)`, with ` value=512` behind a return
     events = re.findall(rf"^ *(.+)-\d+ +\[\d+\].*: {PROBE}: \(.*\)(?: value=(-?\d+))?$", text, re.MULTILINE)

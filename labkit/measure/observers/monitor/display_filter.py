@@ -67,13 +67,15 @@ def check(expression: str | None, fields: Sequence[str] = ()) -> None:
         ended = program.ended_within(CHECK_S)
     if ended.timed_out:
         raise Failed(
-            f"tshark did not check {_given(expression, fields)} within {CHECK_S:g} s: try again, or leave it out"
+            f"tshark did not check {_given(expression, fields)} within {CHECK_S:g} s: try again, or leave out"
+            " display or fields"
         )
     if ended.returncode == 0:
         return
     if ended.returncode < 0:
         raise Failed(
-            f"tshark did not check {_given(expression, fields)}: {ended.message()}: try again, or leave it out"
+            f"tshark did not check {_given(expression, fields)}: {ended.message()}: try again, or leave out"
+            " display or fields"
         )
     if "fields aren't valid" in ended.stderr:
         unknown = ", ".join(

@@ -54,7 +54,10 @@ class Form:
 
 
 def _udp_forms(port: int, tunnel: Callable[[str, int], tuple[str, str]]) -> Iterator[Form]:
-    """`tunnel` returns a condition and the tunnel's payload, by the outer header and where the tunnel begins in it."""
+    """Yield the forms of a tunnel in UDP.
+
+    `tunnel` returns a condition and the tunnel's payload, by the outer header and where the tunnel begins in it.
+    """
     outer = (("udp", 0, f"udp[2:2] = {port}"), ("ip6", 40, f"ip6[6] = 17 and ip6[42:2] = {port}"))
     for header, udp_at, condition in outer:
         more, payload = tunnel(header, udp_at + UDP_BYTES)

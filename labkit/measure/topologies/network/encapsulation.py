@@ -56,7 +56,7 @@ def headers(kind: str, family: int = 4, key: bool = False) -> tuple[Header, ...]
 
 
 def overhead_bytes(kind: str, family: int = 4, key: bool = False) -> int:
-    """Return the bytes that a tunnel of this kind adds: by so much its MTU is smaller than that of its path."""
+    """Return the bytes that a tunnel of this kind adds. Its MTU is smaller than its path's by this number."""
     return length_bytes(headers(kind, family, key))
 
 

@@ -2,7 +2,8 @@
 
 The kernel is not read, so measured paths can be compared with these.
 
-  paths(overlay.seed(), "cs1", "cs5")[0].nodes    ('cs1', 'con_ns1', 'lc1', 'sc2', 'lc2', 'con_ns3', 'cs5')
+  paths(leaf_spine_overlay.report_network(), "cs1", "cs5")[0].nodes
+  ('cs1', 'con_ns1', 'lc1', 'sc2', 'lc2', 'con_ns3', 'cs5')
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an end must not leave to its NIC when the userspace datapath receives its packets by packet sockets."""
+"""Switch off offloads of endpoints whose packets the userspace datapath receives through packet sockets."""
 
 from __future__ import annotations
 

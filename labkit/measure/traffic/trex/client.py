@@ -134,9 +134,11 @@ class Client:
     def trial(
         self, rate_pps: float, duration_s: float, grace_s: float = GRACE_S
     ) -> tuple[list[Direction], dict[str, Any]]:
-        """Send `rate_pps` frames a second from each sending port for so long; return what happened in each direction,
-        and the readings. Traffic that is late is stopped after `grace_s` more. Raises BadInput for a rate that the
-        line cannot carry, Failed for a server that is gone."""
+        """Send `rate_pps` frames a second from each sending port for `duration_s` seconds.
+
+        Return what happened in each direction, and the readings. Traffic that is late is stopped after `grace_s` more.
+        Raises BadInput for a rate that the line cannot carry, Failed for a server that is gone.
+        """
         raw = self._ask("trial", rate_pps=rate_pps, duration_s=duration_s, grace_s=grace_s)
         return readings.directions(raw, self.ports, self.senders), raw
 

@@ -102,7 +102,9 @@ def test_boot_timeout_shows_the_console(tmp_path: Path) -> None:
     program = process.Running(["sleep", "100"])
     with process.all_ended([program]):
         late = qemu_guest.QemuGuest("client0", tmp_path, program, {})
-        with pytest.raises(Failed, match=r"client0 did not boot in time; .*last line: waiting for nothing"):
+        with pytest.raises(
+            qemu_guest.BootTimeout, match=r"client0 did not boot in time; .*last line: waiting for nothing"
+        ):
             late.greet(time.monotonic() - 1)
         program.kill()
         program.ended()

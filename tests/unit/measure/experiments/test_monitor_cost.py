@@ -40,6 +40,9 @@ Packets received/dropped on interface 'eth0': 199000/1000 (pcap:900/dumpcap:100/
         ({"flows": 1}, "flows=1 is outside 2"),
         ({"frame_bytes": 20}, "a frame of 20 bytes is outside 64"),
         ({"slices": 3}, "slices=3: not used"),
+        ({"probe": "udp_rcv"}, "probe=udp_rcv: not used"),
+        ({"profile_rounds": 2}, "profile_rounds=2: not used"),
+        ({"peer": "ssh:lab"}, "peer=ssh:lab: not used"),
         ({"topology": "veth_bridge", "endpoint": "guest"}, "the packet generator cannot run in a guest"),
     ],
 )

@@ -51,7 +51,7 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"nodes": "two"}, "nodes=two with where=here needs the servers' host"),
         (
             {"nodes": "two", "where": "vm:debian", "generator": "trex"},
-            "generator=trex has both ends on one host: leave nodes or generator out",
+            "generator=trex needs both ends on one host: leave out nodes=two, or choose another generator",
         ),
         (
             {"generator": "trex", "server": "host"},
@@ -71,7 +71,7 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"trial_frames": "0"}, "trial_frames=0 is outside 1 to"),
         ({"trial_frames": "9", "trial_s": "1"}, "trial_frames=9 and trial_s=1: give one of them"),
         ({"trial_frames": "1000000"}, "trial_frames=1000000 takes 1000 s at least_rate=1kpps"),
-        ({"trial_frames": "9", "generator": "trex"}, "generator=trex sends for a time: leave trial_frames"),
+        ({"trial_frames": "9", "generator": "trex"}, "generator=trex cannot send an exact number of frames"),
         ({"frame": "64"}, "there is no parameter frame"),
     ],
 )

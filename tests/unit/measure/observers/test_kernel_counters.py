@@ -115,7 +115,7 @@ def test_scopes(scope: control.Scope, argv: list[str], lines: str) -> None:
 
 
 def test_namespace_counters_with_udp_loss() -> None:
-    [(name, lo)] = kernel_counters.interfaces(sample("proc-net-dev-6.18.txt")).items()
+    [(name, lo)] = mibs.interfaces(sample("proc-net-dev-6.18.txt")).items()
     assert (name, lo["rx_packets"], lo["tx_packets"], lo["tx_dropped"]) == ("lo", 231359, 231359, 0)
     assert lo["rx_bytes"] == lo["tx_bytes"] == 99011507
     udp = mibs.mibs(sample("proc-net-snmp-6.18.txt"))["Udp"]
