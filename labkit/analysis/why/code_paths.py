@@ -265,6 +265,8 @@ HELPERS = re.compile(
     r"|ksys_.*|vfs_.*|el0.*|__pi_.*|srso_.*|__x86_.*|retbleed.*|list_.*|strlen|memcmp|__fentry__|\[.*\]"
     r"|migrate_.*able"
     r"|__cond_resched|preempt_count_.*|__preempt_.*"
+    r"|ret_from_fork.*|kthread|worker_thread|process_one_work|process_scheduled_works|kthread_worker_fn|smpboot_thread_fn"
+    r"|common_startup_64|secondary_startup_64.*|start_secondary|start_kernel|rest_init"
 )
 
 

@@ -64,11 +64,43 @@ def test_storage_work_of_the_kernel_is_foreign_load(tmp_path: Path) -> None:
         ("iperf3;main;asm_common_interrupt_[k];vring_interrupt_[k];virtblk_done_[k]", None),
         ("perf;write;do_syscall_64_[k];ksys_write_[k];ext4_file_write_iter_[k]", work.REST),
         ("kernel;kthread_[k];run_ksoftirqd_[k];handle_softirqs_[k];net_rx_action_[k]", work.RECEIVE),
+        ("kernel;kthread_[k];smpboot_thread_fn_[k];run_ksoftirqd_[k];handle_softirqs_[k];rcu_core_[k]", work.REST),
+        ("kernel;kthread_[k];napi_threaded_poll_[k];__napi_poll_[k];veth_poll_[k]", work.RECEIVE),
+        ("kernel;kthread_[k];vhost_worker_[k];handle_rx_[k]", work.REST),
+        ("kernel;kthread_[k];kdamond_fn_[k];damon_pa_check_accesses_[k]", None),
+        (f"{THREAD};loop_process_work_[k];lo_read_simple_[k]", None),
+        (f"{THREAD};cleanup_net_[k];ops_undo_list_[k];inet_exit_net_[k]", None),
+        (f"{THREAD};rpc_async_schedule_[k];xs_tcp_send_request_[k];tcp_sendmsg_[k]", None),
     ],
-)
+)  # fmt: skip
 def test_threads_of_the_kernel_have_a_stage_if_they_work_for_packets(stack: str, stage: str | None) -> None:
     result = work.stage_of(stack)
     assert (result and result[0]) == stage
+
+
+def test_thread_of_the_kernel_that_carries_no_packets_is_no_cause(tmp_path: Path) -> None:
+    """Where a thread of packets works longer, its own function is named, not what starts every thread."""
+    scan = "kernel;ret_from_fork_asm_[k];ret_from_fork_[k];kthread_[k];kdamond_fn_[k];damon_va_check_accesses_[k]"
+    result = concluded(*two_runs(tmp_path / "scan", MadeArm(), MadeArm({scan: 6e-7})))
+    assert result.cause is None
+    encrypting = MadeArm({f"{THREAD};wg_packet_encrypt_worker_[k]": 6e-6})
+    words = concluded(*two_runs(tmp_path / "tunnel", MadeArm(), encrypting)).sentence
+    assert words.startswith("A tunnel costs ")
+    assert "wg_packet_encrypt_worker below process_one_work" in words
+
+
+NIC = "iperf3;main;asm_common_interrupt_[k];handle_softirqs_[k];net_rx_action_[k];__napi_poll_[k]"
+
+
+@pytest.mark.parametrize("poll", ["virtnet_poll", "mlx5e_napi_poll", "igb_poll"])
+def test_packets_of_a_nic_are_of_the_experiment_if_it_uses_one(tmp_path: Path, poll: str) -> None:
+    received = {f"{NIC};{poll}_[k];napi_gro_receive_[k]": 6e-7}
+    assert not concluded(*two_runs(tmp_path, MadeArm(), MadeArm(received))).claims
+    sides = [
+        str(run(tmp_path / name, {BASELINE: arm}, seed, parent="eth1"))
+        for name, arm, seed in (("without", MadeArm(), 1), ("with", MadeArm(received), 2))
+    ]
+    assert "Merging received segments (GRO) costs" in first((sides[0], sides[1]))
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.4, 2), (0.45, 1)])
