@@ -56,11 +56,12 @@ def _path(
 PATHS = (
     _path("a probe in a program (uprobe)", r"uprobe_.*|uretprobe_.*|__uprobe_.*|handle_swbp|.*_uprobe(_.*)?"
           r"|arch_uretprobe_.*|pre_ssout", r"uprobe events|\bu(ret)?probe\b", observes=True),
-    # A kprobe of perf or tracefs and a BPF program on a function share this code; the settings tell them apart.
+    # A kprobe of perf or tracefs and a BPF program on a function or LSM hook share this code; the settings tell them
+    # apart.
     _path("a probe on a function (kprobe or fentry)", r"kprobe_.*|kretprobe_.*|.*_kprobe|aggr_pre_handler"
-          r"|opt_pre_handler|optimized_callback|bpf_trampoline_.*|__bpf_prog_enter.*|__bpf_prog_exit.*"
+          r"|opt_pre_handler|optimized_callback|bpf_trampoline.*|__bpf_prog_enter.*|__bpf_prog_exit.*"
           r"|arch_rethook.*"
-          r"|rethook_.*|bpf_fprobe_.*|fprobe_.*|kprobe_multi_.*", r"BPF program (kprobe|tracing)|kprobe events",
+          r"|rethook_.*|bpf_fprobe_.*|fprobe_.*|kprobe_multi_.*", r"BPF program (kprobe|tracing|lsm)|kprobe events",
           observes=True),
     _path("a BPF program on a tracepoint", r"trace_call_bpf|bpf_trace_run\d+|__bpf_trace_.*",
           r"BPF program (tracepoint|raw_tracepoint)", observes=True),

@@ -49,6 +49,21 @@ def test_program_that_observes_is_named_though_it_takes_cpu_time(
     assert words.startswith(name)
 
 
+@pytest.mark.parametrize("mark", ["", "_[k]"])
+@pytest.mark.parametrize("kind", ["tracing", "lsm"])
+def test_bpf_code_is_of_the_kernel_and_has_one_name(tmp_path: Path, mark: str, kind: str) -> None:
+    """perf gives BPF code no object of the kernel, and a trampoline another number in every round."""
+    probe = {
+        f"{RECEIVE['udp']};ip_rcv_[k];bpf_trampoline_64425345{at}{mark};bpf_prog_6deef7357e7b4530_ip_rcv{mark}": 2.4e-7
+        for at in range(10)
+    }
+    loaded = {f"BPF program {kind} ip_rcv": "tag 6deef7357e7b4530, on tracing"}
+    words = concluded(*two_runs(tmp_path, MadeArm(), MadeArm(probe, foreign=0.4), **loaded)).sentence
+    assert words.startswith("A probe on a function (kprobe or fentry) costs 2.")
+    assert "bpf_trampoline below ip_rcv" in words
+    assert f"It is explained by BPF program {kind} ip_rcv" in words
+
+
 def test_storage_work_of_the_kernel_is_foreign_load(tmp_path: Path) -> None:
     writing = f"{THREAD};wb_workfn_[k];ext4_writepages_[k]"
     result = concluded(*two_runs(tmp_path, MadeArm(), MadeArm({writing: 6e-6})))
