@@ -66,7 +66,7 @@ PATHS = (
     _path("a BPF program on a tracepoint", r"trace_call_bpf|bpf_trace_run\d+|__bpf_trace_.*",
           r"BPF program (tracepoint|raw_tracepoint)", observes=True),
     # Every perf event on a tracepoint runs perf_trace_run_bpf_submit, with a BPF program or without one.
-    _path("recording of tracepoints (perf)", r"perf_tp_event.*|perf_swevent_(event|overflow)|perf_trace_(?!sched).*"
+    _path("recording of tracepoints (perf)", r"perf_tp_event.*|perf_swevent_(event|overflow)|perf_trace_.*"
           r"|perf_syscall_(enter|exit)", observes=True),
     _path("recording of trace events (tracefs)", r"trace_event_raw_event_.*|trace_event_buffer_.*"
           r"|ftrace_syscall_.*", r"trace events", observes=True),
@@ -189,7 +189,7 @@ PATHS = (
     _path("TCP congestion control and pacing", r"bictcp_.*|cubictcp_.*|bbr_.*|tcp_reno_.*|dctcp_.*|tcp_cong_.*"
           r"|tcp_pace_.*"
           r"|tcp_update_pacing_rate|tcp_vegas_.*|tcp_cdg_.*|htcp_.*|hybla_.*|westwood_.*", r"congestion|pacing"
-          r"|tcp_.*cubic|BPF program struct_ops"),
+          r"|tcp_.*cubic|BPF program struct_ops (?!scx)"),
     # Which segments are lost depends on when programs run, so this is what another cause has done.
     _path("retransmission and loss recovery", r"tcp_retransmit.*|__tcp_retransmit.*|tcp_fastretrans.*"
           r"|tcp_sacktag_.*"
@@ -205,7 +205,7 @@ PATHS = (
           r"|reuseport|hash_entries"),
     _path("routing", r"fib4?_.*|__fib_.*|ip_route_.*|rt_.*|ip6_route_.*|fib6_.*|ip6_pol_.*|__mkroute_.*"
           r"|inet_lookup.*route",
-          r"routes|rules \d|route"),
+          r"routes|number of rules|rules \d|route"),
     _path("neighbour resolution", r"neigh_.*|__neigh_.*|arp_.*|ndisc_.*", r"neigh|arp_"),
     _path("memory accounting of sockets", r"__sk_mem_.*|sk_mem_.*|__udp_enqueue_schedule_skb|udp_rmem_.*"
           r"|mem_cgroup_.*"
@@ -214,13 +214,14 @@ PATHS = (
           r"(tcp|udp)_mem|memory\.(max|high)|rmem|wmem"),
     _path("busy polling", r"napi_busy_loop.*|sk_busy_loop.*|__napi_busy_loop|busy_poll.*", r"busy_(poll|read)"
           r"|napi_defer|gro_flush"),
+    _path("a scheduler of BPF (sched_ext)", r"scx_.*|bpf_scx_.*|.*_scx", r"BPF program struct_ops"),
     _path("waking programs and switching between them", r"try_to_wake_up|ttwu_.*|wake_up_.*|__wake_up.*"
           r"|default_wake_function"
           r"|schedule|__schedule|pick_next_.*|enqueue_task.*|dequeue_task.*|sock_def_readable"
           r"|sock_def_write_space|ep_poll.*"
           r"|autoremove_wake_function|woken_wake_function|pollwake|schedule_.*|select_task_rq.*|sched_.*"
           r"|update_curr.*"
-          r"|enqueue_entity|dequeue_entit.*|do_sched_.*|place_entity|psi_.*|perf_trace_sched.*|context_switch"
+          r"|enqueue_entity|dequeue_entit.*|do_sched_.*|place_entity|psi_.*|context_switch"
           r"|switch_.*"
           r"|reweight_entity|load_balance.*|sched_balance.*|newidle_balance|preempt_schedule.*"
           r"|poll_schedule_timeout"
