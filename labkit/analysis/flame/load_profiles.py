@@ -25,8 +25,8 @@ COUNTER = "cycles"  # perf_record's event if the CPU has this counter
 # (labkit.measure.observers.perf.fold_stacks).
 WITHIN = r"(?!elsewhere$).*"
 
-# perf names no object of the kernel for code that the kernel made for BPF, so that these frames have no mark. The number
-# of a trampoline is the address of its memory.
+# perf names no object of the kernel for code that the kernel made for BPF, so that these frames have no mark. The
+# number of a trampoline may be another one in every round.
 _BPF = re.compile(
     r"(?<=;)(bpf_prog_[0-9a-f]{16}[\w.]*|bpf_dispatcher_\w+|bpf_trampoline)(?:_\d+)*(?:_\[[kj]\])?(?=;|$)"
 )

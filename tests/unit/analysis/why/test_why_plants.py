@@ -64,6 +64,28 @@ def test_bpf_code_is_of_the_kernel_and_has_one_name(tmp_path: Path, mark: str, k
     assert f"It is explained by BPF program {kind} ip_rcv" in words
 
 
+def test_bpf_program_of_one_more_service_is_no_difference(tmp_path: Path) -> None:
+    name = "BPF program cgroup_skb sd_fw_ingress"
+    left, right = (
+        str(
+            run(
+                tmp_path / str(seed),
+                {BASELINE: MadeArm()},
+                seed,
+                settings={name: f"{count}tag 6deef, on cgroup"},
+            )
+        )
+        for seed, count in ((1, ""), (2, "7 times "))
+    )
+    assert concluded(left, right).sentence.startswith("No difference ")
+
+
+def test_recording_of_the_scheduler_is_named_without_a_setting(tmp_path: Path) -> None:
+    recording = {f"{WRITE};udp_sendmsg_[k];schedule_[k];perf_trace_sched_switch_[k]": 2e-6}
+    words = first(two_runs(tmp_path, MadeArm(), MadeArm(recording)))
+    assert words.startswith("Recording of tracepoints (perf) costs ")
+
+
 def test_storage_work_of_the_kernel_is_foreign_load(tmp_path: Path) -> None:
     writing = f"{THREAD};wb_workfn_[k];ext4_writepages_[k]"
     result = concluded(*two_runs(tmp_path, MadeArm(), MadeArm({writing: 6e-6})))
@@ -248,6 +270,22 @@ def test_functions_have_the_path_of_their_subsystem(function: str, path: str) ->
     result = code_paths.path_of_function(function)
     assert result is not None
     assert result.name == path
+
+
+def test_program_that_a_function_started_is_named_before_settings(tmp_path: Path) -> None:
+    effects = [
+        effect("function", "sysctl net.ipv6.conf.eth0.mtu", "1500", "1400"),
+        effect("function", "eth0 mtu", "1500", "1400"),
+        effect("function", "packet sockets", "none", "on eth0 of protocol 0x0003"),
+        effect("function", "programs", "none", "tcpdump"),
+    ]
+    unknown = MadeArm({f"{RECEIVE['udp']};ip_rcv_[k];strange_[k]": 2e-6}, effects)
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": unknown}, 3)
+    result = concluded(f"{folder}:{BASELINE}", "x")
+    assert result.sentence.startswith("The cause is the change of function programs ")
+    assert [one.name for one in result.settings] == [
+        "function programs", "function packet sockets", "function eth0 mtu",
+    ]  # fmt: skip
 
 
 def test_arms_of_one_run_are_measured_again_together(tmp_path: Path) -> None:
