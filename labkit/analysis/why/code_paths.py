@@ -53,7 +53,8 @@ def _path(
     return Path(name, pattern, re.compile(settings), depends_on_timing, interface, observes)
 
 
-PATHS = (
+# Code that runs only where somebody set it up. The work of other programs does not make the experiment call it.
+SET_UP = (
     _path("a probe in a program (uprobe)", r"uprobe_.*|uretprobe_.*|__uprobe_.*|handle_swbp|.*_uprobe(_.*)?"
           r"|arch_uretprobe_.*|pre_ssout", r"uprobe events|\bu(ret)?probe\b", observes=True),
     # A kprobe of perf or tracefs and a BPF program on a function or LSM hook share this code; the settings tell them
@@ -163,6 +164,9 @@ PATHS = (
     _path("timestamps of packets", r"net_enable_timestamp|__net_timestamp|skb_tstamp_tx|__skb_tstamp_tx"
           r"|sock_recv_timestamp"
           r"|__sock_recv_timestamp|sock_.*timestamp.*", r"tstamp|timestamp"),
+)  # fmt: skip
+PATHS = (
+    *SET_UP,
     _path("page allocation", r"__?alloc_pages.*|alloc_pages_.*|__alloc_frozen_pages.*|get_page_from_freelist"
           r"|rmqueue.*"
           r"|__rmqueue.*|skb_page_frag_refill|sk_page_frag_refill|page_frag_.*|__page_frag_.*|free_unref_.*"
@@ -242,6 +246,9 @@ PATHS = (
           r"|enter_from_.*|x2apic_.*|.*smp_call_function.*|csd_.*|generic_exec_single|.*call_function_single_ipi"
           r"|.*send_IPI.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|governor|turbo|boost|SMT",
           depends_on_timing=True),
+    # Packets wait there while a program has the socket locked.
+    _path("the backlog of a socket", r"(__)?release_sock|(__)?sk_backlog_rcv|(__)?lock_sock.*|tcp_add_backlog",
+          depends_on_timing=True),
     _path("Multipath TCP", r"mptcp_.*|__mptcp_.*", r"mptcp"),
     _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*", r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes"
           r"|^(parameter )?family"),
@@ -268,7 +275,7 @@ HELPERS = re.compile(
     r"|migrate_.*able"
     r"|__cond_resched|preempt_count_.*|__preempt_.*"
     r"|ret_from_fork.*|kthread|worker_thread|process_one_work|process_scheduled_works|kthread_worker_fn|smpboot_thread_fn"
-    r"|common_startup_64|secondary_startup_64.*|start_secondary|start_kernel|rest_init"
+    r"|common_startup_64|secondary_startup_64.*|start_secondary|x86_64_start_\w+|start_kernel|rest_init|__pfx_\w+"
 )
 
 

@@ -42,7 +42,7 @@ _READING = re.compile(
 )
 SYSCALL = re.compile(r"do_syscall_64|el0_svc\w*|invoke_syscall|do_fast_syscall_32")
 # Functions with which an interrupt begins.
-_INTERRUPT = re.compile(
+INTERRUPT = re.compile(
     r"(asm_)?sysvec_\w+|(asm_)?common_interrupt|__common_interrupt|do_IRQ|smp_\w+_interrupt|\w*_interrupt_handler"
     r"|_?_?irq_exit(_rcu)?|el[01]t?_(64_|32_)?(irq|fiq)\w*|el[01]_interrupt|(gic_)?handle_(domain_)?irq\w*|call_on_irq_stack"
 )
@@ -63,6 +63,7 @@ _NIC = re.compile(
     r"(virtnet|xennet|netvsc)_poll\w*|(e1000|igb|igc|ixgbe|i40e|iavf|ice|mlx[45]|ena|gve|bnx|vmxnet3|r8169|rtl8169|tg3)"
     r"\w*(poll|clean)\w*"
 )
+MACHINE = re.compile(r"kernel|swapper|ksoftirqd.*")  # processes that work for the whole machine
 _KTHREADS = "kernel"  # the process name of the kernel's threads (labkit.measure.observers.perf.fold_stacks)
 
 
@@ -141,7 +142,7 @@ def _is_of_machine(process: str, names: Sequence[str]) -> bool:
 def _in_own_call(names: Sequence[str]) -> bool:
     """Return whether the innermost of these frames are of a system call that no interrupt interrupted."""
     for name in reversed(names):
-        if _INTERRUPT.fullmatch(name):
+        if INTERRUPT.fullmatch(name):
             return False
         if SYSCALL.fullmatch(name) or _SENDING.fullmatch(name):
             return True

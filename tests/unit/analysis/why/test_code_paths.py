@@ -72,6 +72,7 @@ VETH = "veth's own receive queue (of GRO or XDP)"
         ("schedule __schedule perf_trace_sched_switch", "recording of tracepoints (perf)"),
         ("schedule __schedule perf_trace_sched_switch trace_call_bpf", "a BPF program on a tracepoint"),
         ("enqueue_task_scx do_enqueue_task", "a scheduler of BPF (sched_ext)"),
+        ("release_sock __release_sock tcp_v4_do_rcv", "the backlog of a socket"),
         ("ets_qdisc_enqueue", "a queueing discipline"),
     ],
 )  # fmt: skip

@@ -49,6 +49,32 @@ def test_program_that_observes_is_named_though_it_takes_cpu_time(
     assert words.startswith(name)
 
 
+SYSCALL = "iperf3;write;do_syscall_64_[k]"
+FILTER = f"{SYSCALL};syscall_trace_enter_[k];__seccomp_filter_[k];seccomp_run_filters_[k]"
+
+
+@pytest.mark.parametrize(
+    ("stack", "named"),
+    [
+        (FILTER, True),
+        (f"{WRITE};udp_sendmsg_[k];ip_output_[k];nf_hook_slow_[k];nft_do_chain_[k]", True),
+        (f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]", False),
+        (f"{SYSCALL};asm_common_interrupt_[k];__common_interrupt_[k];nf_hook_slow_[k];nft_do_chain_[k]", False),
+        (f"{WRITE};udp_sendmsg_[k];__alloc_pages_slowpath_[k];shrink_node_[k]", False),
+        (f"{WRITE};udp_sendmsg_[k];ip_make_skb_[k];___slab_alloc_[k]", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("left", [0.0, 0.4])
+def test_code_that_somebody_set_up_is_named_on_a_busy_machine(
+    tmp_path: Path, stack: str, named: bool, left: float
+) -> None:
+    """Other programs bring packets, and take memory and CPUs, but no filter to the experiment's own system calls."""
+    result = concluded(*two_runs(tmp_path, MadeArm(foreign=left), MadeArm({stack: 2e-6}, foreign=0.4)))
+    assert result.claims == named
+    if stack == FILTER:
+        assert result.sentence.startswith("An audit, security or system call filter costs ")
+
+
 @pytest.mark.parametrize("mark", ["", "_[k]"])
 @pytest.mark.parametrize("kind", ["tracing", "lsm"])
 def test_bpf_code_is_of_the_kernel_and_has_one_name(tmp_path: Path, mark: str, kind: str) -> None:
