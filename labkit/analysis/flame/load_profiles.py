@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,6 +24,12 @@ COUNTER = "cycles"  # perf_record's event if the CPU has this counter
 # Matches all processes but "elsewhere", the name of those outside the experiment
 # (labkit.measure.observers.perf.fold_stacks).
 WITHIN = r"(?!elsewhere$).*"
+
+# perf names no object of the kernel for code that the kernel made for BPF, so that these frames have no mark. The
+# number of a trampoline may be another one in every round.
+_BPF = re.compile(
+    r"(?<=;)(bpf_prog_[0-9a-f]{16}[\w.]*|bpf_dispatcher_\w+|bpf_trampoline)(?:_\d+)*(?:_\[[kj]\])?(?=;|$)"
+)
 
 
 def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
@@ -62,7 +70,7 @@ def why_not(rows: pd.DataFrame) -> str:
 
 
 def _round(row: pd.Series, report: Mapping[str, Any]) -> Round:
-    stacks = folded_stacks.read(run_folder.artefact(row["folder"], row["artefact"]))
+    stacks = _with_bpf_marked(folded_stacks.read(run_folder.artefact(row["folder"], row["artefact"])))
     hertz = report.get("frequency_hz")
     if not isinstance(hertz, int | float) or hertz <= 0:
         raise BadInput(f"{row['artefact']} has no valid sampling frequency (frequency_hz is {hertz})")
@@ -77,6 +85,14 @@ def _round(row: pd.Series, report: Mapping[str, Any]) -> Round:
         busy = sum(samples for stack, samples in stacks.items() if stack.rpartition(";")[2] not in IDLE)
         period_s = cpu / max(busy, 1)
     return Round(stacks, period_s, count, size, cpu)
+
+
+def _with_bpf_marked(stacks: folded_stacks.Stacks) -> folded_stacks.Stacks:
+    """Return stacks in which BPF code is of the kernel and has the same name in every round."""
+    result: Counter[str] = Counter()
+    for stack, count in stacks.items():
+        result[_BPF.sub(rf"\1{folded_stacks.KERNEL}", stack) if ";bpf_" in stack else stack] += count
+    return result
 
 
 def _known(value: Any) -> float | None:

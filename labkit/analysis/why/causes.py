@@ -23,7 +23,17 @@ from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import Tree, build_tree
 from labkit.analysis.flame.significance import FALSE_SHARE, MIN_SAMPLES, Floats
 from labkit.analysis.why import code_paths
-from labkit.analysis.why.work import STAGES, Estimate, Round, RunVariation, estimate, estimate_many
+from labkit.analysis.why.work import (
+    INTERRUPT,
+    MACHINE,
+    RECEIVE,
+    STAGES,
+    Estimate,
+    Round,
+    RunVariation,
+    estimate,
+    estimate_many,
+)
 
 NEW_SHARE = 0.02  # of the other side's time: with less, a side does not have the path
 CARRIES = 0.6  # of a function's difference: if callees carry this much, the function only passes it on
@@ -31,6 +41,7 @@ BELOW_SHARE = 0.25  # of a path's samples: a function with fewer does not name t
 MAX_FUNCTIONS = 80  # functions examined
 # A path of which less than this share is new or gone only calls from elsewhere what the other side calls as well.
 MOVED = 0.5
+OWN_SHARE = 0.8  # of a path's samples: with more, other programs do not run it
 # Four tests may claim a difference where there is none: of CPU time, of speed, of all functions, and of what a setting
 # is known to affect (code paths, parts of a switch's work, loss). Each has a quarter of the 5 % (Bonferroni).
 TESTS_COUNT = 4
@@ -44,7 +55,8 @@ class Cause:
     function: the top function of that code. callers: its callers, most frequent first. change: new, gone or changed.
     left_s to high_s: seconds per unit that arrived. path: the code path that the function belongs to. below: the
     functions below it that carry most of the time. expected: whether the path of a setting that differs was tested by
-    itself, and not all functions; p is then that of this test.
+    itself, and not all functions; p is then that of this test. own_share: the share of the samples that programs of the
+    experiment took in calls of their own, and not in interrupts, which serve anybody.
     """
 
     function: str
@@ -60,11 +72,20 @@ class Cause:
     path: code_paths.Path | None
     below: tuple[str, ...]
     expected: bool = False
+    own_share: float = 0.0
 
     @property
     def name(self) -> str:
         """Return the name of the code path in terms of the field, or else the name of the function."""
         return self.path.name if self.path is not None else self.function
+
+    @property
+    def is_set_up(self) -> bool:
+        """Return whether other programs cannot have added the code: it runs only where somebody set it up, in calls of
+        the experiment's own programs or where a program observes it."""
+        if self.path is None or self.change == "changed":
+            return False
+        return self.path.observes or (self.own_share > OWN_SHARE and self.path in code_paths.SET_UP)
 
     @property
     def size(self) -> Estimate:
@@ -336,12 +357,15 @@ def _cause(
     inner: Counter[int] = Counter()
     totals = tree.total.sum(axis=1)
     inside = np.zeros(len(tree), dtype=bool)
+    of_load, by_load, by_all = _of_load(tree, plain), 0, 0
     for frame in range(1, len(tree)):
         parent = int(tree.parent[frame])
         own = int(tree.name[frame]) == at
         inside[frame] = inside[parent] or own
         if own and not inside[parent]:
             callers[plain[int(tree.name[parent])]] += int(totals[frame])
+            by_all += int(totals[frame])
+            by_load += int(totals[frame]) if of_load[frame] else 0
         elif inside[frame] and not own:
             inner[int(tree.name[frame])] += int(totals[frame])
     size = max(int(frames.samples[at]), 1)
@@ -370,7 +394,20 @@ def _cause(
         size,
         path if path is not None else own_path,
         tuple(names[:3]),
+        own_share=by_load / max(by_all, 1),
     )
+
+
+def _of_load(tree: Tree, plain: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return which frames are of a program of the experiment, in code that it called itself."""
+    result = np.zeros(len(tree), dtype=bool)
+    for frame in range(1, len(tree)):
+        name, parent = plain[tree.name[frame]], int(tree.parent[frame])
+        of_stage = parent == 0 and name != RECEIVE
+        result[frame] = of_stage or bool(
+            result[parent] and not INTERRUPT.fullmatch(name) and not MACHINE.fullmatch(name)
+        )
+    return result
 
 
 def path_cause(frames: Frames, path: code_paths.Path) -> Cause | None:

@@ -53,19 +53,21 @@ def _path(
     return Path(name, pattern, re.compile(settings), depends_on_timing, interface, observes)
 
 
-PATHS = (
+# Code that runs only where somebody set it up. The work of other programs does not make the experiment call it.
+SET_UP = (
     _path("a probe in a program (uprobe)", r"uprobe_.*|uretprobe_.*|__uprobe_.*|handle_swbp|.*_uprobe(_.*)?"
           r"|arch_uretprobe_.*|pre_ssout", r"uprobe events|\bu(ret)?probe\b", observes=True),
-    # A kprobe of perf or tracefs and a BPF program on a function share this code; the settings tell them apart.
+    # A kprobe of perf or tracefs and a BPF program on a function or LSM hook share this code; the settings tell them
+    # apart.
     _path("a probe on a function (kprobe or fentry)", r"kprobe_.*|kretprobe_.*|.*_kprobe|aggr_pre_handler"
-          r"|opt_pre_handler|optimized_callback|bpf_trampoline_.*|__bpf_prog_enter.*|__bpf_prog_exit.*"
+          r"|opt_pre_handler|optimized_callback|bpf_trampoline.*|__bpf_prog_enter.*|__bpf_prog_exit.*"
           r"|arch_rethook.*"
-          r"|rethook_.*|bpf_fprobe_.*|fprobe_.*|kprobe_multi_.*", r"BPF program (kprobe|tracing)|kprobe events",
+          r"|rethook_.*|bpf_fprobe_.*|fprobe_.*|kprobe_multi_.*", r"BPF program (kprobe|tracing|lsm)|kprobe events",
           observes=True),
     _path("a BPF program on a tracepoint", r"trace_call_bpf|bpf_trace_run\d+|__bpf_trace_.*",
           r"BPF program (tracepoint|raw_tracepoint)", observes=True),
     # Every perf event on a tracepoint runs perf_trace_run_bpf_submit, with a BPF program or without one.
-    _path("recording of tracepoints (perf)", r"perf_tp_event.*|perf_swevent_(event|overflow)|perf_trace_(?!sched).*"
+    _path("recording of tracepoints (perf)", r"perf_tp_event.*|perf_swevent_(event|overflow)|perf_trace_.*"
           r"|perf_syscall_(enter|exit)", observes=True),
     _path("recording of trace events (tracefs)", r"trace_event_raw_event_.*|trace_event_buffer_.*"
           r"|ftrace_syscall_.*", r"trace events", observes=True),
@@ -162,6 +164,9 @@ PATHS = (
     _path("timestamps of packets", r"net_enable_timestamp|__net_timestamp|skb_tstamp_tx|__skb_tstamp_tx"
           r"|sock_recv_timestamp"
           r"|__sock_recv_timestamp|sock_.*timestamp.*", r"tstamp|timestamp"),
+)  # fmt: skip
+PATHS = (
+    *SET_UP,
     _path("page allocation", r"__?alloc_pages.*|alloc_pages_.*|__alloc_frozen_pages.*|get_page_from_freelist"
           r"|rmqueue.*"
           r"|__rmqueue.*|skb_page_frag_refill|sk_page_frag_refill|page_frag_.*|__page_frag_.*|free_unref_.*"
@@ -188,7 +193,7 @@ PATHS = (
     _path("TCP congestion control and pacing", r"bictcp_.*|cubictcp_.*|bbr_.*|tcp_reno_.*|dctcp_.*|tcp_cong_.*"
           r"|tcp_pace_.*"
           r"|tcp_update_pacing_rate|tcp_vegas_.*|tcp_cdg_.*|htcp_.*|hybla_.*|westwood_.*", r"congestion|pacing"
-          r"|tcp_.*cubic|BPF program struct_ops"),
+          r"|tcp_.*cubic|BPF program struct_ops (?!scx)"),
     # Which segments are lost depends on when programs run, so this is what another cause has done.
     _path("retransmission and loss recovery", r"tcp_retransmit.*|__tcp_retransmit.*|tcp_fastretrans.*"
           r"|tcp_sacktag_.*"
@@ -204,7 +209,7 @@ PATHS = (
           r"|reuseport|hash_entries"),
     _path("routing", r"fib4?_.*|__fib_.*|ip_route_.*|rt_.*|ip6_route_.*|fib6_.*|ip6_pol_.*|__mkroute_.*"
           r"|inet_lookup.*route",
-          r"routes|rules \d|route"),
+          r"routes|number of rules|rules \d|route"),
     _path("neighbour resolution", r"neigh_.*|__neigh_.*|arp_.*|ndisc_.*", r"neigh|arp_"),
     _path("memory accounting of sockets", r"__sk_mem_.*|sk_mem_.*|__udp_enqueue_schedule_skb|udp_rmem_.*"
           r"|mem_cgroup_.*"
@@ -213,13 +218,14 @@ PATHS = (
           r"(tcp|udp)_mem|memory\.(max|high)|rmem|wmem"),
     _path("busy polling", r"napi_busy_loop.*|sk_busy_loop.*|__napi_busy_loop|busy_poll.*", r"busy_(poll|read)"
           r"|napi_defer|gro_flush"),
+    _path("a scheduler of BPF (sched_ext)", r"scx_.*|bpf_scx_.*|.*_scx", r"BPF program struct_ops"),
     _path("waking programs and switching between them", r"try_to_wake_up|ttwu_.*|wake_up_.*|__wake_up.*"
           r"|default_wake_function"
           r"|schedule|__schedule|pick_next_.*|enqueue_task.*|dequeue_task.*|sock_def_readable"
           r"|sock_def_write_space|ep_poll.*"
           r"|autoremove_wake_function|woken_wake_function|pollwake|schedule_.*|select_task_rq.*|sched_.*"
           r"|update_curr.*"
-          r"|enqueue_entity|dequeue_entit.*|do_sched_.*|place_entity|psi_.*|perf_trace_sched.*|context_switch"
+          r"|enqueue_entity|dequeue_entit.*|do_sched_.*|place_entity|psi_.*|context_switch"
           r"|switch_.*"
           r"|reweight_entity|load_balance.*|sched_balance.*|newidle_balance|preempt_schedule.*"
           r"|poll_schedule_timeout"
@@ -239,6 +245,9 @@ PATHS = (
           r"|__sysvec_.*|default_idle.*|cpu_startup_entry|timer_.*|run_timer.*|native_apic_.*|pv_.*|kvm_.*"
           r"|enter_from_.*|x2apic_.*|.*smp_call_function.*|csd_.*|generic_exec_single|.*call_function_single_ipi"
           r"|.*send_IPI.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|governor|turbo|boost|SMT",
+          depends_on_timing=True),
+    # Packets wait there while a program has the socket locked.
+    _path("the backlog of a socket", r"(__)?release_sock|(__)?sk_backlog_rcv|(__)?lock_sock.*|tcp_add_backlog",
           depends_on_timing=True),
     _path("Multipath TCP", r"mptcp_.*|__mptcp_.*", r"mptcp"),
     _path("TCP's acknowledgements and segments", r"tcp_.*|__tcp_.*", r"tcp_|mss_bytes|streams|\bmtu\b|mtu_bytes"
@@ -265,6 +274,8 @@ HELPERS = re.compile(
     r"|ksys_.*|vfs_.*|el0.*|__pi_.*|srso_.*|__x86_.*|retbleed.*|list_.*|strlen|memcmp|__fentry__|\[.*\]"
     r"|migrate_.*able"
     r"|__cond_resched|preempt_count_.*|__preempt_.*"
+    r"|ret_from_fork.*|kthread|worker_thread|process_one_work|process_scheduled_works|kthread_worker_fn|smpboot_thread_fn"
+    r"|common_startup_64|secondary_startup_64.*|start_secondary|x86_64_start_\w+|start_kernel|rest_init|__pfx_\w+"
 )
 
 

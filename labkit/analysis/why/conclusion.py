@@ -210,11 +210,10 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
         if between_two and code.path is not None and code.path.depends_on_timing and not one.settings:
             return False  # the scheduler may have placed the programs differently in the only run of a side
         # Other programs slow everything down, and their own packets add code. A setting that explains code that is new
-        # or gone excludes that, and so does code with which a program observes this one.
-        observes = code.path is not None and code.path.observes and code.change != "changed"
+        # or gone excludes that, and so does code that somebody set up.
         if disturbed:
-            return observes or (code.change != "changed" and one.strength >= 3)
-        if one.settings or observes or not evidence.is_disturbed:
+            return code.is_set_up or (code.change != "changed" and one.strength >= 3)
+        if one.settings or code.is_set_up or not evidence.is_disturbed:
             return True
         return (
             evidence.run_variation is None and code.change != "changed"

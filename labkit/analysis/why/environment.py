@@ -45,15 +45,30 @@ RELEVANT = re.compile(
     r"|environment|threaded|traffic classes|promiscuity|KSM|kernel command line"
     r"|^(peer_)?(kernel\w*|cpu\w*|accelerator|machine|iperf3|endpoint|guest\w*|container\w*|version of iperf3)$"
 )
-# Network sysctls that by themselves affect neither CPU time nor packets.
+# Settings that by themselves affect neither CPU time nor packets. systemd loads such BPF programs for its services.
 IDLE = re.compile(
     r"sysctl net\.(unix|mptcp|netfilter\.nf_log|ipv4\.(ping_group_range|tcp_available|tcp_allowed|ip_local_port_range"
     r"|tcp_orphan_retries|igmp|icmp|route\.|fwmark_reflect)|ipv6\.(icmp|route\.))|digest|tcp_child_ehash"
+    r"|BPF program (cgroup_(device|sysctl|sockopt)|syscall|ext)\b"
 )
 UNLIMITED = "unlimited"  # the value of a cgroup's limit that limits nothing
 _NO_LIMIT = re.compile(
     r"cgroup .*(cpu\.max: max .*|cpu\.weight: 100|quota_us: -1|cpu\.shares: 1024|memory\.\w+: max)"
 )
+_TIMES = re.compile(r"^\d+ times ")  # how many services have the same BPF program
+# What a function was most likely called for comes first; much of the rest follows from it.
+_PURPOSES = tuple(
+    re.compile(rf"function ({one})")
+    for one in (
+        r"programs$",
+        r"packet sockets$",
+        r"(?!sysctl ).*(filter|qdisc|tables)",
+        r"(?!sysctl |.*offload)",
+        r"(?!sysctl )",
+        "",
+    )
+)
+_MTU_OF_IPV6 = re.compile(r"function sysctl net\.ipv6\.conf\.(.+)\.mtu")
 _OF_INTERFACES = re.compile(r"(number of )?(routes|rules)\b|(function )?packet sockets")
 _INTERFACE = re.compile(r"(\.(?:conf|neigh)\.)(?!all\b|default\b)[^.]+(?=\.)")
 _CONF = re.compile(r"\.conf\.(all|default|\*)\.")
@@ -220,7 +235,23 @@ def _changed_settings(rows: pd.DataFrame) -> dict[tuple[str, str], tuple[str, st
             # Several steps of a change may set the same: from the first one's value to the last one's.
             key = name, str(one.get("at") or "")
             result[key] = (result[key][0] if key in result else before, after)
-    return result
+    return dict(sorted(_without_ipv6_mtus(result).items(), key=lambda one: _purpose(one[0][0])))
+
+
+def _without_ipv6_mtus(
+    effects: dict[tuple[str, str], tuple[str, str]],
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """Return effects without the MTUs of IPv6 that followed those of their interfaces."""
+    return {
+        (name, at): value
+        for (name, at), value in effects.items()
+        if (of := _MTU_OF_IPV6.fullmatch(name)) is None or (f"function {of[1]} mtu", at) not in effects
+    }
+
+
+def _purpose(name: str) -> int:
+    """Return the place of a function's effect among all; the steps of other changes have an order, which they keep."""
+    return next((at for at, one in enumerate(_PURPOSES) if one.match(name)), 0)
 
 
 def _value(rows: pd.DataFrame, name: str) -> str:
@@ -257,6 +288,7 @@ def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
         for name, value in report.items() if isinstance(report, Mapping) else ():
             if value is not None:
                 text = UNLIMITED if _NO_LIMIT.fullmatch(f"{name}: {value}") else str(value)
+                text = _TIMES.sub("", text) if str(name).startswith("BPF program ") else text
                 result.setdefault((place, generic(str(name))), {})[text] = None
 
     def take_all(name: str, column: pd.Series) -> None:

@@ -42,19 +42,28 @@ _READING = re.compile(
 )
 SYSCALL = re.compile(r"do_syscall_64|el0_svc\w*|invoke_syscall|do_fast_syscall_32")
 # Functions with which an interrupt begins.
-_INTERRUPT = re.compile(
+INTERRUPT = re.compile(
     r"(asm_)?sysvec_\w+|(asm_)?common_interrupt|__common_interrupt|do_IRQ|smp_\w+_interrupt|\w*_interrupt_handler"
     r"|_?_?irq_exit(_rcu)?|el[01]t?_(64_|32_)?(irq|fiq)\w*|el[01]_interrupt|(gic_)?handle_(domain_)?irq\w*|call_on_irq_stack"
 )
-# What the kernel's threads do for memory and storage, whichever program caused it. The experiment writes little.
-_HOUSEKEEPING = re.compile(
-    r"wb_workfn|wb_writeback|balance_pgdat|kswapd\w*|khugepaged\w*|kcompactd\w*|ksm_\w+|jbd2_\w+|kjournald2|submit_bio\w*"
-    r"|(blk|scsi|nvme|virtblk|ata|loop|dm|md|btrfs|ext4|xfs|xlog|nfs|rpc|fuse|io_wq|lru|shrink)_\w+|flush_to_ldisc"
-    r"|loop_workfn|vmstat_update|psi_avgs_work|oom_reap\w*"
+# The kernel's threads do all sorts of work for the machine (memory, storage, timers). Only those with such a function
+# carry packets, or clean up after them.
+_CARRIES = re.compile(
+    r"(wg|xfrm|esp\d?|ah\d?|crypto|cryptd|aead|padata|vhost|tun|macsec|mptcp|tls|skb|sk|sock|tcp|udp|inet\d?|ip(v?[46])?|fib\d?|napi"
+    r"|mld|ndisc|addrconf|neigh|arp|nf|nft|dst|ovs|macvlan|ipvlan|br|flush_backlog|gc_worker)(_\w+)?"
+    r"|run_ksoftirqd|smpboot_thread_fn"
 )
+# Storage that is reached through the network carries packets of its own.
+_STORAGE = re.compile(r"(blk|scsi|iscsi|nvme|nbd|rpc|nfs|cifs|smb|ceph|wb)_\w+|submit_bio\w*|cleanup_net")
 _DISK_INTERRUPT = re.compile(
     r"blk_done_softirq|blk_complete_reqs|virtblk_done|nvme_irq|ata_\w*interrupt\w*|ahci_\w+intr\w*"
 )
+# Functions with which the drivers of physical NICs receive, and those of a virtual machine's own NIC.
+_NIC = re.compile(
+    r"(virtnet|xennet|netvsc)_poll\w*|(e1000|igb|igc|ixgbe|i40e|iavf|ice|mlx[45]|ena|gve|bnx|vmxnet3|r8169|rtl8169|tg3)"
+    r"\w*(poll|clean)\w*"
+)
+MACHINE = re.compile(r"kernel|swapper|ksoftirqd.*")  # processes that work for the whole machine
 _KTHREADS = "kernel"  # the process name of the kernel's threads (labkit.measure.observers.perf.fold_stacks)
 
 
@@ -85,12 +94,15 @@ class Round:
         return self.period_s / (self.arrived * self.passed[stage])
 
 
-def stage_of(stack: str) -> tuple[str, str] | None:
+def stage_of(stack: str, over_nic: bool = False) -> tuple[str, str] | None:
     """Return the stage of a folded stack, and the stack from the start of that stage.
 
+    over_nic: whether packets of the experiment pass a NIC of the machine.
+
     Return None for a stack outside the experiment and for an idle CPU. A program outside the experiment receives in its
-    own system calls what it sent itself; in an interrupt it receives for anybody, and that counts for the experiment.
-    The interrupts of disks, and the kernel's threads for memory and storage, are outside, too.
+    own system calls what it sent itself; in an interrupt it receives for anybody, and that counts for the experiment,
+    unless it receives from a NIC that the experiment does not use. The interrupts of disks, and the kernel's threads
+    that do not carry packets, are outside, too.
     """
     frames = stack.split(";")
     if frames[-1] in IDLE:
@@ -101,10 +113,12 @@ def stage_of(stack: str) -> tuple[str, str] | None:
             first = next(place for place in range(1, at + 1) if _SOFTIRQ.fullmatch(names[place]))
             if frames[0] == OUTSIDE and _in_own_call(names[1:first]):
                 return None
+            if not over_nic and any(map(_NIC.fullmatch, names[at:])):
+                return None
             if any(SYSCALL.fullmatch(name) or _SENDING.fullmatch(name) for name in names[first:at]):
                 first = at
             return RECEIVE, ";".join(frames[first:])
-    if frames[0] == OUTSIDE or _is_storage(frames[0], names):
+    if frames[0] == OUTSIDE or _is_of_machine(frames[0], names):
         return None
     for stage, begins in ((SEND, _SENDING), (READ, _READING)):
         for at, name in enumerate(names):
@@ -116,16 +130,19 @@ def stage_of(stack: str) -> tuple[str, str] | None:
     return REST, stack
 
 
-def _is_storage(process: str, names: Sequence[str]) -> bool:
-    """Return whether a stack is of a disk's interrupt, or of a thread of the kernel that manages memory or storage."""
-    which = _HOUSEKEEPING if process == _KTHREADS else _DISK_INTERRUPT
-    return any(map(which.fullmatch, names[1:]))
+def _is_of_machine(process: str, names: Sequence[str]) -> bool:
+    """Return whether a stack is of a disk's interrupt, or of a thread of the kernel that does not carry packets."""
+    if any(map(_DISK_INTERRUPT.fullmatch, names[1:])):
+        return True
+    return process == _KTHREADS and (
+        any(map(_STORAGE.fullmatch, names[1:])) or not any(map(_CARRIES.fullmatch, names[1:]))
+    )
 
 
 def _in_own_call(names: Sequence[str]) -> bool:
     """Return whether the innermost of these frames are of a system call that no interrupt interrupted."""
     for name in reversed(names):
-        if _INTERRUPT.fullmatch(name):
+        if INTERRUPT.fullmatch(name):
             return False
         if SYSCALL.fullmatch(name) or _SENDING.fullmatch(name):
             return True
@@ -161,8 +178,9 @@ def _round(
     samples: dict[str, Counter[str]] = {stage: Counter() for stage in STAGES}
     foreign = 0
     wanted = re.compile(processes).fullmatch
+    over_nic = row.get("nodes") == "two" or pd.notna(row.get("parent"))
     for stack, count in stacks.items():
-        result = stage_of(stack)
+        result = stage_of(stack, over_nic)
         process = stack.partition(";")[0]
         if result is not None and (result[0] == RECEIVE or processes == WITHIN or wanted(process)):
             samples[result[0]][result[1]] += count

@@ -69,6 +69,10 @@ VETH = "veth's own receive queue (of GRO or XDP)"
         ("kasan_check_range", "kernel debugging (KASAN, KCSAN, lockdep)"),
         ("ktime_get read_hpet", "reading the clock"),
         ("___bpf_prog_run", "the BPF interpreter"),
+        ("schedule __schedule perf_trace_sched_switch", "recording of tracepoints (perf)"),
+        ("schedule __schedule perf_trace_sched_switch trace_call_bpf", "a BPF program on a tracepoint"),
+        ("enqueue_task_scx do_enqueue_task", "a scheduler of BPF (sched_ext)"),
+        ("release_sock __release_sock tcp_v4_do_rcv", "the backlog of a socket"),
         ("ets_qdisc_enqueue", "a queueing discipline"),
     ],
 )  # fmt: skip
@@ -100,6 +104,8 @@ def test_path_of_functions(functions: str, path: str) -> None:
         ("sysctl net.core.bpf_jit_enable: 1 0", {"the BPF interpreter"}),
         ("module ip_set: absent loaded", {"packet filter rules (iptables)"}),
         ("BPF program netfilter drop: absent tag 12", {"netfilter hooks"}),
+        ("number of rules: 60 2003", {"routing"}),
+        ("BPF program struct_ops scx_simple: absent tag 12", {"a scheduler of BPF (sched_ext)"}),
         ("server linkinfo info_kind: absent vlan", {"a VLAN interface"}),
         ("server linkinfo info_kind: vlan vxlan", {"a VLAN interface", "a tunnel"}),
     ],
@@ -117,6 +123,8 @@ def test_paths_of_setting(setting: str, paths: set[str]) -> None:
         ("uprobe events", True),
         ("veth gro_flush_timeout", True),
         ("packet sockets", True),
+        ("BPF program cgroup_device sd_devices", False),
+        ("BPF program cgroup_skb sd_fw_ingress", True),
     ],
 )
 def test_relevant_settings(name: str, relevant: bool) -> None:

@@ -49,6 +49,69 @@ def test_program_that_observes_is_named_though_it_takes_cpu_time(
     assert words.startswith(name)
 
 
+SYSCALL = "iperf3;write;do_syscall_64_[k]"
+FILTER = f"{SYSCALL};syscall_trace_enter_[k];__seccomp_filter_[k];seccomp_run_filters_[k]"
+
+
+@pytest.mark.parametrize(
+    ("stack", "named"),
+    [
+        (FILTER, True),
+        (f"{WRITE};udp_sendmsg_[k];ip_output_[k];nf_hook_slow_[k];nft_do_chain_[k]", True),
+        (f"{RECEIVE['udp']};ip_rcv_[k];nf_hook_slow_[k];nft_do_chain_[k]", False),
+        (f"{SYSCALL};asm_common_interrupt_[k];__common_interrupt_[k];nf_hook_slow_[k];nft_do_chain_[k]", False),
+        (f"{WRITE};udp_sendmsg_[k];__alloc_pages_slowpath_[k];shrink_node_[k]", False),
+        (f"{WRITE};udp_sendmsg_[k];ip_make_skb_[k];___slab_alloc_[k]", False),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("left", [0.0, 0.4])
+def test_code_that_somebody_set_up_is_named_on_a_busy_machine(
+    tmp_path: Path, stack: str, named: bool, left: float
+) -> None:
+    """Other programs bring packets, and take memory and CPUs, but no filter to the experiment's own system calls."""
+    result = concluded(*two_runs(tmp_path, MadeArm(foreign=left), MadeArm({stack: 2e-6}, foreign=0.4)))
+    assert result.claims == named
+    if stack == FILTER:
+        assert result.sentence.startswith("An audit, security or system call filter costs ")
+
+
+@pytest.mark.parametrize("mark", ["", "_[k]"])
+@pytest.mark.parametrize("kind", ["tracing", "lsm"])
+def test_bpf_code_is_of_the_kernel_and_has_one_name(tmp_path: Path, mark: str, kind: str) -> None:
+    """perf gives BPF code no object of the kernel, and a trampoline another number in every round."""
+    probe = {
+        f"{RECEIVE['udp']};ip_rcv_[k];bpf_trampoline_64425345{at}{mark};bpf_prog_6deef7357e7b4530_ip_rcv{mark}": 2.4e-7
+        for at in range(10)
+    }
+    loaded = {f"BPF program {kind} ip_rcv": "tag 6deef7357e7b4530, on tracing"}
+    words = concluded(*two_runs(tmp_path, MadeArm(), MadeArm(probe, foreign=0.4), **loaded)).sentence
+    assert words.startswith("A probe on a function (kprobe or fentry) costs 2.")
+    assert "bpf_trampoline below ip_rcv" in words
+    assert f"It is explained by BPF program {kind} ip_rcv" in words
+
+
+def test_bpf_program_of_one_more_service_is_no_difference(tmp_path: Path) -> None:
+    name = "BPF program cgroup_skb sd_fw_ingress"
+    left, right = (
+        str(
+            run(
+                tmp_path / str(seed),
+                {BASELINE: MadeArm()},
+                seed,
+                settings={name: f"{count}tag 6deef, on cgroup"},
+            )
+        )
+        for seed, count in ((1, ""), (2, "7 times "))
+    )
+    assert concluded(left, right).sentence.startswith("No difference ")
+
+
+def test_recording_of_the_scheduler_is_named_without_a_setting(tmp_path: Path) -> None:
+    recording = {f"{WRITE};udp_sendmsg_[k];schedule_[k];perf_trace_sched_switch_[k]": 2e-6}
+    words = first(two_runs(tmp_path, MadeArm(), MadeArm(recording)))
+    assert words.startswith("Recording of tracepoints (perf) costs ")
+
+
 def test_storage_work_of_the_kernel_is_foreign_load(tmp_path: Path) -> None:
     writing = f"{THREAD};wb_workfn_[k];ext4_writepages_[k]"
     result = concluded(*two_runs(tmp_path, MadeArm(), MadeArm({writing: 6e-6})))
@@ -64,11 +127,43 @@ def test_storage_work_of_the_kernel_is_foreign_load(tmp_path: Path) -> None:
         ("iperf3;main;asm_common_interrupt_[k];vring_interrupt_[k];virtblk_done_[k]", None),
         ("perf;write;do_syscall_64_[k];ksys_write_[k];ext4_file_write_iter_[k]", work.REST),
         ("kernel;kthread_[k];run_ksoftirqd_[k];handle_softirqs_[k];net_rx_action_[k]", work.RECEIVE),
+        ("kernel;kthread_[k];smpboot_thread_fn_[k];run_ksoftirqd_[k];handle_softirqs_[k];rcu_core_[k]", work.REST),
+        ("kernel;kthread_[k];napi_threaded_poll_[k];__napi_poll_[k];veth_poll_[k]", work.RECEIVE),
+        ("kernel;kthread_[k];vhost_worker_[k];handle_rx_[k]", work.REST),
+        ("kernel;kthread_[k];kdamond_fn_[k];damon_pa_check_accesses_[k]", None),
+        (f"{THREAD};loop_process_work_[k];lo_read_simple_[k]", None),
+        (f"{THREAD};cleanup_net_[k];ops_undo_list_[k];inet_exit_net_[k]", None),
+        (f"{THREAD};rpc_async_schedule_[k];xs_tcp_send_request_[k];tcp_sendmsg_[k]", None),
     ],
-)
+)  # fmt: skip
 def test_threads_of_the_kernel_have_a_stage_if_they_work_for_packets(stack: str, stage: str | None) -> None:
     result = work.stage_of(stack)
     assert (result and result[0]) == stage
+
+
+def test_thread_of_the_kernel_that_carries_no_packets_is_no_cause(tmp_path: Path) -> None:
+    """Where a thread of packets works longer, its own function is named, not what starts every thread."""
+    scan = "kernel;ret_from_fork_asm_[k];ret_from_fork_[k];kthread_[k];kdamond_fn_[k];damon_va_check_accesses_[k]"
+    result = concluded(*two_runs(tmp_path / "scan", MadeArm(), MadeArm({scan: 6e-7})))
+    assert result.cause is None
+    encrypting = MadeArm({f"{THREAD};wg_packet_encrypt_worker_[k]": 6e-6})
+    words = concluded(*two_runs(tmp_path / "tunnel", MadeArm(), encrypting)).sentence
+    assert words.startswith("A tunnel costs ")
+    assert "wg_packet_encrypt_worker below process_one_work" in words
+
+
+NIC = "iperf3;main;asm_common_interrupt_[k];handle_softirqs_[k];net_rx_action_[k];__napi_poll_[k]"
+
+
+@pytest.mark.parametrize("poll", ["virtnet_poll", "mlx5e_napi_poll", "igb_poll"])
+def test_packets_of_a_nic_are_of_the_experiment_if_it_uses_one(tmp_path: Path, poll: str) -> None:
+    received = {f"{NIC};{poll}_[k];napi_gro_receive_[k]": 6e-7}
+    assert not concluded(*two_runs(tmp_path, MadeArm(), MadeArm(received))).claims
+    sides = [
+        str(run(tmp_path / name, {BASELINE: arm}, seed, parent="eth1"))
+        for name, arm, seed in (("without", MadeArm(), 1), ("with", MadeArm(received), 2))
+    ]
+    assert "Merging received segments (GRO) costs" in first((sides[0], sides[1]))
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.4, 2), (0.45, 1)])
@@ -266,6 +361,22 @@ def test_functions_have_the_path_of_their_subsystem(function: str, path: str) ->
     result = code_paths.path_of_function(function)
     assert result is not None
     assert result.name == path
+
+
+def test_program_that_a_function_started_is_named_before_settings(tmp_path: Path) -> None:
+    effects = [
+        effect("function", "sysctl net.ipv6.conf.eth0.mtu", "1500", "1400"),
+        effect("function", "eth0 mtu", "1500", "1400"),
+        effect("function", "packet sockets", "none", "on eth0 of protocol 0x0003"),
+        effect("function", "programs", "none", "tcpdump"),
+    ]
+    unknown = MadeArm({f"{RECEIVE['udp']};ip_rcv_[k];strange_[k]": 2e-6}, effects)
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": unknown}, 3)
+    result = concluded(f"{folder}:{BASELINE}", "x")
+    assert result.sentence.startswith("The cause is the change of function programs ")
+    assert [one.name for one in result.settings] == [
+        "function programs", "function packet sockets", "function eth0 mtu",
+    ]  # fmt: skip
 
 
 def test_arms_of_one_run_are_measured_again_together(tmp_path: Path) -> None:
