@@ -7,6 +7,7 @@ so that each profile has the cost of its observer.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ AnyParameters = TypeVar("AnyParameters", bound=DatapathParameters)
 Run = Callable[[DatapathParameters, LocalArm, Path, Counting | None, str], Measured]
 ARMING_S = 1.0  # about how long an observer needs to arm and to report
 BETWEEN = 6  # the largest number of namespaces between the ends whose settings are kept
+FREED_S = 0.3  # after which the kernel has freed the BPF programs of an observer that has ended
 DISTURBED = 0.85  # the least share of its throughput that a tracer must leave to a flow
 
 
@@ -147,36 +149,49 @@ def _measure(
         result += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
         live = _with_moving_ends(parameters, live, f"{run_context.seed} {point.name}")
         of = {one.arm.label: one for one in live}
-        under = {label: _settings(one, run_context.folder) for label, one in of.items()}
+        bpf, ran = machine.bpf_settings(), list[Measured]()
         for observer in rng.sample(observers, len(observers)):
             for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
                 yield f"{label}, {observer or 'not observed'}"
                 arm, metrics = _measure_observed(point, of[label], observer, run_context.folder)
-                result.append((arm, {**metrics, "settings": under[label]}))
+                ran.append((arm, metrics))
+        # They are read after the load, because somebody may have changed them while it ran.
+        bpf = _bpf_settings(bpf)
+        under = {label: _settings(one, bpf, run_context.folder) for label, one in of.items()}
+        result += [(arm, {**metrics, "settings": under[arm.label]}) for arm, metrics in ran]
 
 
 def _with_moving_ends(parameters: DatapathParameters, live: list[LocalArm], seed: str) -> list[LocalArm]:
     """Return the arms with moving ends: in every run of the round to the same CPUs at the same times.
 
     Otherwise one arm's ends may share a CPU in most runs and another's not, and the profiles show that instead of the
-    arms. Without slices, or where they are not placed (`slices.placements`), the arms are returned as they are.
+    arms. Where slices would not be placed (`slices.placements`), the arms are returned as they are.
     """
 
     def turns() -> Iterator[list[slices.Cpus]]:
         return filter(None, slices.placements(parameters, live, random.Random(seed)))
 
-    if not live or not parameters.slices or not isinstance(parameters.load_generator, FlowGenerator):
+    if not live or not isinstance(parameters.load_generator, FlowGenerator):
         return live
     if next(slices.placements(parameters, live, random.Random(seed))) is None:
         return live
     return [replace(one, placements=turns) for one in live]
 
 
-def _settings(live: LocalArm, folder: Path) -> str:
+def _bpf_settings(before: dict[str, str]) -> dict[str, str]:
+    """Return the loaded BPF programs, without those of labkit's own observers. `before`: those before these ran."""
+    now = machine.bpf_settings()
+    if now == before:
+        return now
+    time.sleep(FREED_S)
+    return machine.bpf_settings()
+
+
+def _settings(live: LocalArm, bpf: dict[str, str], folder: Path) -> str:
     """Write the settings of an arm into the run's folder and return the name of the file.
 
-    They are those of the namespaces of its first pair and between the ends, by name. Arms with equal settings share
-    one file.
+    They are those of the namespaces of its first pair and between the ends, by name, and the machine's BPF programs.
+    Arms with equal settings share one file.
     """
     pair = live.topology.pairs[0]
     ends = {end.namespace.name: end.namespace for one in live.pairs for end in (one.client, one.server)}
@@ -185,7 +200,7 @@ def _settings(live: LocalArm, folder: Path) -> str:
     result: dict[str, dict[str, str]] = {
         name: machine.namespace_settings(space.fd) for name, space in spaces.items()
     }
-    result["machine"] = machine.bpf_settings()
+    result["machine"] = bpf
     name = Path(
         "artefacts", f"settings-{machine.digest(msgspec.json.encode(result, order='sorted'))}.json.gz"
     )

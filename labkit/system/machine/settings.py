@@ -42,7 +42,7 @@ STATES = frozenset((
     "designated_bridge", "designated_root", "topology_change_ack", "config_pending", "port_no", "id", "flags", "no",
     "mcast_router", "portid", "phys_port_name", "timer", "topology_change_detected", "topology_change",
     "message_age_timer", "forward_delay_timer", "hold_timer", "designated_port", "root_path_cost", "master_index",
-    "parentbus", "group_addr", "qdisc",
+    "parentbus", "group_addr", "qdisc", "fdb_n_learned",
 ))  # fmt: skip
 POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"}
 PRELOADS = ("LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "MALLOC_PERTURB_")
