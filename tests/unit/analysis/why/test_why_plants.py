@@ -225,3 +225,13 @@ def test_profile_is_not_asked_for_more_samples_than_the_kernel_allows(tmp_path: 
     limit.write_text("100000\n")
     assert record.allowed_hz(997, str(limit)) == 997
     assert record.allowed_hz(4000, str(tmp_path / "absent")) == 4000
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.013, ""), (0.3, " (python3)")])
+def test_only_a_program_that_used_the_cpus_is_named(tmp_path: Path, share: float, named: str) -> None:
+    """The programs that had the CPUs ended before labkit saw them; another one ran beside them."""
+    left, right = two_runs(tmp_path, MadeArm(), MadeArm(foreign=0.4))
+    report = json.loads((Path(right) / "run.json").read_text())
+    report["others"] = [{"name": "python3", "cpu_share": share}]
+    (Path(right) / "run.json").write_text(json.dumps(report))
+    assert first((left, right)).startswith(f"Other processes{named} had ")
