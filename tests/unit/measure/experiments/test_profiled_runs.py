@@ -115,7 +115,9 @@ def test_the_scheduler_places_profiled_runs_like_slices(
 def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody changes the queueing discipline and attaches a program while the load runs."""
     end = SimpleNamespace(namespace=SimpleNamespace(name="client0", fd=0), runtime=None)
-    topology: Any = SimpleNamespace(pairs=[SimpleNamespace(client=end, server=end)], namespaces=[end.namespace])
+    topology: Any = SimpleNamespace(
+        pairs=[SimpleNamespace(client=end, server=end)], namespaces=[end.namespace]
+    )
     live = LocalArm(arm=ONE, topology=topology, offloads={}, server_offloads={}, qdisc="noqueue")
     space, machine = {"eth0 qdisc": "noqueue root"}, {"BPF program xdp other": "tag 1"}
     reads = []
@@ -124,7 +126,10 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
     def of_one(*_: object) -> Iterator[tuple[list[LocalArm], list[Any]]]:
         yield [live], []
 
-    def run(*_: object) -> Any:
+    def run(_point: object, _live: object, observer: str | None, _folder: Path, noting: Any) -> Any:
+        if observer is None:
+            with noting():
+                pass
         space["eth0 qdisc"] = "tbf root"
         machine["BPF program kprobe own"] = "tag 2"
         return ONE, ran(None, 100)
@@ -139,6 +144,8 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(profiled_runs.machine, "bpf_settings", programs)
     monkeypatch.setattr(profiled_runs, "FREED_S", 0.0)
     parameters = DatapathParameters.of({"topology": "veth", "observe": "counters", "placement": "scheduler"})
+    running = {"client0": {"iperf3 nice": "0"}}
+    monkeypatch.setattr(profiled_runs.machine, "program_settings", lambda _inodes: running)
     context: Any = SimpleNamespace(seed=1, folder=tmp_path)
     monkeypatch.setattr(profiled_runs, "_measure_observed", run)
     monkeypatch.setattr(profiled_runs.row_columns, "order", lambda *given: given[-1])
@@ -147,5 +154,8 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
     assert len(result) == 2
     [name] = {metrics["settings"] for _, metrics in result}
     kept = json.loads(gzip.decompress((tmp_path / name).read_bytes()))
-    assert kept == {"client0": {"eth0 qdisc": "tbf root"}, "machine": {"BPF program xdp other": "tag 1"}}
+    assert kept == {
+        "client0": {"eth0 qdisc": "tbf root", "iperf3 nice": "0"},
+        "machine": {"BPF program xdp other": "tag 1"},
+    }
     assert any("BPF program kprobe own" in one for one in reads)
