@@ -323,7 +323,7 @@ def _takes_what_is_left(evidence: Evidence) -> bool:
 
     Then its larger share is a consequence. A setting that slows the load down must differ, and the speed.
     """
-    alike = set(evidence.others[0][:2]) & set(evidence.others[1][:2])
+    left, right = (set(list(side)[:2]) for side in evidence.others)  # the busiest first
     both = min(evidence.foreign.left, evidence.foreign.right) >= DISTURBED_SHARE
     slower = any(slows_down(one) for one in evidence.settings if one.acts)
-    return bool(alike) and both and slower and evidence.speed_differs
+    return bool(left & right) and both and slower and evidence.speed_differs

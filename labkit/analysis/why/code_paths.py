@@ -149,7 +149,7 @@ SET_UP = (
           r"|sch_direct_xmit|__qdisc_run|qdisc_.*|__dev_xmit_skb|dev_qdisc_.*|dequeue_skb|bfifo_.*|tfifo_.*"
           r"|net_tx_action"
           r"|__netif_schedule", r"qdisc|txqlen|tx_queue_len"),
-    _path("the bridge", r"br_.*|__br_.*|nbp_.*", r"bridge|info_data|stp|vlan_filtering", interface=True),
+    _path("the bridge", r"br_.*|__br_.*|nbp_.*", r"bridge|info_data|stp|vlan_filtering|VLANs", interface=True),
     _path("a VLAN interface", r"vlan_dev_.*|vlan_do_receive|vlan_skb_.*", r"info_kind:.*\bvlan\b", interface=True),
     _path("a bond of interfaces", r"bond_.*|__bond_.*|team_.*", r"info_kind:.*\b(bond|team)\b", interface=True),
     _path("a VRF", r"vrf_.*|l3mdev_l3_.*", r"info_kind:.*\bvrf\b|l3mdev_accept", interface=True),
@@ -160,7 +160,7 @@ SET_UP = (
     _path("an audit, security or system call filter", r"security_.*|apparmor_.*|selinux_.*|aa_.*|smack_.*"
           r"|seccomp_.*"
           r"|__seccomp_.*|audit_.*|__audit_.*|syscall_trace_enter|syscall_exit_work|ptrace_.*|bpf_lsm_.*",
-          r"seccomp|audit|lsm"),
+          r"[sS]eccomp|audit|lsm"),
     _path("timestamps of packets", r"net_enable_timestamp|__net_timestamp|skb_tstamp_tx|__skb_tstamp_tx"
           r"|sock_recv_timestamp"
           r"|__sock_recv_timestamp|sock_.*timestamp.*", r"tstamp|timestamp"),
@@ -176,7 +176,7 @@ PATHS = (
           r"|alloc_frozen_pages.*|clear_page.*|skb_release_data|__folio_put|put_page|skb_release_.*"
           r"|___free_pages.*",
           r"high_order_alloc|min_free_kbytes|transparent huge|zone_reclaim|percpu_pagelist|optmem|memory\.(max"
-          r"|high)"
+          r"|high|limit)"
           r"|watermark|page_lock|compaction"),
     _path(DROPPING, r"kfree_skb(_reason|_list.*)?|(__)?sk_skb_reason_drop|.*_skb_drop"
           r"|drop_monitor.*|net_dm_.*|trace_kfree_skb_hit|trace_drop_common",
@@ -215,7 +215,7 @@ PATHS = (
           r"|mem_cgroup_.*"
           r"|__mem_cgroup_.*|try_charge.*|refill_stock|sock_rfree|sock_wfree|tcp_mem.*|udp_rmem_release"
           r"|sk_forced_mem.*",
-          r"(tcp|udp)_mem|memory\.(max|high)|rmem|wmem"),
+          r"(tcp|udp)_mem|memory\.(max|high|(kmem\.tcp\.)?limit)|rmem|wmem"),
     _path("busy polling", r"napi_busy_loop.*|sk_busy_loop.*|__napi_busy_loop|busy_poll.*", r"busy_(poll|read)"
           r"|napi_defer|gro_flush"),
     _path("a scheduler of BPF (sched_ext)", r"scx_.*|bpf_scx_.*|.*_scx", r"BPF program struct_ops"),
@@ -232,7 +232,7 @@ PATHS = (
           r"|prepare_to_wait.*|finish_wait|(add|remove)_wait_queue.*|__skb_wait_for_more_packets|sk_wait_data|wait_woken"
           r"|sk_stream_wait_.*|sock_wait_for_wmem"
           r"|schedule_hrtimeout.*|yield_.*|(un)?throttle_cfs.*|.*_cfs_rq_runtime|.*_cfs_bandwidth.*",
-          r"kernel\.sched|CPUs (allowed|online|isolated)|\bnice\b|scheduling|affinity|preemption|numa"
+          r"kernel\.sched|scheduler |CPUs (allowed|online|isolated)|\bnice\b|scheduling|affinity|preemption|numa"
           r"|cgroup .*cpu(\.|set)", depends_on_timing=True),
     _path("waiting for events (select, poll, epoll)", r"do_select|core_sys_select|do_pselect.*"
           r"|__x64_sys_pselect6|do_sys_poll"
@@ -244,7 +244,8 @@ PATHS = (
           r"|cpuidle_.*|haltpoll.*"
           r"|__sysvec_.*|default_idle.*|cpu_startup_entry|timer_.*|run_timer.*|native_apic_.*|pv_.*|kvm_.*"
           r"|enter_from_.*|x2apic_.*|.*smp_call_function.*|csd_.*|generic_exec_single|.*call_function_single_ipi"
-          r"|.*send_IPI.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|governor|turbo|boost|SMT",
+          r"|.*send_IPI.*", r"idle driver|haltpoll|cpuidle|timer_migration|nohz|governor|turbo|boost|SMT"
+          r"|perf_pct|energy_",
           depends_on_timing=True),
     # Packets wait there while a program has the socket locked.
     _path("the backlog of a socket", r"(__)?release_sock|(__)?sk_backlog_rcv|(__)?lock_sock.*|tcp_add_backlog",

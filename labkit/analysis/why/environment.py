@@ -40,20 +40,30 @@ RELEVANT = re.compile(
     r"|bpf_stats|soft_watchdog|unprivileged_bpf)|vm\.(min_free|zone_reclaim|nr_hugepages|percpu|compaction|watermark"
     r"|overcommit|swappiness|numa))|BPF|qdisc|filter|offload|\bmtu\b|nftables|tables|rps_|xps_|(?<![a-z])gro(?!up)|gso|tso|xdp|txqlen"
     r"|queue|packet sockets"
-    r"|CPUs|nice|scheduling|cgroup .*(cpu|memory\.(max|high))|cpufreq|scaling_|huge|SMT|turbo|boost|idle driver"
+    r"|CPUs|nice|scheduling|cgroup .*(cpu|memory\.)|cpufreq|scaling_|huge|SMT|turbo|boost|idle driver"
+    r"|scheduler |cpuidle|energy_|perf_pct|DAMON|VLANs|executable|[sS]eccomp|process (Speculation|THP)"
     r"|clocksource|tracer|perf events|trace events|[ku]probe events|preemption|mitigation|routes|rules|XFRM|module"
     r"|environment|threaded|traffic classes|promiscuity|KSM|kernel command line"
     r"|^(peer_)?(kernel\w*|cpu\w*|accelerator|machine|iperf3|endpoint|guest\w*|container\w*|version of iperf3)$"
 )
-# Settings that by themselves affect neither CPU time nor packets. systemd loads such BPF programs for its services.
+# Settings that by themselves affect neither CPU time nor packets. systemd loads such BPF programs for its services. Older
+# runs have a file of cgroups that exists at other levels where labkit started from another shell; "CPUs allowed" has
+# its value.
 IDLE = re.compile(
-    r"sysctl net\.(unix|mptcp|netfilter\.nf_log|ipv4\.(ping_group_range|tcp_available|tcp_allowed|ip_local_port_range"
+    r"cpuset\.cpus\.effective"
+    r"|sysctl net\.(unix|mptcp|netfilter\.nf_log|ipv4\.(ping_group_range|tcp_available|tcp_allowed|ip_local_port_range"
     r"|tcp_orphan_retries|igmp|icmp|route\.|fwmark_reflect)|ipv6\.(icmp|route\.))|digest|tcp_child_ehash"
     r"|BPF program (cgroup_(device|sysctl|sockopt)|syscall|ext)\b"
 )
 UNLIMITED = "unlimited"  # the value of a cgroup's limit that limits nothing
 _NO_LIMIT = re.compile(
-    r"cgroup .*(cpu\.max: max .*|cpu\.weight: 100|quota_us: -1|cpu\.shares: 1024|memory\.\w+: max)"
+    r".*cgroup .*(cpu\.max: max .*|cpu\.weight: 100|quota_us: -1|cpu\.shares: 1024|memory\.\w+: max"
+    r"|memory\..*limit_in_bytes: 92233720368547\d+)"
+)
+# Every run has these, except older runs and those on kernels that lack them.
+_ALWAYS = re.compile(
+    r"process \w+|scheduler .*|module parameter .*|cpu\d+ (scaling_min_freq|energy_performance_preference)"
+    r"|(max|min)_perf_pct|\S+ (nice|scheduling policy|Seccomp|executable)"
 )
 _TIMES = re.compile(r"^\d+ times ")  # how many services have the same BPF program
 # What a function was most likely called for comes first; much of the rest follows from it.
@@ -146,6 +156,8 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     for place, name in sorted(both[0].keys() | both[1].keys()):
         one, other = (side.get((place, name), ABSENT) for side in both)
         if {one, other} <= {ABSENT, UNLIMITED}:  # a program in another cgroup without limits does not differ
+            continue
+        if ABSENT in (one, other) and _ALWAYS.fullmatch(name):
             continue
         if one != other and not (place == "row" and ABSENT in (one, other)):
             result.setdefault((name, one, other), []).append(place)

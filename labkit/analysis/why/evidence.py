@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +41,7 @@ class Evidence:
 
     speed: throughput, or the rate of pings. parts: the kinds of work of an Open vSwitch, if a side has one. closed: how
     often receivers of TCP closed their window, per gigabyte that arrived, in each round with the kernel's counters.
+    others: the programs outside the experiment with their largest shares of the CPUs, the busiest first.
     """
 
     point: ProfiledPoint
@@ -55,7 +56,7 @@ class Evidence:
     foreign: Estimate
     steal: tuple[float, float]
     busy: tuple[float, float]
-    others: tuple[Sequence[str], Sequence[str]] = ((), ())
+    others: tuple[Mapping[str, float], Mapping[str, float]] = field(default_factory=lambda: ({}, {}))
     frames_per_work: Estimate | None = None
     loss_by_hop: tuple[dict[str, float], dict[str, float]] = field(default_factory=lambda: ({}, {}))
     parts: Sequence[switch_work.Part] = ()
@@ -274,8 +275,9 @@ def _closed(point: ProfiledPoint, side: int) -> tuple[float, ...]:
     return tuple(result)
 
 
-def _others(point: ProfiledPoint, side: int) -> list[str]:
-    """Return the programs outside the experiment that took most CPU time, as the runs of a side recorded them."""
+def _others(point: ProfiledPoint, side: int) -> dict[str, float]:
+    """Return the programs outside the experiment that took most CPU time, with their shares of all CPUs, as the runs
+    of a side recorded them."""
     result: dict[str, float] = {}
     for folder in dict.fromkeys(point.rows[:2][side]["folder"].dropna()):
         try:
@@ -286,4 +288,4 @@ def _others(point: ProfiledPoint, side: int) -> list[str]:
             result[str(one.get("name"))] = max(
                 result.get(str(one.get("name")), 0.0), float(one.get("cpu_share", 0))
             )
-    return sorted(result, key=lambda name: -result[name])
+    return dict(sorted(result.items(), key=lambda one: -one[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -22,6 +22,7 @@ AT = {
     "client": "at the client", "server": "at the server", "both": "at both ends", "client, server": "at both ends",
     "between": "between the ends", "load": "of the load",
 }  # fmt: skip
+NAMED_SHARE = 0.5  # of the CPU time of other programs: the least that one must have had to be named
 IDLE_SHARE = 0.2  # of all CPU time: the least difference in busy time that a sentence mentions
 LONGEST = 80  # characters of a value in a sentence; the tables have all of it
 _DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
@@ -54,10 +55,18 @@ def foreign_load(evidence: Evidence) -> str:
     """Return the shares of the CPUs that other programs had."""
     shares = evidence.foreign
     at = 1 if shares.right >= shares.left else 0
-    names = evidence.others[at][:2]
-    who = f"other processes ({', '.join(names)})" if names else "other processes"
+    who = _other_processes(evidence.others[at], max(shares.left, shares.right))
     left, right = units.percent(shares.left), units.percent(shares.right)
     return f"{who} had {right} of the CPUs in {evidence.names[1]} and {left} in {evidence.names[0]}"
+
+
+def _other_processes(shares: Mapping[str, float], foreign_share: float) -> str:
+    """Return `other processes`, with the names of those that had most of the CPU time of all of them.
+
+    A program with a small share did not do it; who did had ended before labkit saw it.
+    """
+    names = [name for name, share in shares.items() if share >= NAMED_SHARE * foreign_share]
+    return f"other processes ({', '.join(names[:2])})" if names else "other processes"
 
 
 def foreign_at_times(evidence: Evidence) -> str:
@@ -67,8 +76,7 @@ def foreign_at_times(evidence: Evidence) -> str:
         return ""
     at = int(counts[1] >= counts[0])
     shares = [[one.foreign_share for one in side] for side in evidence.rounds]
-    programs = evidence.others[at][:2]
-    who = f"other processes ({', '.join(programs)})" if programs else "other processes"
+    who = _other_processes(evidence.others[at], max(shares[at]))
     return (
         f"{who} had up to {units.percent(max(shares[at]))} of the CPUs in {counts[at]} of {len(shares[at])} rounds of"
         f" {evidence.names[at]} and at most {units.percent(max(shares[1 - at]))} in {evidence.names[1 - at]}"

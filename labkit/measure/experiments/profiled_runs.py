@@ -6,9 +6,11 @@ so that each profile has the cost of its observer.
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +20,7 @@ import msgspec
 from labkit.common import run_folder, units
 from labkit.common.errors import LabkitError, Unsupported
 from labkit.common.units import many
+from labkit.measure.endpoints import Namespace
 from labkit.measure.experiments import context, slices, survey, whole_runs
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.built_arm import LocalArm
@@ -36,6 +39,7 @@ AnyParameters = TypeVar("AnyParameters", bound=DatapathParameters)
 Run = Callable[[DatapathParameters, LocalArm, Path, Counting | None, str], Measured]
 ARMING_S = 1.0  # about how long an observer needs to arm and to report
 BETWEEN = 6  # the largest number of namespaces between the ends whose settings are kept
+FREED_S = 0.3  # after which the kernel has freed the BPF programs of an observer that has ended
 DISTURBED = 0.85  # the least share of its throughput that a tracer must leave to a flow
 
 
@@ -147,45 +151,82 @@ def _measure(
         result += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
         live = _with_moving_ends(parameters, live, f"{run_context.seed} {point.name}")
         of = {one.arm.label: one for one in live}
-        under = {label: _settings(one, run_context.folder) for label, one in of.items()}
+        bpf, ran = machine.bpf_settings(), list[Measured]()
+        programs: dict[str, dict[str, dict[str, str]]] = {}  # by arm and namespace
         for observer in rng.sample(observers, len(observers)):
             for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
                 yield f"{label}, {observer or 'not observed'}"
-                arm, metrics = _measure_observed(point, of[label], observer, run_context.folder)
-                result.append((arm, {**metrics, "settings": under[label]}))
+                noting = _noting(of[label], programs)
+                arm, metrics = _measure_observed(point, of[label], observer, run_context.folder, noting)
+                ran.append((arm, metrics))
+        # They are read after the load, because somebody may have changed them while it ran.
+        bpf = _bpf_settings(bpf)
+        under = {
+            label: _settings(one, bpf, programs.get(label, {}), run_context.folder)
+            for label, one in of.items()
+        }
+        result += [(arm, {**metrics, "settings": under[arm.label]}) for arm, metrics in ran]
 
 
 def _with_moving_ends(parameters: DatapathParameters, live: list[LocalArm], seed: str) -> list[LocalArm]:
     """Return the arms with moving ends: in every run of the round to the same CPUs at the same times.
 
     Otherwise one arm's ends may share a CPU in most runs and another's not, and the profiles show that instead of the
-    arms. Without slices, or where they are not placed (`slices.placements`), the arms are returned as they are.
+    arms. Where slices would not be placed (`slices.placements`), the arms are returned as they are.
     """
 
     def turns() -> Iterator[list[slices.Cpus]]:
         return filter(None, slices.placements(parameters, live, random.Random(seed)))
 
-    if not live or not parameters.slices or not isinstance(parameters.load_generator, FlowGenerator):
+    if not live or not isinstance(parameters.load_generator, FlowGenerator):
         return live
     if next(slices.placements(parameters, live, random.Random(seed))) is None:
         return live
     return [replace(one, placements=turns) for one in live]
 
 
-def _settings(live: LocalArm, folder: Path) -> str:
+def _bpf_settings(before: dict[str, str]) -> dict[str, str]:
+    """Return the loaded BPF programs, without those of labkit's own observers. `before`: those before these ran."""
+    now = machine.bpf_settings()
+    if now == before:
+        return now
+    time.sleep(FREED_S)
+    return machine.bpf_settings()
+
+
+def _noting(live: LocalArm, programs: dict[str, dict[str, dict[str, str]]]) -> Counting:
+    """Return what notes the settings of the load's programs as the measured window begins: then all of them run."""
+
+    @contextmanager
+    def note() -> Iterator[None]:
+        inodes = {os.fstat(space.fd).st_ino: name for name, space in _spaces(live).items()}
+        programs[live.arm.label] = machine.program_settings(inodes)
+        yield
+
+    return note
+
+
+def _spaces(live: LocalArm) -> dict[str, Namespace]:
+    """Return the namespaces of the first pair and between the ends, by name."""
+    pair = live.topology.pairs[0]
+    ends = {end.namespace.name for one in live.pairs for end in (one.client, one.server)}
+    between = [space for space in live.topology.namespaces if space.name not in ends][:BETWEEN]
+    return {space.name: space for space in (pair.client.namespace, pair.server.namespace, *between)}
+
+
+def _settings(
+    live: LocalArm, bpf: dict[str, str], programs: Mapping[str, dict[str, str]], folder: Path
+) -> str:
     """Write the settings of an arm into the run's folder and return the name of the file.
 
-    They are those of the namespaces of its first pair and between the ends, by name. Arms with equal settings share
-    one file.
+    They are those of its namespaces with the programs in them, by name, and the machine's BPF programs. Arms with equal
+    settings share one file.
     """
-    pair = live.topology.pairs[0]
-    ends = {end.namespace.name: end.namespace for one in live.pairs for end in (one.client, one.server)}
-    between = [space for space in live.topology.namespaces if space.name not in ends][:BETWEEN]
-    spaces = {space.name: space for space in (pair.client.namespace, pair.server.namespace, *between)}
     result: dict[str, dict[str, str]] = {
-        name: machine.namespace_settings(space.fd) for name, space in spaces.items()
+        name: machine.namespace_settings(space.fd) | programs.get(name, {})
+        for name, space in _spaces(live).items()
     }
-    result["machine"] = machine.bpf_settings()
+    result["machine"] = bpf
     name = Path(
         "artefacts", f"settings-{machine.digest(msgspec.json.encode(result, order='sorted'))}.json.gz"
     )
@@ -194,15 +235,17 @@ def _settings(live: LocalArm, folder: Path) -> str:
     return str(name)
 
 
-def _measure_observed(point: Profile, live: LocalArm, observer: str | None, folder: Path) -> Measured:
-    """Measure one run of an arm under an observer, or without one (None)."""
+def _measure_observed(
+    point: Profile, live: LocalArm, observer: str | None, folder: Path, noting: Counting = nullcontext
+) -> Measured:
+    """Measure one run of an arm under an observer, or without one (None): then `noting` is open in the window."""
     parameters, artefacts = point.parameters, folder / "artefacts" / point.name
     suffix = f"-{observer or 'not_observed'}"
     own: dict[str, Any] = {"method": METHOD, "observer": observer}
     if live.placements is not None:
         own["placement"] = "balanced"
     if observer is None:
-        arm, metrics = point.run(parameters, live, artefacts, nullcontext, suffix)
+        arm, metrics = point.run(parameters, live, artefacts, noting, suffix)
         return arm, {**metrics, **own}
     try:
         with TABLE[observer].armed(

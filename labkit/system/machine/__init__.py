@@ -37,6 +37,7 @@ from labkit.system.machine.provenance import (
     sysctls,
 )
 from labkit.system.machine.settings import bpf_settings, namespace_settings
+from labkit.system.machine.settings_of_programs import program_settings
 
 __all__ = [
     "Background",
@@ -62,6 +63,7 @@ __all__ = [
     "namespace_settings",
     "offloads",
     "program",
+    "program_settings",
     "qdisc",
     "require_program",
     "running_programs",

@@ -13,31 +13,50 @@ from labkit.system.machine.cpu_time import TICKS_PER_S
 
 MAX_PROGRAMS = 8
 MIN_SHARE = 0.005  # of the time of all CPUs
+EVERY_S = 5.0  # between two looks: reading a thousand processes takes 30 ms
+SHORTEST_S = 1.0  # over less time the kernel's steps of 10 ms are a large share
 
 
 class Background:
-    """The running processes at its creation; `report` returns what other programs did since then.
+    """The running processes at its creation, and what other programs did since then.
 
-    This process and its children do not count. A process that began and ended in between is not seen; perf's samples
-    show how much CPU time such processes took.
+    This process and its descendants do not count. `look` sees processes before they end, so call it often. One that
+    began and ended between two looks is not seen; perf's samples show how much CPU time such processes took.
     """
 
     def __init__(self) -> None:
         self._began, self._before = time.monotonic(), {key: used for key, used, _, _ in _processes()}
+        self._most: dict[str, float] = {}  # the largest share of each program between two looks
 
-    def report(self) -> list[dict[str, Any]]:
-        """Return name and cpu_share (of all CPUs, since creation) of the busiest other programs, the busiest first."""
-        capacity_s = max(time.monotonic() - self._began, 1e-3) * (os.cpu_count() or 1)
+    def look(self, after_s: float = EVERY_S) -> None:
+        """Note what other programs did since the last look, if that was at least `after_s` seconds ago."""
+        passed_s = time.monotonic() - self._began
+        if passed_s < after_s:
+            return
         now = list(_processes())
-        ours = {os.getpid()}
-        for (pid, _), _, parent, _ in sorted(now):  # a child has in general a greater number than its parent
-            if parent in ours:
-                ours.add(pid)
+        children: dict[int, list[int]] = {}
+        for (pid, _), _, parent, _ in now:
+            children.setdefault(parent, []).append(pid)
+        ours, left = {os.getpid()}, [os.getpid()]
+        while left:
+            ours.update(own := children.get(left.pop(), []))
+            left += own
         shares: dict[str, float] = {}
         for key, used_s, _, name in now:
             if key[0] not in ours:
-                shares[name] = shares.get(name, 0.0) + (used_s - self._before.get(key, 0.0)) / capacity_s
-        most = sorted(shares.items(), key=lambda one: -one[1])[:MAX_PROGRAMS]
+                used_s -= self._before.get(key, 0.0)
+                shares[name] = shares.get(name, 0.0) + used_s / (passed_s * (os.cpu_count() or 1))
+        self._began, self._before = time.monotonic(), {key: used for key, used, _, _ in now}
+        for name, share in shares.items():
+            self._most[name] = max(share, self._most.get(name, 0.0))
+
+    def report(self) -> list[dict[str, Any]]:
+        """Return name and cpu_share of the busiest other programs, the busiest first.
+
+        The share is of all CPUs, between those two looks between which the program was busiest.
+        """
+        self.look(SHORTEST_S if self._most else 0.0)
+        most = sorted(self._most.items(), key=lambda one: -one[1])[:MAX_PROGRAMS]
         return [{"name": name, "cpu_share": round(share, 4)} for name, share in most if share >= MIN_SHARE]
 
 

@@ -4,6 +4,7 @@ tables."""
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 import struct
 from collections.abc import Iterator
@@ -16,6 +17,11 @@ NFTA_RULE_TABLE, NFTA_RULE_CHAIN, NFTA_RULE_HANDLE, NFTA_RULE_POSITION = 1, 2, 3
 NFTA_CHAIN_TABLE, NFTA_CHAIN_NAME, NFTA_CHAIN_HOOK = 1, 3, 4
 NLM_F_REQUEST, NLM_F_DUMP, NLMSG_ERROR, NLMSG_DONE = 1, 0x300, 2, 3
 FAMILIES = {0: "unspec", 1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
+NFTA_RULE_EXPRESSIONS, NFTA_EXPR_NAME, NFTA_EXPR_DATA = 4, 1, 2
+# Expressions with attributes that change with every packet: bytes and packets, used bytes, the time of the last packet.
+COUNTING = {b"counter\0": {1, 2}, b"quota\0": {4}, b"last\0": {1, 2}}
+COUNTERS = re.compile(r"\[\d+:\d+\]")
+COMMENT = re.compile(r'-m comment --comment ("(\\.|[^"\\])*"|\S+)')
 UNSTABLE = (NFTA_RULE_HANDLE, NFTA_RULE_POSITION)
 HEAD = 20  # bytes of nlmsghdr and nfgenmsg
 NETLINK_NETFILTER = 12
@@ -33,7 +39,9 @@ def rules() -> dict[str, str]:
         for family, attributes in _dump(NFT_MSG_GETRULE):
             words = [_word(attributes.get(one)) for one in (NFTA_RULE_TABLE, NFTA_RULE_CHAIN)]
             own = [
-                _without_counters(value) for kind, value in sorted(attributes.items()) if kind not in UNSTABLE
+                _without_counters(value) if kind == NFTA_RULE_EXPRESSIONS else value
+                for kind, value in sorted(attributes.items())
+                if kind not in UNSTABLE
             ]
             rules_of.setdefault(" ".join(["nftables", family, *words]), []).append(b"".join(own))
         for name, own in rules_of.items():
@@ -47,9 +55,35 @@ def rules() -> dict[str, str]:
 
 
 def _without_counters(value: bytes) -> bytes:
-    """Cut a rule's expressions at its packet counter, whose numbers change."""
-    at = value.find(b"counter\0")
-    return value if at < 0 else value[:at] + b"counter"
+    """Return a rule's expressions without the numbers that change with every packet."""
+    expressions = [dict(_attributes(one)) for _, one in _attributes(value)]
+    if not any(one.get(NFTA_EXPR_NAME) in COUNTING for one in expressions):
+        return value
+    result = b""
+    for one in expressions:
+        name, data = one.get(NFTA_EXPR_NAME, b""), one.get(NFTA_EXPR_DATA, b"")
+        if changing := COUNTING.get(name):
+            data = b"".join(b"%d:" % kind + own for kind, own in _attributes(data) if kind not in changing)
+        result += name + data
+    return result
+
+
+def saved(program: str, text: str) -> dict[str, str]:
+    """Return each table of iptables with its number of rules and a digest of them and the policies, without counters
+    and comments. text: the output of `iptables-save` or `ip6tables-save`."""
+    tables: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("*"):
+            lines = tables.setdefault(f"{program} {line[1:].strip()}", [])
+        elif line.startswith((":", "-A", "[")):
+            lines.append(COMMENT.sub("", COUNTERS.sub("", line)).strip())
+    result = {}
+    for name, own in tables.items():
+        count = sum(line.startswith("-A") for line in own)
+        digest = hashlib.sha256("\n".join(own).encode()).hexdigest()[:8]
+        result[name] = f"{count} rule{'s' * (count != 1)}, digest {digest}"
+    return result
 
 
 def _word(value: bytes | None) -> str:

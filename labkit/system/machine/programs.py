@@ -76,9 +76,15 @@ def asking_versions(
 
 def running_programs() -> Iterator[tuple[int, str]]:
     """Yield the network namespace (its inode) and the name of every process of this PID namespace."""
+    for inode, _pid, name in pids_by_namespace():
+        yield inode, name
+
+
+def pids_by_namespace() -> Iterator[tuple[int, int, str]]:
+    """Yield the network namespace (its inode), the PID and the name of every process of this PID namespace."""
     for pid, name in _living():
         with suppress(OSError):  # it has ended, or is another user's
-            yield Path(f"/proc/{pid}/ns/net").stat().st_ino, name
+            yield Path(f"/proc/{pid}/ns/net").stat().st_ino, pid, name
 
 
 def _living() -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,19 @@ STATES = frozenset((
     "designated_bridge", "designated_root", "topology_change_ack", "config_pending", "port_no", "id", "flags", "no",
     "mcast_router", "portid", "phys_port_name", "timer", "topology_change_detected", "topology_change",
     "message_age_timer", "forward_delay_timer", "hold_timer", "designated_port", "root_path_cost", "master_index",
-    "parentbus", "group_addr", "qdisc",
+    "parentbus", "group_addr", "qdisc", "fdb_n_learned",
 ))  # fmt: skip
 POLICIES = {0: "other", 1: "fifo", 2: "rr", 3: "batch", 5: "idle", 6: "deadline"}
+# Of a cgroup. Its CPUs are in "CPUs allowed"; its file of them exists at other levels for another shell or service.
+LIMITS = (
+    "cpu.max", "cpu.weight", "cpu.cfs_quota_us", "cpu.shares", "memory.max", "memory.high", "memory.limit_in_bytes",
+    "memory.kmem.tcp.limit_in_bytes",
+)  # fmt: skip
 PRELOADS = ("LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "MALLOC_PERTURB_")
+# Fields of a process's status that say what its system calls and its switches between programs cost.
+STATUS = (
+    "Seccomp", "Seccomp_filters", "Speculation_Store_Bypass", "SpeculationIndirectBranch", "THP_enabled",
+)  # fmt: skip
 MACHINE_FILES = {
     "transparent huge pages": "/sys/kernel/mm/transparent_hugepage/enabled",
     "huge page defragmentation": "/sys/kernel/mm/transparent_hugepage/defrag",
@@ -54,6 +63,8 @@ MACHINE_FILES = {
     "CPUs isolated": "/sys/devices/system/cpu/isolated",
     "SMT": "/sys/devices/system/cpu/smt/control",
     "no turbo": "/sys/devices/system/cpu/intel_pstate/no_turbo",
+    "max_perf_pct": "/sys/devices/system/cpu/intel_pstate/max_perf_pct",
+    "min_perf_pct": "/sys/devices/system/cpu/intel_pstate/min_perf_pct",
     "boost": "/sys/devices/system/cpu/cpufreq/boost",
     "idle driver": "/sys/devices/system/cpu/cpuidle/current_driver",
     "clocksource": "/sys/devices/system/clocksource/clocksource0/current_clocksource",
@@ -65,6 +76,13 @@ MACHINE_FILES = {
     "kprobe events": "/sys/kernel/tracing/kprobe_events",
     "uprobe events": "/sys/kernel/tracing/uprobe_events",
 }
+FREQUENCIES = ("scaling_governor", "scaling_min_freq", "scaling_max_freq", "energy_performance_preference")
+# Some kernels have these as sysctls, newer ones in debugfs.
+SCHEDULER_FILES = (
+    "base_slice_ns", "latency_ns", "min_granularity_ns", "idle_min_granularity_ns", "wakeup_granularity_ns",
+    "migration_cost_ns", "nr_migrate", "tunable_scaling",
+)  # fmt: skip
+TUNED_MODULES = ("tcp_cubic", "tcp_bbr", "tcp_dctcp", "haltpoll", "bridge", "nf_conntrack", "veth", "tun")
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -76,13 +94,42 @@ def machine_settings() -> Settings:
     for name, path in MACHINE_FILES.items():
         if (text := _text(Path(path))) is not None:
             result[name] = text
-    for file in sorted(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_[gm][oa][vx]*")):
-        if (text := _text(file)) is not None:
-            result[f"{file.parts[5]} {file.name}"] = text
+    result |= _cpus(Path("/sys/devices/system/cpu"))
+    result |= _scheduler(Path("/sys/kernel/debug/sched"))
+    for module in TUNED_MODULES:
+        for file in sorted(Path("/sys/module", module, "parameters").glob("*")):
+            if (text := _text(file)) is not None:
+                result[f"module parameter {module}.{file.name}"] = text
+    for file in Path("/sys/kernel/mm/damon/admin/kdamonds").glob("[0-9]*/state"):
+        if _text(file) == "on":
+            result[f"DAMON {file.parts[-2]}"] = "on"
     for line in (_text(Path("/proc/modules"), 1 << 20) or "").splitlines():
         result[f"module {line.split()[0]}"] = "loaded"
     samplers = {f"perf events of {name}": f"{count} open" for name, count in bpf.samplers().items()}
     return result | _process() | bpf_settings() | samplers
+
+
+def _cpus(top: Path) -> Settings:
+    """Return the limits of each CPU's frequency, and its idle states that are disabled."""
+    result: Settings = {}
+    for cpu in sorted(top.glob("cpu[0-9]*")):
+        for name in FREQUENCIES:
+            if (text := _text(cpu / "cpufreq" / name)) is not None:
+                result[f"{cpu.name} {name}"] = text
+        for state in sorted(cpu.glob("cpuidle/state*")):
+            if _text(state / "disable") not in ("0", None):
+                result[f"{cpu.name} cpuidle {state.name}"] = "disabled"
+    return result
+
+
+def _scheduler(top: Path) -> Settings:
+    """Return the scheduler's settings in debugfs, its features one by one."""
+    result = {
+        f"scheduler {name}": text for name in SCHEDULER_FILES if (text := _text(top / name)) is not None
+    }
+    for word in (_text(top / "features", 1 << 14) or "").split():
+        result[f"scheduler feature {word.removeprefix('NO_')}"] = "off" if word.startswith("NO_") else "on"
+    return result
 
 
 def bpf_settings() -> Settings:
@@ -117,12 +164,28 @@ def _process() -> Settings:
         "nice": str(os.nice(0)),
         "scheduling policy": POLICIES.get(policy, str(policy)),
     }
+    result |= {f"process {name}": value for name, value in status(Path("/proc/self/status"), STATUS).items()}
     result |= {f"environment {name}": _short(os.environ[name]) for name in PRELOADS if os.environ.get(name)}
-    for line in (_text(Path("/proc/self/cgroup"), 1 << 16) or "").splitlines():
+    return result | limits(cgroups("self"))
+
+
+def status(file: Path, names: Iterable[str]) -> Settings:
+    """Return these fields of a process's status (proc(5)) that the kernel has."""
+    fields = dict(line.split(":", 1) for line in (_text(file, 1 << 14) or "").splitlines() if ":" in line)
+    return {name: fields[name].strip() for name in names if name in fields}
+
+
+def cgroups(process: int | str) -> str:
+    """Return the cgroups of a process, as the kernel lists them (cgroups(7))."""
+    return _text(Path(f"/proc/{process}/cgroup"), 1 << 16) or ""
+
+
+def limits(listed: str) -> Settings:
+    """Return the limits of these cgroups."""
+    result: Settings = {}
+    for line in listed.splitlines():
         _number, controllers, path = line.split(":", 2)
-        for top in [
-            Path("/sys/fs/cgroup", one) for one in [controllers] if (Path("/sys/fs/cgroup") / one).is_dir()
-        ]:
+        if (top := Path("/sys/fs/cgroup", controllers)).is_dir():
             result |= _cgroup(top, path, controllers)
     return result
 
@@ -134,8 +197,7 @@ def _cgroup(top: Path, path: str, controllers: str) -> Settings:
     below = top
     for level, part in enumerate(["", *filter(None, path.split("/"))]):
         below /= part
-        for name in ("cpu.max", "cpu.weight", "cpu.cfs_quota_us", "cpu.shares", "memory.max", "memory.high",
-                     "cpuset.cpus.effective"):  # fmt: skip
+        for name in LIMITS:
             if (text := _text(below / name)) is not None:
                 result[f"cgroup{f' {controllers}' if controllers else ''} level {level} {name}"] = text
     return result
@@ -160,6 +222,11 @@ def namespace_settings(netns: int) -> Settings:
             result |= {f"{name} offload {key}": "on" if on else "off" for key, on in features(text).items()}
     for kind in ("ingress", "egress", "root"):
         result |= _filters(prefix, result, kind)
+    for name in ("iptables", "ip6tables"):
+        # Usually no table is loaded, and no program needs to start.
+        if any(key.startswith(f"{name} ") for key in result):
+            text = _plain(prefix, f"{name}-legacy-save") or _plain(prefix, f"{name}-save")
+            result |= netfilter.saved(name, text)
     disciplines: dict[str, list[str]] = {}
     for one in _json(prefix, "tc", "-j", "qdisc", "show"):
         words = [one.get("kind", ""), one.get("parent", "root")]
@@ -175,6 +242,9 @@ def namespace_settings(netns: int) -> Settings:
         result |= {f"number of {what}": str(len(lines))} if lines else {}
         for at, line in enumerate(lines[:MAX_LINES]):
             result[f"{what} {at}"] = " ".join(line.split())
+    if any(name.endswith(" vlan_filtering") and value == "1" for name, value in result.items()):
+        for one in _json(prefix, "bridge", "-j", "vlan", "show"):
+            result[f"{one.get('ifname')} VLANs"] = vlans(one.get("vlans", []))
     static: Counter[str] = Counter()
     for one in _json(prefix, "ip", "-j", "neighbour", "show", "nud", "permanent"):
         static[f"{one.get('dev')} static neighbours"] += 1
@@ -183,6 +253,15 @@ def namespace_settings(netns: int) -> Settings:
         if one.get("state") in ("permanent", "static") and one.get("master"):
             static[f"{one.get('ifname')} static forwarding entries"] += 1
     return result | {name: str(count) for name, count in static.items()}
+
+
+def vlans(report: Sequence[Mapping[str, Any]]) -> str:
+    """Return the VLANs of a bridge's port, as `bridge -j vlan show` reports them: `1 PVID Egress Untagged; 5-9`."""
+    words = []
+    for one in report:
+        last = f"-{one['vlanEnd']}" if "vlanEnd" in one else ""
+        words.append(" ".join([f"{one.get('vlan')}{last}", *map(str, one.get("flags", []))]))
+    return _short("; ".join(words))
 
 
 def _filters(prefix: list[str], result: Mapping[str, str], kind: str) -> Settings:

@@ -11,6 +11,7 @@ import pytest
 from synthetic_arms import BASELINE, READ, RECEIVE, USUAL, WINDOW_S, WRITE, MadeArm, concluded, effect, run
 
 from labkit.analysis.why import code_paths, work
+from labkit.analysis.why.environment import Setting
 from labkit.measure.observers.perf import record
 
 THREAD = "kernel;ret_from_fork_asm_[k];ret_from_fork_[k];kthread_[k];worker_thread_[k];process_one_work_[k]"
@@ -401,3 +402,60 @@ def test_profile_is_not_asked_for_more_samples_than_the_kernel_allows(tmp_path: 
     limit.write_text("100000\n")
     assert record.allowed_hz(997, str(limit)) == 997
     assert record.allowed_hz(4000, str(tmp_path / "absent")) == 4000
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.013, ""), (0.3, " (python3)")])
+def test_only_a_program_that_used_the_cpus_is_named(tmp_path: Path, share: float, named: str) -> None:
+    """The programs that had the CPUs ended before labkit saw them; another one ran beside them."""
+    left, right = two_runs(tmp_path, MadeArm(), MadeArm(foreign=0.4))
+    report = json.loads((Path(right) / "run.json").read_text())
+    report["others"] = [{"name": "python3", "cpu_share": share}]
+    (Path(right) / "run.json").write_text(json.dumps(report))
+    assert first((left, right)).startswith(f"Other processes{named} had ")
+
+
+def test_place_of_labkit_among_cgroups_is_no_cause(tmp_path: Path) -> None:
+    """Older runs have a file of cgroups that exists at another level for another shell; no limit is no difference."""
+    place = {
+        "cgroup level 2 cpuset.cpus.effective": "0-1",
+        "cgroup memory level 3 memory.limit_in_bytes": "9223372036854771712",
+        "cgroup memory level 3 memory.kmem.tcp.limit_in_bytes": "9223372036854771712",
+    }
+    sides = two_runs(tmp_path, MadeArm(), MadeArm(speed=0.4), "tcp", **place)
+    assert "cgroup" not in concluded(*sides).sentence
+    limit = place | {"cgroup level 3 cpu.max": "50000 100000"}
+    words = first(two_runs(tmp_path / "limited", MadeArm(), MadeArm(speed=0.4), "tcp", **limit))
+    assert words.startswith("The only known difference between the sides is cgroup level 3 cpu.max (")
+
+
+def test_what_older_runs_did_not_record_is_no_difference(tmp_path: Path) -> None:
+    recorded = {
+        "process Seccomp": "0",
+        "scheduler feature HRTICK": "off",
+        "module parameter tcp_cubic.beta": "717",
+    }
+    sides = two_runs(tmp_path, MadeArm(), MadeArm(speed=0.4), "tcp", **recorded)
+    assert concluded(*sides).sentence.startswith("No cause is named: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "path"),
+    [
+        ("process Seccomp_filters", ("0", "1"), "an audit, security or system call filter"),
+        ("iperf3 Seccomp", ("0", "2"), "an audit, security or system call filter"),
+        ("iperf3 nice", ("0", "19"), "waking programs and switching between them"),
+        ("scheduler feature HRTICK", ("off", "on"), "waking programs and switching between them"),
+        ("cpu0 cpuidle state2", ("absent", "disabled"), "interrupts and idle CPUs"),
+        ("max_perf_pct", ("100", "50"), "interrupts and idle CPUs"),
+        ("module parameter haltpoll.guest_halt_poll_ns", ("200000", "0"), "interrupts and idle CPUs"),
+        ("module parameter tcp_cubic.beta", ("717", "100"), "TCP congestion control and pacing"),
+        ("eth0 VLANs", ("1 PVID", "absent"), "the bridge"),
+        ("cgroup memory level 1 memory.kmem.tcp.limit_in_bytes", ("absent", "4096"), "memory accounting of sockets"),
+        ("iperf3 executable", ("/usr/bin/iperf3", "/usr/bin/dash"), None),
+        ("DAMON 0", ("absent", "on"), None),
+    ],
+)  # fmt: skip
+def test_recorded_settings_can_be_causes(name: str, values: tuple[str, str], path: str | None) -> None:
+    setting = Setting(name, *values, ("machine",))
+    assert setting.acts
+    assert path is None or path in [one.name for one in setting.paths]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,9 +74,13 @@ def built(arm: Arm) -> LocalArm:
     return LocalArm(arm=arm, topology=topology, offloads={}, server_offloads={}, qdisc="noqueue")
 
 
-def test_profiled_runs_of_a_round_have_the_same_placements(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("slices", [0, 4])
+def test_profiled_runs_of_a_round_have_the_same_placements(
+    slices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run without slices has them, too: otherwise chance places the ends in each of two runs that are compared."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    parameters = DatapathParameters.of({"topology": "veth,veth_bridge", "slices": 4})
+    parameters = DatapathParameters.of({"topology": "veth,veth_bridge", "slices": slices})
 
     def turns(seed: str) -> list[Any]:
         live = profiled_runs._with_moving_ends(parameters, [built(ONE), built(OTHER)], seed)
@@ -88,7 +97,6 @@ def test_profiled_runs_of_a_round_have_the_same_placements(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "given",
     [
-        {"slices": 0},
         {"placement": "scheduler"},
         {"affinity": "0,0"},
         {"streams": 2},
@@ -102,3 +110,52 @@ def test_the_scheduler_places_profiled_runs_like_slices(
     parameters = DatapathParameters.of({"topology": "veth,veth_bridge", **given})
     live = profiled_runs._with_moving_ends(parameters, [built(ONE), built(OTHER)], "1 1-p0")
     assert [one.placements for one in live] == [None, None]
+
+
+def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody changes the queueing discipline and attaches a program while the load runs."""
+    end = SimpleNamespace(namespace=SimpleNamespace(name="client0", fd=0), runtime=None)
+    topology: Any = SimpleNamespace(
+        pairs=[SimpleNamespace(client=end, server=end)], namespaces=[end.namespace]
+    )
+    live = LocalArm(arm=ONE, topology=topology, offloads={}, server_offloads={}, qdisc="noqueue")
+    space, machine = {"eth0 qdisc": "noqueue root"}, {"BPF program xdp other": "tag 1"}
+    reads = []
+
+    @contextmanager
+    def of_one(*_: object) -> Iterator[tuple[list[LocalArm], list[Any]]]:
+        yield [live], []
+
+    def run(_point: object, _live: object, observer: str | None, _folder: Path, noting: Any) -> Any:
+        if observer is None:
+            with noting():
+                pass
+        space["eth0 qdisc"] = "tbf root"
+        machine["BPF program kprobe own"] = "tag 2"
+        return ONE, ran(None, 100)
+
+    def programs() -> dict[str, str]:
+        reads.append(dict(machine))
+        machine.pop("BPF program kprobe own", None)  # of an observer: the kernel frees it a moment later
+        return reads[-1]
+
+    monkeypatch.setattr(profiled_runs.survey, "built", of_one)
+    monkeypatch.setattr(profiled_runs.machine, "namespace_settings", lambda _fd: dict(space))
+    monkeypatch.setattr(profiled_runs.machine, "bpf_settings", programs)
+    monkeypatch.setattr(profiled_runs, "FREED_S", 0.0)
+    parameters = DatapathParameters.of({"topology": "veth", "observe": "counters", "placement": "scheduler"})
+    running = {"client0": {"iperf3 nice": "0"}}
+    monkeypatch.setattr(profiled_runs.machine, "program_settings", lambda _inodes: running)
+    context: Any = SimpleNamespace(seed=1, folder=tmp_path)
+    monkeypatch.setattr(profiled_runs, "_measure_observed", run)
+    monkeypatch.setattr(profiled_runs.row_columns, "order", lambda *given: given[-1])
+    result: list[Any] = []
+    list(profiled_runs._measure(context, profiled_runs.Profile(1, 0, parameters), [ONE], result))
+    assert len(result) == 2
+    [name] = {metrics["settings"] for _, metrics in result}
+    kept = json.loads(gzip.decompress((tmp_path / name).read_bytes()))
+    assert kept == {
+        "client0": {"eth0 qdisc": "tbf root", "iperf3 nice": "0"},
+        "machine": {"BPF program xdp other": "tag 1"},
+    }
+    assert any("BPF program kprobe own" in one for one in reads)
