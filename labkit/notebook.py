@@ -50,9 +50,9 @@ class Part:
 
     def kernels(self) -> go.Figure | None:
         """Return the figure that compares the ratios of several kernels; None if every point has a single kernel."""
-        parameters = [name for name in load.GROUP if name not in load.HOST]
+        columns = [name for name in load.GROUP if name not in load.HOST]
         several = any(
-            len(load.hosts(group)) > 1 for _, group in load.groups(self.verdicts, [*parameters, "topology"])
+            len(load.hosts(group)) > 1 for _, group in load.groups(self.verdicts, [*columns, "topology"])
         )
         return figures.kernels(self.verdicts) if several else None
 

@@ -22,11 +22,11 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
     Doubts that also occur in rows without an observer (in the same table) are left out. Doubts that differ only in
     numbers are grouped.
     """
-    parameters = rows[rows["observer"].eq(observer)]
-    own = parameters[parameters["status"].eq("ok")]
+    observed_rows = rows[rows["observer"].eq(observer)]
+    own = observed_rows[observed_rows["status"].eq("ok")]
     usual = set(load.without_numbers(load.each_doubt(rows[rows["observer"].isna()])))
     seen = own.get("observed", ())
-    by_bpf = sum(observed(profile_doubts).get("tracer") == "bpf" for profile_doubts in seen)
+    by_bpf = sum(observed(value).get("tracer") == "bpf" for value in seen)
     each = pd.concat([load.each_doubt(own), pd.Series([BPF] * by_bpf, dtype="str")])
     each = each[~load.without_numbers(each).isin(usual)]
     lines = [
@@ -40,10 +40,10 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
         lines.append(f"{count} of {units.many(len(rounds), 'round')} of profiles could not be set up: {what}")
     if not len(own):
         return lines  # none of its results is shown, and the reason appears in their place
-    left = parameters.drop(own.index)
+    left = observed_rows.drop(own.index)
     reasons = left["status"] + ": " + left["reason"].fillna("no reason was recorded").astype("str")
     for reason, count in load.group_similar(reasons).value_counts(sort=False).items():
-        lines.append(f"{count} of {units.many(len(parameters), 'row')} left out as {reason}")
+        lines.append(f"{count} of {units.many(len(observed_rows), 'row')} left out as {reason}")
     return lines
 
 

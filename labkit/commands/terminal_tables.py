@@ -40,8 +40,8 @@ def show_rows(df: pd.DataFrame) -> None:
     A table has a row for each topology and number of pairs.
     """
     console = new_console()
-    for report, rows in _hosts(load.complete(df).sort_values("length_bytes", kind="stable")):
-        console.print(_medians(f"Medians{report}", rows))
+    for suffix, rows in _hosts(load.complete(df).sort_values("length_bytes", kind="stable")):
+        console.print(_medians(f"Medians{suffix}", rows))
         console.print()
     show_verdicts(df)
     for sentence in verdicts.contradicting_medians(df):
@@ -116,8 +116,8 @@ def _point(of: dict[str, Any]) -> list[str]:
 def show_verdicts(df: pd.DataFrame) -> None:
     """Print a table of verdicts for each host with its reasons, then all doubts."""
     console = new_console()
-    for report, result in _hosts(verdicts.verdicts(df)):
-        table, reasons = _verdicts(f"Verdicts{report}", result)
+    for suffix, result in _hosts(verdicts.verdicts(df)):
+        table, reasons = _verdicts(f"Verdicts{suffix}", result)
         console.print(table)
         console.print()
         for reason in reasons:

@@ -101,11 +101,11 @@ def load(path: Path) -> Sweep:
         for one in named
         if isinstance(one, dict)
     ]
-    parameters = msgspec.json.encode(
+    identity = msgspec.json.encode(
         [content, here["kernel"], here["kernel_build"], here["machine"], *_other_kernels(points), *changed],
         order="deterministic",
     )
-    return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(parameters).hexdigest()[:8])
+    return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(identity).hexdigest()[:8])
 
 
 def _other_kernels(points: list[SweepPoint]) -> list[str]:

@@ -368,12 +368,12 @@ def _compare_ends(
     ok = ok[ok["topology"].eq(arm) & ok["role"].ne("control")]
     if ok["method"].eq("slice").any():
         ok = ok[ok["method"].eq("slice")]
-    context = [
+    equal_columns = [
         name
         for name in GROUP
         if name not in (column, "length_bytes" if column in ("mtu_bytes", "protocol") else column)
     ]
-    for _, group in load.groups(ok, context):
+    for _, group in load.groups(ok, equal_columns):
         sides = [group[group[column].eq(end)] for end in ends]
         if not all(map(len, sides)):
             continue

@@ -154,10 +154,10 @@ def factors(rows: pd.DataFrame, loss_goal: float | None = None) -> pd.DataFrame:
     variants = ok[ok["role"].ne("control")]
     lines = []
     for factor, words in FACTORS.items():
-        context = [name for name in (*FACTORS, "setup") if name != factor]
+        equal_columns = [name for name in (*FACTORS, "setup") if name != factor]
         for level, other in _levels(variants[factor]):
             one, two = (
-                variants[variants[factor].eq(value)].groupby(context, dropna=False)["log"].mean()
+                variants[variants[factor].eq(value)].groupby(equal_columns, dropna=False)["log"].mean()
                 for value in (level, other)
             )
             lines.append(_line(words, level, other, (two - one).dropna()))

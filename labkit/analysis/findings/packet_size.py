@@ -202,8 +202,8 @@ def _transport(where: str, group: pd.DataFrame) -> Iterator[str]:
         f"{one['fragments_count']} fragments for {one['length_bytes']:.0f} bytes" for _, one in cut.iterrows()
     ]
     whole_bytes = cost_model.largest_whole(mtu, family)
-    sentences = f"At an MTU of {mtu} bytes IPv{family} carries up to {whole_bytes} bytes unfragmented"
-    yield f"{sentences}{', and sends ' + ', '.join(each) if each else ''}{where}."
+    start = f"At an MTU of {mtu} bytes IPv{family} carries up to {whole_bytes} bytes unfragmented"
+    yield f"{start}{', and sends ' + ', '.join(each) if each else ''}{where}."
     seen = group[group["seen_fragments_ratio"].notna()]
     if len(seen):
         middles = seen.groupby(["arm", "length_bytes"])[["seen_fragments_ratio", "fragments_count"]].mean()
@@ -226,22 +226,22 @@ def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
     beyond = lost[lost > LOST]
     if len(beyond):
         place, most = beyond.index[int(beyond.to_numpy().argmax())], beyond.max()
-        sentences = f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size),"
-        sentences += f" at most {units.percent(most)}, at {place[0]} with {place[1]:.0f} bytes:"
-        sentences += " the receiver is the limit there, and the cost of the lost datagrams is"
-        yield f"{sentences} included in that of the received ones{where}."
+        start = f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size),"
+        start += f" at most {units.percent(most)}, at {place[0]} with {place[1]:.0f} bytes:"
+        start += " the receiver is the limit there, and the cost of the lost datagrams is"
+        yield f"{start} included in that of the received ones{where}."
     if len(beyond) == len(lost):
         return
-    sentences = f"At {many(len(lost) - len(beyond), 'point')} every datagram arrived:"
+    start = f"At {many(len(lost) - len(beyond), 'point')} every datagram arrived:"
     of = group.iloc[0]
     if pd.notna(of["rate_bps"]):
-        yield f"{sentences} the requested rate determines the time between datagrams{where}."
+        yield f"{start} the requested rate determines the time between datagrams{where}."
     elif of["pairs"] == 1 and of["streams"] == 1:
-        sentences += " there the sender, one process, is the limit,"
-        yield f"{sentences} and the time between datagrams is the time to send one{where}."
+        start += " there the sender, one process, is the limit,"
+        yield f"{start} and the time between datagrams is the time to send one{where}."
     else:
-        sentences += " there the senders are the limit,"
-        yield f"{sentences} and the time between datagrams is that of all senders together{where}."
+        start += " there the senders are the limit,"
+        yield f"{start} and the time between datagrams is that of all senders together{where}."
 
 
 def _offloads(rows: pd.DataFrame) -> list[str]:

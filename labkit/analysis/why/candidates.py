@@ -97,15 +97,15 @@ def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candid
     The rounds are interleaved, so these parameters cause the differences, and the profile shows which code is affected.
     Return None for different topologies or endpoint kinds: there the question is which code differs.
     """
-    parameters = [one for one in relevant if one.parameters]
+    requested = [one for one in relevant if one.parameters]
     if (
         evidence.run_variation is not None
-        or not parameters
-        or any(one.name in ("topology", "endpoint") for one in parameters)
+        or not requested
+        or any(one.name in ("topology", "endpoint") for one in requested)
     ):
         return None
-    parameters = _explaining_first(evidence, parameters)
-    settings = (*parameters, *(one for one in relevant if not one.parameters))
+    requested = _explaining_first(evidence, requested)
+    settings = (*requested, *(one for one in relevant if not one.parameters))
     findings = [("environment", one.description) for one in settings[:4]]
     part = switch_work.main_part(evidence.parts, evidence.split.total)
     if part is not None:
@@ -121,22 +121,22 @@ def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candid
         or _part_shows_effect(evidence, part)
     )
     strength = 3 if shown else 0
-    return Candidate(parameters[0].name, strength, tuple(findings), None, settings, code, part)
+    return Candidate(requested[0].name, strength, tuple(findings), None, settings, code, part)
 
 
-def _explaining_first(evidence: Evidence, parameters: Sequence[Setting]) -> list[Setting]:
+def _explaining_first(evidence: Evidence, requested: Sequence[Setting]) -> list[Setting]:
     """Return the effects of a function in the order of the code that they explain; other changes have an order.
 
     Nobody says which of its effects a function was called for.
     """
-    if not all(one.name.startswith("function ") for one in parameters):
-        return list(parameters)
+    if not all(one.name.startswith("function ") for one in requested):
+        return list(requested)
     code = [one for one in evidence.causes if evidence.matters(one.difference_s)]
 
     def order(one: Setting) -> int:
         return next((at for at, each in enumerate(code) if _explains(one, each)), len(code))
 
-    return sorted(parameters, key=order)
+    return sorted(requested, key=order)
 
 
 def _code_shows_effect(evidence: Evidence, code: causes.Cause | None, settings: Sequence[Setting]) -> bool:

@@ -147,10 +147,10 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
     rest."""
     if _is_change(evidence, one) or _is_run_difference(evidence, one):
         return one.strength + 0.5
-    parameters = bool(one.settings) and one.settings[0].parameters
+    is_parameter = bool(one.settings) and one.settings[0].parameters
     if one.cause is None and one.settings:
         # Between two runs a setting that differs says more than code that takes longer for no known reason.
-        return one.strength + (-0.5 if parameters else 0.0 if evidence.run_variation is None else 0.25)
+        return one.strength + (-0.5 if is_parameter else 0.0 if evidence.run_variation is None else 0.25)
     return one.strength
 
 
@@ -257,10 +257,8 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
 def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
     """Yield the sentences about two arms of one run whose parameters differ: the code through which the change acts,
     and the total effect."""
-    parameters = [one for one in best.settings if one.parameters]
-    start = (
-        f"The cause is the change of {phrases.change(parameters[0])}{phrases.further_settings(parameters)}"
-    )
+    requested = [one for one in best.settings if one.parameters]
+    start = f"The cause is the change of {phrases.change(requested[0])}{phrases.further_settings(requested)}"
     whole, code = phrases.difference(evidence), best.cause
     effects = [phrases.switch_part(evidence, best.part)] if best.part is not None else []
     effects += [phrases.cost(evidence, code)] if code is not None else []

@@ -253,8 +253,8 @@ def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     `or`."""
     result: dict[tuple[str, str], dict[str, None]] = {}
 
-    def take(place: str, report: Any) -> None:
-        for name, value in report.items() if isinstance(report, Mapping) else ():
+    def take(place: str, settings: Any) -> None:
+        for name, value in settings.items() if isinstance(settings, Mapping) else ():
             if value is not None:
                 text = UNLIMITED if _NO_LIMIT.fullmatch(f"{name}: {value}") else str(value)
                 result.setdefault((place, generic(str(name))), {})[text] = None
@@ -276,10 +276,10 @@ def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
             space = _mapping(environment, "namespace_sysctls")
             take("namespace", {f"sysctl {name}": one for name, one in space.items()})
     for folder, name in rows[["folder", "settings"]].dropna().drop_duplicates().itertuples(index=False):
-        for place, report in _object(run_folder.artefact(folder, name)).items():
+        for place, settings in _object(run_folder.artefact(folder, name)).items():
             if place == "machine" and any(key[0] == "machine" and key[1].startswith("BPF") for key in result):
-                report = {one: value for one, value in report.items() if ("machine", one) not in result}
-            take(generic(place), report)
+                settings = {one: value for one, value in settings.items() if ("machine", one) not in result}
+            take(generic(place), settings)
     for name in COLUMNS:
         for column in (name, f"peer_{name}"):
             if column in rows:

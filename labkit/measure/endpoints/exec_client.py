@@ -155,10 +155,10 @@ class Conversation:
         self.send(kind, content)
         deadline = time.monotonic() + patience_s
         while (rest := deadline - time.monotonic()) > 0:
-            for lines, value in self.received(rest):
-                if lines == b"V":
+            for answer_kind, value in self.received(rest):
+                if answer_kind == b"V":
                     return value
-                if lines == b"N":
+                if answer_kind == b"N":
                     path = content.partition(b"\0")[0].decode(errors="replace")
                     raise OSError(int(value), os.strerror(int(value)), path)
         raise TimeoutError(errno.ETIMEDOUT, "no answer")

@@ -137,22 +137,22 @@ def measure(
 
 
 def _measure(
-    run_context: RunContext, point: Profile, usable: list[Arm], result: list[Measured]
+    run_context: RunContext, point: Profile, usable: list[Arm], measured: list[Measured]
 ) -> Iterator[str]:
-    """Measure one profile and append its rows to `result`; yield each stage as it begins."""
+    """Measure one profile and append its rows to `measured`; yield each stage as it begins."""
     parameters = point.parameters
     rng = random.Random(f"{run_context.seed} {point.name}")
     observers: list[str | None] = [None, *parameters.observe]
     with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
-        result += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
+        measured += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
         live = _with_moving_ends(parameters, live, f"{run_context.seed} {point.name}")
-        of = {one.arm.label: one for one in live}
-        under = {label: _settings(one, run_context.folder) for label, one in of.items()}
+        arm_by_label = {one.arm.label: one for one in live}
+        settings_by_label = {label: _settings(one, run_context.folder) for label, one in arm_by_label.items()}
         for observer in rng.sample(observers, len(observers)):
-            for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
+            for label in row_columns.order(run_context, point.pairs, point.round, list(arm_by_label)):
                 yield f"{label}, {observer or 'not observed'}"
-                arm, metrics = _measure_observed(point, of[label], observer, run_context.folder)
-                result.append((arm, {**metrics, "settings": under[label]}))
+                arm, metrics = _measure_observed(point, arm_by_label[label], observer, run_context.folder)
+                measured.append((arm, {**metrics, "settings": settings_by_label[label]}))
 
 
 def _with_moving_ends(parameters: DatapathParameters, live: list[LocalArm], seed: str) -> list[LocalArm]:
@@ -223,14 +223,14 @@ def _measure_observed(point: Profile, live: LocalArm, observer: str | None, fold
     return arm, {**metrics, **own, **seen}
 
 
-def _report_overhead(parameters: DatapathParameters, result: list[Measured]) -> None:
+def _report_overhead(parameters: DatapathParameters, measured: list[Measured]) -> None:
     """Add to each row the share of the throughput (or ping rate) that its observer left to the arm in this round."""
     without = {
         arm.label: _speed(parameters, metrics)
-        for arm, metrics in result
+        for arm, metrics in measured
         if metrics.get("observer", "") is None
     }
-    for arm, metrics in result:
+    for arm, metrics in measured:
         speed, usual = _speed(parameters, metrics), without.get(arm.label)
         if metrics.get("observer") and speed and usual:
             left = metrics["overhead_ratio"] = speed / usual

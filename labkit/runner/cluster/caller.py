@@ -201,7 +201,7 @@ class _Handing:
             self.bar.say(f"the worker {address} gets no point: {why}")
 
     def _hand(self, point: SweepPoint, address: str) -> None:
-        parameters = Request(
+        request = Request(
             labkit.__version__,
             source_digest(),
             self.sweep.notebook.stem,
@@ -210,7 +210,7 @@ class _Handing:
             point.parameters,
         )
         future = self.client.submit(
-            worker.measure_point, msgspec.json.encode(parameters), point.name, self.topic,
+            worker.measure_point, msgspec.json.encode(request), point.name, self.topic,
             key=f"labkit-{point.name}-{secrets.token_hex(8)}", pure=False,
             workers=[address], allow_other_workers=False, resources={"labkit": 1}, retries=0,
         )  # fmt: skip

@@ -150,7 +150,7 @@ def test_a_kernel_that_boots_says_so_at_the_start_and_now_and_then(monkeypatch: 
     with vm_kernel.boot_progress("vm:6.1") as booted:
         assert until(lambda: len(lines) >= 3, 10)
         booted.set()
-        assert until(lambda: not any(one.name.endswith("(lines)") for one in threading.enumerate()), 10)
+        assert until(lambda: not any(one.name.endswith("(print_progress)") for one in threading.enumerate()), 10)
         count = len(lines)
         time.sleep(0.1)
         assert len(lines) == count

@@ -45,8 +45,8 @@ class _Frames(dict[bytes, bytes]):
     def __missing__(self, line: bytes) -> bytes:
         if len(self) >= MAX_LINES:
             self.clear()
-        result = _frame.match(line)
-        name = self[line] = name_of(*result.groups()) if result else b""
+        match = _frame.match(line)
+        name = self[line] = name_of(*match.groups()) if match else b""
         return name
 
 

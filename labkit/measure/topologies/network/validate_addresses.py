@@ -187,7 +187,9 @@ def _gateway(described: Described, route: Route, gateway: Address, subject: str)
             if route.out is not None
             else f"no connected subnet of {route.at}"
         )
-        raise BadInput(f"the gateway {gateway} of {subject} is in {where}: {described.report(route.at)}")
+        raise BadInput(
+            f"the gateway {gateway} of {subject} is in {where}: {described.addresses_text(route.at)}"
+        )
     end = _address_kind(gateway, near.address.network)
     if end is not None and gateway.version == 4:
         raise BadInput(f"the gateway {gateway} of {subject} is the {end} address of its subnet, not a host")

@@ -90,7 +90,7 @@ def _ends(described: Described, one: DescribedInterface, tunnel: Tunnel) -> None
     own = described.owner.get(local) if local is not None else None
     if local is not None and (own is None or own.at != one.at):
         raise BadInput(
-            f"the local address {local} of {one} is not an address of {one.at}: {described.report(one.at)}"
+            f"the local address {local} of {one} is not an address of {one.at}: {described.addresses_text(one.at)}"
         )
 
 

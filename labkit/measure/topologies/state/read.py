@@ -172,18 +172,18 @@ def _mode(link: netlink.Link) -> str | None:
 
 
 def _tunnel(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
-    def report(*names: str) -> Any:
+    def first_value(*names: str) -> Any:
         """Return the first of these attributes with a value; a key or an address of zero is none."""
         values = (link.data.get(f"IFLA_{name}") for name in names)
         return next((value for value in values if value not in (None, 0, "0.0.0.0", "::")), None)
 
-    remote = report(
+    remote = first_value(
         "VXLAN_GROUP", "VXLAN_GROUP6", "GENEVE_REMOTE", "GENEVE_REMOTE6", "GRE_REMOTE", "IPIP_REMOTE"
     )  # fmt: skip
     result = TunnelState(
-        id=report("VXLAN_ID", "GENEVE_ID", "GRE_OKEY"),
-        local=report("VXLAN_LOCAL", "VXLAN_LOCAL6", "GRE_LOCAL", "IPIP_LOCAL"),
+        id=first_value("VXLAN_ID", "GENEVE_ID", "GRE_OKEY"),
+        local=first_value("VXLAN_LOCAL", "VXLAN_LOCAL6", "GRE_LOCAL", "IPIP_LOCAL"),
         remotes=replicated or ([remote] if remote is not None else []),
-        port=report("VXLAN_PORT", "GENEVE_PORT"),
+        port=first_value("VXLAN_PORT", "GENEVE_PORT"),
     )  # fmt: skip
     return None if result == TunnelState() else result
