@@ -205,7 +205,7 @@ class Run:
                 "\n",
             ]
         words = [
-            f"{units.many(len(ok), 'valid measurement')} of {_name_compared(ok)}",
+            f"{units.counted(len(ok), 'valid measurement')} of {_name_compared(ok)}",
             f"between {rows['time'].min()} and {rows['time'].max()},",
             f"{units.duration(float(ok['window_s'].sum()))} of pure measuring time.",
         ]
@@ -527,7 +527,7 @@ def _name_compared(rows: pd.DataFrame) -> str:
     ends = rows["endpoint"].fillna("namespace").nunique()
     text += f" with {ends} kinds of ends" if ends > 1 else ""
     changes = rows["change"].dropna().nunique()
-    return text + (f" and {units.many(changes, 'change')}" if changes else "")
+    return text + (f" and {units.counted(changes, 'change')}" if changes else "")
 
 
 def _accelerator(name: str) -> str:

@@ -18,7 +18,7 @@ from scipy.special import chdtrc, ndtri, stdtr, stdtrit
 
 from labkit.common import units
 from labkit.common.errors import BadInput
-from labkit.common.units import many
+from labkit.common.units import counted
 
 Floats = npt.NDArray[np.float64]
 Numbers = Sequence[float] | Floats
@@ -134,13 +134,13 @@ def effect(
     if slices:
         return _slices_effect(x, groups, confidence, placed)
     means = x if groups is None else np.array([group.mean() for group in groups])
-    return _student(means, x.size, f"Student's t over {many(means.size, 'round')}", confidence, means.size)
+    return _student(means, x.size, f"Student's t over {counted(means.size, 'round')}", confidence, means.size)
 
 
 def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float, placed: bool) -> Effect:
     count = None if groups is None else len(groups)
-    slices = many(x.size, "slice")
-    over = slices if count is None else f"{slices} in {many(count, 'set-up')}"
+    slices = counted(x.size, "slice")
+    over = slices if count is None else f"{slices} in {counted(count, 'set-up')}"
     disagree = groups is not None and setups_disagree(groups)
     if groups is not None and (disagree or len(groups) >= MIN_SETUPS):
         centres = np.array([centre(group) for group in groups])

@@ -64,7 +64,7 @@ def show_profiles(profiles: pd.DataFrame) -> None:
     for sentence in profile_doubts.not_set_up(profiles):
         console.print(f"- {sentence}")
     for words, count in seen:
-        console.print(f"- {words} ({units.many(count, 'profile')} failed)")
+        console.print(f"- {words} ({units.counted(count, 'profile')} failed)")
     for sentence in profile_doubts.without_results(profiles[profiles["status"].ne("failed")]):
         console.print(f"- {sentence}")
 
@@ -186,4 +186,4 @@ def show_claims(claims: Sequence[Repeated], left: Path, right: Path) -> None:
     other = [one.claim.name for one in claims if one.left.word != one.right.word]
     last = f"; not: {', '.join(other)}" if other else ""
     count = len(claims) - len(other)
-    console.print(f"- the same verdict by both runs: {count} of {units.many(len(claims), 'claim')}{last}")
+    console.print(f"- the same verdict by both runs: {count} of {units.counted(len(claims), 'claim')}{last}")

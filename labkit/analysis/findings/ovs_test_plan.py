@@ -15,7 +15,7 @@ from labkit.analysis import published as published_figures
 from labkit.analysis.displays import show
 from labkit.analysis.figures.ovs_test_plan import CASES
 from labkit.analysis.findings import loss_rates
-from labkit.common.units import many, percent, si
+from labkit.common.units import counted, percent, si
 
 PUBLISHED = "ovs_test_plan.csv"
 SWITCH = ["datapath", "use_case", "rules", "rules_count", "tunnel"]
@@ -35,7 +35,7 @@ FACTORS = {
 CONTROL = "the same switch again (A/A)"
 
 
-class OvsTestPlan:
+class OvsTestPlanFindings:
     """The findings of a run or sweep: `rows` of the searches, and `trials`. Each method shows one section."""
 
     def __init__(self, rows: pd.DataFrame, trials: pd.DataFrame) -> None:
@@ -214,8 +214,8 @@ def _sentence(line: pd.Series[Any]) -> str:
     levels = f" {line['level']} → {line['other']}" if line["level"] else ""
     text = f"**{line['factor']}**{levels}: the rate is {line['ratio']:.3g} times as high"
     if math.isnan(line["low"]):
-        return f"{text} ({many(int(line['rounds_count']), 'round')}: no interval)"
-    text += f" [{line['low']:.3g}, {line['high']:.3g}] over {many(int(line['rounds_count']), 'round')}"
+        return f"{text} ({counted(int(line['rounds_count']), 'round')}: no interval)"
+    text += f" [{line['low']:.3g}, {line['high']:.3g}] over {counted(int(line['rounds_count']), 'round')}"
     if line["low"] <= 1 <= line["high"]:
         text += "; the interval includes 1, so no effect is shown"
     return text

@@ -64,7 +64,7 @@ _NUMBER = re.compile(r"\b(client|server|br|veth|leaf|spine|p|port|router)\d+\b")
 class Setting:
     """A setting that differs: its name, its left and right values, and its places (machine, client, server …).
 
-    parameters: whether the experiment varied it on request. outside: whether it is a sysctl of the machine's own
+    requested: whether the experiment varied it on request. outside: whether it is a sysctl of the machine's own
     network namespace, while those of the experiment have the same value on both sides.
     """
 
@@ -72,11 +72,11 @@ class Setting:
     left: str
     right: str
     places: tuple[str, ...]
-    parameters: bool = False
+    requested: bool = False
     outside: bool = False
 
     @property
-    def acts(self) -> bool:
+    def can_affect_result(self) -> bool:
         """Return whether the setting can affect packets or CPU time of the experiment."""
         return self.relevant and not self.outside
 
@@ -85,12 +85,12 @@ class Setting:
         """Return whether the setting can affect packets or CPU time."""
         if self.name.startswith("module "):  # most modules do not touch the packets of others
             return bool(self.paths)
-        return self.parameters or (bool(RELEVANT.search(self.name)) and not IDLE.search(self.name))
+        return self.requested or (bool(RELEVANT.search(self.name)) and not IDLE.search(self.name))
 
     @property
     def concerns_machine(self) -> bool:
         """Return whether it is the kernel or the machine itself: another one has other code and other settings."""
-        return not self.parameters and self.name.removeprefix("peer_").removeprefix("guest_") in MACHINE
+        return not self.requested and self.name.removeprefix("peer_").removeprefix("guest_") in MACHINE
 
     @property
     def description(self) -> str:
@@ -141,7 +141,9 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     rest = [replace(one, outside=_is_outside(one, both)) for one in _once(rest)]
     return [
         *parameters,
-        *sorted(rest, key=lambda one: (not one.acts, not one.relevant, *_order(one.name), one.name)),
+        *sorted(
+            rest, key=lambda one: (not one.can_affect_result, not one.relevant, *_order(one.name), one.name)
+        ),
     ]
 
 
@@ -173,14 +175,14 @@ def _requested_settings(point: ProfiledPoint) -> list[Setting]:
     for name in ("endpoint", *(one for one in load.GROUP if one not in load.HOST)):
         one, other = (_value(rows, name) for rows in point.rows[:2])
         if one != other:
-            result.append(Setting(name, one, other, (), parameters=True))
+            result.append(Setting(name, one, other, (), requested=True))
     changed = [_changed_settings(rows) for rows in point.rows[:2]]
     for name, at in dict.fromkeys([*changed[0], *changed[1]]):
         sides = [each.get((name, at)) for each in changed]
         before = next(one[0] for one in sides if one is not None)
         after = [before if one is None else one[1] for one in sides]
         if after[0] != after[1]:
-            result.append(Setting(name, after[0], after[1], (at,) if at else (), parameters=True))
+            result.append(Setting(name, after[0], after[1], (at,) if at else (), requested=True))
     return result
 
 
@@ -188,10 +190,10 @@ def _topology(left: str, right: str) -> list[Setting]:
     """Return the difference of two topologies: the options behind `+` if only these differ, else the names."""
     (one, *given), (other, *more) = left.split("+"), right.split("+")
     if one != other or not all("=" in word for word in (*given, *more)):
-        return [Setting("topology", left, right, (), parameters=True)]
+        return [Setting("topology", left, right, (), requested=True)]
     before, after = (dict(word.split("=", 1) for word in words) for words in (given, more))
     return [
-        Setting(name, before.get(name, unset), after.get(name, unset), (), parameters=True)
+        Setting(name, before.get(name, unset), after.get(name, unset), (), requested=True)
         for name in dict.fromkeys([*after, *before])
         for unset in [UNSET.get(name, "default")]
         if before.get(name) != after.get(name)

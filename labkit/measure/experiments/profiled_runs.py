@@ -17,7 +17,7 @@ import msgspec
 
 from labkit.common import run_folder, units
 from labkit.common.errors import LabkitError, Unsupported
-from labkit.common.units import many
+from labkit.common.units import counted
 from labkit.measure.experiments import context, slices, survey, whole_runs
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.built_arm import LocalArm
@@ -60,7 +60,7 @@ class Profile:
     @property
     def what(self) -> str:
         """The round in words, for the progress display."""
-        text = f"{many(self.pairs, 'pair')}, profile {self.round + 1} of {self.parameters.profile_rounds}"
+        text = f"{counted(self.pairs, 'pair')}, profile {self.round + 1} of {self.parameters.profile_rounds}"
         return f"{self.prefix}, {text}" if self.prefix else text
 
 

@@ -179,12 +179,12 @@ class _Handing:
         if fit:
             self.had_worker = time.monotonic()
         elif not self.running:
-            self._alone(workers)
+            self._check_workers(workers)
         for address in fit:
             if self.waiting and address not in self.running:
                 self._hand(self.waiting.popleft(), address)
 
-    def _alone(self, workers: Workers) -> None:
+    def _check_workers(self, workers: Workers) -> None:
         """Raise an error if no worker can serve: at once if that will not change, otherwise after WORKER_S."""
         how = f'start one with: dask worker {self.address} --resources "labkit=1" --nthreads 2'
         if workers and not self.lost:

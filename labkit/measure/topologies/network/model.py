@@ -90,7 +90,7 @@ def target(route: Route) -> Subnet:
     return ip_network("::/0" if six else "0.0.0.0/0")
 
 
-class Described:
+class NetworkIndex:
     """The indexed parts of a Network with well-formed names and addresses (`validate.check` ensures that)."""
 
     def __init__(self, network: Network) -> None:

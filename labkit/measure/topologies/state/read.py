@@ -59,7 +59,7 @@ def state(topology: Topology) -> State:
             for one in seen
             if one.name != MACHINE
             for link in one.links.values()
-            if (place := _far(one, link)) is not None
+            if (place := _linked_interface(one, link)) is not None
         }
         result = [_namespace(one, used) for one in seen]
     ends = [(_end(pair.client), _end(pair.server)) for pair in topology.pairs]
@@ -112,7 +112,7 @@ def _number(one: _NamespaceRead, position: int, seen: list[_NamespaceRead]) -> N
             one.others[number] = seen[at]
 
 
-def _far(one: _NamespaceRead, link: netlink.Link) -> Place | None:
+def _linked_interface(one: _NamespaceRead, link: netlink.Link) -> Place | None:
     """Return the interface that a link refers to: the peer of a veth, or a lower device."""
     index = link.data.get("IFLA_VXLAN_LINK") or link.link
     if not index or (index == link.index and link.link_netnsid is None):
@@ -147,7 +147,7 @@ def _route(one: _NamespaceRead, route: netlink.Route) -> Route:
 def _interface(
     one: _NamespaceRead, link: netlink.Link, addresses: list[str], replicated: list[str]
 ) -> InterfaceState:
-    far = _far(one, link)
+    far = _linked_interface(one, link)
     return InterfaceState(
         name=link.name,
         index=link.index,

@@ -66,7 +66,7 @@ def test_storage_work_of_the_kernel_is_foreign_load(tmp_path: Path) -> None:
         ("kernel;kthread_[k];run_ksoftirqd_[k];handle_softirqs_[k];net_rx_action_[k]", work.RECEIVE),
     ],
 )
-def test_threads_of_the_kernel_have_a_stage_if_they_work_for_packets(stack: str, stage: str | None) -> None:
+def test_kernel_threads_that_carry_packets_have_a_stage(stack: str, stage: str | None) -> None:
     result = work.stage_of(stack)
     assert (result and result[0]) == stage
 
@@ -218,7 +218,7 @@ def test_arms_of_one_run_are_measured_again_together(tmp_path: Path) -> None:
     )
 
 
-def test_profile_is_not_asked_for_more_samples_than_the_kernel_allows(tmp_path: Path) -> None:
+def test_sample_rate_stays_within_kernel_limit(tmp_path: Path) -> None:
     limit = tmp_path / "limit"
     limit.write_text("100\n")
     assert record.allowed_hz(997, str(limit)) == 100
