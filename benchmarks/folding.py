@@ -47,8 +47,8 @@ done(); print "$_ $counts{$_}\n" for sort keys %counts;
 """
 OURS = """
 import json, re, sys
-from labkit.measure.observers.perf.fold_stacks import Folding, blocks
-with Folding() as found, open(sys.argv[1], "rb") as text:
+from labkit.measure.observers.perf.fold_stacks import StackCounter, blocks
+with StackCounter() as found, open(sys.argv[1], "rb") as text:
     found.read(blocks(text))
     stacks_count = sum(1 for _ in found.lines())
     counts = {"samples_count": found.samples_count, "stacks_count": stacks_count, "unread_count": found.unread_count}
@@ -59,7 +59,7 @@ LARGE = """
 import json, os, re, sys, threading, time
 from pathlib import Path
 from labkit.measure.observers.perf import record as perf_record
-from labkit.measure.observers.perf.fold_stacks import Folding
+from labkit.measure.observers.perf.fold_stacks import StackCounter
 
 def kilobytes(pid, name):
     return int((re.search(name + r":\\s*(\\d+)", Path(f"/proc/{pid}/status").read_text()) or [0, 0])[1])
@@ -77,7 +77,7 @@ def watch(own=os.getpid()):
 script_kB = 0
 threading.Thread(target=watch, daemon=True).start()
 begin = time.monotonic()
-with Folding() as found:
+with StackCounter() as found:
     perf_record.fold(sys.argv[1], found)
     counts = {"samples_count": found.samples_count, "stacks_count": sum(1 for _ in found.lines())}
 print(json.dumps({**counts, "s": time.monotonic() - begin, "kB": kilobytes("self", "VmHWM"), "script_kB": script_kB}))

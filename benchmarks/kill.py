@@ -26,10 +26,10 @@ def promises(_quick: bool) -> Iterator[Promise]:
     note(f"kill -9 with {PAIRS} pairs")
     with tempfile.TemporaryDirectory() as scratch, _last_in_line() as line:
         argv = [*LABKIT, "run", "datapaths", *PARAMETERS, "--folder", f"{scratch}/run"]
-        lines = Path(scratch) / "said"
-        with lines.open("wb") as file, subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=file) as owner:
+        output = Path(scratch) / "output"
+        with output.open("wb") as file, subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=file) as owner:
             try:
-                pids = _built(owner, lines)
+                pids = _built(owner, output)
             finally:
                 owner.kill()
                 killed = time.monotonic()

@@ -165,8 +165,8 @@ class CapturedPackets:
         self._file = pcapng.in_order(file, packets.comments(result, state.owners()))
 
     def __repr__(self) -> str:
-        report = (f"{name} {one.captured_count}" for name, one in self.counts.items())
-        return f"packets at {', '.join(report)}" + (f"; {self.doubt}" if self.doubt else "")
+        counts = (f"{name} {one.captured_count}" for name, one in self.counts.items())
+        return f"packets at {', '.join(counts)}" + (f"; {self.doubt}" if self.doubt else "")
 
 
 class LiveTopology:
@@ -217,15 +217,15 @@ class LiveTopology:
         """
         check_limits(snap_bytes, rate_pps, total_bytes, settle_s)
         limits = {"snap_bytes": int(snap_bytes), "rate_pps": int(rate_pps), "total_bytes": int(total_bytes)}
-        parameters = self._ask("capture", hops=hops, limits={**limits, "settle_s": float(settle_s)})
+        answer = self._ask("capture", hops=hops, limits={**limits, "settle_s": float(settle_s)})
         seen = CapturedPackets()
         try:
             yield seen
         except BaseException:
             with suppress(LabkitError):
-                self._ask("captured", capture=parameters["number"])
+                self._ask("captured", capture=answer["number"])
             raise
-        file = b64decode(self._ask("captured", capture=parameters["number"])["file"])
+        file = b64decode(self._ask("captured", capture=answer["number"])["file"])
         seen._fill(file, self.state, rate_pps)
 
     def monitor(

@@ -50,9 +50,9 @@ class Part:
 
     def kernels(self) -> go.Figure | None:
         """Return the figure that compares the ratios of several kernels; None if every point has a single kernel."""
-        parameters = [name for name in load.GROUP if name not in load.HOST]
+        columns = [name for name in load.GROUP if name not in load.HOST]
         several = any(
-            len(load.hosts(group)) > 1 for _, group in load.groups(self.verdicts, [*parameters, "topology"])
+            len(load.hosts(group)) > 1 for _, group in load.groups(self.verdicts, [*columns, "topology"])
         )
         return figures.kernels(self.verdicts) if several else None
 
@@ -205,7 +205,7 @@ class Run:
                 "\n",
             ]
         words = [
-            f"{units.many(len(ok), 'valid measurement')} of {_name_compared(ok)}",
+            f"{units.counted(len(ok), 'valid measurement')} of {_name_compared(ok)}",
             f"between {rows['time'].min()} and {rows['time'].max()},",
             f"{units.duration(float(ok['window_s'].sum()))} of pure measuring time.",
         ]
@@ -527,7 +527,7 @@ def _name_compared(rows: pd.DataFrame) -> str:
     ends = rows["endpoint"].fillna("namespace").nunique()
     text += f" with {ends} kinds of ends" if ends > 1 else ""
     changes = rows["change"].dropna().nunique()
-    return text + (f" and {units.many(changes, 'change')}" if changes else "")
+    return text + (f" and {units.counted(changes, 'change')}" if changes else "")
 
 
 def _accelerator(name: str) -> str:

@@ -219,10 +219,10 @@ def _by_setup(rows: pd.DataFrame, column: str) -> stats.Floats:
 def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None]:
     """Return the common baseline and the effect on the ratio to it, or (None, None)."""
     parts = []
-    for lines in one.tables("ratios"):
-        if lines.empty:
+    for table in one.tables("ratios"):
+        if table.empty:
             return None, None
-        parts.append(lines[lines["topology"].eq(one.topology) & lines["method"].eq(method)])
+        parts.append(table[table["topology"].eq(one.topology) & table["method"].eq(method)])
     baselines = {str(name) for part in parts for name in part["baseline"]}
     if len(baselines) != 1 or any(part.empty for part in parts):
         return None, None

@@ -23,7 +23,7 @@ def host_doubts(ok: pd.DataFrame) -> list[str]:
         )
     if count := int(emulated(ok).sum()):
         lines.append(
-            f"emulated CPU (TCG) in {count} of {units.many(len(ok), 'row')}: ratios on a real CPU may differ"
+            f"emulated CPU (TCG) in {count} of {units.counted(len(ok), 'row')}: ratios on a real CPU may differ"
         )
     return lines
 
@@ -43,7 +43,7 @@ def busy(df: pd.DataFrame) -> list[str]:
     first = first.assign(cpus=first["busy_before_share"] * first["cpus_count"])
     return [
         f"{names.get(index, '')}a busy machine: in the half second before the first run {row['cpus']:.1f} of its"
-        f" {units.many(int(row['cpus_count']), 'CPU')} were busy; the CPU time of background processes is included"
+        f" {units.counted(int(row['cpus_count']), 'CPU')} were busy; the CPU time of background processes is included"
         for index, row in first.iterrows()
         if row["cpus"] > BUSY_CPUS and not str(row["where"]).startswith("vm:")
     ]

@@ -86,7 +86,7 @@ class Rows(_Displayed):
         table = pd.DataFrame(self[[one.name for one in varying]].head(MAX_ROWS))
         table.columns = pd.Index([_head(one) for one in varying])
         counts = ", ".join(f"{count} {status}" for status, count in self["status"].value_counts().items())
-        head = f"{units.many(len(self), 'row')} of {len(self.columns)} columns: {counts}."
+        head = f"{units.counted(len(self), 'row')} of {len(self.columns)} columns: {counts}."
         shown = f"The first {len(table)} rows" if len(self) > len(table) else "All rows"
         sentences = [f"{shown}, in the columns that vary; docs/ROWS.md explains every column."]
         return head, table, [*sentences, *([f"Alike in all rows: {', '.join(alike)}."] if alike else [])]
@@ -115,7 +115,7 @@ class Verdicts(_Displayed):
             f"{next(iter(there))}: {sentence}" if several and len(there) == 1 else sentence
             for sentence, there in points.items()
         ]
-        return f"{units.many(len(self), 'verdict')}, each a ratio to the baseline.", table, reasons
+        return f"{units.counted(len(self), 'verdict')}, each a ratio to the baseline.", table, reasons
 
 
 class Profiles(_Displayed):
@@ -133,7 +133,7 @@ class Profiles(_Displayed):
                           "speed with it": f"{cost:.3g} times" if pd.notna(cost) else "–"})  # fmt: skip
             reasons |= {f"{arm}, {observer}: {reason}": None for reason in rows.loc[~ok, "reason"].dropna()}
         return (
-            f"{units.many(len(observed), 'measurement')} under observers.",
+            f"{units.counted(len(observed), 'measurement')} under observers.",
             pd.DataFrame(lines),
             list(reasons),
         )

@@ -114,7 +114,7 @@ def _judged(rows: pd.DataFrame, left: str, right: str) -> str | None:
         return None
     pair = f"{NAMES[right]} against {NAMES[left]}"
     differ = list(
-        dict.fromkeys(lines for one in of[0] for other in of[1] for lines in differences(one, other))
+        dict.fromkeys(sentence for one in of[0] for other in of[1] for sentence in differences(one, other))
     )
     if not differ:
         what = "the boundary between machines, NICs with their offloads and queues included"

@@ -284,8 +284,8 @@ def host_text(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
             if name == "where" and not of["kernel"]:
                 continue
             bare = name in ("where", "accelerator", "cpu") and of[name]
-            report = name.replace("kernel_build", "build").replace("_", " ")
-            words.append(of[name] if bare else f"{report} {of[name]}" if of[name] else f"unknown {report}")
+            label = name.replace("kernel_build", "build").replace("_", " ")
+            words.append(of[name] if bare else f"{label} {of[name]}" if of[name] else f"unknown {label}")
     return ", ".join(words)
 
 

@@ -22,28 +22,30 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
     Doubts that also occur in rows without an observer (in the same table) are left out. Doubts that differ only in
     numbers are grouped.
     """
-    parameters = rows[rows["observer"].eq(observer)]
-    own = parameters[parameters["status"].eq("ok")]
+    observed_rows = rows[rows["observer"].eq(observer)]
+    own = observed_rows[observed_rows["status"].eq("ok")]
     usual = set(load.without_numbers(load.each_doubt(rows[rows["observer"].isna()])))
     seen = own.get("observed", ())
-    by_bpf = sum(observed(profile_doubts).get("tracer") == "bpf" for profile_doubts in seen)
+    by_bpf = sum(observed(value).get("tracer") == "bpf" for value in seen)
     each = pd.concat([load.each_doubt(own), pd.Series([BPF] * by_bpf, dtype="str")])
     each = each[~load.without_numbers(each).isin(usual)]
     lines = [
-        f"{doubt} (in {count} of {units.many(len(own), 'row')})"
+        f"{doubt} (in {count} of {units.counted(len(own), 'row')})"
         for doubt, count in load.group_similar(each).value_counts(sort=False).items()
     ]
     if count := len(failed := _not_set_up(rows)):
         reasons = load.group_similar(failed["reason"].fillna("no reason was recorded").astype("str"))
         rounds = rows.loc[rows["method"].eq(load.PROFILE), ["folder", "round"]].drop_duplicates()
         what = "; ".join(dict.fromkeys(reasons))
-        lines.append(f"{count} of {units.many(len(rounds), 'round')} of profiles could not be set up: {what}")
+        lines.append(
+            f"{count} of {units.counted(len(rounds), 'round')} of profiles could not be set up: {what}"
+        )
     if not len(own):
         return lines  # none of its results is shown, and the reason appears in their place
-    left = parameters.drop(own.index)
+    left = observed_rows.drop(own.index)
     reasons = left["status"] + ": " + left["reason"].fillna("no reason was recorded").astype("str")
     for reason, count in load.group_similar(reasons).value_counts(sort=False).items():
-        lines.append(f"{count} of {units.many(len(parameters), 'row')} left out as {reason}")
+        lines.append(f"{count} of {units.counted(len(observed_rows), 'row')} left out as {reason}")
     return lines
 
 
@@ -62,7 +64,7 @@ def not_set_up(profiles: pd.DataFrame) -> list[str]:
         failed["topology"] + ": " + load.group_similar(failed["reason"].fillna("no reason was recorded"))
     )
     return [
-        f"{words} ({units.many(count, 'round')} of profiles could not be set up)"
+        f"{words} ({units.counted(count, 'round')} of profiles could not be set up)"
         for words, count in reasons.value_counts(sort=False).items()
     ]
 

@@ -100,8 +100,8 @@ def _probe_latency(rows: pd.DataFrame) -> go.Figure:
 
 BY_EXPERIMENT: dict[str, dict[str, Draw]] = {
     "container_vs_vm": {
-        "ends": _part("cost", lambda rows: figures.ends(rows, endpoint_kinds.published())),
-        "sides": _part(
+        "endpoint_kinds": _part("cost", lambda rows: figures.ends(rows, endpoint_kinds.published())),
+        "cpu_time": _part(
             "cost",
             lambda rows: go.Figure() if rows["protocol"].isin(protocols.TIMED).all() else figures.sides(rows),
         ),
@@ -115,11 +115,11 @@ BY_EXPERIMENT: dict[str, dict[str, Draw]] = {
     },
     "packet_size": {
         "rates": _part("cost", figures.rates),
-        "fitted": _part(
+        "cost_fit": _part(
             "cost",
             lambda rows: figures.fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows))),
         ),
-        "timed": _function_times,
+        "function_times": _function_times,
     },
     "what_does_it_cost": {"price_list": _part("cost", lambda rows: figures.price_list(figures.prices(rows)))},
     "virtual_tap": {

@@ -18,7 +18,7 @@ from scipy.special import chdtrc, ndtri, stdtr, stdtrit
 
 from labkit.common import units
 from labkit.common.errors import BadInput
-from labkit.common.units import many
+from labkit.common.units import counted
 
 Floats = npt.NDArray[np.float64]
 Numbers = Sequence[float] | Floats
@@ -134,13 +134,13 @@ def effect(
     if slices:
         return _slices_effect(x, groups, confidence, placed)
     means = x if groups is None else np.array([group.mean() for group in groups])
-    return _student(means, x.size, f"Student's t over {many(means.size, 'round')}", confidence, means.size)
+    return _student(means, x.size, f"Student's t over {counted(means.size, 'round')}", confidence, means.size)
 
 
 def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float, placed: bool) -> Effect:
     count = None if groups is None else len(groups)
-    slices = many(x.size, "slice")
-    over = slices if count is None else f"{slices} in {many(count, 'set-up')}"
+    slices = counted(x.size, "slice")
+    over = slices if count is None else f"{slices} in {counted(count, 'set-up')}"
     disagree = groups is not None and setups_disagree(groups)
     if groups is not None and (disagree or len(groups) >= MIN_SETUPS):
         centres = np.array([centre(group) for group in groups])
@@ -227,19 +227,19 @@ def _student(
     return _t_interval(result, float(x.std(ddof=1)) / math.sqrt(x.size), x.size - 1 - lost)
 
 
-def _t_interval(result: Effect, error: float, freedom: float) -> Effect:
-    levels = (result.confidence, CONTROL_CONFIDENCE)
+def _t_interval(effect: Effect, error: float, freedom: float) -> Effect:
+    levels = (effect.confidence, CONTROL_CONFIDENCE)
     halves = [float(stdtrit(freedom, (1 + level) / 2)) * error for level in levels]
-    middle = math.log(result.ratio)
-    return _between(result, [(middle - half, middle + half) for half in halves])
+    middle = math.log(effect.ratio)
+    return _between(effect, [(middle - half, middle + half) for half in halves])
 
 
-def _between(result: Effect, ends: list[Interval]) -> Effect:
+def _between(effect: Effect, ends: list[Interval]) -> Effect:
     # Two very different rounds can give a bound beyond the range of floats; exp(700) is within it.
     low, high, wide_low, wide_high = (
         None if logs is None else math.exp(min(logs[end], 700.0)) for logs in ends for end in (0, 1)
     )
-    return replace(result, low=low, high=high, wide_low=wide_low, wide_high=wide_high)
+    return replace(effect, low=low, high=high, wide_low=wide_low, wide_high=wide_high)
 
 
 def difference(left: Numbers, right: Numbers, confidence: float = CONFIDENCE) -> Effect:

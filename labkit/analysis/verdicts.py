@@ -30,7 +30,7 @@ from labkit.analysis.load import (
 )
 from labkit.analysis.load import load as load
 from labkit.common.errors import BadInput
-from labkit.common.units import many
+from labkit.common.units import counted
 
 DOUBTFUL = ["microcode", "labkit", "git_revision", "duration_s", "omit_s"]
 MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP, identifies compared measurements
@@ -153,7 +153,7 @@ def starved(lines: pd.DataFrame, slices: bool) -> str | None:
     count = int(lines["starved"].sum())
     if count <= MAX_STARVED * len(lines):
         return None
-    what = many(len(lines), "slice" if slices else "run")
+    what = counted(len(lines), "slice" if slices else "run")
     return (
         f"in {count} of {what} almost nothing arrived at one of the two arms, which is too many for a ratio"
     )
@@ -295,7 +295,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
         return []
     count = len(compared)
     lines = [
-        f"{many(count, 'comparison')} at 95 %: without any true difference, chance would still show about"
+        f"{counted(count, 'comparison')} at 95 %: without any true difference, chance would still show about"
         f" {0.05 * count:.1g}"
     ]
     disjoint = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
@@ -347,11 +347,11 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
         for reason, one in _by_sentence(reasons, bad["topology"], df)
     ]
     if unusable := int(df["status"].eq("ok").sum()) - len(ok):
-        lines.append(f"{many(unusable, 'row')} left out: status ok, but the compared metric is null")
+        lines.append(f"{counted(unusable, 'row')} left out: status ok, but the compared metric is null")
     for topology, rows in ok.groupby("topology", sort=False):
         if count := int(rows["starved"].sum()):
             lines.append(
-                f"{topology}: in {count} of {many(len(rows), 'row')} almost nothing arrived; each counts as the"
+                f"{topology}: in {count} of {counted(len(rows), 'row')} almost nothing arrived; each counts as the"
                 " slowest of the others"
             )
     return lines
@@ -379,7 +379,7 @@ def _by_sentence(
         (
             sentence,
             [
-                (name, f"{count} of {many(order[name], 'row')}")
+                (name, f"{count} of {counted(order[name], 'row')}")
                 for name in order
                 if (count := int((alike.eq(sentence) & arms.eq(name)).sum()))
             ],
@@ -403,7 +403,7 @@ def _mixed(ok: pd.DataFrame) -> list[str]:
         unknown &= ok["nodes"].eq("two") | (name not in PEER_RAN_ON)
         if unknown.any():
             lines.append(
-                f"{name} is not recorded in {unknown.sum()} of {many(len(ok), 'row')}: it may have differed"
+                f"{name} is not recorded in {unknown.sum()} of {counted(len(ok), 'row')}: it may have differed"
             )
     lesser = {name: name for key, group in groups(ok) for name in differing(group, DOUBTFUL)}
     for (topology, *_), group in ok.groupby(["topology", *GROUP], dropna=False):

@@ -98,9 +98,7 @@ def watch(
         new_console().print(tables(one.hop, last))
     if writer:
         gone = f"{writer.missed} left memory before they could be written"
-        line = (
-            f"packets: {run_folder.display_path(writer.path)} ({units.many(writer.count, 'packet')}, {gone})"
-        )
+        line = f"packets: {run_folder.display_path(writer.path)} ({units.counted(writer.count, 'packet')}, {gone})"
         print(printable(line), file=sys.stderr if as_json else sys.stdout)
 
 

@@ -39,7 +39,7 @@ def run(given: argparse.Namespace) -> int:
     shown = run_folder.display_path(given.folder.absolute())
     print(
         printable(
-            f"{units.many(count, 'file')} in {shown}: go there (cd), and then `labkit doctor`,"
+            f"{units.counted(count, 'file')} in {shown}: go there (cd), and then `labkit doctor`,"
             " `labkit sweep params/datapaths-quick.yaml`, or `jupyter lab`"
         )
     )

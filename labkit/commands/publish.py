@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
     count = publish(given.run, given.folder)
-    note(f"{units.many(count, 'row')} in {run_folder.display_path(given.folder)}")
+    note(f"{units.counted(count, 'row')} in {run_folder.display_path(given.folder)}")
     return 0
 
 

@@ -114,5 +114,5 @@ def run(given: argparse.Namespace) -> int:
     for form, out in wanted.items():
         count = write(given.run, form, out)
         if out != STDOUT:
-            note(f"{units.many(count, 'row')} in {run_folder.display_path(out)}")
+            note(f"{units.counted(count, 'row')} in {run_folder.display_path(out)}")
     return 0

@@ -71,11 +71,9 @@ def run(given: argparse.Namespace) -> int:
     from labkit.commands import json_output, terminal_tables
 
     bar = Bar()
-    parameters = sweep.load(given.file)
+    plan = sweep.load(given.file)
     say_limits(bar)
-    folder = sweep.run(
-        parameters, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed
-    )
+    folder = sweep.run(plan, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed)
     bar.doing("writing the report")
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     bar.stop()

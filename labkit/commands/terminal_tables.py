@@ -40,8 +40,8 @@ def show_rows(df: pd.DataFrame) -> None:
     A table has a row for each topology and number of pairs.
     """
     console = new_console()
-    for report, rows in _hosts(load.complete(df).sort_values("length_bytes", kind="stable")):
-        console.print(_medians(f"Medians{report}", rows))
+    for suffix, rows in _hosts(load.complete(df).sort_values("length_bytes", kind="stable")):
+        console.print(_medians(f"Medians{suffix}", rows))
         console.print()
     show_verdicts(df)
     for sentence in verdicts.contradicting_medians(df):
@@ -64,7 +64,7 @@ def show_profiles(profiles: pd.DataFrame) -> None:
     for sentence in profile_doubts.not_set_up(profiles):
         console.print(f"- {sentence}")
     for words, count in seen:
-        console.print(f"- {words} ({units.many(count, 'profile')} failed)")
+        console.print(f"- {words} ({units.counted(count, 'profile')} failed)")
     for sentence in profile_doubts.without_results(profiles[profiles["status"].ne("failed")]):
         console.print(f"- {sentence}")
 
@@ -116,8 +116,8 @@ def _point(of: dict[str, Any]) -> list[str]:
 def show_verdicts(df: pd.DataFrame) -> None:
     """Print a table of verdicts for each host with its reasons, then all doubts."""
     console = new_console()
-    for report, result in _hosts(verdicts.verdicts(df)):
-        table, reasons = _verdicts(f"Verdicts{report}", result)
+    for suffix, result in _hosts(verdicts.verdicts(df)):
+        table, reasons = _verdicts(f"Verdicts{suffix}", result)
         console.print(table)
         console.print()
         for reason in reasons:
@@ -186,4 +186,4 @@ def show_claims(claims: Sequence[Repeated], left: Path, right: Path) -> None:
     other = [one.claim.name for one in claims if one.left.word != one.right.word]
     last = f"; not: {', '.join(other)}" if other else ""
     count = len(claims) - len(other)
-    console.print(f"- the same verdict by both runs: {count} of {units.many(len(claims), 'claim')}{last}")
+    console.print(f"- the same verdict by both runs: {count} of {units.counted(len(claims), 'claim')}{last}")

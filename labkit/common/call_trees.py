@@ -101,9 +101,9 @@ class Reader:
             place, bar, duration = head.rpartition("|")
             if not bar:
                 place, duration = _split_head(head)
-            if (result := _CPU.match(place.lstrip())) is None:
+            if (match := _CPU.match(place.lstrip())) is None:
                 continue
-            cpu, process = result.groups()
+            cpu, process = match.groups()
             if (tree := self._line(process or cpu, int(cpu), process, duration, body)) is not None:
                 tree.lines.append(line.rstrip("\n"))
                 yield tree
@@ -120,9 +120,9 @@ class Reader:
             return None
         if text.startswith("}"):
             return None if one is None else self._end_call(key, one, depth, text, duration)
-        if (result := _NAME.match(text)) is None:
+        if (match := _NAME.match(text)) is None:
             return None
-        name, _, module = result[0].rstrip("]").partition(" [")
+        name, _, module = match[0].rstrip("]").partition(" [")
         if one is None:
             if depth != 0 or (self._roots and name not in self._roots):
                 return None
@@ -132,7 +132,7 @@ class Reader:
         call = Call(name, depth, module)
         one.tree.calls.append(call)
         one.stack.append(call)
-        if "{" in text.removeprefix(result[0]):
+        if "{" in text.removeprefix(match[0]):
             return None
         return self._end_call(key, one, depth, text, duration)
 

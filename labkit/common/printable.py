@@ -12,7 +12,7 @@ _CONTROLS = re.compile(
 
 def printable(text: str) -> str:
     """Return the text with every control character escaped, as `\\x1b`."""
-    return _CONTROLS.sub(lambda result: result[0].encode("unicode_escape").decode(), text)
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def shortened(text: str) -> str:
@@ -22,4 +22,4 @@ def shortened(text: str) -> str:
 
 def printable_json(text: str) -> str:
     """Return equivalent JSON with every control character escaped."""
-    return _CONTROLS.sub(lambda result: f"\\u{ord(result[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -34,7 +34,7 @@ def time_of_day(time_ns: int) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(time_ns // 10**9))}.{time_ns % 10**9 // 1000:06d}"
 
 
-def many(count: int, thing: str) -> str:
+def counted(count: int, thing: str) -> str:
     """Format a count with its noun: `1 round`, `2 rounds`, `2 searches`."""
     ending = "" if count == 1 else "es" if thing.endswith("ch") else "s"
     return f"{count} {thing}{ending}"

@@ -31,9 +31,9 @@ def local_kernelspec() -> tuple[str, dict[str, Any]]:
     }
 
 
-def in_lab_vm(parameters: str, display: str) -> tuple[str, dict[str, Any]]:
-    """Return the kernel that runs cells in the lab VM `vm:PARAMETERS`. Raises BadInput if that cannot be booted."""
-    where = f"vm:{parameters}"
+def in_lab_vm(kernel: str, display: str) -> tuple[str, dict[str, Any]]:
+    """Return the kernel that runs cells in the lab VM `vm:KERNEL`. Raises BadInput if that cannot be booted."""
+    where = f"vm:{kernel}"
     kernels.find(vm_spec.parse(where).kernel)
     # A history would disappear with the lab VM.
     light = ["-P", "-c", _LIGHT, *_FILE, "--HistoryManager.enabled=False"]
@@ -52,13 +52,13 @@ def newest() -> dict[str, str]:
     return {".".join(each.release.split(".")[:2]): each.release for each in kernels.installed()}
 
 
-def install(parameters: Sequence[str], prefix: Path = Path(sys.prefix)) -> dict[str, str]:
+def install(kernels_wanted: Sequence[str], prefix: Path = Path(sys.prefix)) -> dict[str, str]:
     """Write the kernelspecs into `prefix`; return their names with what Jupyter shows.
 
-    `parameters`: releases, or what may follow `vm:`; without any, the newest of each series. Raises BadInput for a
+    `kernels_wanted`: releases, or what may follow `vm:`; without any, the newest of each series. Raises BadInput for a
     kernel that cannot be booted.
     """
-    wanted = {word: word for word in parameters} if parameters else newest()
+    wanted = {word: word for word in kernels_wanted} if kernels_wanted else newest()
     specs = dict([local_kernelspec(), *(in_lab_vm(word, display) for display, word in wanted.items())])
     for name, spec in specs.items():
         run_folder.write_json(prefix / "share/jupyter/kernels" / name / "kernel.json", spec)

@@ -78,7 +78,8 @@ class NotebookBar:
             return []
         middle = statistics.median(arms[base])
         return [
-            f"{name}: {statistics.median(values) / middle:.3g} times {base} ({units.many(len(values), 'measurement')})"
+            f"{name}: {statistics.median(values) / middle:.3g} times {base}"
+            f" ({units.counted(len(values), 'measurement')})"
             for name, values in arms.items()
             if name != base
         ]

@@ -33,11 +33,11 @@ class LabProvisioner(LocalProvisioner):
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Choose ports and a connection file as for every local kernel. The command is for the guest."""
-        report = await super().pre_launch(**kwargs)
+        launch_arguments = await super().pre_launch(**kwargs)
         assert self.parent is not None  # the kernel manager
         words = process.python("-m", vm_kernel.__name__, self.where, self.parent.connection_file)
-        report["cmd"] = [*process.DIE_WITH_US, *words, *report["cmd"]]
-        return report
+        launch_arguments["cmd"] = [*process.DIE_WITH_US, *words, *launch_arguments["cmd"]]
+        return launch_arguments
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Start booting the lab VM and return; requests to the kernel wait for it.

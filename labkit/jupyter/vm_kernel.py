@@ -132,12 +132,12 @@ def boot_progress(where: str) -> Iterator[threading.Event]:
     goes to Jupyter's log."""
     done, start = threading.Event(), time.monotonic()
 
-    def lines() -> None:
+    def print_progress() -> None:
         while not done.wait(PROGRESS_S):
             _note(f"{where} is still booting ({time.monotonic() - start:.0f} s)")
 
     _note(f"{where} boots for a notebook's kernel; emulated, that takes a minute")
-    thread = threading.Thread(target=lines, daemon=True)
+    thread = threading.Thread(target=print_progress, daemon=True)
     thread.start()
     try:
         yield done

@@ -144,7 +144,9 @@ def measure(
         watch({"event": "log", "text": text})
 
     if again:
-        say(f"{units.many(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}")
+        say(
+            f"{units.counted(len(again), 'point')} with a failed row will be measured again: {', '.join(again)}"
+        )
     request = _request(description, folder) | ({"again": again} if again else {})
     request["functions"] |= sources
     request["companion"] = requested.companion

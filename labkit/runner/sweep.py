@@ -101,11 +101,11 @@ def load(path: Path) -> Sweep:
         for one in named
         if isinstance(one, dict)
     ]
-    parameters = msgspec.json.encode(
+    identity = msgspec.json.encode(
         [content, here["kernel"], here["kernel_build"], here["machine"], *_other_kernels(points), *changed],
         order="deterministic",
     )
-    return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(parameters).hexdigest()[:8])
+    return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(identity).hexdigest()[:8])
 
 
 def _other_kernels(points: list[SweepPoint]) -> list[str]:
@@ -266,7 +266,7 @@ def run(
         if point not in left and not keep_failed and run_folder.failed_points(folder / point.name)
     ]
     if again:
-        say(f"{units.many(len(again), 'point')} with a failed row will be measured again")
+        say(f"{units.counted(len(again), 'point')} with a failed row will be measured again")
         left = [point for point in order if point in left or point in again]
     if not left:
         say(f"all {len(order)} points were measured before; to measure anew, remove {folder}")
@@ -279,7 +279,7 @@ def run(
         raise Failed("; ".join(dict.fromkeys(without.values())))
     if left or not (folder / "notebook.ipynb").exists():
         bar.before_s, bar.after_s = sum(map(sweep.planned_s, left)), 0.0
-        bar.doing(f"executing the notebook over {units.many(len(order), 'point')}, for the report")
+        bar.doing(f"executing the notebook over {units.counted(len(order), 'point')}, for the report")
         papermill_run.execute(
             sweep.notebook, folder, {"folder": str(folder)}, bar, "report", keep_failed=True
         )

@@ -32,9 +32,9 @@ def read(path: Path) -> Any:
         raise BadInput(f"{path} is not a valid YAML file: {' '.join(str(error).split())[:200]}") from None
 
 
-def _check_content(result: Any) -> None:
+def _check_content(content: Any) -> None:
     """Raise ValueError for content that is too large or invalid text: aliases may expand to millions of values."""
-    left, count = [result], 0
+    left, count = [content], 0
     while left:
         one, count = left.pop(), count + 1
         if count > MAX_VALUES:

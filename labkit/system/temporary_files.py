@@ -90,13 +90,13 @@ def bind_read_only(root: Path) -> None:
     """
     process.output(["mount", "--make-rprivate", "/"])
     process.output(["mount", "--rbind", "/", str(root)])
-    parameters = _Attributes(MOUNT_ATTR_RDONLY, 0, 0, 0)
+    attributes = _Attributes(MOUNT_ATTR_RDONLY, 0, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     flags = AT_RECURSIVE
     path = os.fsencode(root)
     if (
         libc.syscall(
-            SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(parameters), ctypes.sizeof(parameters)
+            SYS_MOUNT_SETATTR, AT_FDCWD, path, flags, ctypes.byref(attributes), ctypes.sizeof(attributes)
         )
         != 0
     ):

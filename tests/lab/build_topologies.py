@@ -42,9 +42,9 @@ def refused(pairs: list[topologies.Pair], size_bytes: int) -> list[str]:
     programs = [process.Running([*pair.client.prefix, *ping, pair.server.address]) for pair in pairs]
     deadline = time.monotonic() + 20
     with process.all_ended(programs):
-        while time.monotonic() < deadline and not all("too long" in one.lines() for one in programs):
+        while time.monotonic() < deadline and not all("too long" in one.output_so_far() for one in programs):
             time.sleep(0.01)
-        return [one.lines() for one in programs]
+        return [one.output_so_far() for one in programs]
 
 
 def links(topology: topologies.Topology) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
     return answer | {
         "full": [one.returncode == 0 for one in full],
         "ttl": [int(result[1]) for one in full if (result := re.search(r"ttl=(\d+)", one.stdout))],
-        "one_more": [lines for lines in more if "bytes from" in lines],
-        "one_more_refused": ["message too long" in lines.lower() for lines in more],
+        "one_more": [output for output in more if "bytes from" in output],
+        "one_more_refused": ["message too long" in output.lower() for output in more],
         "reachable": words,
         "too_large": ping.reachable(pairs, spec.mtu_bytes + 1, spec.family) if len(pairs) == 1 else None,
     }

@@ -60,7 +60,10 @@ def by_hand(hop: CapturePoint, folder: Path) -> Iterator[None]:
 
 def agrees(folder: Path) -> Any:
     """Capture in the overlay with labkit at every interface and with tcpdump at some; return labkit's result."""
-    with build.build(leaf_spine_overlay.seed(provider="routed")) as built, contextlib.ExitStack() as stack:
+    with (
+        build.build(leaf_spine_overlay.report_network(provider="routed")) as built,
+        contextlib.ExitStack() as stack,
+    ):
         hops = {hop.name: hop for hop in every_interface(built.namespaces)}
         for name in BY_HAND:
             stack.enter_context(by_hand(hops[name], folder))

@@ -53,15 +53,15 @@ with topologies.build("veth", spec) as topology:
     }
     program = client.start(["sh", "-c", "while :; do echo x; sleep 0.01; done"], held=True)
     assert program.held(time.monotonic() + 20)
-    report["held"] = program.lines()
+    report["held"] = program.output_so_far()
     program.go()
-    while not program.lines():
+    while not program.output_so_far():
         time.sleep(0.01)
     program.hold()
     lengths = [-1, 0]
     while lengths[-1] != lengths[-2]:
         time.sleep(0.5)
-        lengths.append(len(program.lines()))
+        lengths.append(len(program.output_so_far()))
     program.kill()
     program.ended()
     while "sleep 0.01" in output("ps", "ax", "-o", "args")[1]:
@@ -94,7 +94,7 @@ def test_programs_run_in_a_container(machine: Sandbox) -> None:
     assert "not permitted" in lines["unshare --net true"][2]  # the system call filter
     assert "Read-only" in lines["touch /etc/labkit-was-here"][2]
     assert lines["no-program"][0] == 127
-    [called] = [answer for parameters, answer in lines.items() if CALL_IO_URING in parameters]
+    [called] = [answer for command, answer in lines.items() if CALL_IO_URING in command]
     assert called[:2] == [0, "-1 38\n"]  # ENOSYS: the filter is an allowlist
     status = dict(
         line.split(":\t") for line in lines["cat /proc/self/status"][1].splitlines() if ":\t" in line

@@ -51,8 +51,8 @@ def agents(machine: Sandbox) -> list[int]:
 def running(machine: Sandbox, *words: str) -> Process:
     """Start a run and wait for its load."""
     process = machine.start(*LABKIT, "run", "datapaths", *TWO, CABLE, *words, "duration_s=600", "rounds=2")
-    parameters = ["iperf3", "-J", "-c"]
-    assert until(lambda: machine.pids(lambda result: result[:3] == parameters), 90), process.poll()
+    argv = ["iperf3", "-J", "-c"]
+    assert until(lambda: machine.pids(lambda result: result[:3] == argv), 90), process.poll()
     return process
 
 

@@ -39,7 +39,7 @@ WITHIN_10_PERCENT: Range = (1 / 1.1, 1.1)
 EXACT: Range = (0.999, 1.001)  # of computed numbers, which are printed with three or more digits
 
 
-def about(low: float, high: float | None = None, factor: float = NEAR) -> Range:
+def printed_range(low: float, high: float | None = None, factor: float = NEAR) -> Range:
     """Return the range of a printed ratio, or of two of them, wider by this factor on each side."""
     return low / factor, (low if high is None else high) * factor
 

@@ -26,7 +26,7 @@ from labkit.analysis.claims.claim import (
 from labkit.analysis.claims.evidence import PUBLISHED, Evidence
 from labkit.analysis.claims.registry import CLAIMS, DOCUMENTS
 from labkit.analysis.claims.results import Results
-from labkit.common.units import duration, many
+from labkit.common.units import counted, duration
 
 FULL_LENGTH = {
     "datapaths": "datapaths", "ipvlan": "datapaths", "switched": "nodes", "container_vs_vm": "container_vs_vm",
@@ -85,7 +85,7 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     of_full_length = f"At full length: {', '.join(f'`{name}`' for name in full)}; the others are shortened."
     of_memory = f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else ""
     return (
-        f"**These runs were measured on a shared virtual machine with {many(cpus, 'CPU')}{of_memory}**, on"
+        f"**These runs were measured on a shared virtual machine with {counted(cpus, 'CPU')}{of_memory}**, on"
         f" {' and '.join(days)}, with {duration(total_s)} of measuring in all."
         f" {of_full_length if full else 'They are shortened.'} Other virtual machines use the same hardware, so speeds"
         " mean nothing here, and only ratios count. Two arms are interleaved in time, with the"
@@ -112,7 +112,7 @@ def counts(judgements: Sequence[Judgement]) -> str:
         return ", ".join(f"{count} {word}" for word, count in numbers.items() if count) or "none"
 
     return (
-        f"{many(len(judgements), 'claim')}. By measurement: {of(BY_RUNS)}. By the documents' own numbers alone:"
+        f"{counted(len(judgements), 'claim')}. By measurement: {of(BY_RUNS)}. By the documents' own numbers alone:"
         f" {of(BY_NUMBERS)}. The rest: {of((UNKNOWN,))}."
     )
 
@@ -125,7 +125,7 @@ def picture(judgements: Sequence[Judgement]) -> str:
         if any(evidence.run != PUBLISHED and not math.isnan(evidence.ratio) for evidence, _ in one.evidence)
     }
     text = (
-        f"The {many(len(shown), 'claim')} with measured ratios ({many(len(set(shown.values())), 'document')}):"
+        f"The {counted(len(shown), 'claim')} with measured ratios ({counted(len(set(shown.values())), 'document')}):"
         " the range of ratios for which each holds, and the measured ratios"
     )
     return f"![{text}](findings-claims.svg)\n"
@@ -185,7 +185,7 @@ def evidence_table(one: Judgement, meant: Range) -> str:
             continue
         count = sum((other.run, other.host, other.doubt) == missing for other, _ in one.evidence)
         if read == MISSING and count > 1 and evidence.what:
-            what = many(count, "point")
+            what = counted(count, "point")
         else:
             what = f"`{evidence.what}`" if evidence.run != PUBLISHED and evidence.what else evidence.what
         why = reason(evidence, meant)

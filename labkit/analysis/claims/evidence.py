@@ -21,7 +21,7 @@ from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.load import GROUP, HOST, Key
 from labkit.analysis.packet_cost import function_time_claim
 from labkit.analysis.stats import Effect
-from labkit.common.units import many, si
+from labkit.common.units import counted, si
 
 UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
 FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunnel adds headers
@@ -220,7 +220,7 @@ def _of_mirrored_loads(
             )
             what = f"{topology}: {si(float(str(rate)), 'bit/s')} offered{joined}"
             if (none := int(some["copies_count"].eq(0).sum())) > 0:
-                doubt = f"no copy arrived in {none} of {many(len(some), 'row')}"
+                doubt = f"no copy arrived in {none} of {counted(len(some), 'row')}"
                 result.append(Evidence(run, what, _host(some), doubt=doubt))
                 continue
             effect = stats.effect(np.log(share(some).to_numpy(float)), list(some["round"]))
@@ -368,12 +368,12 @@ def _compare_ends(
     ok = ok[ok["topology"].eq(arm) & ok["role"].ne("control")]
     if ok["method"].eq("slice").any():
         ok = ok[ok["method"].eq("slice")]
-    context = [
+    equal_columns = [
         name
         for name in GROUP
         if name not in (column, "length_bytes" if column in ("mtu_bytes", "protocol") else column)
     ]
-    for _, group in load.groups(ok, context):
+    for _, group in load.groups(ok, equal_columns):
         sides = [group[group[column].eq(end)] for end in ends]
         if not all(map(len, sides)):
             continue

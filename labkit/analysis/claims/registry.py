@@ -20,7 +20,7 @@ from labkit.analysis.claims.claim import (
     WITHIN_25_PERCENT,
     Claim,
     Document,
-    about,
+    printed_range,
 )
 from labkit.analysis.claims.evidence import (
     arrived_share,
@@ -91,7 +91,7 @@ CLAIMS: tuple[Claim, ...] = (
         "On one node, macvlan in bridge mode carries 2.5 to 3 times as much TCP as a veth bridge, for 1 to 128 pairs.",
         "paper", "section 5.1.1, figure 5.1",
         FULL + "; and veth behind NAT, as the paper's clients reached their servers",
-        "TCP throughput of macvlan_bridge, divided by that of veth_bridge", about(2.5, 3),
+        "TCP throughput of macvlan_bridge, divided by that of veth_bridge", printed_range(2.5, 3),
         tuple(ratio_of_arms(run, "macvlan_bridge", protocol="tcp") for run in (LOCAL, IPVLAN)),
         conditions=NAT,
     ),
@@ -113,7 +113,7 @@ CLAIMS: tuple[Claim, ...] = (
         "ipvlan-tcp",
         "On one node, ipvlan in L3 mode carries 2.5 to 3 times as much TCP as a veth bridge.",
         "paper", "section 5.1.1, figure 5.1", FULL + " whose kernel has ipvlan; and veth behind NAT",
-        "TCP throughput of ipvlan_l3, divided by that of veth_bridge", about(2.5, 3),
+        "TCP throughput of ipvlan_l3, divided by that of veth_bridge", printed_range(2.5, 3),
         tuple(ratio_of_arms(run, "ipvlan_l3", protocol="tcp") for run in (LOCAL, IPVLAN)),
         conditions=NAT,
     ),
@@ -135,7 +135,7 @@ CLAIMS: tuple[Claim, ...] = (
         "udp-below-tcp",
         "On one node, macvlan in bridge mode carries 1/3.5 as much UDP as TCP.",
         "paper", "section 5.1.2", FULL,
-        "UDP throughput of macvlan_bridge, divided by its TCP throughput", about(1 / 3.5),
+        "UDP throughput of macvlan_bridge, divided by its TCP throughput", printed_range(1 / 3.5),
         (ratio_of_values(LOCAL, "protocol", "tcp", "udp", "macvlan_bridge"),),
         "UDP datagrams fill one packet here. TCP segments leave the sender in bundles of up to 64 KiB (TSO).",
     ),
@@ -172,7 +172,8 @@ CLAIMS: tuple[Claim, ...] = (
         "switched-mtu",
         "Between two nodes, TCP gains 2 of 10 Gbit/s if the MTU is 9000 instead of 1500.",
         "paper", "section 5.2.1, figure 5.3", NIC,
-        "TCP throughput between two nodes with MTU 9000, divided by that with MTU 1500", about(1.25, factor=1.12),
+        "TCP throughput between two nodes with MTU 9000, divided by that with MTU 1500",
+        printed_range(1.25, factor=1.12),
         tuple(
             ratio_of_values(SWITCHED, "mtu_bytes", 1500, 9000, arm, protocol="tcp")
             for arm in ("veth_bridge", "macvlan_bridge")
@@ -204,7 +205,7 @@ CLAIMS: tuple[Claim, ...] = (
         "container-vs-vm-size",
         "A container receives 4.66 Gbit/s of UDP and a virtual machine 9.97 Mbit/s, 467 times less.",
         "report", "part 2, sections 2.1 and 2.2", KVM,
-        "UDP throughput between two guests, divided by that between two containers", about(9.97 / 4660),
+        "UDP throughput between two guests, divided by that between two containers", printed_range(9.97 / 4660),
         (ratio_of_arms("container_vs_vm", "veth_bridge/guest", protocol="udp", guest=(None, "debian")),),
         "If an emulated guest, which is slower than a guest with KVM, loses less, then so large a factor is not a"
         " property of virtual machines.",
@@ -213,7 +214,7 @@ CLAIMS: tuple[Claim, ...] = (
         "ip_rcv-explains",
         "The virtual machine is slower because `ip_rcv` takes 6,000 µs in it, and 10 µs for the container.",
         "report", "part 2, section 2.3", KVM + ", with profile=tracing",
-        "median duration of ip_rcv in guests, divided by that in a lab VM with namespaces", about(6000 / 10),
+        "median duration of ip_rcv in guests, divided by that in a lab VM with namespaces", printed_range(6000 / 10),
         (function_ratio("ip_rcv", ("packet_size", "namespace"), ("guest_functions", "guest")),),
         "The guests' kernel and that of the lab VM are the same release, and both are emulated. Containers share the"
         " kernel of their host, as namespaces do.",
@@ -229,14 +230,14 @@ CLAIMS: tuple[Claim, ...] = (
         "ip_rcv-size",
         "`ip_rcv` takes half as long for datagrams of 800 bytes as for those of 400 bytes.",
         "report", "part 2, section 2.4", "`params/packet_size.yaml` on a kernel that can trace functions",
-        "median duration of ip_rcv for 800 bytes, divided by that for 400 bytes", about(0.5),
+        "median duration of ip_rcv for 800 bytes, divided by that for 400 bytes", printed_range(0.5),
         (function_time_ratio("packet_size"),),
     ),
     Claim(
         "double-size",
         "With twice the size of the datagrams, the throughput is twice as high.",
         "report", "part 2, section 2.4", "`params/packet_size.yaml` on a quiet machine",
-        "UDP throughput with datagrams of twice the size, divided by that with the smaller ones", about(2),
+        "UDP throughput with datagrams of twice the size, divided by that with the smaller ones", printed_range(2),
         tuple(
             ratio_of_values("packet_size", "length_bytes", size, 2 * size, "veth_bridge", where="here")
             for size in (200, 400)

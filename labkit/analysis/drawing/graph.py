@@ -64,7 +64,7 @@ def simplify(state: State) -> State:
     ends = {(end.namespace, end.interface) for pair in state.pairs for end in pair}
     joined = {(place.namespace, place.interface) for join in joins(state) for place in join.ends}
 
-    def says(space: Namespace, one: InterfaceState) -> bool:
+    def is_shown(space: Namespace, one: InterfaceState) -> bool:
         at = (space.name, one.name)
         return at in ends or at in joined or (one.up and one.kind != "loopback")
 
@@ -76,7 +76,7 @@ def simplify(state: State) -> State:
         state,
         [
             msgspec.structs.replace(
-                space, interfaces=[brief(one) for one in space.interfaces if says(space, one)]
+                space, interfaces=[brief(one) for one in space.interfaces if is_shown(space, one)]
             )
             for space in state.namespaces
         ],

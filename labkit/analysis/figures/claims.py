@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import theme
 from labkit.analysis.figures.forest_plot import ratio_ticks
-from labkit.common.units import many
+from labkit.common.units import counted
 
 LINE_PX, EDGES_PX = 52, 190
 LEFT_PX, RIGHT_PX, LABEL_LETTERS, VERDICT_LETTERS = 275, 125, 40, 12
@@ -71,7 +71,7 @@ def claims(evidence: pd.DataFrame) -> go.Figure:
     )
     subtitle = "shaded: where the claim holds; points: measured ratios with 95 % intervals (counts have none)"
     theme.titled(
-        figure, "Claims, and the ratios that answer them", f"{subtitle}; {many(len(evidence), 'ratio')}"
+        figure, "Claims, and the ratios that answer them", f"{subtitle}; {counted(len(evidence), 'ratio')}"
     )
     return figure
 

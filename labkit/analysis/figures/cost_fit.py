@@ -18,7 +18,7 @@ from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
 from labkit.analysis.linear_fit import Floats
 from labkit.analysis.load import complete
 from labkit.analysis.packet_cost.cost_model import COSTS, Curve, fragments_count, largest_whole
-from labkit.common.units import many
+from labkit.common.units import counted
 
 COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 118
 SIDE = 0.035  # share of the axis left free beside the outermost sizes
@@ -50,7 +50,7 @@ def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
 
 def _panel(rows: pd.DataFrame, some: list[Curve]) -> Panel:
     """Return the panel of one point and cost, titled as in `panels`."""
-    of = some[0].of
+    of = some[0].group
     there = rows[rows["length_bytes"].notna()]
     for panel in panels(there, columns_count=1, by_pairs=rows["pairs"].nunique() > 1, along="length_bytes"):
         first = panel.table.iloc[0]
@@ -102,7 +102,7 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
     labels = ticks({place: SIZE.tick(place, panel) for place in places})
     for one in (row, row + 1):
         figure.update_xaxes(type="log", range=sides, **labels, row=one, col=1)
-        whole = largest_whole(float(str(some[0].of["mtu_bytes"])), _family(some[0]))
+        whole = largest_whole(float(str(some[0].group["mtu_bytes"])), _family(some[0]))
         if places[0] <= whole < places[-1]:
             figure.add_shape(
                 x0=whole + 0.5, x1=whole + 0.5, y0=0, y1=1, yref="y domain", row=one, col=1, **RULE
@@ -123,7 +123,7 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
 
 
 def _family(curve: Curve) -> int:
-    return int(float(str(curve.of["family"] or 4)))
+    return int(float(str(curve.group["family"] or 4)))
 
 
 def _intervals(values: Floats) -> tuple[Floats, Floats]:
@@ -159,7 +159,7 @@ def _draw_measured(
     middles, halves = _intervals(curve.values)
     lines = [
         f"<b>{theme.plain(curve.arm)}</b>, {length:.0f} bytes<br>{middle / scale:.4g} {unit} ± {half / scale:.2g},"
-        f" {many(rounds_count, 'round')}<br>fit: {fit / scale:.4g} {unit}"
+        f" {counted(rounds_count, 'round')}<br>fit: {fit / scale:.4g} {unit}"
         for length, middle, half, fit in zip(
             curve.lengths, middles, halves, curve.at(curve.lengths, curve.fragments), strict=True
         )
@@ -178,7 +178,7 @@ def _line(figure: go.Figure, curve: Curve, scale: float, places: list[float], ro
     """Draw the fit: the line for unfragmented sizes, and separately the steps for fragmented ones."""
     if curve.fixed is None:
         return
-    mtu, family = float(str(curve.of["mtu_bytes"])), _family(curve)
+    mtu, family = float(str(curve.group["mtu_bytes"])), _family(curve)
     whole = largest_whole(mtu, family)
     style = theme.arm_style(curve.arm, curve.role)
     for first, last in ((places[0], min(whole, places[-1])), (whole + 1, places[-1])):

@@ -131,7 +131,7 @@ def _draw_panel(
         others = list[float]()
         if published is not None and plot.published:
             of_report = _published_at_lengths(panel.table, published)
-            _report(figure, panel, plot.published, of_report, there)
+            _draw_published(figure, panel, plot.published, of_report, there)
             others = of_report.loc[of_report["endpoint"].isin(there), plot.published].dropna().tolist()
         _plot(figure, panel, plot, there, others)
     return figure
@@ -198,12 +198,12 @@ def _prefix(ok: pd.DataFrame, plot: Plot) -> str:
     )
 
 
-def _zeros(figure: go.Figure, panel: Panel, result: list[tuple[float, str]], least: float) -> None:
+def _zeros(figure: go.Figure, panel: Panel, zeros: list[tuple[float, str]], least: float) -> None:
     """Draw measured zeros as a 0 at the lower edge, because a log axis has no place for them."""
-    if result:
+    if zeros:
         trace = go.Scatter(
-            x=[least] * len(result), y=[y for y, _ in result], text=["0"] * len(result), mode="text",
-            hoverinfo="text", hovertext=[lines for _, lines in result],
+            x=[least] * len(zeros), y=[y for y, _ in zeros], text=["0"] * len(zeros), mode="text",
+            hoverinfo="text", hovertext=[hover for _, hover in zeros],
         )  # fmt: skip
         figure.add_trace(trace, **panel.place)
 
@@ -244,7 +244,7 @@ def _published_at_lengths(rows: pd.DataFrame, published: pd.DataFrame) -> pd.Dat
     return published[near]
 
 
-def _report(
+def _draw_published(
     figure: go.Figure,
     panel: Panel,
     column: str,

@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import protocols, stats, theme
 from labkit.analysis.figures.panels import Panel, arms, grid, pairs_word, panels
-from labkit.common.units import many
+from labkit.common.units import counted
 
 PANEL_PX = 330
 STRANGE = 2.5  # times the highest median; a round beyond is drawn as an arrow at the edge
@@ -283,7 +283,7 @@ def _say_round(one: dict[Any, Any], quantity: Quantity) -> str:
 
 def _say_middle(arm: str, one: dict[Any, Any], quantity: Quantity) -> str:
     lines = f"<b>{theme.plain(arm)}</b>, {one['place']}"
-    lines += f"<br>{one['which']} {quantity.say(one['value'])}, {many(one['rounds'], 'round')}"
+    lines += f"<br>{one['which']} {quantity.say(one['value'])}, {counted(one['rounds'], 'round')}"
     if one["low"] < one["high"]:
         lines += f"<br>95 % interval {quantity.say(one['low'])} to {quantity.say(one['high'])}"
     return lines + (f"<br>of which softirq {quantity.say(one['part'])}" if pd.notna(one.get("part")) else "")

@@ -37,7 +37,7 @@ TIMERS = ("function_times", "guest_function_times")
 QUANTILES = {"p50_s": "p50", "p90_s": "p90", "p99_s": "p99", "max_s": "longest"}
 
 
-class ContainerVsVm:
+class ContainerVsVmFindings:
     """The findings of the run or sweep in `folder`, whose measurements are `rows`. Each method shows one section."""
 
     def __init__(self, folder: Path, rows: pd.DataFrame) -> None:

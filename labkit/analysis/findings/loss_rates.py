@@ -13,7 +13,7 @@ import pandas as pd
 
 from labkit.analysis import stats
 from labkit.analysis.load import groups
-from labkit.common.units import many, percent, si
+from labkit.common.units import counted, percent, si
 
 BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
 MIN_SEARCHES = 3  # searches needed for an interval
@@ -82,7 +82,7 @@ def report(rows: pd.DataFrame, trials: pd.DataFrame) -> list[str]:
         )
         lines.append(
             f"{arm}, frames {frame}, {flows:g} flows: one-way latency at {share} % of the rate found: {quantiles}"
-            f" (medians of {many(len(some), 'trial')})"
+            f" (medians of {counted(len(some), 'trial')})"
         )
     return lines
 
@@ -98,7 +98,7 @@ def _rate(line: pd.Series[Any]) -> str:
         return f"{where} was not found"
     text = f"{where} {si(line['median_pps'], 'pps')}"
     if math.isnan(line["low_pps"]):
-        text += f" ({many(line['searches_count'], 'search')}: no interval)"
+        text += f" ({counted(line['searches_count'], 'search')}: no interval)"
     else:
         text += f" [{si(line['low_pps'], 'pps')}, {si(line['high_pps'], 'pps')}]"
         text += f" over {line['searches_count']} searches, which spread by {percent(line['spread_ratio'])}"

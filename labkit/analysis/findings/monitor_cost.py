@@ -12,7 +12,7 @@ from labkit.analysis import figures, load, theme, verdicts
 from labkit.analysis.displays import show
 from labkit.analysis.findings.packet_size import interval, seconds
 from labkit.analysis.linear_fit import Estimate, mean
-from labkit.common.units import many, percent, si
+from labkit.common.units import counted, percent, si
 
 COST = {"udp": ("cpu_per_sent_s", False)}  # compared by `verdicts` instead of the throughput
 REFERENCE = "socket"
@@ -157,14 +157,14 @@ def reductions(filtered: Any, sampled: Any) -> pd.DataFrame:
     filtered, sampled: the `MonitorCounts` of two monitors at one interface.
     """
     some, all_packets = THESIS_SAMPLED
-    counted = {
+    counts_by_name = {
         "filter, here": (filtered.seen_count, filtered.selected_count),
         "filter, Senanayake 2024": None,  # the thesis has the share only
         "samples, here": (sampled.seen_count, sampled.sampled_count),
         "samples, Senanayake 2024": (all_packets, some),
     }
     lines = []
-    for name, counts in counted.items():
+    for name, counts in counts_by_name.items():
         seen, left = counts or (1, 1 - THESIS_FILTERED)
         reduction = f"{100 * (1 - left / seen):.4g} %" if seen else ""  # two digits of 99.98 % would be 100 %
         lines.append((name, *(map(str, counts) if counts else ("", "")), reduction))
@@ -213,7 +213,7 @@ def _reader_sentences(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
     for one in records:
         added = one["added"]
         text = f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
-        text += f" ({many(one['rounds_count'], 'round')})"
+        text += f" ({counted(one['rounds_count'], 'round')})"
         if added.low is not None and not added.excludes_zero:
             text += "; the interval includes 0, so no cost is shown"
         if one["lost_share"] > 0:

@@ -14,7 +14,7 @@ from labkit.analysis import figures, reference_tables, stats
 from labkit.analysis.displays import show
 from labkit.analysis.figures.ovs_test_plan import CASES
 from labkit.analysis.findings import loss_rates
-from labkit.common.units import many, percent, si
+from labkit.common.units import counted, percent, si
 
 PUBLISHED = "ovs_test_plan.csv"
 SWITCH = ["datapath", "use_case", "rules", "rules_count", "tunnel"]
@@ -34,7 +34,7 @@ FACTORS = {
 CONTROL = "the same switch again (A/A)"
 
 
-class OvsTestPlan:
+class OvsTestPlanFindings:
     """The findings of a run or sweep: `rows` of the searches, and `trials`. Each method shows one section."""
 
     def __init__(self, rows: pd.DataFrame, trials: pd.DataFrame) -> None:
@@ -153,10 +153,10 @@ def factors(rows: pd.DataFrame, loss_goal: float | None = None) -> pd.DataFrame:
     variants = ok[ok["role"].ne("control")]
     lines = []
     for factor, words in FACTORS.items():
-        context = [name for name in (*FACTORS, "setup") if name != factor]
+        equal_columns = [name for name in (*FACTORS, "setup") if name != factor]
         for level, other in _levels(variants[factor]):
             one, two = (
-                variants[variants[factor].eq(value)].groupby(context, dropna=False)["log"].mean()
+                variants[variants[factor].eq(value)].groupby(equal_columns, dropna=False)["log"].mean()
                 for value in (level, other)
             )
             lines.append(_line(words, level, other, (two - one).dropna()))
@@ -213,8 +213,8 @@ def _sentence(line: pd.Series[Any]) -> str:
     levels = f" {line['level']} → {line['other']}" if line["level"] else ""
     text = f"**{line['factor']}**{levels}: the rate is {line['ratio']:.3g} times as high"
     if math.isnan(line["low"]):
-        return f"{text} ({many(int(line['rounds_count']), 'round')}: no interval)"
-    text += f" [{line['low']:.3g}, {line['high']:.3g}] over {many(int(line['rounds_count']), 'round')}"
+        return f"{text} ({counted(int(line['rounds_count']), 'round')}: no interval)"
+    text += f" [{line['low']:.3g}, {line['high']:.3g}] over {counted(int(line['rounds_count']), 'round')}"
     if line["low"] <= 1 <= line["high"]:
         text += "; the interval includes 1, so no effect is shown"
     return text

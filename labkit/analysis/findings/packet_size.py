@@ -18,7 +18,7 @@ from labkit.analysis.packet_cost import cost_comparison, cost_model, function_ti
 from labkit.analysis.packet_cost.cost_comparison import NO_EVIDENCE, SAME, Comparison
 from labkit.analysis.packet_cost.cost_model import COSTS, LOST, PARTS, Curve
 from labkit.common import units
-from labkit.common.units import many, si
+from labkit.common.units import counted, si
 
 EACH = {
     "fixed": "for each datagram",
@@ -43,7 +43,7 @@ SEEN_SURE = 0.02
 OFFLOADS = ("tx-udp-segmentation", "generic-receive-offload", "rx-gro-list", "rx-udp-gro-forwarding")
 
 
-class PacketSize:
+class PacketSizeFindings:
     """The findings of a run or sweep with these rows and profiles. Each method shows one section."""
 
     def __init__(self, rows: pd.DataFrame, profiles: pd.DataFrame) -> None:
@@ -115,7 +115,7 @@ def differences(curves: Sequence[Curve]) -> list[str]:
     result = cost_comparison.comparisons(curves)
     lines = [_difference(one, _where(one.curve, curves)) for one in result]
     if count := sum(len(one.judged) for one in result):
-        sentences = f"{many(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.1g}"
+        sentences = f"{counted(count, 'difference')} judged together: at 95 % each, about {0.05 * count:.1g}"
         sentences += (
             " of them would be significant by chance. The procedure of Benjamini and Hochberg selects"
         )
@@ -192,7 +192,7 @@ def _where(curve: Curve, among: Sequence[Curve]) -> str:
 
 
 def _points(curves: Sequence[Curve]) -> pd.DataFrame:
-    return pd.DataFrame([one.of for one in curves])
+    return pd.DataFrame([one.group for one in curves])
 
 
 def _transport(where: str, group: pd.DataFrame) -> Iterator[str]:
@@ -202,8 +202,8 @@ def _transport(where: str, group: pd.DataFrame) -> Iterator[str]:
         f"{one['fragments_count']} fragments for {one['length_bytes']:.0f} bytes" for _, one in cut.iterrows()
     ]
     whole_bytes = cost_model.largest_whole(mtu, family)
-    sentences = f"At an MTU of {mtu} bytes IPv{family} carries up to {whole_bytes} bytes unfragmented"
-    yield f"{sentences}{', and sends ' + ', '.join(each) if each else ''}{where}."
+    start = f"At an MTU of {mtu} bytes IPv{family} carries up to {whole_bytes} bytes unfragmented"
+    yield f"{start}{', and sends ' + ', '.join(each) if each else ''}{where}."
     seen = group[group["seen_fragments_ratio"].notna()]
     if len(seen):
         middles = seen.groupby(["arm", "length_bytes"])[["seen_fragments_ratio", "fragments_count"]].mean()
@@ -226,22 +226,22 @@ def _limits(group: pd.DataFrame, where: str) -> Iterator[str]:
     beyond = lost[lost > LOST]
     if len(beyond):
         place, most = beyond.index[int(beyond.to_numpy().argmax())], beyond.max()
-        sentences = f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size),"
-        sentences += f" at most {units.percent(most)}, at {place[0]} with {place[1]:.0f} bytes:"
-        sentences += " the receiver is the limit there, and the cost of the lost datagrams is"
-        yield f"{sentences} included in that of the received ones{where}."
+        start = f"Datagrams were lost at {len(beyond)} of {len(lost)} points (arm and size),"
+        start += f" at most {units.percent(most)}, at {place[0]} with {place[1]:.0f} bytes:"
+        start += " the receiver is the limit there, and the cost of the lost datagrams is"
+        yield f"{start} included in that of the received ones{where}."
     if len(beyond) == len(lost):
         return
-    sentences = f"At {many(len(lost) - len(beyond), 'point')} every datagram arrived:"
+    start = f"At {counted(len(lost) - len(beyond), 'point')} every datagram arrived:"
     of = group.iloc[0]
     if pd.notna(of["rate_bps"]):
-        yield f"{sentences} the requested rate determines the time between datagrams{where}."
+        yield f"{start} the requested rate determines the time between datagrams{where}."
     elif of["pairs"] == 1 and of["streams"] == 1:
-        sentences += " there the sender, one process, is the limit,"
-        yield f"{sentences} and the time between datagrams is the time to send one{where}."
+        start += " there the sender, one process, is the limit,"
+        yield f"{start} and the time between datagrams is the time to send one{where}."
     else:
-        sentences += " there the senders are the limit,"
-        yield f"{sentences} and the time between datagrams is that of all senders together{where}."
+        start += " there the senders are the limit,"
+        yield f"{start} and the time between datagrams is that of all senders together{where}."
 
 
 def _offloads(rows: pd.DataFrame) -> list[str]:
@@ -264,7 +264,7 @@ def _fit(curve: Curve, where: str) -> Iterator[str]:
         yield f"{about}: not fitted: {'; '.join([curve.why, *curve.left_out])}."
         return
     parts = [f"{interval(one)} {EACH[part]}" for part in PARTS if (one := getattr(curve, part)) is not None]
-    yield f"{about}: {', '.join(parts)} ({many(curve.fixed.rounds_count, 'round')})."
+    yield f"{about}: {', '.join(parts)} ({counted(curve.fixed.rounds_count, 'round')})."
     yield from _misfits(curve)
     yield from (f"    - {sentences}." for sentences in curve.left_out)
 

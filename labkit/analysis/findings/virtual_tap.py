@@ -19,7 +19,7 @@ from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.packet_cost import mirror_tax
 from labkit.analysis.packet_cost.mirror_tax import COSTS, Tax
 from labkit.common import units
-from labkit.common.units import many
+from labkit.common.units import counted
 
 MISSING = 0.02  # of the copies: tolerated difference of the two counts, which are not read at the same time
 # Senanayake 2024, tables 4.1 and 4.2, and figure 4.11 in words: the drop with one mirror, by bytes of a packet
@@ -31,7 +31,7 @@ CYCLES = ("cycles", "instructions")  # of perf_stat
 NO_CYCLES = "No run counted cycles and instructions of ovs-vswitchd: set observe to perf_stat and events_of to switch."
 
 
-class VirtualTap:
+class VirtualTapFindings:
     """The findings of a run or sweep with these rows, and those of its profiles. Each method shows one section."""
 
     def __init__(self, rows: pd.DataFrame, profiles: pd.DataFrame) -> None:
@@ -47,7 +47,7 @@ class VirtualTap:
         """The verdicts about each number of mirrors."""
         return verdicts.verdicts(self.rows)
 
-    def count(self) -> None:
+    def by_mirror_count(self) -> None:
         """Show the throughput against the number of mirrors, beside that of the thesis."""
         show(figures.mirror_count(self.rows, against_none(self.compared), thesis_count()), thesis_count())
 
@@ -58,7 +58,7 @@ class VirtualTap:
             print(why)
         show(result)
 
-    def sizes(self) -> None:
+    def by_packet_size(self) -> None:
         """Show the drop of throughput with a mirror by size of packets, beside that of the thesis."""
         show(drops(self.compared))
 
@@ -76,7 +76,7 @@ class VirtualTap:
         show(result, figures.uplink(self.rows, result, thesis_uplink()))
 
 
-def where(tax_key: load.Key, among: Sequence[load.Key]) -> str:
+def load_label(tax_key: load.Key, among: Sequence[load.Key]) -> str:
     """Return what distinguishes a load from the others: `udp, 64 bytes`."""
     of = dict(zip(load.GROUP, tax_key, strict=True))
     words = [str(of["protocol"])]
@@ -105,12 +105,12 @@ def tax_sentences(taxes: Sequence[Tax]) -> list[str]:
 
 
 def _tax(tax: Tax, among: Sequence[load.Key]) -> str:
-    about = f"**{tax.curve}**, {where(tax.key, among)}, {COSTS[tax.cost]}"
+    about = f"**{tax.curve}**, {load_label(tax.key, among)}, {COSTS[tax.cost]}"
     left = f" ({'; '.join(tax.left_out)})" if tax.left_out else ""
     if tax.fixed is None or tax.copy is None or tax.line is None:
         return f"{about}: not fitted: {tax.why}{left}."
     lines = f"{about}: {interval(tax.fixed)}, and {interval(tax.copy)} for each copy"
-    lines += f" ({many(tax.copy.rounds_count, 'round')})"
+    lines += f" ({counted(tax.copy.rounds_count, 'round')})"
     if tax.line.misfits:
         lines += "; the points do not lie on a line, so the numbers do not describe each number of mirrors"
     if tax.copy.low is not None and not tax.copy.excludes_zero:
@@ -123,7 +123,7 @@ def table(taxes: Sequence[Tax]) -> pd.DataFrame:
     among = [one.key for one in taxes]
     lines = [
         {
-            "load": where(one.key, among),
+            "load": load_label(one.key, among),
             "switch": one.curve,
             "cost of": {"switch_per_packet_s": "ovs-vswitchd", "cpu_per_packet_s": "whole machine"}[one.cost],
             "a packet": "" if one.fixed is None else interval(one.fixed),
@@ -142,18 +142,18 @@ def copies(rows: pd.DataFrame) -> list[str]:
         return []
     among = [one.key for one in result]
     short = [one for one in result if not abs(one.made_ratio - 1) <= MISSING]
-    points = f"{len(result) - len(short)} of {many(len(result), 'point')} (arm and load)"
+    points = f"{len(result) - len(short)} of {counted(len(result), 'point')} (arm and load)"
     lines = [
         f"At {points} every mirror made all its copies within {units.percent(MISSING)}. The two counts are not read at"
         " the same moment."
     ]
     lines += [
-        f"**{one.topology}**, {where(one.key, among)}: {_share(one.made_ratio)} of the copies arrived."
+        f"**{one.topology}**, {load_label(one.key, among)}: {_share(one.made_ratio)} of the copies arrived."
         for one in short
     ]
     lines += [
-        f"**{one.topology}**, {where(one.key, among)}: the reader did not get {_share(one.unread_ratio)} of the copies;"
-        " its socket's buffer was full."
+        f"**{one.topology}**, {load_label(one.key, among)}: the reader did not get {_share(one.unread_ratio)} of the"
+        " copies; its socket's buffer was full."
         for one in result
         if one.unread_ratio > MISSING
     ]
@@ -173,7 +173,7 @@ def against_none(compared: pd.DataFrame) -> pd.DataFrame:
         tuple(None if pd.isna(value) else value for value in line)
         for line in lines[load.GROUP].itertuples(index=False)
     ]
-    return lines.assign(load=[where(key, keys) for key in keys])
+    return lines.assign(load=[load_label(key, keys) for key in keys])
 
 
 def drops(compared: pd.DataFrame) -> pd.DataFrame:
@@ -224,7 +224,7 @@ def cycles_per_instruction(profiles: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     among = [key for key, _ in of_each]
     table = pd.DataFrame(
         [
-            {"load": where(key, among), "switch": topology, "cycles per instruction": _ratio(values)}
+            {"load": load_label(key, among), "switch": topology, "cycles per instruction": _ratio(values)}
             for (key, topology), values in of_each.items()
         ]
     )

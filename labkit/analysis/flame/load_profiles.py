@@ -37,14 +37,16 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
 
     Raises BadInput if there is none.
     """
-    parameters, rows = usable_rows(rows, OBSERVER)
-    if rows.empty and len(parameters):
-        raise BadInput(f"{name} was profiled, but none of its profiles can be used: {why_not(parameters)}")
+    observed_rows, rows = usable_rows(rows, OBSERVER)
+    if rows.empty and len(observed_rows):
+        raise BadInput(f"{name} was profiled, but none of its profiles can be used: {why_not(observed_rows)}")
     if rows.empty:
         raise BadInput(f"{name} was not profiled: run it with observe=perf_record")
-    report = [observed(value) for value in rows["observed"]]
-    rounds = [_round(row, one) for (_, row), one in zip(rows.iterrows(), report, strict=True)]
-    return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in report}))).only(processes)
+    observations = [observed(value) for value in rows["observed"]]
+    rounds = [_round(row, one) for (_, row), one in zip(rows.iterrows(), observations, strict=True)]
+    return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in observations}))).only(
+        processes
+    )
 
 
 def compared(named: Iterable[tuple[str, pd.DataFrame]], protocol: str, processes: str = WITHIN) -> Difference:

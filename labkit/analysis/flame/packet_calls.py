@@ -103,9 +103,9 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
     There is one packet per root function that was called, the sender's first. Of several rounds it is the median by
     duration. Raises BadInput if there is none.
     """
-    parameters, own = usable_rows(rows, OBSERVER)
-    if own.empty and len(parameters):
-        raise BadInput(f"{name} was traced, but none of its calls can be used: {why_not(parameters)}")
+    observed_rows, own = usable_rows(rows, OBSERVER)
+    if own.empty and len(observed_rows):
+        raise BadInput(f"{name} was traced, but none of its calls can be used: {why_not(observed_rows)}")
     if own.empty:
         raise BadInput(f"{name} has no calls of a packet: run it with observe={OBSERVER}")
     result: dict[str, list[tuple[Tree, pd.Series]]] = {}

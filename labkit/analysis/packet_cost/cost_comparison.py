@@ -49,26 +49,26 @@ class Comparison:
         return "more expensive" if self.parts[part].value > 0 else "cheaper"
 
 
-def comparisons(result: Sequence[Curve]) -> list[Comparison]:
+def comparisons(curves: Sequence[Curve]) -> list[Comparison]:
     """Compare every fitted variant with the baseline of its point, in the rounds that both have.
 
     If the baseline was measured twice, the mean of both measurements is used.
     """
-    made = [one for curve in result if (one := _comparison(curve, result)) is not None]
-    comparison_sentences = [(place, part) for place, one in enumerate(made) for part in one.judged]
+    made = [one for curve in curves if (one := _comparison(curve, curves)) is not None]
+    judged_parts = [(place, part) for place, one in enumerate(made) for part in one.judged]
     kept = stats.discoveries(
-        np.array([made[place].parts[part].p for place, part in comparison_sentences], dtype=float)
+        np.array([made[place].parts[part].p for place, part in judged_parts], dtype=float)
     )
-    out = {which for which, keep in zip(comparison_sentences, kept, strict=True) if keep}
+    out = {which for which, keep in zip(judged_parts, kept, strict=True) if keep}
     return [
         Comparison(one.curve, one.baseline, one.parts, one.why, frozenset(p for at, p in out if at == place))
         for place, one in enumerate(made)
     ]
 
 
-def _comparison(curve: Curve, result: Sequence[Curve]) -> Comparison | None:
+def _comparison(curve: Curve, curves: Sequence[Curve]) -> Comparison | None:
     beside = {
-        one.role: one for one in result if (one.key, one.cost) == (curve.key, curve.cost) and not one.why
+        one.role: one for one in curves if (one.key, one.cost) == (curve.key, curve.cost) and not one.why
     }
     baseline, control = beside.get("baseline"), beside.get("control")
     if curve.role != "variant" or curve.why or baseline is None:
@@ -81,9 +81,9 @@ def _comparison(curve: Curve, result: Sequence[Curve]) -> Comparison | None:
     return Comparison(curve, baseline, parts, {part: why for part, why in whys.items() if why})
 
 
-def _why(curve: Curve, baseline: Curve, part: str, result: Estimate, same: Estimate | None) -> str:
+def _why(curve: Curve, baseline: Curve, part: str, difference: Estimate, same: Estimate | None) -> str:
     """Return why there is no evidence about a part, or ""."""
-    if result.rounds_count < MIN_SETUPS:  # then only atypical rounds stand out
+    if difference.rounds_count < MIN_SETUPS:  # then only atypical rounds stand out
         return f"fewer than {MIN_SETUPS} rounds have both"
     if same is None or same.low is None:
         return "the baseline was not measured twice"

@@ -21,7 +21,7 @@ import pandas as pd
 from labkit.analysis import linear_fit, load
 from labkit.analysis.linear_fit import Estimate, Fit, Floats
 from labkit.analysis.load import GROUP, Key
-from labkit.common.units import many
+from labkit.common.units import counted
 
 PARTS = ("fixed", "byte", "first", "fragment")  # the parts of a cost, in the order of `Curve.coefficients`
 MIN_STEPS = 2  # different numbers of fragments that a fit needs
@@ -140,7 +140,7 @@ class Curve:
     steps: Fit | None = None  # fragmented datagrams
 
     @property
-    def of(self) -> dict[str, object]:
+    def group(self) -> dict[str, object]:
         """Return the columns of BY with their values."""
         return dict(zip(BY, self.key, strict=True))
 
@@ -227,7 +227,7 @@ def _whole(wide: pd.DataFrame, rows: pd.DataFrame) -> tuple[pd.DataFrame, list[s
     """
     often = wide.notna().mean() >= 0.5
     kept = wide.loc[:, often]
-    known, all_count = kept.notna().all(axis="columns"), many(len(wide), "round")
+    known, all_count = kept.notna().all(axis="columns"), counted(len(wide), "round")
     lines = [
         f"{size:.0f} bytes left out: measured in {wide[size].notna().sum()} of {all_count} only"
         for size in wide.columns[~often]

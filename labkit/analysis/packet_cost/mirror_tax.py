@@ -17,7 +17,7 @@ import pandas as pd
 from labkit.analysis import linear_fit, load
 from labkit.analysis.linear_fit import Estimate, Fit, Floats
 from labkit.analysis.load import GROUP, Key
-from labkit.common.units import many
+from labkit.common.units import counted
 
 MIN_ARMS = 3  # numbers of mirrors that a fit needs: a line through two points always fits
 FEW_PACKETS = 100  # per round and arm; with fewer packets the cost is too noisy
@@ -148,7 +148,7 @@ def _tax(key: Key, curve: str, cost: str, table: pd.DataFrame) -> Tax:
     all_count, whole = table["setup"].nunique(), wide.dropna()
     left_out = []
     if len(whole) < all_count:
-        lines = f"{all_count - len(whole)} of {many(all_count, 'round')} left out"
+        lines = f"{all_count - len(whole)} of {counted(all_count, 'round')} left out"
         left_out.append(f"{lines}: fewer than {FEW_PACKETS} packets at one of the arms")
     copies = enough[enough["setup"].isin(whole.index)].groupby("mirrors")["copies_ratio"].mean()
     result = Tax(

@@ -112,8 +112,8 @@ def read(path: Path) -> nbformat.NotebookNode:
 def title(document: nbformat.NotebookNode) -> str | None:
     """Return the first level-1 heading, or None."""
     for cell in document.cells:
-        if cell.cell_type == "markdown" and (result := _HEADING.search(cell.source)):
-            return _heading_words(result)
+        if cell.cell_type == "markdown" and (match := _HEADING.search(cell.source)):
+            return _heading_words(match)
     return None
 
 

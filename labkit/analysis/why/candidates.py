@@ -38,7 +38,7 @@ class Candidate:
 
 def find(evidence: Evidence) -> Iterator[Candidate]:
     """Yield all candidates."""
-    relevant = [one for one in evidence.settings if one.acts]
+    relevant = [one for one in evidence.settings if one.can_affect_result]
     run_differences = _run_differences(evidence, relevant)
     matched_names: set[str] = set()
     for cause in evidence.causes:
@@ -75,7 +75,7 @@ def _only_known_difference(evidence: Evidence, relevant: Sequence[Setting]) -> t
     That is so if labkit does not know the code that the setting changes, or if the speed differs: a small window, for
     example, makes programs wait, and waiting has code of its own.
     """
-    if evidence.run_variation is None or len(relevant) != 1 or relevant[0].parameters:
+    if evidence.run_variation is None or len(relevant) != 1 or relevant[0].requested:
         return ()
     return (relevant[0],) if not relevant[0].paths or evidence.speed_differs else ()
 
@@ -107,15 +107,15 @@ def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candid
     The rounds are interleaved, so these parameters cause the differences, and the profile shows which code is affected.
     Return None for different topologies or endpoint kinds: there the question is which code differs.
     """
-    parameters = [one for one in relevant if one.parameters]
+    requested = [one for one in relevant if one.requested]
     if (
         evidence.run_variation is not None
-        or not parameters
-        or any(one.name in ("topology", "endpoint") for one in parameters)
+        or not requested
+        or any(one.name in ("topology", "endpoint") for one in requested)
     ):
         return None
-    parameters = _explaining_first(evidence, parameters)
-    settings = (*parameters, *(one for one in relevant if not one.parameters))
+    requested = _explaining_first(evidence, requested)
+    settings = (*requested, *(one for one in relevant if not one.requested))
     findings = [("environment", one.description) for one in settings[:4]]
     part = switch_work.main_part(evidence.parts, evidence.split.total)
     if part is not None:
@@ -131,22 +131,22 @@ def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candid
         or _part_shows_effect(evidence, part)
     )
     strength = 3 if shown else 0
-    return Candidate(parameters[0].name, strength, tuple(findings), None, settings, code, part)
+    return Candidate(requested[0].name, strength, tuple(findings), None, settings, code, part)
 
 
-def _explaining_first(evidence: Evidence, parameters: Sequence[Setting]) -> list[Setting]:
+def _explaining_first(evidence: Evidence, requested: Sequence[Setting]) -> list[Setting]:
     """Return the effects of a function in the order of the code that they explain; other changes have an order.
 
     Nobody says which of its effects a function was called for.
     """
-    if not all(one.name.startswith("function ") for one in parameters):
-        return list(parameters)
+    if not all(one.name.startswith("function ") for one in requested):
+        return list(requested)
     code = [one for one in evidence.causes if evidence.matters(one.difference_s)]
 
     def order(one: Setting) -> int:
         return next((at for at, each in enumerate(code) if _explains(one, each)), len(code))
 
-    return sorted(parameters, key=order)
+    return sorted(requested, key=order)
 
 
 def _code_shows_effect(evidence: Evidence, code: causes.Cause | None, settings: Sequence[Setting]) -> bool:
@@ -172,17 +172,17 @@ def explains_all(setting: Setting) -> bool:
     True for another kernel or machine, which has other code and defaults, and for a parameter of the load. False for
     the topology and the kind of endpoint, because there the question is about their code.
     """
-    return setting.concerns_machine or (setting.parameters and setting.name not in ("topology", "endpoint"))
+    return setting.concerns_machine or (setting.requested and setting.name not in ("topology", "endpoint"))
 
 
 def _run_differences(evidence: Evidence, relevant: Sequence[Setting]) -> tuple[Setting, ...]:
     """Return the kernel, the machine and the parameters in which two runs differ; no parameters if the question is
     about two topologies or kinds of endpoints, or about one run (`_change_candidate`)."""
-    code = any(one.parameters and not explains_all(one) for one in relevant)
+    code = any(one.requested and not explains_all(one) for one in relevant)
     result = [one for one in relevant if explains_all(one)]
     if code or evidence.run_variation is None:
         result = [one for one in result if one.concerns_machine]
-    return tuple(sorted(result, key=lambda one: one.parameters))
+    return tuple(sorted(result, key=lambda one: one.requested))
 
 
 def _run_difference_candidate(evidence: Evidence, settings: tuple[Setting, ...]) -> Candidate | None:
@@ -228,7 +228,7 @@ def _expected_causes(evidence: Evidence, settings: Sequence[Setting]) -> list[ca
     """
     if evidence.polls:
         return []
-    paths = {path.name: path for one in settings if one.parameters for path in one.paths}
+    paths = {path.name: path for one in settings if one.requested for path in one.paths}
     made = (causes.path_cause(evidence.frames, path) for path in paths.values())
     corrected = [replace(one, p=min(one.p * len(paths), 1.0)) for one in made if one is not None]
     return sorted(
@@ -258,8 +258,8 @@ def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candida
     bounded = best is not None and not evidence.matters(max(best.high, -best.low))
     waits = any(path.depends_on_timing for path in setting.paths)
     excluded = bounded and not (waits and evidence.speed_differs)
-    strength = 1 if setting.parameters or (evidence.has_effect and not excluded) else 0
-    strength = 2 if certain and not setting.parameters else strength
+    strength = 1 if setting.requested or (evidence.has_effect and not excluded) else 0
+    strength = 2 if certain and not setting.requested else strength
     yield Candidate(setting.name, strength, tuple(findings), best, (setting,), place=where)
 
 
@@ -325,5 +325,5 @@ def _takes_what_is_left(evidence: Evidence) -> bool:
     """
     left, right = (set(list(side)[:2]) for side in evidence.others)  # the busiest first
     both = min(evidence.foreign.left, evidence.foreign.right) >= DISTURBED_SHARE
-    slower = any(slows_down(one) for one in evidence.settings if one.acts)
+    slower = any(slows_down(one) for one in evidence.settings if one.can_affect_result)
     return bool(left & right) and both and slower and evidence.speed_differs

@@ -131,7 +131,7 @@ def _at_times(evidence: Evidence, order: Sequence[Candidate]) -> Candidate | Non
 
     Few such rounds do not hide that a setting has no effect.
     """
-    if not evidence.has_effect and any(one.acts for one in evidence.settings):
+    if not evidence.has_effect and any(one.can_affect_result for one in evidence.settings):
         return None
     return next((one for one in order if one.name == candidates.FOREIGN_AT_TIMES), None)
 
@@ -151,12 +151,12 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
     rest."""
     if _is_change(evidence, one) or _is_run_difference(evidence, one):
         return one.strength + 0.5
-    parameters = bool(one.settings) and one.settings[0].parameters
+    is_parameter = bool(one.settings) and one.settings[0].requested
     if one.cause is None and one.settings:
         # Between two runs a setting that differs says more than code that takes longer for no known reason, and one
         # that slows the load down says more than new code, because waiting has code of its own.
-        if evidence.run_variation is None or parameters:
-            return one.strength + (-0.5 if parameters else 0.0)
+        if evidence.run_variation is None or is_parameter:
+            return one.strength + (-0.5 if is_parameter else 0.0)
         slower = one.strength > 0 and evidence.speed_differs and candidates.slows_down(one.settings[0])
         return one.strength + (1.5 if slower else 0.25)
     return one.strength
@@ -176,10 +176,10 @@ def _plausibility(evidence: Evidence, one: Candidate) -> int:
 
 def _is_change(evidence: Evidence, one: Candidate) -> bool:
     """Return whether a candidate is the parameters in which two arms or two points of one run differ."""
-    parameters = bool(one.settings) and one.settings[0].parameters
+    is_parameter = bool(one.settings) and one.settings[0].requested
     return (
         evidence.run_variation is None
-        and parameters
+        and is_parameter
         and one.size is None
         and one.name == one.settings[0].name
     )
@@ -221,7 +221,7 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
     if disturbed:
         return False
     if one.settings:
-        if all(setting.parameters for setting in one.settings):
+        if all(setting.requested for setting in one.settings):
             return evidence.has_effect
         return one.strength >= 2 or evidence.has_effect
     return evidence.has_effect and not evidence.is_disturbed and evidence.run_variation is None
@@ -238,12 +238,12 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
     named = "" if setting is None else phrases.setting(setting) + phrases.further_settings(best.settings)
     if code is not None:
         # Of two topologies the code is the answer.
-        answer = setting is not None and setting.parameters and not candidates.explains_all(setting)
+        answer = setting is not None and setting.requested and not candidates.explains_all(setting)
         explaining = None if answer else setting
         # What was added, such as a BPF program, is known by its code path. A setting that changed is known by its name,
         # and so is a limit, which acts by what does not run.
         by_name = explaining is not None and (
-            explaining.parameters
+            explaining.requested
             or explaining.name.startswith(("cgroup ", "sysctl "))
             or not explaining.paths
             or ABSENT not in (explaining.left, explaining.right)
@@ -276,10 +276,8 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
 def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
     """Yield the sentences about two arms of one run whose parameters differ: the code through which the change acts,
     and the total effect."""
-    parameters = [one for one in best.settings if one.parameters]
-    start = (
-        f"The cause is the change of {phrases.change(parameters[0])}{phrases.further_settings(parameters)}"
-    )
+    requested = [one for one in best.settings if one.requested]
+    start = f"The cause is the change of {phrases.change(requested[0])}{phrases.further_settings(requested)}"
     whole, code = phrases.difference(evidence), best.cause
     effects = [phrases.switch_part(evidence, best.part)] if best.part is not None else []
     effects += [phrases.cost(evidence, code)] if code is not None else []
@@ -294,12 +292,12 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
 
 
 def _only(evidence: Evidence, best: Candidate) -> bool:
-    return all(one in best.settings for one in evidence.settings if one.acts)
+    return all(one in best.settings for one in evidence.settings if one.can_affect_result)
 
 
 def _besides(evidence: Evidence) -> str:
     """Return the setting that also differs and whose effect cannot be judged, or an empty text."""
-    differ = [one for one in evidence.settings if one.acts]
+    differ = [one for one in evidence.settings if one.can_affect_result]
     words = phrases.setting(differ[0]) if differ else ""
     return f"The setting {words} also differs, and its effect cannot be separated" if differ else ""
 
@@ -311,9 +309,11 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     if evidence.has_effect:
         runs = " between two runs at different times" if evidence.run_variation is not None else ""
         setting_words = (
-            "no setting of the experiment" if any(not one.acts for one in differ) else "no setting"
+            "no setting of the experiment"
+            if any(not one.can_affect_result for one in differ)
+            else "no setting"
         )
-        differ = [one for one in differ if one.acts]
+        differ = [one for one in differ if one.can_affect_result]
         there = any(evidence.matters(one.difference_s) for one in evidence.causes)
         code = "the code that stands out may do so by chance" if there else f"no code path stands out{runs}"
         named = phrases.setting(differ[0]) + phrases.further_settings(differ) if differ else ""
@@ -325,8 +325,8 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         claims = not evidence.is_disturbed and evidence.run_variation is None and not evidence.is_repetition
         return Conclusion(phrases.join_sentences([text, weak]), None, claims)
     if differ:
-        differ = [one for one in differ if one.acts] or differ
-        if not differ[0].acts:
+        differ = [one for one in differ if one.can_affect_result] or differ
+        if not differ[0].can_affect_result:
             text = (
                 f"The setting {phrases.setting(differ[0])}{phrases.further_settings(differ)} differs in the machine's"
                 f" own network namespace only, and no effect on the experiment was seen: {phrases.bounds(evidence)}"

@@ -30,7 +30,7 @@ def candidates(of: Conclusion) -> Table:
         for one in of.candidates[:MAX_ROWS]
     ]
     more = len(of.candidates) - MAX_ROWS
-    words = "Strongest first." + (f" {units.many(more, 'weaker one')} left out." if more > 0 else "")
+    words = "Strongest first." + (f" {units.counted(more, 'weaker one')} left out." if more > 0 else "")
     return title, words, pd.DataFrame(lines).set_index("candidate")
 
 
@@ -45,13 +45,13 @@ def settings(of: Conclusion) -> Table:
             "where": ", ".join(one.places) or "–",
             "left": one.left,
             "right": one.right,
-            "may matter": "requested" if one.parameters else "yes" if one.acts else "hardly",
+            "may matter": "requested" if one.requested else "yes" if one.can_affect_result else "hardly",
             "code that it changes": ", ".join(path.name for path in one.paths[:3]) or "–",
         }
         for one in of.settings[: 5 * MAX_ROWS]
     ]
     more = len(of.settings) - 5 * MAX_ROWS
-    text = f"{units.many(more, 'more setting')} left out." if more > 0 else ""
+    text = f"{units.counted(more, 'more setting')} left out." if more > 0 else ""
     return title, text, pd.DataFrame(lines).set_index("setting")
 
 

@@ -46,9 +46,9 @@ RELEVANT = re.compile(
     r"|environment|threaded|traffic classes|promiscuity|KSM|kernel command line"
     r"|^(peer_)?(kernel\w*|cpu\w*|accelerator|machine|iperf3|endpoint|guest\w*|container\w*|version of iperf3)$"
 )
-# Settings that by themselves affect neither CPU time nor packets. systemd loads such BPF programs for its services. Older
-# runs have a file of cgroups that exists at other levels where labkit started from another shell; "CPUs allowed" has
-# its value.
+# Settings that by themselves affect neither CPU time nor packets. systemd loads such BPF programs for its services.
+# Older runs have a file of cgroups that exists at other levels where labkit started from another shell; "CPUs allowed"
+# has its value.
 IDLE = re.compile(
     r"cpuset\.cpus\.effective"
     r"|sysctl net\.(unix|mptcp|netfilter\.nf_log|ipv4\.(ping_group_range|tcp_available|tcp_allowed|ip_local_port_range"
@@ -89,7 +89,7 @@ _NUMBER = re.compile(r"\b(client|server|br|veth|leaf|spine|p|port|router)\d+\b")
 class Setting:
     """A setting that differs: its name, its left and right values, and its places (machine, client, server …).
 
-    parameters: whether the experiment varied it on request. outside: whether it is a sysctl of the machine's own
+    requested: whether the experiment varied it on request. outside: whether it is a sysctl of the machine's own
     network namespace, while those of the experiment have the same value on both sides.
     """
 
@@ -97,11 +97,11 @@ class Setting:
     left: str
     right: str
     places: tuple[str, ...]
-    parameters: bool = False
+    requested: bool = False
     outside: bool = False
 
     @property
-    def acts(self) -> bool:
+    def can_affect_result(self) -> bool:
         """Return whether the setting can affect packets or CPU time of the experiment."""
         return self.relevant and not self.outside
 
@@ -110,12 +110,12 @@ class Setting:
         """Return whether the setting can affect packets or CPU time."""
         if self.name.startswith("module "):  # most modules do not touch the packets of others
             return bool(self.paths)
-        return self.parameters or (bool(RELEVANT.search(self.name)) and not IDLE.search(self.name))
+        return self.requested or (bool(RELEVANT.search(self.name)) and not IDLE.search(self.name))
 
     @property
     def concerns_machine(self) -> bool:
         """Return whether it is the kernel or the machine itself: another one has other code and other settings."""
-        return not self.parameters and self.name.removeprefix("peer_").removeprefix("guest_") in MACHINE
+        return not self.requested and self.name.removeprefix("peer_").removeprefix("guest_") in MACHINE
 
     @property
     def description(self) -> str:
@@ -168,7 +168,9 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     rest = [replace(one, outside=_is_outside(one, both)) for one in _once(rest)]
     return [
         *parameters,
-        *sorted(rest, key=lambda one: (not one.acts, not one.relevant, *_order(one.name), one.name)),
+        *sorted(
+            rest, key=lambda one: (not one.can_affect_result, not one.relevant, *_order(one.name), one.name)
+        ),
     ]
 
 
@@ -200,14 +202,14 @@ def _requested_settings(point: ProfiledPoint) -> list[Setting]:
     for name in ("endpoint", *(one for one in load.GROUP if one not in load.HOST)):
         one, other = (_value(rows, name) for rows in point.rows[:2])
         if one != other:
-            result.append(Setting(name, one, other, (), parameters=True))
+            result.append(Setting(name, one, other, (), requested=True))
     changed = [_changed_settings(rows) for rows in point.rows[:2]]
     for name, at in dict.fromkeys([*changed[0], *changed[1]]):
         sides = [each.get((name, at)) for each in changed]
         before = next(one[0] for one in sides if one is not None)
         after = [before if one is None else one[1] for one in sides]
         if after[0] != after[1]:
-            result.append(Setting(name, after[0], after[1], (at,) if at else (), parameters=True))
+            result.append(Setting(name, after[0], after[1], (at,) if at else (), requested=True))
     return result
 
 
@@ -215,10 +217,10 @@ def _topology(left: str, right: str) -> list[Setting]:
     """Return the difference of two topologies: the options behind `+` if only these differ, else the names."""
     (one, *given), (other, *more) = left.split("+"), right.split("+")
     if one != other or not all("=" in word for word in (*given, *more)):
-        return [Setting("topology", left, right, (), parameters=True)]
+        return [Setting("topology", left, right, (), requested=True)]
     before, after = (dict(word.split("=", 1) for word in words) for words in (given, more))
     return [
-        Setting(name, before.get(name, unset), after.get(name, unset), (), parameters=True)
+        Setting(name, before.get(name, unset), after.get(name, unset), (), requested=True)
         for name in dict.fromkeys([*after, *before])
         for unset in [UNSET.get(name, "default")]
         if before.get(name) != after.get(name)
@@ -296,8 +298,8 @@ def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     `or`."""
     result: dict[tuple[str, str], dict[str, None]] = {}
 
-    def take(place: str, report: Any) -> None:
-        for name, value in report.items() if isinstance(report, Mapping) else ():
+    def take(place: str, settings: Any) -> None:
+        for name, value in settings.items() if isinstance(settings, Mapping) else ():
             if value is not None:
                 text = UNLIMITED if _NO_LIMIT.fullmatch(f"{name}: {value}") else str(value)
                 text = _TIMES.sub("", text) if str(name).startswith("BPF program ") else text
@@ -320,10 +322,10 @@ def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
             space = _mapping(environment, "namespace_sysctls")
             take("namespace", {f"sysctl {name}": one for name, one in space.items()})
     for folder, name in rows[["folder", "settings"]].dropna().drop_duplicates().itertuples(index=False):
-        for place, report in _object(run_folder.artefact(folder, name)).items():
+        for place, settings in _object(run_folder.artefact(folder, name)).items():
             if place == "machine" and any(key[0] == "machine" and key[1].startswith("BPF") for key in result):
-                report = {one: value for one, value in report.items() if ("machine", one) not in result}
-            take(generic(place), report)
+                settings = {one: value for one, value in settings.items() if ("machine", one) not in result}
+            take(generic(place), settings)
     for name in COLUMNS:
         for column in (name, f"peer_{name}"):
             if column in rows:

@@ -27,9 +27,9 @@ def ratios(events: Mapping[str, float]) -> Iterator[tuple[str, float]]:
     """Yield the name and value of each ratio of one round for which both events were counted."""
     for event, count in events.items():
         for form, divisor, name in PARTS:
-            if not (result := re.fullmatch(form, event)):
+            if not (match := re.fullmatch(form, event)):
                 continue
-            by = result.expand(divisor)
+            by = match.expand(divisor)
             if events.get(by):
                 modifier = f" ({event.partition(':')[2]})" if name and ":" in event else ""
                 yield f"{name}{modifier}" if name else f"{event} / {by}", count / events[by]

@@ -35,22 +35,22 @@ def pieces(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]:
     of = work_unit(point)
     for name, rows in list(point.named_sides())[:2]:
         own = rows[rows["observer"].eq(OBSERVER) & rows["status"].eq("ok")]
-        report = [(observed(row["observed"]), row) for _, row in own.iterrows()]
-        report = [(each, row) for each, row in report if each.get("functions")]
-        if not report:
+        rounds = [(observed(row["observed"]), row) for _, row in own.iterrows()]
+        rounds = [(each, row) for each, row in rounds if each.get("functions")]
+        if not rounds:
             return [NOT.format(OBSERVER)]
-        worked = [(each, row) for each, row in report if has_known_work(row[of.work])]
-        if len(worked) < len(report):
-            nothing.append(f"{len(report) - len(worked)} of {len(report)} rounds of {name}")
-        report = worked or report  # without known work, costs are shown as "–"
-        sides[name] = (own, report)
-    seen = {name: (rows, [each for each, _ in report]) for name, (rows, report) in sides.items()}
+        worked = [(each, row) for each, row in rounds if has_known_work(row[of.work])]
+        if len(worked) < len(rounds):
+            nothing.append(f"{len(rounds) - len(worked)} of {len(rounds)} rounds of {name}")
+        rounds = worked or rounds  # without known work, costs are shown as "–"
+        sides[name] = (own, rounds)
+    seen = {name: (rows, [each for each, _ in rounds]) for name, (rows, rounds) in sides.items()}
     text = " ".join([WORDS.format(of.description), *_tracers(sides), *point.doubts(OBSERVER)])
     if nothing:
         text += LEFT_OUT.format(" and ".join(nothing))
     return [
         text,
-        table(list(sides), [report for _, report in sides.values()], of),
+        table(list(sides), [rounds for _, rounds in sides.values()], of),
         figures.function_times(seen),
     ]
 

@@ -105,14 +105,16 @@ def _as_arms(evidence: Evidence) -> str:
     """Return the step that measures both runs as arms of one."""
     text = "Compare both as arms of one run, whose rounds are interleaved"
     changes = [
-        words for one in evidence.settings if one.acts and not one.parameters and (words := _as_change(one))
+        words
+        for one in evidence.settings
+        if one.can_affect_result and not one.requested and (words := _as_change(one))
     ]
     if changes:
         machine = any(one.startswith("machine_sysctl") for one in changes[:4])
         allowed = " (as root, with LABKIT_ALLOW=machine_sysctl in the environment)" if machine else ""
         change = f"'change=other: {' and '.join(changes[:4])}'"
         return f"{text}{allowed}: {_command(evidence, (1,))} {change} {OBSERVED}"
-    if any(one.name in ("topology", "endpoint") for one in evidence.settings if one.parameters):
+    if any(one.name in ("topology", "endpoint") for one in evidence.settings if one.requested):
         return f"{text}: {_command(evidence, (0, 1))} {OBSERVED}"
     form = "with the difference as change=NAME: KIND OPTIONS at PLACE"
     return f"{text}, {form}; or repeat both runs and name them as RUN+RUN"

@@ -256,7 +256,7 @@ def frames_sentence(evidence: Evidence) -> str:
 
 def further_settings(settings: Sequence[Setting]) -> str:
     """Return how many settings there are beside the first, which the sentence names."""
-    return f" (and {units.many(len(settings) - 1, 'more setting')})" if len(settings) > 1 else ""
+    return f" (and {units.counted(len(settings) - 1, 'more setting')})" if len(settings) > 1 else ""
 
 
 def capitalised(text: str) -> str:

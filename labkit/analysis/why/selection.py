@@ -297,9 +297,9 @@ def _values(run: Run, arm: str, given: Values) -> Values:
                 f"{one} ({', '.join(load.values(rows[one]))})" for one in POINT if rows[one].notna().any()
             ]
             raise BadInput(f"{name!r} is not a parameter of a point; {where} has {', '.join(there)}")
-        report = {value.casefold(): value for value in load.values(rows[name])}
-        if (value := report.get(_number_text(name, text).casefold())) is None:
-            raise BadInput(f"{where} has no {name}={text}; it has {name}={' or '.join(report.values())}")
+        spelling = {value.casefold(): value for value in load.values(rows[name])}
+        if (value := spelling.get(_number_text(name, text).casefold())) is None:
+            raise BadInput(f"{where} has no {name}={text}; it has {name}={' or '.join(spelling.values())}")
         result[name] = value
         rows = rows_with(rows, {name: value})
     return result

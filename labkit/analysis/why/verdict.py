@@ -29,16 +29,16 @@ SIZES = (
 )
 
 
-def sentences(parameters: Sides) -> tuple[list[str], list[str]]:
+def sentences(sides: Sides) -> tuple[list[str], list[str]]:
     """Return the findings and the notes on them, both as sentences."""
-    left, right, control = parameters
+    left, right, control = sides
     one_run = left.folder == right.folder
-    if not (differing := selection.differing(parameters)):
+    if not (differing := selection.differing(sides)):
         result = list(_arm_verdicts(left, right))
         return result, [] if result else [NOTHING if one_run else NOT_COMPARED.format("arms")]
     in_packets = any(protocols.find(name).work == "packet" for name in left.rows["protocol"].unique())
     resized = "length_bytes" in differing and in_packets
-    result = list(_point_ratios(parameters, resized)) if one_run else []
+    result = list(_point_ratios(sides, resized)) if one_run else []
     notes = [NO_CONTROL if one_run else NOT_COMPARED.format("points"), *[SIZES] * resized]
     return result, notes + ([CONTROL.format(control.name)] if control and len(control.profiles) else [])
 
@@ -61,14 +61,14 @@ def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
     return None
 
 
-def _point_ratios(parameters: Sides, resized: bool) -> Iterator[str]:
+def _point_ratios(sides: Sides, resized: bool) -> Iterator[str]:
     """Yield the ratio of right to left at points that differ, as measured by the rounds of one run."""
     names, both = [], []
-    for side in parameters[:2]:
+    for side in sides[:2]:
         assert side is not None
         ok = load.measured_rows(side.rows)
         names.append(side.name)
-        both.append(dict(load.groups(ok[ok["arm"].eq(side.arm)], selection.shared_parameters(parameters))))
+        both.append(dict(load.groups(ok[ok["arm"].eq(side.arm)], selection.shared_parameters(sides))))
     for key in both[0]:
         if key not in both[1]:
             continue
@@ -77,7 +77,7 @@ def _point_ratios(parameters: Sides, resized: bool) -> Iterator[str]:
         metric = protocol.work_metric if resized else protocol.metric
         words = f"{protocol.packet}s a second" if metric == protocols.PACKET_RATE else protocol.average
         about = f"{words} of {names[1]} to that of {names[0]}"
-        yield f"{selection.label(parameters, key)}: {about}: {_ratio(one, other, metric)}"
+        yield f"{selection.label(sides, key)}: {about}: {_ratio(one, other, metric)}"
 
 
 def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:

@@ -81,9 +81,9 @@ def layers(
     return result
 
 
-def stack(result: Sequence[Layer]) -> str:
+def stack(all_layers: Sequence[Layer]) -> str:
     """Return the layers in one line, from the outside in: `Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / …`."""
-    return " / ".join(layer.text for layer in result)
+    return " / ".join(layer.text for layer in all_layers)
 
 
 def _whole(data: bytes, header_bytes: int) -> None:

@@ -144,14 +144,14 @@ def _key(seen: Sequence[Layer], first: int, data: bytes) -> Hashable:
     return headers, data[payload:end]
 
 
-def comments(result: Sequence[Journey], names: Mapping[str, str] | None = None) -> dict[int, str]:
+def comments(all_journeys: Sequence[Journey], names: Mapping[str, str] | None = None) -> dict[int, str]:
     """Return a comment for every frame, by its number: which packet it is, at which hop, and what happened before.
 
     `names`: namespaces by address, which show whether a packet arrived.
     """
     return {
-        seen.number: _comment(one, at, f"packet {number} of {len(result)}", names or {})
-        for number, one in enumerate(result, 1)
+        seen.number: _comment(one, at, f"packet {number} of {len(all_journeys)}", names or {})
+        for number, one in enumerate(all_journeys, 1)
         for at, seen in enumerate(one.sightings)
     }
 
@@ -200,7 +200,7 @@ def _end(one: Journey, seen: Sighting, names: Mapping[str, str]) -> str:
 
 
 def rows(
-    result: Iterable[Journey], counts: Mapping[str, Counts], names: Mapping[str, str] | None = None
+    all_journeys: Iterable[Journey], counts: Mapping[str, Counts], names: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
     """Return a row for every sighting, in the order of packets and of time.
 
@@ -232,6 +232,6 @@ def rows(
             "dropped_count": counts[seen.hop].dropped_count,
             "skipped_count": counts[seen.hop].skipped_count,
         }
-        for number, one in enumerate(result)
+        for number, one in enumerate(all_journeys)
         for position, seen in enumerate(one.sightings)
     ]

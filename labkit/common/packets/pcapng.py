@@ -95,12 +95,12 @@ def packet(
 def statistics(hop: int, time_ns: int, counts: Counts) -> bytes:
     """Return the block with the counts of a hop's frames up to a time."""
     received = counts.captured_count + counts.dropped_count + counts.skipped_count
-    report = (
+    numbers = (
         (RECEIVED, received),
         (DROPPED_BY_KERNEL, counts.dropped_count),
         (DELIVERED, counts.captured_count),
     )
-    options = b"".join(_option(code, struct.pack("<Q", number)) for code, number in report) + _option(END)
+    options = b"".join(_option(code, struct.pack("<Q", number)) for code, number in numbers) + _option(END)
     return _block(STATISTICS, struct.pack("<III", hop, time_ns >> 32, time_ns & 0xFFFFFFFF) + options)
 
 

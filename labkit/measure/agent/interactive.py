@@ -108,7 +108,7 @@ class _Programs:
             "start": self.start,
             "wait": self.wait,
             "kill": self.kill,
-            "output": self.lines,
+            "output": self.output,
             "stop": self.stop,
         }
 
@@ -161,11 +161,11 @@ class _Programs:
         self._find(request).signal(request["signal"])
         return {"event": "signalled"}
 
-    def lines(self, request: Answer) -> Answer:
+    def output(self, request: Answer) -> Answer:
         """Return a program's output so far and whether it still runs."""
         program = self._find(request)
         is_running = not program.poll()
-        return {"event": "output", "running": is_running, "stdout": program.lines()}
+        return {"event": "output", "running": is_running, "stdout": program.output_so_far()}
 
     def stop(self, request: Answer) -> None:
         """End the program of a `run` that nobody waits for any more."""

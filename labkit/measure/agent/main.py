@@ -39,14 +39,21 @@ def write_event(event: dict[str, Any]) -> None:
 
 def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run an experiment and yield its events."""
-    result = experiments.find(request["experiment"])
+    found_experiment = experiments.find(request["experiment"])
     experiments.CHANGE_SOURCES.update(request.get("functions", {}))
-    parameters = result.parameters.of(request["parameters"])
+    parameters = found_experiment.parameters.of(request["parameters"])
     here = request.get("machine") or machine.describe()
-    report = {**here, "busy_before_share": machine.busy_share(BEFORE_S)}
+    machine_columns = {**here, "busy_before_share": machine.busy_share(BEFORE_S)}
     folder = Path(request["folder"])
     peer = experiments.Peer(_ask_peer) if request.get("peer") else None
-    given = (request["experiment"], folder, request["seed"], report, request.get("machine_netns"), peer)
+    given = (
+        request["experiment"],
+        folder,
+        request["seed"],
+        machine_columns,
+        request.get("machine_netns"),
+        peer,
+    )
     again = frozenset(request.get("again", ()))
     run_context = experiments.RunContext(
         *given, companion_fd=request.get("companion_fd"), again=again, send=write_event
@@ -59,7 +66,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     environment = {"machine": here, **details, "namespace_sysctls": machine.sysctls()}
     environment |= {} if peer is None else {"peer": peer.environment}
     run_folder.write_json(folder / "environment.json", environment)
-    events = result.run(parameters, run_context)
+    events = found_experiment.run(parameters, run_context)
     yield from temporary_files.with_written_files(events, folder) if "finished" in request else events
 
 

@@ -39,7 +39,7 @@ MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x4000, 1 << 18, 2, 4, 8  #
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Disconnected(Exception):
+class HostDisconnected(Exception):
     """The host has disconnected from the port."""
 
 
@@ -69,14 +69,14 @@ class Port:
                 pass
 
     def write(self, data: bytes) -> None:
-        """Write all data. Raises Disconnected."""
+        """Write all data. Raises HostDisconnected."""
         left = memoryview(data)
         while left:
             try:
                 left = left[os.write(self.fd, left) :]
             except BlockingIOError:
                 if not self.connected():
-                    raise Disconnected from None
+                    raise HostDisconnected from None
                 select.select([], [self.fd], [], 0.1)
 
     def write_event(self, event: dict[str, Any]) -> None:
@@ -183,17 +183,17 @@ def _converse(port: Port, report: dict[str, Any]) -> None:
 
 
 def _read_input(port: Port) -> bytes:
-    """Return the next input from the host. Raises Disconnected."""
+    """Return the next input from the host. Raises HostDisconnected."""
     while True:
         select.select([port.fd], [], [], BEAT_S)
         with contextlib.suppress(BlockingIOError):
             if data := os.read(port.fd, 65536):
                 return data
-            raise Disconnected
+            raise HostDisconnected
 
 
 def _relay(port: Port, child: Child, rest: bytes) -> None:
-    """Pass lines on in both directions until the child closes its output. Raises Disconnected."""
+    """Pass lines on in both directions until the child closes its output. Raises HostDisconnected."""
     if rest:
         os.write(child.stdin, rest)
     beaten, between_lines = time.monotonic(), True
@@ -262,7 +262,7 @@ def main() -> None:
             time.sleep(0.02)
             continue
         port.drain()
-        with contextlib.suppress(Disconnected):
+        with contextlib.suppress(HostDisconnected):
             port.write_event({"event": "hello", "labkit": labkit.__version__, "problem": result["problem"]})
             _converse(port, result["report"])
             while port.connected():  # let the host read the end first

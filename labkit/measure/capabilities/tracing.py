@@ -146,26 +146,26 @@ def _remove_leftovers(folder: Path) -> None:
             _remove(path)
 
 
-def _there(folder: Path | None) -> Path:
+def _require_tracefs(folder: Path | None) -> Path:
     if folder is None:
         raise refused(errno.EACCES, "tracefs cannot be read")
     return folder
 
 
 def _tracepoint(folder: Path | None) -> None:
-    number = _there(folder) / "events/net/netif_receive_skb/id"
+    number = _require_tracefs(folder) / "events/net/netif_receive_skb/id"
     perf.tracepoint(int(number.read_text()))
 
 
 def _function(folder: Path | None) -> None:
-    place = _there(folder)
+    place = _require_tracefs(folder)
     _arm_one_function(place, "function")
     with instance(place) as own:
         _arm(place, own, "function")
 
 
 def _function_graph(alone: bool, folder: Path | None) -> None:
-    place = _there(folder)
+    place = _require_tracefs(folder)
     _arm_one_function(place, "function_graph")
     if alone:
         _arm(place, place, "function_graph")

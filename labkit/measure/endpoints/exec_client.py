@@ -38,7 +38,7 @@ ANSWER_S = 120.0
 BEGIN_S, PAUSE_S = 5.0, 0.1
 
 
-class Disconnected(Exception):
+class ServerDisconnected(Exception):
     """The server has gone."""
 
 
@@ -104,7 +104,7 @@ class Conversation:
     def _wait_for_hello(self, deadline: float, check: Callable[[], None] | None) -> None:
         """Wait for the hello; input before it belongs to an earlier conversation.
 
-        Raises NoAnswerError, Disconnected, or what `check` raises.
+        Raises NoAnswerError, ServerDisconnected, or what `check` raises.
         """
         hello, seen = exec_server.frame(b"H", exec_server.HELLO), b""
         while hello not in seen:
@@ -116,7 +116,7 @@ class Conversation:
                 continue
             data = self._socket.recv(exec_server.BLOCK)
             if not data:
-                raise Disconnected
+                raise ServerDisconnected
             seen = (seen + data)[-2 * exec_server.BLOCK :]
 
     def fileno(self) -> int:
@@ -131,14 +131,14 @@ class Conversation:
             self._lock = None
 
     def send(self, kind: bytes, content: bytes = b"") -> None:
-        """Send a frame. Raises Disconnected."""
+        """Send a frame. Raises ServerDisconnected."""
         try:
             self._socket.sendall(exec_server.frame(kind, content))
         except OSError:
-            raise Disconnected from None
+            raise ServerDisconnected from None
 
     def received(self, timeout_s: float | None = None) -> list[tuple[bytes, bytes]]:
-        """Return the received frames; none after `timeout_s`. Raises Disconnected."""
+        """Return the received frames; none after `timeout_s`. Raises ServerDisconnected."""
         if self.received_before:
             result, self.received_before = self.received_before, []
             return result
@@ -146,7 +146,7 @@ class Conversation:
             return []
         data = self._socket.recv(exec_server.BLOCK)
         if not data:
-            raise Disconnected
+            raise ServerDisconnected
         return list(self._frames.add(data))
 
     def ask(self, kind: bytes, content: bytes, patience_s: float = PATIENCE_S) -> bytes:
@@ -155,10 +155,10 @@ class Conversation:
         self.send(kind, content)
         deadline = time.monotonic() + patience_s
         while (rest := deadline - time.monotonic()) > 0:
-            for lines, value in self.received(rest):
-                if lines == b"V":
+            for answer_kind, value in self.received(rest):
+                if answer_kind == b"V":
                     return value
-                if lines == b"N":
+                if answer_kind == b"N":
                     path = content.partition(b"\0")[0].decode(errors="replace")
                     raise OSError(int(value), os.strerror(int(value)), path)
         raise TimeoutError(errno.ETIMEDOUT, "no answer")
@@ -167,7 +167,7 @@ class Conversation:
 def start_conversation(folder: str, words: list[str], request: bytes) -> Conversation:
     """Start a program by a request (R, T, or P: see exec_server) and return its conversation.
 
-    Raises Disconnected, or TimeoutError if the server does not start it in time.
+    Raises ServerDisconnected, or TimeoutError if the server does not start it in time.
     """
     deadline = time.monotonic() + ANSWER_S
     wait_s, pause_s = BEGIN_S, PAUSE_S
@@ -236,7 +236,7 @@ def main() -> int:
         if held:
             os.kill(os.getpid(), signal.SIGSTOP)  # continuing this process continues the program
         code = _relay(conversation, caught)
-    except (Disconnected, OSError) as error:
+    except (ServerDisconnected, OSError) as error:
         words_of = f": {error}" if str(error) else ""
         _write(2, f"{os.path.basename(folder)} no longer exists, or does not answer{words_of}\n".encode())
         return 125

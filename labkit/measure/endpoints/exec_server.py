@@ -62,7 +62,7 @@ class Frames:
         return result
 
 
-class Disconnected(Exception):
+class ClientDisconnected(Exception):
     """The client has disconnected."""
 
 
@@ -83,29 +83,29 @@ class Line:
         return not self._hup.poll(0)
 
     def read(self) -> bytes:
-        """Return the received data. Raises Disconnected."""
+        """Return the received data. Raises ClientDisconnected."""
         try:
             data = os.read(self.fd, BLOCK)
         except BlockingIOError:
             return b""
         except OSError:
-            raise Disconnected from None
+            raise ClientDisconnected from None
         if not data:
-            raise Disconnected
+            raise ClientDisconnected
         return data
 
     def send(self, kind: bytes, content: bytes = b"") -> None:
-        """Write a frame. Raises Disconnected."""
+        """Write a frame. Raises ClientDisconnected."""
         left = frame(kind, content)
         while left:
             try:
                 left = left[os.write(self.fd, left) :]
             except BlockingIOError:
                 if not self.connected():
-                    raise Disconnected from None
+                    raise ClientDisconnected from None
                 select.select([], [self.fd], [], 0.1)
             except OSError:
-                raise Disconnected from None
+                raise ClientDisconnected from None
 
 
 class Program:
@@ -226,7 +226,7 @@ def converse(line: Line) -> None:
                     _file(line, kind, content)
             if program is not None:
                 program = _watch(line, program, ready)
-    except Disconnected:
+    except ClientDisconnected:
         pass
     finally:
         if program is not None:
@@ -302,7 +302,7 @@ def _serve_port(line: Line) -> None:
         while line.read():  # discard input that was meant for an earlier program
             pass
         converse(line)
-    except Disconnected:
+    except ClientDisconnected:
         pass
     os._exit(0)
 

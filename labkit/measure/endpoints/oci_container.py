@@ -86,7 +86,7 @@ def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
     Raises Unsupported without runc and crun, Failed with their error message if they cannot start a container.
     """
     path = runtime()
-    report = version(path)
+    runtime_version = version(path)
     _remove_empty_groups()
     with short_folder("labkit-oci-") as scratch, ExitStack() as stack:
         stack.callback(_remove_empty_groups, scratch.name[-8:])
@@ -95,7 +95,7 @@ def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
         for space in spaces:
             bundle = scratch / space.name
             bundle.mkdir()
-            own = Container(space.name, bundle, report)
+            own = Container(space.name, bundle, runtime_version)
             (bundle / "config.json").write_text(json.dumps(config(own, space, root)))
             words = [path, "--root", str(scratch / "state")]
             name = f"{OURS}-{os.getpid()}-{scratch.name[-8:]}-{space.name}"

@@ -36,7 +36,7 @@ HELP = {
 }
 
 
-class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
+class ContainerVsVmParameters(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the loads; HELP says what each is."""
 
     NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
@@ -61,7 +61,7 @@ class ContainerVsVm(DatapathParameters, frozen=True, kw_only=True):
             self.for_load(load).check()
 
 
-def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan:
+def plan(parameters: ContainerVsVmParameters, seed: int, blind: Mapping[str, str]) -> Plan:
     """Return the plan with this seed.
 
     `blind` are observers that cannot be used on this machine, with reasons for the rows; the loads are measured
@@ -83,7 +83,7 @@ def plan(parameters: ContainerVsVm, seed: int, blind: Mapping[str, str]) -> Plan
 
 
 EXPERIMENT = measuring_loop.experiment(
-    ContainerVsVm,
+    ContainerVsVmParameters,
     HELP,
     plan,
     profiled_runs.unusable,

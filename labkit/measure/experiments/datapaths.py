@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from labkit.common.units import many
+from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop, profiled_runs
 from labkit.measure.experiments.datapaths_parameters import HELP, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
@@ -30,7 +30,7 @@ def points(
     result = []
     for number in range(parameters.rounds):
         for pairs in random.Random(f"{seed} {number}").sample(parameters.pairs, len(parameters.pairs)):
-            text = f"{many(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
+            text = f"{counted(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
             result.append(MeasurementPoint(f"{pairs}-r{number}", pairs, number, loads(number), text))
     return result
 
@@ -46,7 +46,7 @@ def plan(parameters: DatapathParameters, seed: int) -> Plan:
     def loads(number: int) -> list[Load]:
         return [Load(parameters, whole_runs=has_whole_runs(parameters, number))]
 
-    finished = f"all {many(parameters.rounds, 'round')} were measured"
+    finished = f"all {counted(parameters.rounds, 'round')} were measured"
     return Plan(
         parameters,
         points(parameters, seed, loads),

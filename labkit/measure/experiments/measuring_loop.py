@@ -181,9 +181,9 @@ def _measure(
     run_context: RunContext,
     point: MeasurementPoint,
     usable: list[Arm],
-    result: list[run_folder.Row],
+    rows: list[run_folder.Row],
 ) -> Iterator[tuple[str, float]]:
-    """Measure one point and append its rows to `result`; yield each stage as it begins, with its planned seconds."""
+    """Measure one point and append its rows to `rows`; yield each stage as it begins, with its planned seconds."""
     yield "set-up", _set_up_s(point, usable)
     measured: list[tuple[Load, Measured]] = []
     yield from (_across if plan.parameters.has_remote_servers else _together)(
@@ -191,7 +191,7 @@ def _measure(
     )
     report = {"point": point.name, "round": point.round}
     for load, (arm, metrics) in measured:
-        result.append(row_columns.row_of(load.parameters, run_context, arm, point.pairs, report | metrics))
+        rows.append(row_columns.row_of(load.parameters, run_context, arm, point.pairs, report | metrics))
 
 
 def _together(

@@ -49,7 +49,7 @@ HELP = {
 }
 
 
-class OvsTestPlan(Throughput, frozen=True, kw_only=True):
+class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `throughput`, and the plan's; HELP says what each is."""
 
     NOT_RECORDED: ClassVar[tuple[str, ...]] = (*Throughput.NOT_RECORDED, *UNUSED)
@@ -133,18 +133,18 @@ class SwitchSearch(Throughput, frozen=True, kw_only=True):
         return {name: values[name] for name in COLUMNS}
 
 
-def planned_s(parameters: OvsTestPlan) -> float:
+def planned_s(parameters: OvsTestPlanParameters) -> float:
     """Estimate the duration of the whole experiment in seconds."""
     return experiment.planned_s(parameters.switch_parameters())
 
 
-def run(parameters: OvsTestPlan, run_context: RunContext) -> Iterator[Event]:
+def run(parameters: OvsTestPlanParameters, run_context: RunContext) -> Iterator[Event]:
     """Search every arm at every point that has no rows yet; yield rows and progress."""
     return experiment.run(parameters.switch_parameters(), run_context)
 
 
 EXPERIMENT = Experiment(
-    OvsTestPlan,
+    OvsTestPlanParameters,
     HELP,
     run,
     planned_s,

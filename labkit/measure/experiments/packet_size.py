@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from labkit.common.errors import BadInput
-from labkit.common.units import many
+from labkit.common.units import counted
 from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -39,7 +39,7 @@ HELP = {
 }
 
 
-class PacketSize(DatapathParameters, frozen=True, kw_only=True):
+class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the sizes; HELP says what each is."""
 
     NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
@@ -80,7 +80,7 @@ class PacketSize(DatapathParameters, frozen=True, kw_only=True):
         return DatapathParameters.like(self, length_bytes=size_bytes)
 
 
-def plan(parameters: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
+def plan(parameters: PacketSizeParameters, seed: int, blind: Mapping[str, str]) -> Plan:
     """Return the plan with this seed: round by round, shuffled within each.
 
     `blind` are observers that cannot be used on this machine, with reasons for the rows; sizes are measured anyway.
@@ -90,20 +90,19 @@ def plan(parameters: PacketSize, seed: int, blind: Mapping[str, str]) -> Plan:
     for number in range(parameters.rounds):
         both = [(pairs, size) for pairs in parameters.pairs for size in parameters.size_bytes]
         for pairs, size in random.Random(f"{seed} {number}").sample(both, len(both)):
-            of_pairs = "" if len(parameters.pairs) == 1 else f" for {many(pairs, 'pair')}"
+            of_pairs = "" if len(parameters.pairs) == 1 else f" for {counted(pairs, 'pair')}"
             what = f"{size} bytes{of_pairs}, round {number + 1} of {parameters.rounds}"
             loads = [Load(parameters.for_size(size), whole_runs=datapaths.has_whole_runs(parameters, number))]
             points.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
-    finished = (
-        f"all {many(parameters.rounds, 'round')} of {many(len(parameters.size_bytes), 'size')} were measured"
-    )
+    rounds, sizes = counted(parameters.rounds, "round"), counted(len(parameters.size_bytes), "size")
+    finished = f"all {rounds} of {sizes} were measured"
     return Plan(
         usable, points, _profiles(usable, seed), [usable], finished,
         refused_columns={"length_bytes": None}, extra_rows=profiled_runs.unobserved(blind),
     )  # fmt: skip
 
 
-def _profiles(parameters: PacketSize, seed: int) -> list[Profile]:
+def _profiles(parameters: PacketSizeParameters, seed: int) -> list[Profile]:
     """Return every round of profiles with every observed size, shuffled within each round."""
     result = []
     for one in profiled_runs.points(parameters):
@@ -117,7 +116,7 @@ def _profiles(parameters: PacketSize, seed: int) -> list[Profile]:
 
 
 EXPERIMENT = measuring_loop.experiment(
-    PacketSize,
+    PacketSizeParameters,
     HELP,
     plan,
     profiled_runs.unusable,

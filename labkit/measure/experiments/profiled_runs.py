@@ -19,7 +19,7 @@ import msgspec
 
 from labkit.common import run_folder, units
 from labkit.common.errors import LabkitError, Unsupported
-from labkit.common.units import many
+from labkit.common.units import counted
 from labkit.measure.endpoints import Namespace
 from labkit.measure.experiments import context, slices, survey, whole_runs
 from labkit.measure.experiments import rows as row_columns
@@ -64,7 +64,7 @@ class Profile:
     @property
     def what(self) -> str:
         """The round in words, for the progress display."""
-        text = f"{many(self.pairs, 'pair')}, profile {self.round + 1} of {self.parameters.profile_rounds}"
+        text = f"{counted(self.pairs, 'pair')}, profile {self.round + 1} of {self.parameters.profile_rounds}"
         return f"{self.prefix}, {text}" if self.prefix else text
 
 
@@ -141,31 +141,33 @@ def measure(
 
 
 def _measure(
-    run_context: RunContext, point: Profile, usable: list[Arm], result: list[Measured]
+    run_context: RunContext, point: Profile, usable: list[Arm], measured: list[Measured]
 ) -> Iterator[str]:
-    """Measure one profile and append its rows to `result`; yield each stage as it begins."""
+    """Measure one profile and append its rows to `measured`; yield each stage as it begins."""
     parameters = point.parameters
     rng = random.Random(f"{run_context.seed} {point.name}")
     observers: list[str | None] = [None, *parameters.observe]
     with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
-        result += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
+        measured += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
         live = _with_moving_ends(parameters, live, f"{run_context.seed} {point.name}")
-        of = {one.arm.label: one for one in live}
+        arm_by_label = {one.arm.label: one for one in live}
         bpf, ran = machine.bpf_settings(), list[Measured]()
         programs: dict[str, dict[str, dict[str, str]]] = {}  # by arm and namespace
         for observer in rng.sample(observers, len(observers)):
-            for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
+            for label in row_columns.order(run_context, point.pairs, point.round, list(arm_by_label)):
                 yield f"{label}, {observer or 'not observed'}"
-                noting = _noting(of[label], programs)
-                arm, metrics = _measure_observed(point, of[label], observer, run_context.folder, noting)
+                noting = _noting(arm_by_label[label], programs)
+                arm, metrics = _measure_observed(
+                    point, arm_by_label[label], observer, run_context.folder, noting
+                )
                 ran.append((arm, metrics))
         # They are read after the load, because somebody may have changed them while it ran.
         bpf = _bpf_settings(bpf)
-        under = {
+        settings_by_label = {
             label: _settings(one, bpf, programs.get(label, {}), run_context.folder)
-            for label, one in of.items()
+            for label, one in arm_by_label.items()
         }
-        result += [(arm, {**metrics, "settings": under[arm.label]}) for arm, metrics in ran]
+        measured += [(arm, {**metrics, "settings": settings_by_label[arm.label]}) for arm, metrics in ran]
 
 
 def _with_moving_ends(parameters: DatapathParameters, live: list[LocalArm], seed: str) -> list[LocalArm]:
@@ -266,14 +268,14 @@ def _measure_observed(
     return arm, {**metrics, **own, **seen}
 
 
-def _report_overhead(parameters: DatapathParameters, result: list[Measured]) -> None:
+def _report_overhead(parameters: DatapathParameters, measured: list[Measured]) -> None:
     """Add to each row the share of the throughput (or ping rate) that its observer left to the arm in this round."""
     without = {
         arm.label: _speed(parameters, metrics)
-        for arm, metrics in result
+        for arm, metrics in measured
         if metrics.get("observer", "") is None
     }
-    for arm, metrics in result:
+    for arm, metrics in measured:
         speed, usual = _speed(parameters, metrics), without.get(arm.label)
         if metrics.get("observer") and speed and usual:
             left = metrics["overhead_ratio"] = speed / usual

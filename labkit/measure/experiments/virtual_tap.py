@@ -66,7 +66,7 @@ HELP = {
 }
 
 
-class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
+class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, the mirrors, and the loads; HELP says what each is."""
 
     NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
@@ -170,7 +170,7 @@ class VirtualTap(DatapathParameters, frozen=True, kw_only=True):
         return self.switch_parameters(protocol=protocol, length_bytes=length, rate_bps=float(rate), slices=0)
 
 
-def plan(parameters: VirtualTap, seed: int) -> Plan:
+def plan(parameters: VirtualTapParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
     loads = [Load(parameters.for_load(load), load, whole_runs="@" in load) for load in parameters.loads]
     points = datapaths.points(parameters, seed, lambda _number: loads)
@@ -182,7 +182,7 @@ def plan(parameters: VirtualTap, seed: int) -> Plan:
 
 
 EXPERIMENT = measuring_loop.experiment(
-    VirtualTap,
+    VirtualTapParameters,
     HELP,
     plan,
     about="what mirrors of Open vSwitch cost the traffic that they copy",

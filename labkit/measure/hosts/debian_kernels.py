@@ -35,14 +35,14 @@ def get(name: str, say: Say) -> kernels.Kernel:
     kernel. Raises BadInput for a name that apt does not know, Unsupported without apt or depmod, Failed without
     network or space.
     """
-    parameters = package_of(name)
-    if (there := kernels.in_store(_release(parameters))).image.is_file():
+    package_name = package_of(name)
+    if (there := kernels.in_store(_release(package_name))).image.is_file():
         return there
     for program in ("apt-get", "apt-cache", "dpkg-deb"):
         _program(program, "apt")
     depmod = _program("depmod", "kmod")
     with _scratch(kernels.store()) as scratch:
-        package, archive = _archive(scratch, parameters, say)
+        package, archive = _archive(scratch, package_name, say)
         release = _release(package.name)
         if archive is not None:
             _unpack(archive, depmod, release, scratch / "kernel")
@@ -66,12 +66,12 @@ def _unpack(archive: Path, depmod: str, release: str, folder: Path) -> None:
     folder.rename(target)
 
 
-def _archive(scratch: Path, parameters: str, say: Say) -> tuple[Package, Path | None]:
+def _archive(scratch: Path, package_name: str, say: Say) -> tuple[Package, Path | None]:
     """Return the image's package and its archive; no archive if the store already has the kernel."""
     apt = _Apt(scratch)
     while True:
         try:
-            package = apt.image(parameters)
+            package = apt.image(package_name)
             if kernels.in_store(_release(package.name)).image.is_file():
                 return package, None
             room(scratch, package)

@@ -137,7 +137,7 @@ def _bound(name: bytes) -> socket.socket | None:
     return lock
 
 
-def _wait(say: Callable[[str], None], report: dict[str, None]) -> None:
+def _wait(say: Callable[[str], None], announced: dict[str, None]) -> None:
     """Say once who holds the lock, and wait until the holder releases it or half a second has passed."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiter:
         waiter.setblocking(False)
@@ -150,8 +150,8 @@ def _wait(say: Callable[[str], None], report: dict[str, None]) -> None:
             "3i", waiter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         )[0]
         holder = _command_line(pid)
-        if holder not in report:
-            report[holder] = None
+        if holder not in announced:
+            announced[holder] = None
             say(f"another measurement is using this machine ({holder}); waiting for its end")
         select.select([waiter], [], [], 0.5)
 

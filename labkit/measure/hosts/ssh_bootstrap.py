@@ -80,20 +80,20 @@ def forget() -> None:
 
 def prepare() -> str | None:
     """Make labkit importable here and in programs that this process starts; return why that failed, or None."""
-    parameters = receive()  # names and digests of the wheels
+    digests = receive()  # names and digests of the wheels
     (CACHE / "run").mkdir(mode=0o700, parents=True, exist_ok=True)
     write_event(
         {
-            "versions": {name: version(name) for name in parameters},
-            "there": [name for name, digest in parameters.items() if (CACHE / digest).is_dir()],
+            "versions": {name: version(name) for name in digests},
+            "there": [name for name, digest in digests.items() if (CACHE / digest).is_dir()],
             "python": "{}.{}".format(*sys.version_info),
             "platform": [sysconfig.get_config_var("SOABI"), sysconfig.get_platform()],
         }
     )
-    report = receive()
-    for name, content in report["wheels"].items():
-        unpack(parameters[name], base64.b64decode(content))
-    folders = [str(CACHE / parameters[name]) for name in report["use"]]
+    answer = receive()
+    for name, content in answer["wheels"].items():
+        unpack(digests[name], base64.b64decode(content))
+    folders = [str(CACHE / digests[name]) for name in answer["use"]]
     for folder in folders:
         os.utime(folder)
     forget()
@@ -103,7 +103,7 @@ def prepare() -> str | None:
     os.environ["PYTHONSAFEPATH"] = (
         "1"  # a file like random.py in the home folder must not replace Python's module
     )
-    for name in report["try"]:
+    for name in answer["try"]:
         try:
             importlib.import_module(name)
         except ImportError as error:

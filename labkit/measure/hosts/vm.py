@@ -98,8 +98,8 @@ def leasing(folder: Path, say: Say) -> Iterator[Callable[[str], bool]]:
                     guest, opened = booted(stack, where, folder, say, None)
                 opened.end()
                 held.append(guest)
-            report = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
-            os.environ[SHARED_VM] = json.dumps(report)
+            shared = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
+            os.environ[SHARED_VM] = json.dumps(shared)
             return replaced
 
         try:
@@ -154,7 +154,7 @@ def _attempt(
 @contextmanager
 def started(
     where: str,
-    parameters: Shape,
+    shape: Shape,
     kernel: kernels.Kernel,
     folder: Path | None,
     nic: VmNic | None,
@@ -178,12 +178,12 @@ def started(
         for share in shares:
             share.source.mkdir()
         (scratch / "initramfs").write_bytes(
-            vm_initramfs.initramfs(kernel, folder, _environment(parameters), program)
+            vm_initramfs.initramfs(kernel, folder, _environment(shape), program)
         )
         programs = [command.virtiofsd(share, scratch / share.tag) for share in shares]
         image = scratch / "kernel"
         image.write_bytes(kernel.image.read_bytes())
-        qemu = command.argv(parameters, image, scratch, shares, kvm=accelerated, more=nic.arguments)
+        qemu = command.argv(shape, image, scratch, shares, kvm=accelerated, more=nic.arguments)
         programs.append([*confinement.prefix, *qemu])
         report = {
             "programs": programs,
@@ -218,7 +218,7 @@ def _named_boot_errors(folder: Path) -> Iterator[None]:
         raise Failed(f"cannot create {folder}: {error.strerror}") from None
 
 
-def _environment(parameters: Shape) -> dict[str, str]:
+def _environment(shape: Shape) -> dict[str, str]:
     """Return the environment of PID 1 in the guest, in which it finds the same programs and packages as here."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "TZ")
     result = {name: os.environ[name] for name in kept if name in os.environ}
@@ -226,7 +226,7 @@ def _environment(parameters: Shape) -> dict[str, str]:
     result["PYTHONPATH"] = os.pathsep.join(filter(None, [place, result.get("PYTHONPATH", "")]))
     # An emulated CPU would compile labkit for 10 s at each boot.
     compileall.compile_dir(Path(labkit.__file__).parent, quiet=2)
-    result["LABKIT_MODULES"] = " ".join(parameters.modules)
+    result["LABKIT_MODULES"] = " ".join(shape.modules)
     result["LABKIT_GIT_REVISION"] = machine.git_revision() or ""
     return result
 

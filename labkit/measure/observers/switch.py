@@ -170,19 +170,19 @@ def datapaths(text: str) -> tuple[dict[str, dict[str, int]], dict[str, int], dic
     state: dict[str, int] = {}
     port = ""
     for line in text.splitlines():
-        if result := re.match(r"\s+port \d+: (\S+)", line):
-            port = result[1]
+        if match := re.match(r"\s+port \d+: (\S+)", line):
+            port = match[1]
             ports[port] = {}
-        elif result := re.match(r"\s+(RX|TX) packets:(.*)", line):
-            direction = result[1].lower()
-            for name, count in re.findall(r"(\w+):(\d+)", f"packets:{result[2]}"):
+        elif match := re.match(r"\s+(RX|TX) packets:(.*)", line):
+            direction = match[1].lower()
+            for name, count in re.findall(r"(\w+):(\d+)", f"packets:{match[2]}"):
                 ports[port][f"{direction}_{name}"] = int(count)
-        elif not port and (result := re.match(r"\s+lookups: (.*)", line)):
-            own |= {name: int(count) for name, count in re.findall(r"(\w+):(\d+)", result[1])}
-        elif not port and (result := re.match(r"\s+flows: (\d+)", line)):
-            state["flows"] = int(result[1])
-        elif not port and (result := re.match(r"\s+masks: hit:(\d+) total:(\d+)", line)):
-            own["masks_hit"], state["masks"] = int(result[1]), int(result[2])
+        elif not port and (match := re.match(r"\s+lookups: (.*)", line)):
+            own |= {name: int(count) for name, count in re.findall(r"(\w+):(\d+)", match[1])}
+        elif not port and (match := re.match(r"\s+flows: (\d+)", line)):
+            state["flows"] = int(match[1])
+        elif not port and (match := re.match(r"\s+masks: hit:(\d+) total:(\d+)", line)):
+            own["masks_hit"], state["masks"] = int(match[1]), int(match[2])
     return ports, own, state
 
 

@@ -64,9 +64,9 @@ IN_GUESTS = ("guest", "shared_guest")
 ENDPOINTS = ("namespace", "container", *IN_GUESTS)
 
 
-def check_names(parameters: Iterable[str | Network]) -> None:
+def check_names(topologies: Iterable[str | Network]) -> None:
     """Raise BadInput if a name is not a topology or has invalid options, or a network cannot be built."""
-    for name in parameters:
+    for name in topologies:
         if isinstance(name, Network):
             network_builder.check(name)
             if name.name in TABLE:
@@ -150,9 +150,9 @@ def build(topology: str | Network, spec: Spec) -> Iterator[Topology]:
         yield built
 
 
-def check_guests(parameters: Iterable[str | Network], endpoint: str = "guest") -> None:
+def check_guests(topologies: Iterable[str | Network], endpoint: str = "guest") -> None:
     """Raise BadInput if a topology has no builder for this endpoint kind (guest or shared_guest)."""
-    for topology in parameters:
+    for topology in topologies:
         if endpoint not in kind_of(topology).guests:
             able = ", ".join(name for name, kind in TABLE.items() if endpoint in kind.guests)
             raise BadInput(f"{topology} does not support endpoint={endpoint}: choose {able}")

@@ -151,14 +151,14 @@ class Agent:
             self._conversation = exec_client.start_conversation(
                 prefix[at - 1], [*prefix[at + 1 :], *program], b"P"
             )
-        except (OSError, exec_client.Disconnected) as error:
+        except (OSError, exec_client.ServerDisconnected) as error:
             raise Failed(f"the guest {end.name} does not start the packet generator: {error}") from None
 
     def send(self, line: bytes) -> None:
         """Send it a line. Raises Failed if its guest has gone."""
         try:
             self._conversation.send(b"I", line + b"\n")
-        except exec_client.Disconnected:
+        except exec_client.ServerDisconnected:
             raise Failed("has gone with its guest") from None
 
     def receive(self, timeout_s: float) -> bytes:
@@ -169,7 +169,7 @@ class Agent:
                 raise Failed(f"did not answer within {timeout_s:g} s")
             try:
                 frames = self._conversation.received(left_s)
-            except (exec_client.Disconnected, OSError):
+            except (exec_client.ServerDisconnected, OSError):
                 raise Failed("has gone with its guest") from None
             for kind, content in frames:
                 if kind == b"O":

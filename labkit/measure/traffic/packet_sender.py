@@ -115,7 +115,7 @@ def headers(addresses: FrameAddresses, mix: Mix, port: int = PORT) -> tuple[byte
         if addresses.ethernet and name in varied:
             base = int.from_bytes(_mac(getattr(addresses, name)), "big")
             at = 6 if name == "source_mac" else 0
-            _put(made, length, at, 6, [base ^ value for value in varied[name]])
+            _write_field(made, length, at, 6, [base ^ value for value in varied[name]])
     ip.fill(made, length, len(front), [size - len(front) for size in sizes], varied)
     return made, length, sizes
 
@@ -183,13 +183,13 @@ class _Ip:
         ]
         first = end - 2 * size
         for offset, values in ((first, sources), (first + size, targets)):
-            _put(made, stride, offset, size, values)
-        _put(made, stride, end, 2, ports[0])
-        _put(made, stride, end + 2, 2, ports[1])
+            _write_field(made, stride, offset, size, values)
+        _write_field(made, stride, end, 2, ports[0])
+        _write_field(made, stride, end + 2, 2, ports[1])
         udp_bytes = [length - self.length + 8 for length in lengths]
-        _put(made, stride, end + 4, 2, udp_bytes)
+        _write_field(made, stride, end + 4, 2, udp_bytes)
         if self.v4:
-            _put(made, stride, at + 2, 2, lengths)
+            _write_field(made, stride, at + 2, 2, lengths)
             base = 0x4500 + (64 << 8 | 17)
             known: dict[tuple[int, int, int], int] = {}  # most frames share the summed values
             sums = []
@@ -197,15 +197,15 @@ class _Ip:
                 if row not in known:
                     known[row] = _fold_checksum(base + row[0] + _sum_words(row[1], 4) + _sum_words(row[2], 4))
                 sums.append(known[row])
-            _put(made, stride, at + 10, 2, sums)
+            _write_field(made, stride, at + 10, 2, sums)
         else:
-            _put(made, stride, at + 4, 2, udp_bytes)
+            _write_field(made, stride, at + 4, 2, udp_bytes)
             rows6 = zip(udp_bytes, sources, targets, *ports, strict=True)
             sums = [
                 17 + 2 * one + _sum_words(source, 16) + _sum_words(target, 16) + left + right
                 for one, source, target, left, right in rows6
             ]
-            _put(made, stride, end + 6, 2, [_fold_checksum(value) or 0xFFFF for value in sums])
+            _write_field(made, stride, end + 6, 2, [_fold_checksum(value) or 0xFFFF for value in sums])
 
 
 def _xored(base: int, changes: list[int] | None, count: int) -> list[int]:
@@ -226,15 +226,15 @@ def _fold_checksum(value: int) -> int:
     return value ^ 0xFFFF
 
 
-def _put(made: bytearray, stride: int, at: int, size: int, values: Sequence[int]) -> None:
+def _write_field(made: bytearray, stride: int, at: int, size: int, values: Sequence[int]) -> None:
     """Write a big-endian number into every frame, one byte position at a time, which C code does."""
     if values.count(values[0]) == len(values):
         for place, byte in enumerate(values[0].to_bytes(size, "big")):
             made[at + place :: stride] = bytes([byte]) * len(values)
         return
     if size > 8:
-        _put(made, stride, at, size - 8, [value >> 64 for value in values])
-        _put(made, stride, at + size - 8, 8, [value & (1 << 64) - 1 for value in values])
+        _write_field(made, stride, at, size - 8, [value >> 64 for value in values])
+        _write_field(made, stride, at + size - 8, 8, [value & (1 << 64) - 1 for value in values])
         return
     swapped = array.array("Q", values)
     swapped.byteswap()

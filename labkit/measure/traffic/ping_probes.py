@@ -83,10 +83,10 @@ class Outage(NamedTuple):
 @errors.reading("the output of ping")
 def answers(text: str) -> Answers:
     """Parse ping's (iputils) summary and replies. Raises Failed if there is no summary."""
-    report = _summary(text)
-    if report is None:
+    match = _summary(text)
+    if match is None:
         raise Failed(f"ping printed no summary: {' '.join(text.split())[:200] or 'its output is empty'}")
-    sent, received, duplicates, errors = (int(count or 0) for count in report.groups())
+    sent, received, duplicates, errors = (int(count or 0) for count in match.groups())
     result = _first_answers(text).values()
     ttls, rtts_s = {ttl for _, ttl, _ in result}, tuple(rtt_s for _, _, rtt_s in result)
     return Answers(sent, received, duplicates, errors, tuple(sorted(ttls)), rtts_s)
@@ -104,20 +104,20 @@ def probes(text: str) -> list[Probe]:
     sent |= {number: at - rtt_s for number, (at, _, rtt_s) in answered.items() if at is not None}
     if not sent:
         return []
-    report = _summary(text)
+    match = _summary(text)
     interval_s = _interval_s(sent)
     for number in range(min(sent) - 1, 0, -1):
         sent[number] = sent[number + 1] - interval_s
-    for number in range(2, (int(report[1]) if report else max(sent)) + 1):
+    for number in range(2, (int(match[1]) if match else max(sent)) + 1):
         sent.setdefault(number, sent[number - 1] + interval_s)
     return [
         Probe(number, at, answered[number][2] if number in answered else None)
         for number, at in sorted(sent.items())
-        if report is None or number <= int(report[1])
+        if match is None or number <= int(match[1])
     ]
 
 
-def outage(result: Sequence[Probe], since_s: float = 0.0) -> Outage:
+def outage(all_probes: Sequence[Probe], since_s: float = 0.0) -> Outage:
     """Return the longest time without a reply, among those that end after `since_s` (seconds since the epoch).
 
     It lasts from one reply to the next, minus the normal interval between replies (the median between two probes), and
@@ -125,16 +125,16 @@ def outage(result: Sequence[Probe], since_s: float = 0.0) -> Outage:
     first reply. Without a later reply the outage extends to one interval after the last probe and is not `over`.
     Raises BadInput if there is no reply at all.
     """
-    came = sorted(probe.sent_s + probe.rtt_s for probe in result if probe.rtt_s is not None)
+    came = sorted(probe.sent_s + probe.rtt_s for probe in all_probes if probe.rtt_s is not None)
     if not came:
         raise BadInput("none of these probes was answered, so no outage can be computed")
-    interval_s = _interval_s({probe.number: probe.sent_s for probe in result})
+    interval_s = _interval_s({probe.number: probe.sent_s for probe in all_probes})
     gaps = [
         Outage(max(0.0, after - before - interval_s), before, True)
         for before, after in pairwise(came)
         if after >= since_s
     ]
-    end_s = max(probe.sent_s for probe in result) + interval_s
+    end_s = max(probe.sent_s for probe in all_probes) + interval_s
     gaps.append(Outage(max(0.0, end_s - came[-1] - interval_s), came[-1], False))
     return max(gaps, key=lambda gap: (gap.length_s, gap.over))
 
@@ -142,14 +142,12 @@ def outage(result: Sequence[Probe], since_s: float = 0.0) -> Outage:
 def _summary(text: str) -> re.Match[str] | None:
     """Return ping's summary line, or None. Raises Failed for more requests than possible, which would exhaust
     memory."""
-    result = _SENT.search(text)
-    if result is not None and any(
-        len(count) > 9 or int(count) > MAX_SEQUENCE for count in result.groups("0")
-    ):
+    match = _SENT.search(text)
+    if match is not None and any(len(count) > 9 or int(count) > MAX_SEQUENCE for count in match.groups("0")):
         raise Failed(
-            f"ping claims more than {MAX_SEQUENCE:,} requests, which is impossible: {result[0][:100]!r}"
+            f"ping claims more than {MAX_SEQUENCE:,} requests, which is impossible: {match[0][:100]!r}"
         )
-    return result
+    return match
 
 
 def _number(text: str) -> int:
@@ -182,7 +180,7 @@ class LongProbe:
 
     def so_far(self) -> list[Probe]:
         """Return the probes up to now."""
-        return probes(self._program.lines())
+        return probes(self._program.output_so_far())
 
     def end(self) -> list[Probe]:
         """End it and return all probes. Raises Failed with ping's message if it ended early or does not end."""
@@ -209,13 +207,13 @@ def long_probe(client: Namespace, address: str, interval_s: float) -> Iterator[L
         yield LongProbe(programs[0])
 
 
-def echo(parameters: Sequence[tuple[Namespace, str]], count: int, interval_s: float = 0.05) -> list[Answers]:
+def echo(targets: Sequence[tuple[Namespace, str]], count: int, interval_s: float = 0.05) -> list[Answers]:
     """Send `count` echo requests from each namespace to its address, all at once.
 
     Raises Failed with ping's message if one could not send.
     """
     options = [f"-c{count}", f"-i{interval_s}", f"-W{PATIENCE_S}"]
-    programs = [process.Running([*client.prefix, "ping", "-n", *options, to]) for client, to in parameters]
+    programs = [process.Running([*client.prefix, "ping", "-n", *options, to]) for client, to in targets]
     with process.all_ended(programs):
         late = process.wait(programs, time.monotonic() + count * interval_s * 2 + PATIENCE_S + START_S)
         for program in late:

@@ -179,12 +179,12 @@ class _Handing:
         if fit:
             self.had_worker = time.monotonic()
         elif not self.running:
-            self._alone(workers)
+            self._check_workers(workers)
         for address in fit:
             if self.waiting and address not in self.running:
                 self._hand(self.waiting.popleft(), address)
 
-    def _alone(self, workers: Workers) -> None:
+    def _check_workers(self, workers: Workers) -> None:
         """Raise an error if no worker can serve: at once if that will not change, otherwise after WORKER_S."""
         how = f'start one with: dask worker {self.address} --resources "labkit=1" --nthreads 2'
         if workers and not self.lost:
@@ -201,7 +201,7 @@ class _Handing:
             self.bar.say(f"the worker {address} gets no point: {why}")
 
     def _hand(self, point: SweepPoint, address: str) -> None:
-        parameters = Request(
+        request = Request(
             labkit.__version__,
             source_digest(),
             self.sweep.notebook.stem,
@@ -210,7 +210,7 @@ class _Handing:
             point.parameters,
         )
         future = self.client.submit(
-            worker.measure_point, msgspec.json.encode(parameters), point.name, self.topic,
+            worker.measure_point, msgspec.json.encode(request), point.name, self.topic,
             key=f"labkit-{point.name}-{secrets.token_hex(8)}", pure=False,
             workers=[address], allow_other_workers=False, resources={"labkit": 1}, retries=0,
         )  # fmt: skip

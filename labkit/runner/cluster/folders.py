@@ -76,8 +76,8 @@ def unpack(packed: bytes, folder: Path, origin: str) -> None:
 
 def unpack_file(packed: bytes, name: str, folder: Path, origin: str) -> None:
     """Unpack one file only, if the archive has it; other files in the folder stay."""
-    for result, content in _files(packed):
-        if result == name:
+    for path, content in _files(packed):
+        if path == name:
             run_folder.write(folder / name, _replace_path(name, content, origin, folder))
 
 

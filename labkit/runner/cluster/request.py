@@ -33,9 +33,9 @@ def source_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-def other_labkit(parameters: Request) -> str | None:
+def other_labkit(request: Request) -> str | None:
     """Return an error message if the caller's labkit differs from this one, else None."""
-    here, there = (labkit.__version__, source_digest()), (parameters.labkit, parameters.source)
+    here, there = (labkit.__version__, source_digest()), (request.labkit, request.source)
     if here == there:
         return None
     return (

@@ -113,5 +113,5 @@ def kill_descendants(pids: Iterable[int]) -> None:
 
 def version_in(text: str) -> str | None:
     """Return the first text that looks like a version: 6.1, 3.12.1, or a date as in iputils."""
-    result = re.search(r"\d+(?:\.\d+)+|\b20\d{6}\b", text)
-    return result[0] if result else None
+    match = re.search(r"\d+(?:\.\d+)+|\b20\d{6}\b", text)
+    return match[0] if match else None

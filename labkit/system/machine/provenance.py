@@ -104,8 +104,8 @@ def _read(path: str | Path) -> str | None:
 
 def _first(pattern: str, text: str) -> str | None:
     """Return the group of the first line that starts with the pattern."""
-    result = re.search(f"^{pattern}", text, re.MULTILINE)
-    return result[1] if result else None
+    match = re.search(f"^{pattern}", text, re.MULTILINE)
+    return match[1] if match else None
 
 
 def digest(content: str | bytes) -> str:

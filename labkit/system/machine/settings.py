@@ -340,20 +340,20 @@ def _interface_settings(link: Path) -> Settings:
     return result
 
 
-def flat(report: Any, left_out: frozenset[str], above: str = "") -> Iterator[tuple[str, str]]:
+def flat(value: Any, left_out: frozenset[str], above: str = "") -> Iterator[tuple[str, str]]:
     """Yield the innermost values of an object, each with the names above it joined by spaces."""
-    if isinstance(report, dict):
-        for name, value in report.items():
+    if isinstance(value, dict):
+        for name, inner in value.items():
             if name not in left_out:
-                yield from flat(value, left_out, f"{above} {name}".strip())
-    elif isinstance(report, list):
-        if report and isinstance(report[0], dict):
-            for at, value in enumerate(report):
-                yield from flat(value, left_out, f"{above} {at}".strip())
+                yield from flat(inner, left_out, f"{above} {name}".strip())
+    elif isinstance(value, list):
+        if value and isinstance(value[0], dict):
+            for at, inner in enumerate(value):
+                yield from flat(inner, left_out, f"{above} {at}".strip())
         else:
-            yield above, _short(" ".join(map(str, report)))
+            yield above, _short(" ".join(map(str, value)))
     else:
-        yield above, _short(str(report))
+        yield above, _short(str(value))
 
 
 def _json(prefix: list[str], name: str, *words: str) -> list[dict[str, Any]]:

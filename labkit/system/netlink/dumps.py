@@ -121,12 +121,9 @@ def static_routes(kernel: Netlink) -> list[Message]:
     message["family"] = socket.AF_INET
     result = []
     for body in kernel.ask(_request(message, RTM_GETROUTE, NLM_F_DUMP, "list routes")):
-        report = _decode(rtmsg, body)
-        if (
-            report.get_attr("RTA_TABLE", report["table"]) == RT_TABLE_MAIN
-            and report["proto"] != RTPROT_KERNEL
-        ):
-            result.append(Message(f"add route to {_route(report).to} again", _as_request(body)))
+        route = _decode(rtmsg, body)
+        if route.get_attr("RTA_TABLE", route["table"]) == RT_TABLE_MAIN and route["proto"] != RTPROT_KERNEL:
+            result.append(Message(f"add route to {_route(route).to} again", _as_request(body)))
     return result
 
 

@@ -154,7 +154,7 @@ class Running:
                 self._status = (self._popen.returncode, usage.ru_utime + usage.ru_stime)
         return self._status is not None
 
-    def lines(self) -> str:
+    def output_so_far(self) -> str:
         """Return its standard output so far."""
         return content_of(self._out) if self._ended is None else self._ended.stdout
 

@@ -169,8 +169,8 @@ def release_of(image: Path) -> str:
         words = head[start : start + 128].split(b"\0")[0].split()
         release = words[0].decode(errors="replace") if words else ""
     else:
-        lines = re.search(rb"Linux version (\S{1,128}) ", head + rest)
-        release = lines[1].decode(errors="replace") if lines else image.name.removeprefix("vmlinuz-")
+        match = re.search(rb"Linux version (\S{1,128}) ", head + rest)
+        release = match[1].decode(errors="replace") if match else image.name.removeprefix("vmlinuz-")
     if not RELEASE.fullmatch(release):
         raise BadInput(f"{image} has no valid kernel release: {release[:60]!r}")
     return release

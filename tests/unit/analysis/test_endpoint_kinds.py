@@ -236,7 +236,7 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
     def packets(folder: Path) -> list[Any]:
         shown: list[Any] = []
         monkeypatch.setattr(container_vs_vm, "display", shown.append)
-        container_vs_vm.ContainerVsVm(folder, load.load(folder)).packets()
+        container_vs_vm.ContainerVsVmFindings(folder, load.load(folder)).packets()
         return [getattr(one, "data", type(one)) for one in shown]
 
     heading, scale, *pieces = packets(traced(tmp_path / "all"))

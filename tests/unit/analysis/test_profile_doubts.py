@@ -93,7 +93,7 @@ def test_report_explains_missing_function_times(
     place = save(tmp_path / "run", [*rows({"veth_bridge": 1.0}, protocol="udp", length_bytes=800), *refused])
     profiles = load.profiles(place)
     assert words in container_vs_vm._missing(profiles, container_vs_vm.TIMERS)
-    container_vs_vm.ContainerVsVm(place, load.load(place)).functions()
+    container_vs_vm.ContainerVsVmFindings(place, load.load(place)).functions()
     assert "Markdown object" in capsys.readouterr().out
 
 

@@ -22,10 +22,12 @@ BLIND = {"function_graph": "this kernel has no function_graph"}
 @pytest.mark.parametrize("module", [container_vs_vm, packet_size])
 def test_unsupported_observer_is_skipped(module: object) -> None:
     if module is container_vs_vm:
-        parameters = container_vs_vm.ContainerVsVm(observe=("function_graph", "perf_stat"))
+        parameters = container_vs_vm.ContainerVsVmParameters(observe=("function_graph", "perf_stat"))
         plan = container_vs_vm.plan(parameters, 0, BLIND)
     else:
-        plan = packet_size.plan(packet_size.PacketSize(observe=("function_graph", "perf_stat")), 0, BLIND)
+        plan = packet_size.plan(
+            packet_size.PacketSizeParameters(observe=("function_graph", "perf_stat")), 0, BLIND
+        )
     assert plan.parameters.observe == ("perf_stat",)
     assert all("function_graph" not in one.parameters.observe for one in plan.profiles)
     [row] = plan.extra_rows[profiled_runs.UNOBSERVED]
@@ -40,7 +42,7 @@ def test_unusable_observers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         check = staticmethod(refuse)
 
     monkeypatch.setitem(TABLE, "function_graph", Blind)  # type: ignore[arg-type]
-    parameters = container_vs_vm.ContainerVsVm(observe=("function_graph",))
+    parameters = container_vs_vm.ContainerVsVmParameters(observe=("function_graph",))
     assert profiled_runs.unusable(parameters) == BLIND
     assert profiled_runs.unobserved({}) == {}
 
@@ -57,7 +59,7 @@ def run(tmp_path: Path) -> Path:
 def test_notebook_of_endpoints_shows_the_reason(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Any] = []
     monkeypatch.setattr(container_vs_vm_findings, "display", shown.append)
-    container_vs_vm_findings.ContainerVsVm(run, load.load(run)).packets()
+    container_vs_vm_findings.ContainerVsVmFindings(run, load.load(run)).packets()
     assert [one.data for one in shown] == [f"*function_graph recorded nothing: {BLIND['function_graph']}.*"]
 
 

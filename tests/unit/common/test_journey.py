@@ -68,14 +68,14 @@ def test_requests_replies_and_sequence_numbers() -> None:
 
 def test_identical_packets() -> None:
     """ARP repeats a request with the same bytes. Here the second one is lost between a and b."""
-    parameters = ethernet(ARP, 0x0806)
+    arp_frame = ethernet(ARP, 0x0806)
     times = {"a:1": (0, 1000, 2000), "b:2": (1, 2001)}
-    journeys = result(*(frame(parameters, hop, at) for hop, all_ in times.items() for at in all_))
+    journeys = result(*(frame(arp_frame, hop, at) for hop, all_ in times.items() for at in all_))
     assert hops(journeys) == [["a:1", "b:2"], ["a:1"], ["a:1", "b:2"]]
     assert journeys[0].what() == "ARP who-has 21.0.0.1 tell 21.0.0.2"
-    at_once = result(*(frame(parameters, hop, at) for at, hop in enumerate(("a:1", "a:1", "b:2", "b:2"))))
+    at_once = result(*(frame(arp_frame, hop, at) for at, hop in enumerate(("a:1", "a:1", "b:2", "b:2"))))
     assert hops(at_once) == [["a:1", "b:2"], ["a:1", "b:2"]]
-    flooded = result(*(frame(parameters, hop, 0, "out") for hop in ("a:1", "a:2", "a:3")))
+    flooded = result(*(frame(arp_frame, hop, 0, "out") for hop in ("a:1", "a:2", "a:3")))
     assert hops(flooded) == [["a:1", "a:2", "a:3"]]
 
 

@@ -27,7 +27,7 @@ from labkit.measure.observers import switch
 from labkit.measure.observers.counters import kernel_counters, receive_counters
 from labkit.measure.observers.ftrace import bpftrace_times, ring_buffer, session
 from labkit.measure.observers.perf import stat
-from labkit.measure.observers.perf.fold_stacks import Folding
+from labkit.measure.observers.perf.fold_stacks import StackCounter
 from labkit.measure.topologies.open_vswitch import rpc
 from labkit.measure.traffic import iperf3_json, ping, ping_probes
 from labkit.measure.traffic.trex import readings
@@ -59,7 +59,7 @@ def format_of(text: str) -> Any:
 
 
 def folded(text: str, weighted: bool) -> list[bytes]:
-    with Folding(weighted) as result:
+    with StackCounter(weighted) as result:
         result.read([text.encode()])
         return list(result.lines())
 

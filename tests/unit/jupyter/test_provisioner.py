@@ -143,14 +143,16 @@ def test_restart_count(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == "labkit: vm:debian: it has ended\n"
 
 
-def test_a_kernel_that_boots_says_so_at_the_start_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_boot_progress_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(vm_kernel, "PROGRESS_S", 0.02)
     monkeypatch.setattr(vm_kernel, "_note", lines.append)
     with vm_kernel.boot_progress("vm:6.1") as booted:
         assert until(lambda: len(lines) >= 3, 10)
         booted.set()
-        assert until(lambda: not any(one.name.endswith("(lines)") for one in threading.enumerate()), 10)
+        assert until(
+            lambda: not any(one.name.endswith("(print_progress)") for one in threading.enumerate()), 10
+        )
         count = len(lines)
         time.sleep(0.1)
         assert len(lines) == count

@@ -1,4 +1,4 @@
-"""Requests to a standing topology: several programs run at the same time, and each ends in time."""
+"""Requests to a live topology: several programs run at the same time, and each ends in time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLACK_S = 2.0  # on a loaded machine
 
 
 class Asker:
-    """Runs `standing.answers` in a thread and sorts its answers."""
+    """Runs `interactive.answers` in a thread and sorts its answers."""
 
     def __init__(self) -> None:
         space = SimpleNamespace(name="cs1", prefix=[])

@@ -14,7 +14,7 @@ from conftest import ROOT
 from labkit.common.errors import BadInput
 from labkit.measure import experiments, hosts
 from labkit.measure.experiments.overlay.experiment import PARTS
-from labkit.measure.experiments.ovs_test_plan import OvsTestPlan
+from labkit.measure.experiments.ovs_test_plan import OvsTestPlanParameters
 from labkit.notebook import measure
 from labkit.runner import sweep
 from labkit.runner.progress import Bar
@@ -118,9 +118,9 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         assert sum(map(result.planned_s, result.points)) < 75 * 60  # it took 71 minutes
         [whole, *_] = [point.parameters for point in result.points]
         assert (len(whole["rules"]), len(whole["frame_bytes"])) == (2, 6)
-        assert len(OvsTestPlan.of(whole).arms) == 2 * 5  # three cases; two of them also with VXLAN
+        assert len(OvsTestPlanParameters.of(whole).arms) == 2 * 5  # three cases; two of them also with VXLAN
         # The report compares both points, which measure frames of 64 bytes and 64,000 flows, with one baseline.
-        assert len({OvsTestPlan.of(point.parameters).arms[0] for point in result.points}) == 1
+        assert len({OvsTestPlanParameters.of(point.parameters).arms[0] for point in result.points}) == 1
     elif result.experiment == "overlay":
         assert {one for point in result.points for one in point.parameters["part"]} == set(PARTS)
     elif result.experiment == "packet_size":

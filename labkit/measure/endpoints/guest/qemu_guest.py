@@ -83,7 +83,7 @@ class QemuGuest:
             self._conversation = exec_client.Conversation(
                 str(self.folder), 0, check=lambda: self._check_running(deadline)
             )
-        except (exec_client.Disconnected, OSError):
+        except (exec_client.ServerDisconnected, OSError):
             self._check_running(time.monotonic() + GRACE_S)
             process.wait([self._qemu], time.monotonic() + GRACE_S)
             self._check_running(0)
@@ -112,7 +112,7 @@ class QemuGuest:
         assert self._conversation is not None
         try:
             return self._conversation.ask(kind, content)
-        except (exec_client.Disconnected, TimeoutError):
+        except (exec_client.ServerDisconnected, TimeoutError):
             last = console.last_words(self.folder / "console")
             how = f"has gone ({self._qemu.ended().message()})" if self._qemu.poll() else "does not answer"
             raise Failed(f"the guest {self.name} {how}{last}") from None

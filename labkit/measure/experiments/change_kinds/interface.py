@@ -51,10 +51,10 @@ class Offload(Kind):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
-        report = ", ".join(f"{name} {value}" for name, value in options.items())
+        values_text = ", ".join(f"{name} {value}" for name, value in options.items())
         checks.output_or_raise(
             place.program("ethtool", "-K", place.interface, *words),
-            f"offload {report} of {place}",
+            f"offload {values_text} of {place}",
             ("could not change",),
         )
 

@@ -151,13 +151,13 @@ class Bpf(Kind):
             raise BadInput(f"{self._name} takes file, section, digest; it was given {', '.join(given)}")
         return self._read(str(given["file"]), str(given["section"]), given.get("digest"), files)
 
-    def _read(self, name: str, section: str, parameters: Any, files: Files) -> dict[str, Any]:
+    def _read(self, name: str, section: str, wanted_digest: Any, files: Files) -> dict[str, Any]:
         content = files.read(name)
         own = checks.digest(content)
-        if parameters is None:
+        if wanted_digest is None:
             raise BadInput(f"{self._name} {name}: add the digest of the file, {own[:19]}")
-        if not re.fullmatch(SHORT_DIGEST, str(parameters)) or not own.startswith(str(parameters)):
-            raise BadInput(f"{self._name} {name}: its digest is {own[:19]}, not {parameters}")
+        if not re.fullmatch(SHORT_DIGEST, str(wanted_digest)) or not own.startswith(str(wanted_digest)):
+            raise BadInput(f"{self._name} {name}: its digest is {own[:19]}, not {wanted_digest}")
         return self._options(Path(name).name, section, content)
 
     @staticmethod

@@ -180,7 +180,7 @@ def run(parameters: MonitorCost, run_context: RunContext) -> Iterator[Event]:
         end_s = progress.done_s + _round_s(parameters)
         yield from _measured(parameters, run_context, number, usable[0], progress)
         progress.done_s = end_s
-    yield context.stopped_event(1, f"all {units.many(parameters.rounds, 'round')} were measured")
+    yield context.stopped_event(1, f"all {units.counted(parameters.rounds, 'round')} were measured")
 
 
 def _measured(

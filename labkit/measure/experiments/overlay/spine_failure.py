@@ -88,7 +88,7 @@ def failure(
     with ExitStack() as stack:
         for space in topology.namespaces if ignores_linkdown is not None else ():
             stack.enter_context(_sysctl(space, LINKDOWN, int(bool(ignores_linkdown))))
-        report = watched.settings()
+        settings = watched.settings()
         probe = stack.enter_context(watched.probe(interval_s))
         _wait_for_answers(probe, watched.pair)
         with watched.phase() as before:
@@ -102,22 +102,22 @@ def failure(
     phases = {"before": before, "during": during, "after": after}
     went = {f"path_{name}": watched.carried(phase, result) for name, phase in phases.items()}
     named = {"failure": how, "failed": failing, "interval_s": interval_s}
-    left = {"expected_during": watched.remaining_spines(failing, how, report["ignores_linkdown"])}
-    return named | report | _timeline(result, during) | went | left
+    left = {"expected_during": watched.remaining_spines(failing, how, settings["ignores_linkdown"])}
+    return named | settings | _timeline(result, during) | went | left
 
 
-def _timeline(result: Sequence[Probe], during: _Phase) -> dict[str, Any]:
+def _timeline(probes: Sequence[Probe], during: _Phase) -> dict[str, Any]:
     """Return the columns of times since the first probe."""
-    first_s, longest = result[0].sent_s, ping_probes.outage(result, during.begin_s)
+    first_s, longest = probes[0].sent_s, ping_probes.outage(probes, during.begin_s)
     return {
-        "sent_count": len(result),
-        "received_count": sum(one.rtt_s is not None for one in result),
+        "sent_count": len(probes),
+        "received_count": sum(one.rtt_s is not None for one in probes),
         "outage_s": longest.length_s,
         "outage_since_s": longest.since_s - first_s,
         "outage_over": longest.over,
         "down_s": during.begin_s - first_s,
         "up_s": during.end_s - first_s,
-        "probes": [[one.sent_s - first_s, one.rtt_s] for one in result],
+        "probes": [[one.sent_s - first_s, one.rtt_s] for one in probes],
     }
 
 
@@ -204,9 +204,9 @@ class _Watched:
         for spine, counts in self._counts().items():
             phase.counts[spine] = [now - then for now, then in zip(counts, first[spine], strict=True)]
 
-    def carried(self, phase: _Phase, result: Sequence[Probe]) -> list[str | None]:
+    def carried(self, phase: _Phase, probes: Sequence[Probe]) -> list[str | None]:
         """Return the spines that carried requests and replies; None if none did."""
-        sent = sum(phase.begin_s <= one.sent_s < phase.end_s for one in result)
+        sent = sum(phase.begin_s <= one.sent_s < phase.end_s for one in probes)
         least = max(FIRST, SHARE * sent)
         carriers: list[str | None] = []
         for direction in (0, 1):
@@ -214,9 +214,9 @@ class _Watched:
             carriers.append(most if phase.counts[most][direction] >= least else None)
         return carriers
 
-    def carrying(self, phase: _Phase, result: Sequence[Probe]) -> str:
+    def carrying(self, phase: _Phase, probes: Sequence[Probe]) -> str:
         """Return the spine that carried the requests. Raises Failed if none did."""
-        carrier = self.carried(phase, result)[0]
+        carrier = self.carried(phase, probes)[0]
         if carrier is None:
             raise Failed(f"probes are answered, but none of {', '.join(self.spines)} carries them")
         return carrier

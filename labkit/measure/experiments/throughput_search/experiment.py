@@ -16,7 +16,7 @@ from typing import Any
 
 from labkit.common import run_folder, schema, units
 from labkit.common.errors import Failed, LabkitError, Unsupported
-from labkit.common.units import many
+from labkit.common.units import counted
 from labkit.measure.experiments import context, profiled_runs, survey
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments.built_arm import BuiltArm
@@ -141,7 +141,7 @@ def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
     observed = [one for one in profiles.points(parameters, searched_rows, columns) if one.name not in done]
     yield from profiled_runs.measure(run_context, observed, usable, progress)
     for pairs in parameters.pairs:
-        yield context.stopped_event(pairs, f"all {many(parameters.rounds, 'round')} were searched")
+        yield context.stopped_event(pairs, f"all {counted(parameters.rounds, 'round')} were searched")
 
 
 def _measured(
@@ -152,7 +152,7 @@ def _measured(
     progress: Progress,
 ) -> Iterator[Event]:
     frames = f"frames of {point.frame} bytes" if point.frame.isdigit() else f"frames of the mix {point.frame}"
-    what = f"{frames}, {many(point.flows, 'flow')}, round {point.round + 1} of {parameters.rounds}"
+    what = f"{frames}, {counted(point.flows, 'flow')}, round {point.round + 1} of {parameters.rounds}"
     rng = random.Random(f"{run_context.seed} {point.name}")
     mean = rates.mean_bytes(rates.sizes(point.frame))
     shared = dict.fromkeys(COLUMNS) | {
@@ -242,7 +242,7 @@ def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, record: 
         monitor = ConditionsMonitor(live.namespaces, generator_pids, in_guests=parameters.in_guests)
         stack.callback(monitor.close)
         scheduling = _give_priority(monitor, generator_pids, live.switch, in_guests=parameters.in_guests)
-        take = _taking(live, trials, monitor, record)
+        take = _trial_runner(live, trials, monitor, record)
         least_pps, line_pps = parameters.bounds(point.frame)
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.least_trial_s))
         most_pps = min(reach_pps * WITHIN_REACH, line_pps or reach_pps)
@@ -296,7 +296,7 @@ def _give_priority(
     return "fifo" if give_cpus(monitor.pids, cpu) else "normal"
 
 
-def _taking(live: BuiltArm, trials: Trials, monitor: ConditionsMonitor, record: Record) -> Take:
+def _trial_runner(live: BuiltArm, trials: Trials, monitor: ConditionsMonitor, record: Record) -> Take:
     """Return a function that runs a trial and records its row."""
 
     def take(
@@ -429,7 +429,7 @@ def _row(
         )
     if result.disturbed_count:
         doubts.append(
-            f"{many(result.disturbed_count, 'trial')} stayed disturbed after {mlrsearch.REPEATS} repeats"
+            f"{counted(result.disturbed_count, 'trial')} stayed disturbed after {mlrsearch.REPEATS} repeats"
         )
     if result.left_out_count:
         doubts.append(

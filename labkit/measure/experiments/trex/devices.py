@@ -192,13 +192,13 @@ def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode
             )
         client = Client(run_context.companion_fd, parameters.address, parameters.ports)
         try:
-            report = client.connect(mode, force=parameters.force)
+            connection = client.connect(mode, force=parameters.force)
             yield Device(
                 arm,
                 client,
                 str(parameters.address),
-                report.version,
-                report.line_bps,
+                connection.version,
+                connection.line_bps,
                 ends=None,
                 measured=lambda one: (arm, one),
             )
@@ -214,10 +214,10 @@ def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode
         with server.started(
             one.topology.pairs, mtu_bytes, folder=parameters.trex, stateful=mode == "ASTF"
         ) as own:
-            report = own.client.connect(mode, force=False)
+            connection = own.client.connect(mode, force=False)
             own.announce()
             ends = None if own.adjacent else own.ends
-            yield Device(arm, own.client, OWN, report.version, report.line_bps, ends, one.measured)
+            yield Device(arm, own.client, OWN, connection.version, connection.line_bps, ends, one.measured)
 
 
 def point_name(parameters: TrexParameters, arm: Arm, number: int, mult: float | None = None) -> str:

@@ -25,7 +25,7 @@ from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import machine, process
 
 
-class Serving:
+class ServerHost:
     """What exists on this host: one side of one arm, and its servers during a run."""
 
     def __init__(
@@ -179,7 +179,7 @@ def answers(
     lines: Iterable[bytes],
 ) -> Iterator[Event]:
     """Yield an answer to each request line, until their end or an `end` request."""
-    serving_here = Serving(parameters, run_context, environment)
+    serving_here = ServerHost(parameters, run_context, environment)
     with ExitStack() as stack:
         stack.callback(serving_here.clear)
         for line in lines:

@@ -98,7 +98,7 @@ def bpf_times(traced: Mapping[str, Sequence[str]]) -> Iterator[Times]:
     program = process.Running(argv)
     with process.all_ended([program]):
         deadline = time.monotonic() + ARMING_S
-        while ARMED not in program.lines():
+        while ARMED not in program.output_so_far():
             if program.poll() or time.monotonic() > deadline:
                 program.kill()
                 raise Unsupported(

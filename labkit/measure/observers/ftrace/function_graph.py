@@ -113,7 +113,7 @@ def _describe_root(trees: list[Tree]) -> tuple[dict[str, Any], list[tuple[float,
     arrived = [tree for tree in trees if not tree.names().isdisjoint(ARRIVALS)]
     calm = [tree for tree in arrived or trees if not tree.disturbed]
     pool = calm or arrived or trees
-    words = units.many(len(pool), "whole call")
+    words = units.counted(len(pool), "whole call")
     words += " in which a packet reached a socket" if arrived else ""
     words += " and no interrupt or other process came" if calm and arrived else ""
     words += " into which no interrupt or other process came" if calm and not arrived else ""

@@ -45,12 +45,12 @@ class _Frames(dict[bytes, bytes]):
     def __missing__(self, line: bytes) -> bytes:
         if len(self) >= MAX_LINES:
             self.clear()
-        result = _frame.match(line)
-        name = self[line] = name_of(*result.groups()) if result else b""
+        match = _frame.match(line)
+        name = self[line] = name_of(*match.groups()) if match else b""
         return name
 
 
-class Folding:
+class StackCounter:
     """Counts samples by stack and by process; use it with `with`, because it may hold files.
 
     `samples_count` were counted, `lost_count` were not delivered by the kernel (`--show-lost-events`), `unread_count`
@@ -70,7 +70,7 @@ class Folding:
         self._spilled: list[IO[bytes]] = []
         self._stack = ExitStack()
 
-    def __enter__(self) -> Folding:
+    def __enter__(self) -> StackCounter:
         return self
 
     def __exit__(self, *_: object) -> None:

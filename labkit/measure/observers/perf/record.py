@@ -32,7 +32,7 @@ from labkit.measure.observers.base import (
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.control import WHOLE_MACHINE
-from labkit.measure.observers.perf.fold_stacks import OUTSIDE, Folding, blocks
+from labkit.measure.observers.perf.fold_stacks import OUTSIDE, StackCounter, blocks
 from labkit.measure.parameters import within
 from labkit.system import process
 
@@ -64,7 +64,7 @@ class Record:
     def report(self) -> Observation:
         """Return the number of samples and stacks, with the folded stacks as a gzip file."""
         self._control.end()
-        with Folding(weighted=self._about["event"] == HARDWARE) as result:
+        with StackCounter(weighted=self._about["event"] == HARDWARE) as result:
             fold(path_of(self._data), result)
             stacks_count = write(self._folded, result)
             numbers = {"samples_count": result.samples_count, "stacks_count": stacks_count}
@@ -146,7 +146,7 @@ def path_of(file: IO[bytes]) -> str:
     return f"/proc/{os.getpid()}/fd/{file.fileno()}"
 
 
-def fold(data: str, into: Folding) -> None:
+def fold(data: str, into: StackCounter) -> None:
     """Count the samples of a perf.data file of any size. Raises Failed with perf's message if it cannot be read."""
     fields = f"comm,pid,tid,{'period,' * into.weighted}ip,sym,dso"
     script = [perf_control.program(), "script", "-i", data, "-F", fields]
@@ -156,7 +156,7 @@ def fold(data: str, into: Folding) -> None:
         into.read(blocks(text))
 
 
-def write(path: Path, result: Folding) -> int:
+def write(path: Path, result: StackCounter) -> int:
     """Write the folded stacks, compressed and atomically; return their number."""
     count = 0
     with safe_files.replacing(path) as target, gzip.open(target, "wb", 6) as file:

@@ -10,15 +10,15 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from labkit.common.errors import BadInput, Failed
-from labkit.common.units import many
+from labkit.common.units import counted
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import Spec, Topology, entered
 from labkit.measure.topologies.network import encapsulation, validate
-from labkit.measure.topologies.network.leaf_spine_overlay import seed
+from labkit.measure.topologies.network.leaf_spine_overlay import report_network
 from labkit.measure.topologies.network.model import (
-    Described,
     DescribedInterface,
     Key,
+    NetworkIndex,
     RouteChoice,
     port,
     remotes,
@@ -67,7 +67,7 @@ def check_load(network: Network, pairs: int, mtu_bytes: int, family: int) -> Non
     described, mtus = validate.check(network)
     if pairs > len(network.pairs):
         raise BadInput(
-            f"pairs={pairs}: the network {network.name} names {many(len(network.pairs), 'pair')}: use at most that"
+            f"pairs={pairs}: the network {network.name} names {counted(len(network.pairs), 'pair')}: use at most that"
             " many, or add more to its file"
         )
     ends = [name for pair in network.pairs[:pairs] for name in pair]
@@ -119,13 +119,13 @@ def overlay(name: str, spec: Spec) -> Iterator[Topology]:
             f"mtu_bytes={spec.mtu_bytes} does not fit into {name}:"
             f" {encapsulation.arithmetic(MAX_BYTES, 'a veth', encapsulation.headers('vxlan_gre'))}"
         )
-    network = seed(fabric_mtu_bytes=fabric, mtu_bytes=spec.mtu_bytes)
+    network = report_network(fabric_mtu_bytes=fabric, mtu_bytes=spec.mtu_bytes)
     with build(msgspec.structs.replace(network, pairs=network.pairs[:1])) as topology:
         yield dataclasses.replace(topology, spec=spec)
 
 
 @contextmanager
-def _build(described: Described, mtus: Mtus) -> Iterator[Topology]:
+def _build(described: NetworkIndex, mtus: Mtus) -> Iterator[Topology]:
     family = 6 if any(address.version == 6 for address in described.owner) else 4
     with namespaces(list(described.nodes), family=family) as made:
         under_construction = _Building(described, mtus, {space.name: space for space in made})
@@ -146,7 +146,7 @@ def _build(described: Described, mtus: Mtus) -> Iterator[Topology]:
 class _Building:
     """The namespaces of a network under construction."""
 
-    def __init__(self, described: Described, mtus: Mtus, spaces: dict[str, Namespace]) -> None:
+    def __init__(self, described: NetworkIndex, mtus: Mtus, spaces: dict[str, Namespace]) -> None:
         self.described, self.mtus, self.spaces = described, mtus, spaces
         # Indexes are unique across namespaces: if both ends of a veth have the same index, the kernel takes it for
         # hardware and reports a lost carrier to routes up to a second late (linkwatch_urgent_event,

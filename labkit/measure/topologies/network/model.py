@@ -90,7 +90,7 @@ def target(route: Route) -> Subnet:
     return ip_network("::/0" if six else "0.0.0.0/0")
 
 
-class Described:
+class NetworkIndex:
     """The indexed parts of a Network with well-formed names and addresses (`validate.check` ensures that)."""
 
     def __init__(self, network: Network) -> None:
@@ -150,7 +150,7 @@ class Described:
         """Return the names of a node's interfaces, for messages."""
         return ", ".join(one.name for one in self.interfaces.values() if one.at == at) or "none"
 
-    def report(self, at: str) -> str:
+    def addresses_text(self, at: str) -> str:
         """Return the addresses of a node, for messages."""
         return f"it has {', '.join(str(one.address) for one in self.interfaces_with_address(at)) or 'none'}"
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from labkit.common.errors import BadInput
 from labkit.measure.topologies.network import encapsulation
 from labkit.measure.topologies.network.encapsulation import LAYER_2, Header
-from labkit.measure.topologies.network.model import Address, Described, DescribedInterface, Key, remotes
+from labkit.measure.topologies.network.model import Address, DescribedInterface, Key, NetworkIndex, remotes
 from labkit.measure.topologies.network.parts import Bridge, Cable, Tunnel
 
 MIN_BYTES = {4: 68, 6: 1280}  # RFC 791, RFC 8200
@@ -38,7 +38,7 @@ class Mtus:
     Raises BadInput for a tunnel whose remote is unreachable or reached through the tunnel itself.
     """
 
-    def __init__(self, described: Described) -> None:
+    def __init__(self, described: NetworkIndex) -> None:
         self._described = described
         self._derived: dict[Key, DerivedMtu] = {}
         self._in_progress: list[DescribedInterface] = []
@@ -121,7 +121,7 @@ class Mtus:
         return None if owner is None else owner.at
 
 
-def check(described: Described, mtus: Mtus) -> None:
+def check(described: NetworkIndex, mtus: Mtus) -> None:
     """Raise BadInput, with the arithmetic, for an MTU that does not fit."""
     for one in described.interfaces.values():
         if isinstance(one.part, Tunnel) and one.part.mtu_bytes is not None:
@@ -144,7 +144,7 @@ def check(described: Described, mtus: Mtus) -> None:
             )
 
 
-def _check_size(described: Described, mtus: Mtus, one: DescribedInterface) -> None:
+def _check_size(described: NetworkIndex, mtus: Mtus, one: DescribedInterface) -> None:
     """Raise BadInput for an MTU outside the range of its IP version or of a veth."""
     mtu = mtus.derived(one)
     versions = {one.address.version} if one.address is not None else {4}

@@ -9,7 +9,7 @@ import msgspec
 
 from labkit.common.errors import BadInput
 from labkit.measure.topologies.network import mtu, validate_addresses, validate_tunnels
-from labkit.measure.topologies.network.model import Described, interfaces
+from labkit.measure.topologies.network.model import NetworkIndex, interfaces
 from labkit.measure.topologies.network.mtu import Mtus
 from labkit.measure.topologies.network.parts import Bridge, Cable, Network, Node, Route, Tunnel
 from labkit.measure.topologies.network.validate_addresses import check_unique
@@ -36,14 +36,14 @@ TAKEN = (
 TAKEN_NODES = ("machine", "elsewhere")
 
 
-def check(network: Network) -> tuple[Described, Mtus]:
+def check(network: Network) -> tuple[NetworkIndex, Mtus]:
     """Return the indexed description and its MTUs. Raises BadInput for the first problem."""
     network = _convert_parts(network)
     _names(network)
     for part in network.parts:
         validate_addresses.check_form(part)
     _masters(network)
-    described = Described(network)
+    described = NetworkIndex(network)
     for look in (_pairs, validate_tunnels.check, validate_addresses.check):
         look(described)
     mtus = Mtus(described)
@@ -98,7 +98,7 @@ def _own(part: Any) -> list[tuple[str, str]]:
     return [(part.at, part.name)] if isinstance(part, Bridge | Tunnel) else []
 
 
-def _pairs(described: Described) -> None:
+def _pairs(described: NetworkIndex) -> None:
     """Raise BadInput unless each pair consists of two different containers with addresses, named once."""
     network = described.network
     if not network.pairs:

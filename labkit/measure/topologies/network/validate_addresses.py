@@ -10,8 +10,8 @@ from typing import Any
 from labkit.common.errors import BadInput
 from labkit.measure.topologies.network.model import (
     Address,
-    Described,
     DescribedInterface,
+    NetworkIndex,
     Subnet,
     gateways,
     remotes,
@@ -104,13 +104,13 @@ def _readable(read: Callable[[str], Any], text: str, words: str) -> Any:
         raise BadInput(words) from None
 
 
-def check(described: Described) -> None:
+def check(described: NetworkIndex) -> None:
     """Raise BadInput for the first address or route that cannot be beside the others."""
     for look in (_addresses, _cables, _subnets, _routes):
         look(described)
 
 
-def _addresses(described: Described) -> None:
+def _addresses(described: NetworkIndex) -> None:
     """Raise BadInput for a duplicate address."""
     seen: dict[Any, DescribedInterface] = {}
     for one in described.interfaces.values():
@@ -121,7 +121,7 @@ def _addresses(described: Described) -> None:
             raise BadInput(f"{one.address.ip} is the address of {twin} and of {one}: change one of them")
 
 
-def _cables(described: Described) -> None:
+def _cables(described: NetworkIndex) -> None:
     """Raise BadInput unless both ends of a cable are in one subnet."""
     for one in described.interfaces.values():
         other = described.interfaces.get(one.far) if one.far is not None else None
@@ -134,7 +134,7 @@ def _cables(described: Described) -> None:
             )
 
 
-def _subnets(described: Described) -> None:
+def _subnets(described: NetworkIndex) -> None:
     """Raise BadInput if the subnets of two links overlap."""
     result = [one for one in described.interfaces.values() if one.address is not None]
     for one, other in combinations(result, 2):
@@ -149,7 +149,7 @@ def _subnets(described: Described) -> None:
             )
 
 
-def _routes(described: Described) -> None:
+def _routes(described: NetworkIndex) -> None:
     """Raise BadInput for routes with foreign gateways or interfaces, duplicate routes, and routes that the kernel
     adds."""
     check_unique(
@@ -177,7 +177,7 @@ def _metric(route: Route) -> int:
     return route.metric or METRIC[target(route).version]
 
 
-def _gateway(described: Described, route: Route, gateway: Address, subject: str) -> None:
+def _gateway(described: NetworkIndex, route: Route, gateway: Address, subject: str) -> None:
     if gateway.version != target(route).version:
         raise BadInput(f"{subject} has the gateway {gateway} of another IP version")
     near = described.connected(route.at, gateway)
@@ -187,7 +187,9 @@ def _gateway(described: Described, route: Route, gateway: Address, subject: str)
             if route.out is not None
             else f"no connected subnet of {route.at}"
         )
-        raise BadInput(f"the gateway {gateway} of {subject} is in {where}: {described.report(route.at)}")
+        raise BadInput(
+            f"the gateway {gateway} of {subject} is in {where}: {described.addresses_text(route.at)}"
+        )
     end = _address_kind(gateway, near.address.network)
     if end is not None and gateway.version == 4:
         raise BadInput(f"the gateway {gateway} of {subject} is the {end} address of its subnet, not a host")
@@ -197,7 +199,7 @@ def _gateway(described: Described, route: Route, gateway: Address, subject: str)
         )
 
 
-def _kernels_own(described: Described, route: Route, subject: str) -> None:
+def _kernels_own(described: NetworkIndex, route: Route, subject: str) -> None:
     """Raise BadInput if the node lacks the route's IP version, or the kernel adds the route itself (fib_add_ifaddr,
     addrconf.c)."""
     to, own = (

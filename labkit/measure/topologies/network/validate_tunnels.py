@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.common.errors import BadInput
 from labkit.measure.topologies.network.encapsulation import LAYER_2, PORTS
-from labkit.measure.topologies.network.model import Described, DescribedInterface, port, remotes
+from labkit.measure.topologies.network.model import DescribedInterface, NetworkIndex, port, remotes
 from labkit.measure.topologies.network.parts import Tunnel
 
 KINDS = ("vxlan", "geneve", "gre", "gretap", "ipip")
@@ -21,7 +21,7 @@ TOO_LARGE = {
 }
 
 
-def check(described: Described) -> None:
+def check(described: NetworkIndex) -> None:
     """Raise BadInput for the first invalid tunnel, or one that would receive another's packets."""
     for one in described.tunnels:
         assert isinstance(one.part, Tunnel)
@@ -54,7 +54,7 @@ def _number(one: DescribedInterface, tunnel: Tunnel) -> None:
         )
 
 
-def _ends(described: Described, one: DescribedInterface, tunnel: Tunnel) -> None:
+def _ends(described: NetworkIndex, one: DescribedInterface, tunnel: Tunnel) -> None:
     """Raise BadInput for outer addresses that this kind does not support or that belong to another node."""
     far = [ip_address(remote) for remote in remotes(tunnel)]
     local = None if tunnel.local is None else ip_address(tunnel.local)
@@ -90,17 +90,17 @@ def _ends(described: Described, one: DescribedInterface, tunnel: Tunnel) -> None
     own = described.owner.get(local) if local is not None else None
     if local is not None and (own is None or own.at != one.at):
         raise BadInput(
-            f"the local address {local} of {one} is not an address of {one.at}: {described.report(one.at)}"
+            f"the local address {local} of {one} is not an address of {one.at}: {described.addresses_text(one.at)}"
         )
 
 
-def _versions(described: Described, lower: DescribedInterface) -> set[int]:
+def _versions(described: NetworkIndex, lower: DescribedInterface) -> set[int]:
     """Return the IP versions that an interface can send: its own, or its node's if it has no address."""
     own = [lower] if lower.address is not None else described.interfaces_with_address(lower.at)
     return {one.address.version for one in own if one.address is not None}
 
 
-def _twins(described: Described) -> None:
+def _twins(described: NetworkIndex) -> None:
     """Raise BadInput if two tunnels of a node would receive each other's packets."""
     for one, other in combinations(described.tunnels, 2):
         assert isinstance(one.part, Tunnel)

@@ -360,7 +360,7 @@ class Mirrors:
         if self._parameters.cpu is None or cpus >= CPUS_APART:
             return ()
         return (
-            f"the switch is bound to CPU {self._parameters.cpu}, but this machine has {units.many(cpus, 'CPU')}:"
+            f"the switch is bound to CPU {self._parameters.cpu}, but this machine has {units.counted(cpus, 'CPU')}:"
             " readers of copies and labkit itself share CPUs with the switch and the ends, so their costs cannot be"
             f" separated ({CPUS_APART} CPUs are needed)",
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from labkit.common.errors import Failed
-from labkit.common.units import many
+from labkit.common.units import counted
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.system import machine, process
 
@@ -114,4 +114,6 @@ def install(switch: Switch, bridge: str, lines: Sequence[str]) -> None:
         ended = program.ended_within(INSTALL_S)
     if ended.returncode != 0:
         text = " ".join(ended.stderr.split())
-        raise Failed(f"Open vSwitch refused {many(len(lines), 'rule')}: {text[:300] or 'it gave no reason'}")
+        raise Failed(
+            f"Open vSwitch refused {counted(len(lines), 'rule')}: {text[:300] or 'it gave no reason'}"
+        )

@@ -59,7 +59,7 @@ def state(topology: Topology) -> State:
             for one in seen
             if one.name != MACHINE
             for link in one.links.values()
-            if (place := _far(one, link)) is not None
+            if (place := _linked_interface(one, link)) is not None
         }
         result = [_namespace(one, used) for one in seen]
     ends = [(_end(pair.client), _end(pair.server)) for pair in topology.pairs]
@@ -112,7 +112,7 @@ def _number(one: _NamespaceRead, position: int, seen: list[_NamespaceRead]) -> N
             one.others[number] = seen[at]
 
 
-def _far(one: _NamespaceRead, link: netlink.Link) -> Place | None:
+def _linked_interface(one: _NamespaceRead, link: netlink.Link) -> Place | None:
     """Return the interface that a link refers to: the peer of a veth, or a lower device."""
     index = link.data.get("IFLA_VXLAN_LINK") or link.link
     if not index or (index == link.index and link.link_netnsid is None):
@@ -147,7 +147,7 @@ def _route(one: _NamespaceRead, route: netlink.Route) -> Route:
 def _interface(
     one: _NamespaceRead, link: netlink.Link, addresses: list[str], replicated: list[str]
 ) -> InterfaceState:
-    far = _far(one, link)
+    far = _linked_interface(one, link)
     return InterfaceState(
         name=link.name,
         index=link.index,
@@ -172,18 +172,18 @@ def _mode(link: netlink.Link) -> str | None:
 
 
 def _tunnel(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
-    def report(*names: str) -> Any:
+    def first_value(*names: str) -> Any:
         """Return the first of these attributes with a value; a key or an address of zero is none."""
         values = (link.data.get(f"IFLA_{name}") for name in names)
         return next((value for value in values if value not in (None, 0, "0.0.0.0", "::")), None)
 
-    remote = report(
+    remote = first_value(
         "VXLAN_GROUP", "VXLAN_GROUP6", "GENEVE_REMOTE", "GENEVE_REMOTE6", "GRE_REMOTE", "IPIP_REMOTE"
     )  # fmt: skip
     result = TunnelState(
-        id=report("VXLAN_ID", "GENEVE_ID", "GRE_OKEY"),
-        local=report("VXLAN_LOCAL", "VXLAN_LOCAL6", "GRE_LOCAL", "IPIP_LOCAL"),
+        id=first_value("VXLAN_ID", "GENEVE_ID", "GRE_OKEY"),
+        local=first_value("VXLAN_LOCAL", "VXLAN_LOCAL6", "GRE_LOCAL", "IPIP_LOCAL"),
         remotes=replicated or ([remote] if remote is not None else []),
-        port=report("VXLAN_PORT", "GENEVE_PORT"),
+        port=first_value("VXLAN_PORT", "GENEVE_PORT"),
     )  # fmt: skip
     return None if result == TunnelState() else result

@@ -40,7 +40,7 @@ class TimedOut(BaseException):
     """A request takes too long. No `except Exception` of the client hides it."""
 
 
-class Disconnected(Exception):
+class InputClosed(Exception):
     """Standard input has ended."""
 
 
@@ -67,11 +67,11 @@ class Channel:
             self._buffer += part
 
     def wait(self, until: float) -> None:
-        """Sleep until `until` (time.monotonic()). Raises Disconnected as soon as standard input ends."""
+        """Sleep until `until` (time.monotonic()). Raises InputClosed as soon as standard input ends."""
         while (left := until - time.monotonic()) > 0:
             if select.select([self._input], [], [], left)[0]:
                 if not (part := os.read(self._input, 1 << 16)):
-                    raise Disconnected
+                    raise InputClosed
                 self._buffer += part
 
     def answer(self, content: dict[str, Any]) -> None:
@@ -377,7 +377,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # the end of standard input says the same, and later
 
     def end(*_: object) -> None:
-        raise Disconnected
+        raise InputClosed
 
     def late(*_: object) -> None:
         raise TimedOut
@@ -396,7 +396,7 @@ def main() -> None:
                 channel.answer({"error": str(error), "kind": type(error).__name__})
             except TimedOut:
                 channel.answer({"error": f"TRex's client did not finish `{do}` in time", "kind": "Failed"})
-            except Disconnected:
+            except InputClosed:
                 raise
             except Exception as error:
                 channel.answer(
@@ -405,7 +405,7 @@ def main() -> None:
                         "kind": "Failed",
                     }
                 )
-    except Disconnected:
+    except InputClosed:
         pass
     finally:
         session.close()

@@ -29,8 +29,8 @@ from labkit.analysis.claims.claim import (
     UNKNOWN,
     Claim,
     Judgement,
-    about,
     judge,
+    printed_range,
     reading,
     reason,
 )
@@ -88,9 +88,9 @@ def measured(ratio: float, how: str = "t") -> Source:
         (0.7, 0.9, MORE, AGAINST),
         (1.0, 1.3, MORE, UNDECIDED),
         (0.7, 0.9, LESS, AGREES),
-        (2.1, 3.0, about(2.5, 3), AGREES),
-        (1.1, 1.9, about(2.5, 3), AGAINST),
-        (1.9, 2.1, about(2.5, 3), UNDECIDED),
+        (2.1, 3.0, printed_range(2.5, 3), AGREES),
+        (1.1, 1.9, printed_range(2.5, 3), AGAINST),
+        (1.9, 2.1, printed_range(2.5, 3), UNDECIDED),
         (1.0, 1.0, EXACT, AGREES),
     ],
 )
@@ -168,7 +168,7 @@ def test_ratio_to_the_baseline(tmp_path: Path) -> None:
     assert not one.doubt
     assert "1 pair" in one.what
     assert judge(claimed(MORE, ratio_of_arms("mine", "macvlan")), results).word == CONFIRMED
-    assert judge(claimed(about(3), ratio_of_arms("mine", "macvlan")), results).word == CONTRADICTED
+    assert judge(claimed(printed_range(3), ratio_of_arms("mine", "macvlan")), results).word == CONTRADICTED
 
 
 def test_emulated_guests_decide_nothing_about_guests(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_ratio_within_the_control_shows_no_direction() -> None:
     assert (one.low, one.high) == (1.02, 1.04)
     assert reading(one, MORE) == UNDECIDED
     assert reason(one, MORE) == "within A/A"
-    assert reading(one, about(3)) == AGAINST  # whatever its direction, it is not 3
+    assert reading(one, printed_range(3)) == AGAINST  # whatever its direction, it is not 3
     beyond = evidence.judge(empty, narrow, Effect(0.99, 0.97, 1.01, 5, "t"), "")
     assert reading(beyond, MORE) == AGREES
     assert reason(beyond, MORE) == ""

@@ -137,7 +137,7 @@ def test_storage_work_of_the_kernel_is_foreign_load(tmp_path: Path) -> None:
         (f"{THREAD};rpc_async_schedule_[k];xs_tcp_send_request_[k];tcp_sendmsg_[k]", None),
     ],
 )  # fmt: skip
-def test_threads_of_the_kernel_have_a_stage_if_they_work_for_packets(stack: str, stage: str | None) -> None:
+def test_kernel_threads_that_carry_packets_have_a_stage(stack: str, stage: str | None) -> None:
     result = work.stage_of(stack)
     assert (result and result[0]) == stage
 
@@ -395,7 +395,7 @@ def test_arms_of_one_run_are_measured_again_together(tmp_path: Path) -> None:
     )
 
 
-def test_profile_is_not_asked_for_more_samples_than_the_kernel_allows(tmp_path: Path) -> None:
+def test_sample_rate_stays_within_kernel_limit(tmp_path: Path) -> None:
     limit = tmp_path / "limit"
     limit.write_text("100\n")
     assert record.allowed_hz(997, str(limit)) == 100

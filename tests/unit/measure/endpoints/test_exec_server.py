@@ -53,7 +53,7 @@ def test_held_program_is_released(folder: str) -> None:
     for _ in range(20):
         program = started(folder, "echo", "x", held=True)
         assert program.held(time.monotonic() + 20)
-        assert program.lines() == ""
+        assert program.output_so_far() == ""
         program.go()
         assert not process.wait([program], time.monotonic() + 20)
         assert program.ended().stdout == "x\n"
@@ -75,7 +75,7 @@ def test_program_reads_what_it_is_given(folder: str) -> None:
 def test_program_ends_with_its_proxy(folder: str) -> None:
     program = started(folder, "sh", "-c", "echo $$; sleep 1000 & wait")
     assert until(program.lines, 20)
-    there = Path(f"/proc/{program.lines().strip()}")
+    there = Path(f"/proc/{program.output_so_far().strip()}")
     assert there.exists()
     program.kill()
     program.ended()

@@ -8,13 +8,13 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import ovs_test_plan
-from labkit.measure.experiments.ovs_test_plan import OvsTestPlan
+from labkit.measure.experiments.ovs_test_plan import OvsTestPlanParameters
 from labkit.measure.observers.switch import masks
 from labkit.measure.traffic.packet_sender import Mix
 
 
 def test_defaults_are_the_documents_plan() -> None:
-    made = OvsTestPlan.of({})
+    made = OvsTestPlanParameters.of({})
     assert len(made.arms) == 10  # three cases; VXLAN for all but vm_to_vm: five, each with two rule sets
     assert made.arms[0] == "ovs_netdev+case=net_to_vm"
     assert "ovs_netdev+case=vm_to_net+rules=l3+tunnel=vxlan" in made.arms
@@ -28,20 +28,20 @@ def test_defaults_are_the_documents_plan() -> None:
 
 
 def test_vms_may_be_guests() -> None:
-    made = OvsTestPlan.of({"endpoint": "namespace,guest", "guest": "debian,offloads=off"})
+    made = OvsTestPlanParameters.of({"endpoint": "namespace,guest", "guest": "debian,offloads=off"})
     assert made.in_guests
     assert made.switch_parameters().endpoint == ("namespace", "guest")
 
 
 def test_flows_differ_in_what_the_rules_match() -> None:
-    arms = OvsTestPlan.of({"frame_bytes": "imix"}).switch_parameters()
+    arms = OvsTestPlanParameters.of({"frame_bytes": "imix"}).switch_parameters()
     l2, l3 = (arms.mix_of(f"ovs+case=vm_to_vm{words}", "128", 64000) for words in ("", "+rules=l3"))
     assert l2 == Mix((128,), 64000, ("target_mac",), 2000, 10)
     assert l3 == Mix((128,), 64000, ("target_ip",), 2000, 10)
 
 
 def test_rows_say_what_the_switch_is() -> None:
-    arms = OvsTestPlan.of({"topology": "ovs"}).switch_parameters()
+    arms = OvsTestPlanParameters.of({"topology": "ovs"}).switch_parameters()
     assert arms.columns_of("ovs+case=vm_to_net+rules=l3+rules_count=2000+tunnel=vxlan") == {
         "datapath": "system", "use_case": "vm_to_net", "rules": "l3", "rules_count": 2000, "tunnel": "vxlan",
     }  # fmt: skip
@@ -73,7 +73,7 @@ def test_rows_say_what_the_switch_is() -> None:
 )
 def test_invalid_plans(given: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        OvsTestPlan.of(given)
+        OvsTestPlanParameters.of(given)
 
 
 DUMP = """flow-dump from the main thread:

@@ -31,7 +31,7 @@ def four_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("four_cpus")
-def test_every_placement_of_a_pair_comes_once_before_one_comes_again() -> None:
+def test_placements_repeat_only_after_all_were_used() -> None:
     given = [one for [one] in placed(32, arms(1))]
     everywhere = {(client, server) for client in (0, 2, 4, 6) for server in (0, 2, 4, 6)}
     assert set(given[:16]) == everywhere == set(given[16:])

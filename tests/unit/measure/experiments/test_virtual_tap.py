@@ -12,11 +12,11 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments import rows, survey
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
-from labkit.measure.experiments.virtual_tap import VirtualTap, plan
+from labkit.measure.experiments.virtual_tap import VirtualTapParameters, plan
 
 
 def test_arms_of_mirrors_and_readers() -> None:
-    parameters = VirtualTap.of(
+    parameters = VirtualTapParameters.of(
         {"mirrors": "0,2", "readers": "none,count", "also": "ovs_netdev+sampling=sflow:10"}
     )
     assert parameters.arms == (
@@ -26,7 +26,7 @@ def test_arms_of_mirrors_and_readers() -> None:
 
 def test_mirror_options_in_arm_names() -> None:
     given = {"mirrors": "0,1", "readers": "none", "output": "gre", "uplink_bps": "1e8", "select": "all"}
-    assert VirtualTap.of(given).arms == (
+    assert VirtualTapParameters.of(given).arms == (
         "ovs_netdev", "ovs_netdev+mirrors=1+select=all+output=gre+uplink_bps=100000000",
     )  # fmt: skip
 
@@ -42,14 +42,14 @@ def test_mirror_options_in_arm_names() -> None:
 )
 def test_loads(load: str, protocol: str, length: int | None, rate: float | None, slices: int) -> None:
     """A load with a rate is a whole run. Slices measure senders at full speed."""
-    result = VirtualTap.of({"loads": load}).for_load(load)
+    result = VirtualTapParameters.of({"loads": load}).for_load(load)
     assert (result.protocol, result.length_bytes, result.rate_bps, result.slices) == (
         protocol,
         length,
         rate,
         slices,
     )
-    assert result.topology == VirtualTap().arms
+    assert result.topology == VirtualTapParameters().arms
 
 
 TWO = {"nodes": "two", "where": "vm:debian", "output": "gre", "mirrors": "0,1", "readers": "count"}
@@ -57,7 +57,7 @@ TWO = {"nodes": "two", "where": "vm:debian", "output": "gre", "mirrors": "0,1", 
 
 def test_monitor_on_a_second_host() -> None:
     """All ends are on the first host, so the second one is no servers' host, and arms exist at the same time."""
-    parameters = VirtualTap.of({**TWO, "loads": "udp:64@1e6", "link_rate_bps": "1e8"})
+    parameters = VirtualTapParameters.of({**TWO, "loads": "udp:64@1e6", "link_rate_bps": "1e8"})
     load = parameters.for_load("udp:64@1e6")
     assert (load.nodes, load.has_remote_servers, load.link_rate_bps) == ("two", False, 1e8)
     assert load.spec(1, None).parent is None
@@ -73,7 +73,9 @@ def test_flow_beside_a_monitor_does_not_cross_the_link() -> None:
     def status(parameters: DatapathParameters) -> Any:
         return rows.row_of(parameters, run_context, Arm("ovs_netdev", "baseline"), 1, fast)["status"]
 
-    monitored = VirtualTap.of({**TWO, "loads": "udp:64@3e7", "link_rate_bps": "1e7"}).for_load("udp:64@3e7")
+    monitored = VirtualTapParameters.of({**TWO, "loads": "udp:64@3e7", "link_rate_bps": "1e7"}).for_load(
+        "udp:64@3e7"
+    )
     assert status(monitored) == "ok"
     across = DatapathParameters(protocol="udp", nodes="two", where="vm:debian", slices=0, link_rate_bps=1e7)
     assert status(across) == "invalid"
@@ -118,7 +120,7 @@ def test_arm_that_uses_the_cable_has_no_control() -> None:
 )
 def test_unusable_second_host_is_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(BadInput) as caught:
-        VirtualTap.of({**TWO, "loads": "udp:64@1e6", **given})
+        VirtualTapParameters.of({**TWO, "loads": "udp:64@1e6", **given})
     assert words in str(caught.value)
 
 
@@ -141,20 +143,20 @@ def test_unusable_second_host_is_refused(given: dict[str, str], words: str) -> N
 )
 def test_bad_input_is_refused_in_one_sentence(given: dict[str, str], words: str) -> None:
     with pytest.raises(BadInput) as caught:
-        VirtualTap.of(given)
+        VirtualTapParameters.of(given)
     assert words in str(caught.value)
 
 
 def test_cores_of_the_thesis() -> None:
-    parameters = VirtualTap.of({"cores": "thesis", "mirrors": "0,1", "readers": "none"})
+    parameters = VirtualTapParameters.of({"cores": "thesis", "mirrors": "0,1", "readers": "none"})
     assert parameters.arms == ("ovs_netdev+cpu=0", "ovs_netdev+mirrors=1+cpu=0")
     assert parameters.for_load("udp:64").affinity == "0,1"
-    assert VirtualTap().for_load("udp:64").affinity is None
+    assert VirtualTapParameters().for_load("udp:64").affinity is None
 
 
 def test_paced_loads_are_whole_runs() -> None:
     """A point holds every load, so that each round builds all switches once."""
-    result = plan(VirtualTap.of({"loads": "udp:64,udp:512@1e6", "rounds": 2}), seed=1)
+    result = plan(VirtualTapParameters.of({"loads": "udp:64,udp:512@1e6", "rounds": 2}), seed=1)
     assert [len(point.loads) for point in result.points] == [2, 2]
     assert {(load.name, bool(load.parameters.slices), load.whole_runs) for load in result.points[0].loads} == {
         ("udp:64", True, False), ("udp:512@1e6", False, True),

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import folding as benchmark
 from labkit.common.errors import Failed
 from labkit.measure.observers.perf import fold_stacks
-from labkit.measure.observers.perf.fold_stacks import Folding
+from labkit.measure.observers.perf.fold_stacks import StackCounter
 
 SAMPLES = Path(__file__).parents[3] / "samples"
 TEXT = (SAMPLES / "perf-script-6.1.txt").read_bytes()
@@ -25,8 +25,8 @@ def stacks(lines: bytes) -> dict[str, int]:
     }
 
 
-def folded(*blocks: bytes) -> tuple[dict[str, int], Folding]:
-    with Folding() as result:
+def folded(*blocks: bytes) -> tuple[dict[str, int], StackCounter]:
+    with StackCounter() as result:
         result.read(blocks)
         return stacks(b"".join(result.lines())), result
 
@@ -68,13 +68,13 @@ def test_samples_weighted_by_period() -> None:
         for number in range(1, 101)
         for name, period in ((b"busy", 3_000_000), (b"seldom", 1_000_000), (b"rare%d" % number, 10_000))
     )
-    with Folding(weighted=True) as result:
+    with StackCounter(weighted=True) as result:
         result.read([text])
         own = stacks(b"".join(result.lines()))
     assert sum(own.values()) == result.samples_count == 300
     assert (own["sh;busy_[k]"], own["sh;seldom_[k]"]) == (224, 75)
     assert sum(count for stack, count in own.items() if "rare" in stack) == 1
-    with Folding(weighted=True) as result, pytest.raises(Failed, match="invalid literal"):
+    with StackCounter(weighted=True) as result, pytest.raises(Failed, match="invalid literal"):
         result.read([b"sh 1/1 cycles:\n\tffffffff817554ea busy ([kernel.kallsyms])\n\n"])
 
 
@@ -88,7 +88,7 @@ def test_spill_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, _ = folded(TEXT, TEXT)
     monkeypatch.setattr(fold_stacks, "MAX_BYTES", 500)
     monkeypatch.setattr(fold_stacks, "MAX_LINES", 10)
-    with Folding() as result:
+    with StackCounter() as result:
         result.read([TEXT[:9000], TEXT[9000:], TEXT])
         lines = b"".join(result.lines())
         assert len(result._spilled) > 1
@@ -140,7 +140,7 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
 
     tracemalloc.start()
     try:
-        with Folding() as result:
+        with StackCounter() as result:
             result.read(often())
         _now, most = tracemalloc.get_traced_memory()
     finally:

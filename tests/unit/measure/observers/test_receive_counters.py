@@ -35,10 +35,10 @@ def server(taken_out: Iterator[int]) -> Any:
 def test_tunnel_datagrams_are_not_the_load(taken_out: list[int], expected: int, tmp_path: Path) -> None:
     path = tmp_path / "snmp"
     path.write_text(SNMP.format(100))
-    parameters = iter(taken_out)
+    readings = iter(taken_out)
     with Opened(str(path)) as file:
-        assert receive_counters._received_datagrams(server(parameters), file, [100]) == expected
-    assert list(parameters) == []
+        assert receive_counters._received_datagrams(server(readings), file, [100]) == expected
+    assert list(readings) == []
 
 
 def test_all_datagrams_without_a_tunnel(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.container_vs_vm import ContainerVsVm
+from labkit.measure.experiments.container_vs_vm import ContainerVsVmParameters
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.packet_size import PacketSize
+from labkit.measure.experiments.packet_size import PacketSizeParameters
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import FlowGenerator, LatencyGenerator, TrialGenerator
 
@@ -32,7 +32,7 @@ def test_default_generator(given: dict[str, Any], generator: str, protocol: str)
 
 
 def test_generator_keeps_the_protocol() -> None:
-    assert PacketSize.of({"generator": "iperf3"}).protocol == "udp"
+    assert PacketSizeParameters.of({"generator": "iperf3"}).protocol == "udp"
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_unsupported_loads_are_refused(given: dict[str, Any], words: str) -> Non
 
 
 def test_generator_of_each_load() -> None:
-    made = ContainerVsVm.of({"endpoint": "namespace"})
+    made = ContainerVsVmParameters.of({"endpoint": "namespace"})
     assert [made.for_load(load).load_generator.name for load in made.loads] == ["iperf3", "iperf3", "ping"]
     with pytest.raises(BadInput, match="generator=iperf3: not used: loads names protocols"):
-        ContainerVsVm.of({"endpoint": "namespace", "generator": "iperf3"})
+        ContainerVsVmParameters.of({"endpoint": "namespace", "generator": "iperf3"})
 
 
 def test_generators_implement_one_kind_of_load() -> None:
