@@ -17,7 +17,8 @@ from labkit.common.errors import BadInput, Failed
 # wheel, each published run by name; a test compares both.
 PATTERNS = (
     "notebooks/*.ipynb", "params/*.yaml", "docs/network.yaml", "docs/INSTALL.md", "docs/METHOD.md", "docs/ROWS.md",
-    "docs/EXTENDING.md", "docs/findings-switched.svg", "SECURITY.md", "data/reference/*", "data/results/*/*",
+    "docs/COMMANDS.md", "docs/EXTENDING.md", "docs/FINDINGS.md", "docs/findings-*.svg", "SECURITY.md",
+    "data/reference/*", "data/results/*/*",
 )  # fmt: skip
 SHARE = "share/labkit/"
 

@@ -6,6 +6,7 @@ kernel, this machine's CPU time, and what the published values themselves imply.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,6 +47,11 @@ class ContainerVsVmFindings:
         self.published = published()
         self.usual, self.fair = usual(rows), fair(rows)
 
+    @functools.cached_property
+    def verdicts(self) -> pd.DataFrame:
+        """Return the verdicts of the usual comparison: all kinds of endpoints, without those of the fair pair."""
+        return verdicts.verdicts(self.usual)
+
     def throughput(self) -> None:
         """Show which pairs are fair, the throughput of each, and the CPU time on both sides of the boundary."""
         show(pairs(self.rows), figures.ends(self.rows, self.published))
@@ -55,8 +61,7 @@ class ContainerVsVmFindings:
     def ratios(self) -> None:
         """Show the ratios to the baseline on this machine."""
         lines = [sentence for sentence in pairs(self.usual) if sentence.startswith("Not")]
-        result = verdicts.verdicts(self.usual)
-        display(figures.forest(result, "Ratios to the baseline, on this machine", " ".join(lines)))
+        display(figures.forest(self.verdicts, "Ratios to the baseline, on this machine", " ".join(lines)))
 
     def fair_pair(self) -> None:
         """Show the fair pair: the effect of the boundary between machines alone."""

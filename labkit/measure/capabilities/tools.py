@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 
 from labkit.common import packages
 from labkit.common.errors import Unsupported
@@ -45,8 +46,9 @@ def _trex() -> Capability:
     except Unsupported as error:
         lost = "no load by TRex on labkit's own topologies; a TRex server elsewhere can be used (server=HOST)"
         return Capability("tools", "trex", False, "not installed", lost, str(error).partition(": ")[2])
-    client = importlib.util.find_spec("lbr_trex_client") is not None
+    client = importlib.util.find_spec("lbr_trex_client") is not None and sys.version_info < (3, 12)
     if not client:
         lost = "labkit has no client for TRex"
-        return Capability("tools", "trex", False, str(place), lost, "pip install 'labkit[trex]'")
+        way = "pip install 'labkit[trex]'" if sys.version_info < (3, 12) else "run labkit with Python 3.11"
+        return Capability("tools", "trex", False, str(place), lost, way)
     return Capability("tools", "trex", True, str(place))

@@ -1,4 +1,4 @@
-"""The OVS test plan (Netronome, Agilio OVS Test Plan): 1,000 wildcard rules, 64,000 flows, three use cases.
+"""The OVS test plan (Netronome, OVS Test Plan): 1,000 wildcard rules, 64,000 flows, three use cases.
 
 Every switch (datapath, use case, set of rules, tunnel) is an arm, and every arm is searched for NDR and PDR as by the
 experiment `throughput`. The VMs of the plan are namespaces, containers or guests here.

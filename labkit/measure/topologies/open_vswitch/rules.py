@@ -1,4 +1,4 @@
-"""The wildcard rules of the OVS test plan (Netronome, Agilio OVS Test Plan), as OpenFlow.
+"""The wildcard rules of the OVS test plan (Netronome, OVS Test Plan), as OpenFlow.
 
 A rule matches an input port and the low bits of the destination: of the MAC address (`l2`) or of the IP address (`l3`).
 Rule number `i` matches the value `i`. The first 512 rules compare nine bits. The others compare as many bits as their

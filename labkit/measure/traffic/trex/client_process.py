@@ -100,13 +100,13 @@ class Session:
     ) -> dict[str, Any]:
         """Connect and acquire the ports; return what the server reports about itself and about them."""
         self._server = f"{host}:{rpc_port}"
+        if sys.version_info >= (3, 12):  # the extra installs no client there
+            raise Unsupported(TOO_NEW)
         # The client needs its own copies of libraries, so nothing else may have imported them before.
         try:
             import lbr_trex_client  # noqa: F401
         except ImportError:
             raise Unsupported(PACKAGE) from None
-        if sys.version_info >= (3, 12):
-            raise Unsupported(TOO_NEW)
         if mode == "STL":
             from trex.stl.api import STLClient as Client
         else:
