@@ -3,8 +3,9 @@
 A ratio **agrees** with a claim if its 95 % interval lies in the range for which the claim holds, and **contradicts**
 the claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed if more
 of its ratios agree than chance explains, and contradicted if more contradict it than chance explains. One exact count
-is enough for either. It depends if both is so, or if it is contradicted under conditions other than the document's.
-Otherwise it cannot be told here. Chance lets one of twenty intervals miss the true ratio.
+is enough for either. It depends if both is so. It also depends if it is contradicted under conditions other than the
+document's; then it was not reproduced here, which is said beside the word. Otherwise it cannot be told here. Chance
+lets one of twenty intervals miss the true ratio.
 
 A document's own numbers, put together, measure nothing. They never decide a claim that runs answer. A claim that only
 they answer is consistent with them or inconsistent.
@@ -30,6 +31,7 @@ BY_NUMBERS = (CONSISTENT, INCONSISTENT)  # the verdicts that the document's own 
 FALSE_SHARE = 1 - CONFIDENCE
 AGREES, AGAINST, UNDECIDED, MISSING = "agrees", "contradicts", "undecided", "not measured"
 WITHIN_CONTROL = "within A/A"
+OTHER_CONDITIONS, NOT_REPRODUCED = "under other conditions", "not reproduced here, and conditions differ"
 
 Range = tuple[float, float]
 MORE: Range = (1.0, math.inf)
@@ -83,12 +85,13 @@ class Claim:
 @dataclass(frozen=True)
 class Judgement:
     """The verdict about a claim: its word, the counts of readings (`2 agree, 1 undecided`), and each piece of evidence
-    with its reading."""
+    with its reading. note: what a reader must know beside the word: NOT_REPRODUCED, OTHER_CONDITIONS or nothing."""
 
     claim: Claim
     word: str
     counts: str
     evidence: Sequence[tuple[Evidence, str]]
+    note: str = ""
 
     @property
     def deciding(self) -> Sequence[tuple[Evidence, str]]:
@@ -140,9 +143,12 @@ def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
         word = INCONSISTENT if no else CONSISTENT if yes else UNKNOWN
     else:
         word = DEPENDS if yes and no else CONFIRMED if yes else CONTRADICTED if no else UNKNOWN
-    if word == CONTRADICTED and claim.conditions:
-        word, counts = DEPENDS, f"{counts}, under other conditions"
-    return replace(judged, word=word, counts=counts)
+    note = ""
+    if claim.conditions and word == CONTRADICTED:
+        word, note = DEPENDS, NOT_REPRODUCED
+    elif claim.conditions and word == CONFIRMED:
+        note = OTHER_CONDITIONS
+    return replace(judged, word=word, counts=counts, note=note)
 
 
 def _enough(each: Sequence[tuple[Evidence, str]], word: str) -> bool:

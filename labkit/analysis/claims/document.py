@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from labkit.analysis import profile_doubts, stats, verdicts
 from labkit.analysis.claims.claim import (
+    AGREES,
     BY_NUMBERS,
     BY_RUNS,
+    CONFIRMED,
     MISSING,
     UNKNOWN,
     Judgement,
@@ -60,9 +64,11 @@ the interval lies outside. It is **undecided** otherwise, and wherever the basel
 lies within the 95 % interval of the A/A control, extended to 1, it shows no direction ("within A/A").
 
 A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), *contradicted* if more
-contradict it than chance explains, and it *depends* if both is so, or if measurements contradict it under conditions
-that differ from the document's. A claim about every point is confirmed only if all its ratios agree. Otherwise it
-*cannot be told here*. Chance alone lets one of twenty intervals miss the true ratio. If a claim has a single ratio,
+contradict it than chance explains, and it *depends* if both is so. If measurements contradict it under conditions that
+differ from the document's, the word is also *depends*, and beside it stands "not reproduced here, and conditions
+differ": then no more of its ratios agree than chance explains. If measurements confirm it under such conditions, "under
+other conditions" stands beside the word. A claim about every point is confirmed only if all its ratios agree. Otherwise
+it *cannot be told here*. Chance alone lets one of twenty intervals miss the true ratio. If a claim has a single ratio,
 that one decides. The points of one run share a machine and an hour, so they are less independent than the rule assumes.
 Counts of bytes have no noise, and one decides.
 
@@ -82,7 +88,10 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     cpus = max(int(host["cpus_count"]) for one in descriptions for host in one["hosts"])
     memory = sorted({int(one["memory_bytes"]) for one in descriptions if one.get("memory_bytes")})
     full = [name for name in results.names() if results.description(name).get("command") == full_length(name)]
-    of_full_length = f"At full length: {', '.join(f'`{name}`' for name in full)}; the others are shortened."
+    of_full_length = (
+        f"At full length: {', '.join(f'`{name}`' for name in full)}; the others are shortened, because their sweeps"
+        f" take too long here.{''.join(map(_shorter_search, map(results.description, full)))}"
+    )
     of_memory = f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else ""
     return (
         f"**These runs were measured on a shared virtual machine with {counted(cpus, 'CPU')}{of_memory}**, on"
@@ -91,11 +100,23 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
         " mean nothing here, and only ratios count. Two arms are interleaved in time, with the"
         " baseline measured twice (A/A). Ratios of two values of a parameter have an interval, but no A/A. Each run"
         " below has its command, and the sweep that repeats it at full length, which takes from ten"
-        " minutes to three hours, for example `labkit sweep params/datapaths.yaml`. The rows are published:"
+        " minutes to about seven hours, for example `labkit sweep params/datapaths.yaml`. The rows are published:"
         " `labkit compare RUN data/results/datapaths` compares a run of your own with them and judges their claims by"
         " it, and the notebook `10_findings` draws everything here anew without measuring. `make docs-reference` writes"
         " this page.\n\n"
         f"{counts(judgements)}\n"
+    )
+
+
+def _shorter_search(description: Mapping[str, Any]) -> str:
+    """Return that a run at full length decides its loads by less than labkit does by default, or ""."""
+    passes, sum_s = (description.get("parameters", {}).get(name) for name in ("passes", "sum_s"))
+    if passes is None or sum_s is None:
+        return ""
+    times = "once" if passes == 1 else f"{passes} times"
+    return (
+        f" The sweep of `{description['run']}` itself makes each search {times} and"
+        f" decides each load by {sum_s:g} s of trials, which is less than labkit's default."
     )
 
 
@@ -109,7 +130,11 @@ def counts(judgements: Sequence[Judgement]) -> str:
 
     def of(words: Sequence[str]) -> str:
         numbers = {word: sum(one.word == word for one in judgements) for word in words}
-        return ", ".join(f"{count} {word}" for word, count in numbers.items() if count) or "none"
+        return ", ".join(f"{count} {word}{noted(word)}" for word, count in numbers.items() if count) or "none"
+
+    def noted(word: str) -> str:
+        notes = Counter(one.note for one in judgements if one.word == word and one.note)
+        return f" ({'; '.join(f'{count}: {note}' for note, count in notes.items())})" if notes else ""
 
     return (
         f"{counted(len(judgements), 'claim')}. By measurement: {of(BY_RUNS)}. By the documents' own numbers alone:"
@@ -148,17 +173,36 @@ def ratio_summary(one: Judgement) -> str:
     known = [evidence for evidence, _ in one.deciding if not math.isnan(evidence.ratio)]
     if not known:
         return "–"
-    ratios = sorted(evidence.ratio for evidence in known)
-    span = " to ".join(dict.fromkeys(map(number, (ratios[0], ratios[-1]))))
-    return f"ratio {span}: {one.counts}"
+    note = f"; {one.note}" if one.note else ""
+    return f"ratio {_span([evidence.ratio for evidence in known])}: {one.counts}{note}"
+
+
+def _span(ratios: Sequence[float]) -> str:
+    return " to ".join(dict.fromkeys(map(number, (min(ratios), max(ratios)))))
+
+
+def shown_where(one: Judgement) -> str:
+    """Return at how many points a confirmed claim was shown, with which ratios, and where not; "" if at all points."""
+    known = [(evidence, read) for evidence, read in one.deciding if not math.isnan(evidence.ratio)]
+    agreeing = [evidence.ratio for evidence, read in known if read == AGREES]
+    if one.word != CONFIRMED or len(agreeing) == len(known):
+        return ""
+    others = dict.fromkeys(
+        f"`{evidence.what}` ({evidence.run})" for evidence, read in known if read != AGREES
+    )
+    return (
+        f"Shown at {len(agreeing)} of {counted(len(known), 'point')}, with ratios of {_span(agreeing)}. Not shown at"
+        f" {'; '.join(others)}.\n"
+    )
 
 
 def section(one: Judgement) -> str:
     """Return the section of one claim. Its heading is the claim's name alone: every viewer of Markdown makes the same
     anchor of it, and links stay right when the verdict changes."""
     claim = one.claim
+    note = f": {one.note}" if one.note else ""
     lines = [
-        f"### {claim.name}\n", f"**{one.word[0].upper()}{one.word[1:]}.** {claim.sentence}\n",
+        f"### {claim.name}\n", f"**{one.word[0].upper()}{one.word[1:]}{note}.** {claim.sentence}\n",
         f"*{DOCUMENTS[claim.document].label}*, {claim.place}.\n",
     ]  # fmt: skip
     if claim.meant is not None:
@@ -167,6 +211,8 @@ def section(one: Judgement) -> str:
             f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.meant)}{where}.\n"
         )
         lines.append(evidence_table(one, claim.meant))
+    if where_shown := shown_where(one):
+        lines.append(where_shown)
     if claim.conditions:
         lines.append(f"Other conditions: {claim.conditions}\n")
     if claim.remark:

@@ -37,7 +37,8 @@ class Evidence:
     run: the name of a published run. what: the point of the run. host: the kernel, and whether it is emulated. doubt:
     why the ratio decides nothing, or "". control: the baseline against itself, in words. within_control: whether the
     ratio lies within the 95 % interval of the control, extended to 1, so that it shows no direction. guests_emulated:
-    whether an arm has guests whose CPUs are emulated.
+    whether an arm has guests whose CPUs are emulated. link_full: whether both sides of the ratio fill the link between
+    two hosts, which makes them equal.
     """
 
     run: str
@@ -51,6 +52,7 @@ class Evidence:
     doubt: str = ""
     within_control: bool = False
     guests_emulated: bool = False
+    link_full: bool = False
 
     @property
     def exact(self) -> bool:
@@ -69,7 +71,7 @@ def ratio_of_arms(run: str, arm: str, other: str = "", **only: Any) -> Source:
         rows = rows_with(results.rows(run), only)
         if other and not rows.loc[rows["role"].eq("baseline"), "topology"].eq(other).any():
             return list(_to_other(run, rows, arm, other))
-        return list(_to_baseline(run, rows_with(results.verdicts(run), only), arm))
+        return list(_to_baseline(run, rows_with(results.verdicts(run), only), rows, arm))
 
     return _measured_by(run, find)
 
@@ -135,6 +137,32 @@ def undecided_if_emulated(source: Source) -> Source:
         return [replace(one, doubt=one.doubt or doubt) if one.guests_emulated else one for one in evidence]
 
     return find
+
+
+def undecided_if_link_full(source: Source) -> Source:
+    """Return the evidence of a source with a doubt where both sides fill the link, which makes any two sides equal."""
+    doubt = "both sides fill the link"
+
+    def find(results: Results) -> list[Evidence]:
+        return [replace(one, doubt=one.doubt or doubt) if one.link_full else one for one in source(results)]
+
+    return find
+
+
+def deviation(source: Source) -> Source:
+    """Return the factor by which each ratio of a source differs from 1, in whatever direction."""
+
+    def find(results: Results) -> list[Evidence]:
+        return [_deviation(one) for one in source(results)]
+
+    return find
+
+
+def _deviation(one: Evidence) -> Evidence:
+    low, high = sorted((max(one.low, 1 / one.low), max(one.high, 1 / one.high)))
+    return replace(
+        one, ratio=max(one.ratio, 1 / one.ratio), low=1.0 if one.low <= 1 <= one.high else low, high=high
+    )
 
 
 def computed(what: str, number: Callable[[], float | None]) -> Source:
@@ -278,14 +306,30 @@ def _key(line: Mapping[Any, Any]) -> Key:
     return tuple(None if pd.isna(line[name]) else line[name] for name in GROUP)
 
 
-def _to_baseline(run: str, lines: pd.DataFrame, arm: str) -> Iterator[Evidence]:
+def _fills_link(rows: pd.DataFrame) -> bool:
+    """Return whether these rows fill a link of a set rate."""
+    shares = (rows["throughput_bps"] / rows["link_rate_bps"]).dropna()
+    return bool(len(shares)) and float(shares.median()) >= FULL_LINK
+
+
+def _fill_link(rows: pd.DataFrame, key: Key, *arms: str) -> bool:
+    """Return whether each of these arms fills the link at this point."""
+    ok = rows[rows["status"].eq("ok") & rows["link_rate_bps"].notna()]
+    own = [_key(row) == key for row in ok[list(GROUP)].to_dict("records")]
+    ok = ok[np.array(own, dtype=bool)]
+    return all(_fills_link(ok[ok["topology"].eq(arm)]) for arm in arms)
+
+
+def _to_baseline(run: str, lines: pd.DataFrame, rows: pd.DataFrame, arm: str) -> Iterator[Evidence]:
     """Yield the verdicts about an arm."""
     for line in lines[lines["topology"].eq(arm)].to_dict("records"):
         effect = None
         if not pd.isna(line["ratio"]):
             low, high = (None if pd.isna(line[end]) else float(line[end]) for end in ("low", "high"))
             effect = Effect(float(line["ratio"]), low, high, int(line["n_count"]), str(line["how"]))
-        one = _evidence_without_ratio(run, f"{arm} / {line['baseline']}: {_point(_key(line))}", line)
+        key = _key(line)
+        one = _evidence_without_ratio(run, f"{arm} / {line['baseline']}: {_point(key)}", line)
+        one = replace(one, link_full=_fill_link(rows, key, arm, str(line["baseline"])))
         yield judge(one, effect, _control(line), _doubt(line))
 
 
@@ -329,6 +373,7 @@ def _to_other(run: str, rows: pd.DataFrame, arm: str, other: str) -> Iterator[Ev
             doubt = doubt or "the baseline differs from itself"
         row = next(row for row in rows[rows["status"].eq("ok")].to_dict("records") if _key(row) == key)
         evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", row)
+        evidence = replace(evidence, link_full=_fill_link(rows, key, arm, other))
         yield judge(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
 
 
@@ -383,6 +428,7 @@ def _compare_ends(
         vetoed = any((control := controls.get(key)) is not None and stats.vetoes(control) for key in keys)
         text = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
         evidence = _evidence_without_ratio(run, text, sides[0].iloc[0].to_dict())
+        evidence = replace(evidence, link_full=all(map(_fills_link, sides)))
         yield _add_effect(evidence, effect, "the baseline differs from itself" if vetoed else "")
 
 

@@ -45,6 +45,6 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
     figure.update_yaxes(title_text="share", rangemode="tozero")
     figure.update_layout(height=HEIGHT_PX, legend=theme.legend_below())
     subtitle = (
-        "means of the rounds; the thesis' copies have GRE's headers in them, so its share begins above 1"
+        "means of the rounds; the thesis: bytes that Wireshark captured, divided by those that iperf3 sent"
     )
     return finish(figure, complete(rows), "A mirror that leaves the host", subtitle)

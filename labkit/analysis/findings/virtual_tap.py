@@ -258,14 +258,18 @@ def thesis_count(path: Path | None = None) -> pd.DataFrame:
 
 def thesis_uplink(path: Path | None = None) -> pd.DataFrame:
     """Return table 4.2 of the thesis as rates in bit/s (offered, sent and captured), one row per offered rate. Empty if
-    the file is missing."""
+    the file is missing.
+
+    iperf3's GBytes have 2^30 bytes: only then does what was sent agree with what was offered. Wireshark's GBytes have
+    10^9 bytes: otherwise more than 1 Gbit/s would have passed the NIC.
+    """
     table = reference_tables.table(THESIS_UPLINK, path)
     if table is None:
         return pd.DataFrame(columns=["offered_bps", "sent_bps", "captured_bps"])
     return pd.DataFrame(
         {
             "offered_bps": table["offered_Mbps"] * 1e6,
-            "sent_bps": table["sent_GB"] * 8e9 / THESIS_S,
+            "sent_bps": table["sent_GB"] * 8 * 2**30 / THESIS_S,
             "captured_bps": table["captured_GB"] * 8e9 / THESIS_S,
         }
     )

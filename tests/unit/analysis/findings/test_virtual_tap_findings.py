@@ -86,6 +86,9 @@ def test_tables_of_the_thesis() -> None:
     left = virtual_tap.thesis_uplink()
     assert len(left) == 15
     assert left["captured_bps"].iloc[0] == pytest.approx(0.783e9 * 8 / 60)
+    # iperf3's GBytes have 2^30 bytes: what was sent is what was offered (the first number has three digits alone).
+    assert list(left["sent_bps"] / left["offered_bps"]) == pytest.approx([1] * 15, abs=0.025)
+    assert list(left["sent_bps"] / left["offered_bps"])[1:] == pytest.approx([1] * 14, abs=0.003)
     assert left["offered_bps"].iloc[-1] == 1.5e9
 
 
