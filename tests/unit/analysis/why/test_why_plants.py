@@ -457,5 +457,5 @@ def test_what_older_runs_did_not_record_is_no_difference(tmp_path: Path) -> None
 )  # fmt: skip
 def test_recorded_settings_can_be_causes(name: str, values: tuple[str, str], path: str | None) -> None:
     setting = Setting(name, *values, ("machine",))
-    assert setting.acts
+    assert setting.can_affect_result
     assert path is None or path in [one.name for one in setting.paths]
