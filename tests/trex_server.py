@@ -145,11 +145,34 @@ class Server:
 
     def _probes_pps(self, port: Port) -> float:
         """Return the rate of the latency streams, which the multiplier does not scale."""
-        return sum(
-            one["mode"]["rate"]["value"]
+        return self._streams(port, probes=True)[0]
+
+    def _streams(self, port: Port, *, probes: bool) -> tuple[float, float]:
+        """Return the rate of the latency streams of a port, or of its others, in packets and in bits on the line."""
+        chosen = [
+            (one["mode"]["rate"]["value"], len(base64.b64decode(one["packet"]["binary"])) + 24)
             for one in port.streams.values()
-            if one["flow_stats"].get("rule_type") == "latency"
-        )
+            if (one["flow_stats"].get("rule_type") == "latency") == probes
+        ]
+        return sum(pps for pps, _ in chosen), sum(8 * pps * length for pps, length in chosen)
+
+    def _factor(self, port: Port, multiplier: dict[str, Any]) -> float:
+        """Return by how much TRex multiplies the streams that are not of latency, so that all of the port reach a rate.
+
+        Raises Rejected, with the words of a real server, for a rate that the port cannot have.
+        """
+        assert multiplier["type"] == "pps", "rates are in packets a second"
+        fixed_pps, fixed_bps = self._streams(port, probes=True)
+        variable_pps, variable_bps = self._streams(port, probes=False)
+        if multiplier["value"] <= fixed_pps:
+            raise Rejected(f"current stream configuration enforces a minimum rate of '{fixed_pps:.0f}' pps")
+        factor: float = (multiplier["value"] - fixed_pps) / variable_pps
+        if (wanted := fixed_bps + factor * variable_bps) > self.plan.line_bps * 1.0001:
+            raise Rejected(
+                f"Expected L1 B/W: '{wanted / 1e9:.0f} Gbps' exceeds port line rate:"
+                f" '{self.plan.line_bps / 1e9:.0f} Gbps'"
+            )
+        return factor
 
     def _settle(self, number: int, now: float) -> None:
         port, peer = self.ports[number], self.ports[number ^ 1]
@@ -293,14 +316,9 @@ class Server:
         self.starts += 1
         if self.plan.dies_after and self.starts >= self.plan.dies_after:
             os._exit(1)
-        port, multiplier = self.ports[number], parameters["mul"]
-        assert multiplier["type"] == "pps", "rates are in packets a second"
-        port.rate_pps = multiplier["value"]
-        if (wanted := port.rate_pps * 84 * 8) > self.plan.line_bps * 1.0001:
-            raise Rejected(
-                f"Expected L1 B/W: '{wanted / 1e9:.0f} Gbps' exceeds port line rate:"
-                f" '{self.plan.line_bps / 1e9:.0f} Gbps'"
-            )
+        port = self.ports[number]
+        factor = self._factor(port, parameters["mul"])
+        port.rate_pps = parameters["mul"]["value"] - self._probes_pps(port)
         if self.plan.wires and number not in self.tried:
             self.tried.add(number)
             if not self._arrives(number):
@@ -309,7 +327,13 @@ class Server:
         port.since, port.duration, port.running = now, parameters["duration"], True
         port.probes_since = port.sent, self.ports[number ^ 1].received
         self._of_port(STARTED, number)
-        return {"multiplier": 1.0, "ts": now}
+        return {"multiplier": factor, "ts": now}
+
+    def do_update_traffic(self, parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        port = self.ports[number]
+        factor = self._factor(port, parameters["mul"])
+        port.rate_pps = parameters["mul"]["value"] - self._probes_pps(port)
+        return {"multiplier": factor}
 
     def _arrives(self, number: int) -> bool:
         """Return whether real frames of each stream of this port arrive at the other one."""

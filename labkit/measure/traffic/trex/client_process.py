@@ -254,12 +254,15 @@ class Session:
     def trial(self, rate_pps: float, duration_s: float, grace_s: float) -> dict[str, Any]:
         """Send `rate_pps` packets per second from each sending port, beside the latency probes.
 
+        TRex's rate of a port includes its latency streams, which the multiplier does not scale.
+
         Returns readings of the counters (at rest before, twice while it runs, at rest after) and the times.
         """
+        port_pps = rate_pps + self._latency_pps
         readings = [self._reading()]
         begun = time.monotonic()
         try:
-            self._client.start(ports=self._senders, mult=f"{rate_pps:.3f}pps", duration=duration_s)
+            self._client.start(ports=self._senders, mult=f"{port_pps:.3f}pps", duration=duration_s)
         except Exception as error:
             text = error_text(error)
             if not self._client.is_connected() or "get server response" in text:
@@ -273,7 +276,7 @@ class Session:
         readings.append(self._reading())
         self._channel.wait(started + duration_s)
         rest = readings[0]["ports"]
-        planned = len(self._senders) * int((rate_pps + self._latency_pps) * duration_s)
+        planned = len(self._senders) * int(port_pps * duration_s)
         self._watch(started + duration_s + grace_s, lambda ports: _rise(rest, ports, "opackets") >= planned)
         self._call(self._client.stop, self._senders)
         ended = time.monotonic()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from trex_server import calls, transcript
+from trex_server import Plan, Rejected, Server, calls, transcript
 
+from labkit.common.errors import Failed
 from labkit.measure.experiments.trex import stateless
 from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import readings
+from labkit.measure.traffic.trex.client_process import Channel, Session
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
 
 
@@ -105,6 +108,45 @@ def test_latency_streams_are_not_scaled() -> None:
     ]
     assert method_rate["type"] in ("raw", "pps")
     assert probes.sent_count == 1000 * seconds
+
+
+def test_rate_of_a_port_includes_its_latency_stream() -> None:
+    """4: 100 pps beside a latency stream of 100 pps: 200 pps are once the streams, 500 pps four times their load."""
+    made, answered = Server(Plan(recorded="stl_errors")), []
+    for _, method, parameters, result in calls("stl_errors"):
+        if parameters.get("port_id") != 0 or "error" in result:
+            continue
+        if method == "add_stream":
+            made.do_add_stream(parameters, 0, 0.0)
+        elif method in ("start_traffic", "update_traffic"):
+            answer = getattr(made, f"do_{method}")(parameters, 0, 0.0)
+            answered.append((parameters["mul"]["value"], result["multiplier"], answer["multiplier"]))
+            if method == "update_traffic":
+                break
+    assert answered == [(200, 1.0, 1.0), (500, 4.0, 4.0)]
+    with pytest.raises(Rejected, match="enforces a minimum rate of '100' pps"):
+        made.do_start_traffic({"mul": {"type": "pps", "value": 100.0}, "duration": 1}, 0, 0.0)
+
+
+@pytest.mark.parametrize("probes_pps", [0, 1000])
+def test_trial_asks_for_the_load_and_its_probes(probes_pps: float) -> None:
+    """A trial of 1,000 pps beside 1,000 probes a second asks TRex for 2,000 pps from the port."""
+    asked: list[str] = []
+
+    class Refused(Exception):
+        pass
+
+    def start(**given: Any) -> None:
+        asked.append(given["mult"])
+        raise Refused("enough")
+
+    session = Session(cast(Channel, None))
+    session._client = SimpleNamespace(start=start, is_connected=lambda: True)
+    session._latency_pps, session._senders = probes_pps, [0]
+    session._reading = dict  # type: ignore[method-assign]
+    with pytest.raises(Failed, match="enough"):
+        session.trial(1000, 1, 0)
+    assert asked == [f"{1000 + probes_pps:.3f}pps"]
 
 
 def test_buckets_are_lower_edges_and_key_0_is_below_10_us() -> None:
