@@ -100,8 +100,10 @@ class Port:
     received: float = 0.0
     dropped: float = 0.0
     refused: float = 0.0
-    # Totals sent, and received by the other port, at the last start of traffic.
-    probes_since: tuple[float, float] = (0.0, 0.0)
+    # Of its latency stream, since that was added: totals sent, and received by the other port, of traffic that has
+    # ended, and the number of starts.
+    probes: tuple[float, float] = (0.0, 0.0)
+    probes_starts: int = 0
 
 
 class Rejected(Exception):
@@ -147,6 +149,13 @@ class Server:
         """Return the rate of the latency streams, which the multiplier does not scale."""
         return self._streams(port, probes=True)[0]
 
+    def _probes(self, port: Port, now: float) -> tuple[float, float]:
+        """Return totals of a port's latency stream since it was added: sent, and received by the other port."""
+        sent, received, _ring, _refused = self._flow(port, now)
+        pps = self._probes_pps(port)
+        share = pps / (pps + port.rate_pps) if pps else 0.0
+        return port.probes[0] + share * sent, port.probes[1] + share * received
+
     def _streams(self, port: Port, *, probes: bool) -> tuple[float, float]:
         """Return the rate of the latency streams of a port, or of its others, in packets and in bits on the line."""
         chosen = [
@@ -177,6 +186,7 @@ class Server:
     def _settle(self, number: int, now: float) -> None:
         port, peer = self.ports[number], self.ports[number ^ 1]
         sent, received, ring, refused = self._flow(port, now)
+        port.probes = self._probes(port, now)
         port.running = False
         port.sent += sent
         port.refused += refused
@@ -302,7 +312,10 @@ class Server:
         return {}
 
     def do_add_stream(self, parameters: dict[str, Any], number: Any, _now: float) -> Any:
-        self.ports[number].streams[parameters["stream_id"]] = parameters["stream"]
+        port = self.ports[number]
+        port.streams[parameters["stream_id"]] = parameters["stream"]
+        if parameters["stream"]["flow_stats"].get("rule_type") == "latency":
+            port.probes, port.probes_starts = (0.0, 0.0), 0
         return {}
 
     def do_remove_all_streams(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
@@ -325,7 +338,7 @@ class Server:
                 self.plan.loss_ratio = 1.0
         now = time.monotonic()
         port.since, port.duration, port.running = now, parameters["duration"], True
-        port.probes_since = port.sent, self.ports[number ^ 1].received
+        port.probes_starts += 1
         self._of_port(STARTED, number)
         return {"multiplier": factor, "ts": now}
 
@@ -385,22 +398,21 @@ class Server:
         return {"ids": {"flow_stats": [], "latency": []}}
 
     def do_get_pgid_stats(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
-        """Return the recorded latencies of stream 5 with the packet counts of its port."""
+        """Return the recorded latencies of stream 5 for each start since the stream was added, with its own counts."""
         flows, latency = {}, {}
         for number, port in self.ports.items():
             for stream in port.streams.values():
                 if stream["flow_stats"].get("rule_type") == "latency":
-                    counted, peer = self.counters(number), self.counters(number ^ 1)
                     name = str(stream["flow_stats"]["stream_id"])
-                    sent = counted["opackets"] - port.probes_since[0]
-                    arrived = peer["ipackets"] - port.probes_since[1]
-                    share = 1000 / max(1.0, port.rate_pps + 1000)
+                    sent, arrived = self._probes(port, time.monotonic())
+                    buckets = {"10": 195, "300": 359, "1000": 232}
                     flows[name] = {
                         **{key: {"0": 0, "1": 0} for key in ("rb", "rbs", "rps", "tb", "tbs", "tps")},
-                        "tp": {str(number): int(share * sent), str(number ^ 1): 0},
-                        "rp": {str(number): 0, str(number ^ 1): int(share * arrived)},
+                        "tp": {str(number): int(sent), str(number ^ 1): 0},
+                        "rp": {str(number): 0, str(number ^ 1): int(arrived)},
                     }
-                    latency[name] = {"lat": {"average": 484.0, "histogram": {"10": 195, "300": 359, "1000": 232},
+                    latency[name] = {"lat": {"average": 484.0, "histogram": {
+                                                 edge: port.probes_starts * count for edge, count in buckets.items()},
                                              "jit": 476, "last_max": 2347, "total_max": 2492, "total_min": 8},
                                      "er": {"drp": 0}}  # fmt: skip
         return {"flow_stats": flows, "latency": {**latency, "g": None}, "ver_id": {}}

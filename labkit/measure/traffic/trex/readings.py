@@ -166,7 +166,7 @@ def directions(raw: Mapping[str, Any], ports: Sequence[int], senders: Sequence[i
 @errors.reading(ANSWER)
 def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLatency | None:
     """Return the latency of a packet group from the answer to `get_pgid_stats`; None without one. The server counts
-    from the start of traffic."""
+    from when the streams were added, over all starts and stops, so the client process adds them anew for each trial."""
     if not answer or str(group) not in answer["flow_stats"]:
         return None
     flow = answer["flow_stats"][str(group)]
