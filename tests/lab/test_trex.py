@@ -112,6 +112,14 @@ def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
 
 
 @pytest.mark.long
+def test_whole_line_carries_the_load_and_its_probes(box: Sandbox) -> None:
+    """The line carries 20,000 frames of 64 bytes a second, and TRex refuses more."""
+    rows, _ = load_test(box, "whole", "target=100%", line_bps=20_000 * 84 * 8)
+    assert result_of(rows)["status"] == "ok"
+    assert max(rates(box.folder / "calls.jsonl")) == pytest.approx(20_000)
+
+
+@pytest.mark.long
 def test_ring_drops_make_the_run_invalid(box: Sandbox) -> None:
     rows, _ = load_test(box, "ring", ring_pps=15_000)
     result = result_of(rows)

@@ -12,6 +12,7 @@ from labkit.measure.capabilities import tools
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.packet_sender import Mix
+from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import generator, server
 from labkit.measure.traffic.trex.readings import Direction
 from labkit.measure.traffic.trex.server import Port
@@ -95,6 +96,14 @@ def test_command_line() -> None:
 def test_flows_that_a_stream_cannot_have(mix: Mix, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
         generator.check_mix(mix)
+
+
+def test_load_of_a_search_leaves_room_for_the_probes() -> None:
+    line, mix = Line(84 * 8 * 10_000.0), Mix(frame_bytes=(64,))
+    assert generator.most_load_pps(line, mix, None, 0) == pytest.approx(10_000)
+    assert generator.most_load_pps(line, mix, None, 1000) == pytest.approx(9000)
+    assert generator.most_load_pps(line, mix, 5000, 1000) == pytest.approx(4000)
+    assert generator.most_load_pps(line, mix, 1000, 1000) == pytest.approx(500)
 
 
 def test_search_takes_trex_from_the_registry() -> None:
