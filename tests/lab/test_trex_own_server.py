@@ -92,7 +92,7 @@ def test_load_test_of_two_topologies(box: Sandbox) -> None:
 def test_large_frames_have_larger_places_in_the_ring(box: Sandbox) -> None:
     _, logged, _ = own(box, "large", "trex_stateless", "topology=veth", "mtu_bytes=9000", *SHORT)
     start = logged[0][1]
-    assert "blocksz=1048576,framesz=16384,framecnt=2048" in start["config"]["interfaces"][0]
+    assert "blocksz=1032192,framesz=9216,framecnt=3584" in start["config"]["interfaces"][0]
 
 
 def test_without_trex(box: Sandbox) -> None:

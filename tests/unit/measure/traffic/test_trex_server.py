@@ -69,10 +69,18 @@ def test_configuration_is_that_of_a_measured_server() -> None:
     }
 
 
-@pytest.mark.parametrize(("mtu", "frame"), [(1500, 2048), (1906, 2048), (1907, 4096), (9000, 16384)])
+@pytest.mark.parametrize(
+    ("mtu", "frame"),
+    [(1500, 2048), (1906, 2048), (1907, 4096), (8050, 8192), (8051, 9216), (9000, 9216), (65535, 9216)],
+)
 def test_places_of_the_ring_hold_the_largest_frame(mtu: int, frame: int) -> None:
+    """What the kernel asks of a ring, and TRex's largest packet buffer, of 9 · 1024 + 64 bytes."""
     [config] = yaml.safe_load(server.config(PORTS, mtu, "x"))
-    assert f",framesz={frame},framecnt={(32 << 20) // frame}" in config["interfaces"][0]
+    ring = dict(part.split("=") for part in config["interfaces"][0].removeprefix("--vdev=").split(",")[1:])
+    block, size, count = (int(ring[name]) for name in ("blocksz", "framesz", "framecnt"))
+    assert size == frame < 9 * 1024 + 64
+    assert (block % 4096, block % size, count % (block // size)) == (0, 0, 0)
+    assert 31 << 20 <= count * size <= 32 << 20
 
 
 def test_command_line() -> None:
