@@ -93,6 +93,7 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
     def _check_own(self) -> None:
         check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), ONLY_WITH_SERVER))
         self.refuse_guests("TRex")
+        self.refuse_changes_at_ends("TRex")
 
     def _check_load(self) -> None:
         """TRex makes the load."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.common.errors import BadInput
+from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.experiments.trex import stateless
 from labkit.measure.experiments.trex.parameters import Stateful, Stateless
 from labkit.measure.traffic.trex import client
@@ -32,6 +33,20 @@ from labkit.measure.traffic.trex import client
 def test_bad_input(given: dict[str, object], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         Stateless.of(given)
+
+
+@pytest.mark.parametrize("at", ["client", "server", "both", "client0:eth0"])
+@pytest.mark.parametrize(
+    ("kind", "given"), [(Stateless, {}), (Stateful, {}), (Throughput, {"generator": "trex"})]
+)
+def test_change_at_an_end_would_be_lost(
+    kind: type[Stateless | Stateful | Throughput], given: dict[str, str], at: str
+) -> None:
+    """TRex takes the interfaces of the ends into another namespace, where they lose their qdiscs."""
+    with pytest.raises(BadInput, match=r"change slow: .*use at between:port0"):
+        kind.of({**given, "change": f"slow: qdisc fq_codel at between and qdisc fq_codel at {at}"})
+    assert kind.of({**given, "change": "slow: qdisc fq_codel at between:port0"}).change
+    assert Throughput.of({"change": f"slow: qdisc fq_codel at {at}"}).change
 
 
 def test_stateful_bad_input() -> None:
