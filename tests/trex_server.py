@@ -529,7 +529,9 @@ def released_plan() -> Plan:
     """Return the plan of the program of a fake release. It refuses what a real one refuses, and logs how it runs."""
     words = argparse.ArgumentParser()
     words.add_argument("-i", action="store_true", required=True)
-    words.add_argument("--astf", action="store_true")
+    mode_words = words.add_mutually_exclusive_group(required=True)
+    mode_words.add_argument("--astf", action="store_true")
+    mode_words.add_argument("--hdrh", action="store_true")  # of stateless traffic alone
     words.add_argument("--cfg", required=True)
     for name in ("--no-key", "--no-scapy-server", "--no-ofed-check"):
         words.add_argument(name, action="store_true", required=True)

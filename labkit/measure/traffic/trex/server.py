@@ -38,6 +38,7 @@ MISSING = (
     f" {FOLDER_VARIABLE}=/path/of/v3.08 in the environment"
 )
 ARGUMENTS = ("--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0")
+EXACT_LATENCY = "--hdrh"  # HDR histograms of latency, which only stateless traffic has
 LIBRARIES = "so/x86_64:so"  # inside the folder of TRex
 READY_S = 30.0  # TRex takes about 1.5 s
 POLL_S = 0.02
@@ -142,7 +143,7 @@ def ring_of(mtu_bytes: int) -> tuple[int, int, int]:
 
 def argv(folder: Path, configuration: Path, *, stateful: bool) -> list[str]:
     """Return the command line of the server. It has to run in TRex's folder, and with TRex's libraries."""
-    mode = ["--astf"] if stateful else []
+    mode = ["--astf"] if stateful else [EXACT_LATENCY]
     start = [
         "env",
         f"--chdir={folder}",

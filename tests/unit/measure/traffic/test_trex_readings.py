@@ -131,13 +131,13 @@ def test_rate_of_a_port_includes_its_latency_stream() -> None:
 @pytest.mark.parametrize("probes_pps", [0, 1000])
 def test_trial_asks_for_the_load_and_its_probes(probes_pps: float) -> None:
     """A trial of 1,000 pps beside 1,000 probes a second asks TRex for 2,000 pps from the port."""
-    asked: list[str] = []
+    mults: list[str] = []
 
     class Refused(Exception):
         pass
 
     def start(**given: Any) -> None:
-        asked.append(given["mult"])
+        mults.append(given["mult"])
         raise Refused("enough")
 
     session = Session(cast(Channel, None))
@@ -146,7 +146,7 @@ def test_trial_asks_for_the_load_and_its_probes(probes_pps: float) -> None:
     session._reading = dict  # type: ignore[method-assign]
     with pytest.raises(Failed, match="enough"):
         session.trial(1000, 1, 0)
-    assert asked == [f"{1000 + probes_pps:.3f}pps"]
+    assert mults == [f"{1000 + probes_pps:.3f}pps"]
 
 
 def test_buckets_are_lower_edges_and_key_0_is_below_10_us() -> None:

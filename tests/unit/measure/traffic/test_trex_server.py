@@ -87,10 +87,12 @@ def test_command_line() -> None:
     words = server.argv(Path("/opt/trex/v3.08"), Path("/run/x/trex_cfg.yaml"), stateful=False)
     assert words == [
         "env", "--chdir=/opt/trex/v3.08", "LD_LIBRARY_PATH=so/x86_64:so", "RUNTIME_DIRECTORY=/run/x",
-        "./_t-rex-64", "-i", "--cfg", "/run/x/trex_cfg.yaml",
+        "./_t-rex-64", "-i", "--hdrh", "--cfg", "/run/x/trex_cfg.yaml",
         "--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0",
     ]  # fmt: skip
-    assert "--astf" in server.argv(Path("/opt"), Path("/x/y"), stateful=True)
+    stateful = server.argv(Path("/opt"), Path("/x/y"), stateful=True)
+    assert "--astf" in stateful
+    assert "--hdrh" not in stateful
 
 
 @pytest.mark.parametrize(
