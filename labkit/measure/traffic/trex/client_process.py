@@ -321,14 +321,16 @@ class Session:
     def stateful(self, mult: float, duration_s: float, latency_pps: int) -> dict[str, Any]:
         """Run `mult` times the profile's connections per second, beside latency probes in both directions.
 
-        Returns the server's own counters, read every READ_S seconds and once at rest.
+        Returns the server's own counters, read every READ_S seconds and once at rest, and those of connections just
+        before and just after the start, which tell whether the server began them anew.
         """
-        before = self._port_counters()
+        before, counters = self._port_counters(), [self._counters()]
         try:
             self._client.start(mult=mult, duration=duration_s, latency_pps=latency_pps)
         except Exception as error:
             raise Failed(f"mult={mult:g} cannot be started: {error_text(error)}") from None
         started = time.monotonic()
+        counters.append(self._counters())
         readings = []
         while (now := time.monotonic()) < started + duration_s:
             self._channel.wait(min(now + READ_S, started + duration_s))
@@ -339,9 +341,13 @@ class Session:
         described = self._rpc("get_counter_desc", {"profile_id": "_"})["data"]
         return {
             "before": before,
+            "counters": counters,
             "readings": readings,
             "names": {str(one["id"]): one["name"] for one in described},
         }
+
+    def _counters(self) -> Any:
+        return self._rpc("get_counter_values", {"profile_id": "_"})
 
     def _stateful_reading(self) -> dict[str, Any]:
         ports = self._port_counters()
@@ -349,7 +355,7 @@ class Session:
             "time": time.monotonic(),
             "ports": ports,
             "global": self._rpc("get_global_stats"),
-            "counters": self._rpc("get_counter_values", {"profile_id": "_"}),
+            "counters": self._counters(),
             "latency": self._rpc("get_latency_stats"),
         }
 

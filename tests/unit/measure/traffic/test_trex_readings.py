@@ -142,7 +142,7 @@ def test_trial_asks_for_the_load_and_its_probes(probes_pps: float) -> None:
 
     session = Session(cast(Channel, None))
     session._client = SimpleNamespace(start=start, is_connected=lambda: True)
-    session._latency_pps, session._senders = probes_pps, [0]
+    session._latency_pps, session._senders, session._fresh = probes_pps, [0], True
     session._reading = dict  # type: ignore[method-assign]
     with pytest.raises(Failed, match="enough"):
         session.trial(1000, 1, 0)
@@ -234,6 +234,39 @@ def test_sent_latency_of_a_stateful_port_is_the_peer() -> None:
     }
     [error] = [key for key, name in names.items() if name == "err_no_tcp_udp"]
     assert values["client"][error] == to_zero.received_count
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_connections_of_the_second_of_two_mults(begins_anew: bool) -> None:
+    """Counters of a server that go on from the test before, and those of one that resets them at the start."""
+    recorded = list(calls("astf_http_own"))
+    [names, *_] = [
+        {str(one["id"]): one["name"] for one in result["data"]}
+        for _, method, _, result in recorded
+        if method == "get_counter_desc"
+    ]
+    values = [result for _, method, _, result in recorded if method == "get_counter_values"]
+    last, idle = values[-1], {"client": {}, "server": {}}
+
+    def later(one: dict[str, Any]) -> dict[str, Any]:
+        """Return counters of the second test, which does what the first did."""
+        if begins_anew:
+            return one
+        return {
+            side: {key: one[side].get(key, 0) + last[side].get(key, 0) for key in {**one[side], **last[side]}}
+            for side in ("client", "server")
+        }
+
+    def raw(counters: list[dict[str, Any]], of: list[dict[str, Any]]) -> dict[str, Any]:
+        readings_of_all = [{"time": float(number), "counters": one} for number, one in enumerate(of)]
+        return {"names": names, "counters": counters, "readings": readings_of_all}
+
+    running = values[2:]
+    first = readings.connections(raw([idle, idle], running))
+    second = readings.connections(raw([last, later(idle)], [later(one) for one in running]))
+    assert first.connections_count == second.connections_count == 501
+    assert first.connections_pps == second.connections_pps > 0
+    assert (first.retransmits_count, first.errors_count) == (second.retransmits_count, second.errors_count)
 
 
 def test_bytes_include_the_fcs_and_per_cent_are_of_a_given_line() -> None:
