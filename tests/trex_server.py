@@ -100,8 +100,10 @@ class Port:
     received: float = 0.0
     dropped: float = 0.0
     refused: float = 0.0
-    # Totals sent, and received by the other port, at the last start of traffic.
-    probes_since: tuple[float, float] = (0.0, 0.0)
+    # Of its latency stream, since that was added: totals sent, and received by the other port, of traffic that has
+    # ended, and the number of starts.
+    probes: tuple[float, float] = (0.0, 0.0)
+    probes_starts: int = 0
 
 
 class Rejected(Exception):
@@ -145,15 +147,46 @@ class Server:
 
     def _probes_pps(self, port: Port) -> float:
         """Return the rate of the latency streams, which the multiplier does not scale."""
-        return sum(
-            one["mode"]["rate"]["value"]
+        return self._streams(port, probes=True)[0]
+
+    def _probes(self, port: Port, now: float) -> tuple[float, float]:
+        """Return totals of a port's latency stream since it was added: sent, and received by the other port."""
+        sent, received, _ring, _refused = self._flow(port, now)
+        pps = self._probes_pps(port)
+        share = pps / (pps + port.rate_pps) if pps else 0.0
+        return port.probes[0] + share * sent, port.probes[1] + share * received
+
+    def _streams(self, port: Port, *, probes: bool) -> tuple[float, float]:
+        """Return the rate of the latency streams of a port, or of its others, in packets and in bits on the line."""
+        chosen = [
+            (one["mode"]["rate"]["value"], len(base64.b64decode(one["packet"]["binary"])) + 24)
             for one in port.streams.values()
-            if one["flow_stats"].get("rule_type") == "latency"
-        )
+            if (one["flow_stats"].get("rule_type") == "latency") == probes
+        ]
+        return sum(pps for pps, _ in chosen), sum(8 * pps * length for pps, length in chosen)
+
+    def _factor(self, port: Port, multiplier: dict[str, Any]) -> float:
+        """Return by how much TRex multiplies the streams that are not of latency, so that all of the port reach a rate.
+
+        Raises Rejected, with the words of a real server, for a rate that the port cannot have.
+        """
+        assert multiplier["type"] == "pps", "rates are in packets a second"
+        fixed_pps, fixed_bps = self._streams(port, probes=True)
+        variable_pps, variable_bps = self._streams(port, probes=False)
+        if multiplier["value"] <= fixed_pps:
+            raise Rejected(f"current stream configuration enforces a minimum rate of '{fixed_pps:.0f}' pps")
+        factor: float = (multiplier["value"] - fixed_pps) / variable_pps
+        if (wanted := fixed_bps + factor * variable_bps) > self.plan.line_bps * 1.0001:
+            raise Rejected(
+                f"Expected L1 B/W: '{wanted / 1e9:.0f} Gbps' exceeds port line rate:"
+                f" '{self.plan.line_bps / 1e9:.0f} Gbps'"
+            )
+        return factor
 
     def _settle(self, number: int, now: float) -> None:
         port, peer = self.ports[number], self.ports[number ^ 1]
         sent, received, ring, refused = self._flow(port, now)
+        port.probes = self._probes(port, now)
         port.running = False
         port.sent += sent
         port.refused += refused
@@ -279,7 +312,10 @@ class Server:
         return {}
 
     def do_add_stream(self, parameters: dict[str, Any], number: Any, _now: float) -> Any:
-        self.ports[number].streams[parameters["stream_id"]] = parameters["stream"]
+        port = self.ports[number]
+        port.streams[parameters["stream_id"]] = parameters["stream"]
+        if parameters["stream"]["flow_stats"].get("rule_type") == "latency":
+            port.probes, port.probes_starts = (0.0, 0.0), 0
         return {}
 
     def do_remove_all_streams(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
@@ -293,23 +329,24 @@ class Server:
         self.starts += 1
         if self.plan.dies_after and self.starts >= self.plan.dies_after:
             os._exit(1)
-        port, multiplier = self.ports[number], parameters["mul"]
-        assert multiplier["type"] == "pps", "rates are in packets a second"
-        port.rate_pps = multiplier["value"]
-        if (wanted := port.rate_pps * 84 * 8) > self.plan.line_bps * 1.0001:
-            raise Rejected(
-                f"Expected L1 B/W: '{wanted / 1e9:.0f} Gbps' exceeds port line rate:"
-                f" '{self.plan.line_bps / 1e9:.0f} Gbps'"
-            )
+        port = self.ports[number]
+        factor = self._factor(port, parameters["mul"])
+        port.rate_pps = parameters["mul"]["value"] - self._probes_pps(port)
         if self.plan.wires and number not in self.tried:
             self.tried.add(number)
             if not self._arrives(number):
                 self.plan.loss_ratio = 1.0
         now = time.monotonic()
         port.since, port.duration, port.running = now, parameters["duration"], True
-        port.probes_since = port.sent, self.ports[number ^ 1].received
+        port.probes_starts += 1
         self._of_port(STARTED, number)
-        return {"multiplier": 1.0, "ts": now}
+        return {"multiplier": factor, "ts": now}
+
+    def do_update_traffic(self, parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        port = self.ports[number]
+        factor = self._factor(port, parameters["mul"])
+        port.rate_pps = parameters["mul"]["value"] - self._probes_pps(port)
+        return {"multiplier": factor}
 
     def _arrives(self, number: int) -> bool:
         """Return whether real frames of each stream of this port arrive at the other one."""
@@ -361,22 +398,21 @@ class Server:
         return {"ids": {"flow_stats": [], "latency": []}}
 
     def do_get_pgid_stats(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
-        """Return the recorded latencies of stream 5 with the packet counts of its port."""
+        """Return the recorded latencies of stream 5 for each start since the stream was added, with its own counts."""
         flows, latency = {}, {}
         for number, port in self.ports.items():
             for stream in port.streams.values():
                 if stream["flow_stats"].get("rule_type") == "latency":
-                    counted, peer = self.counters(number), self.counters(number ^ 1)
                     name = str(stream["flow_stats"]["stream_id"])
-                    sent = counted["opackets"] - port.probes_since[0]
-                    arrived = peer["ipackets"] - port.probes_since[1]
-                    share = 1000 / max(1.0, port.rate_pps + 1000)
+                    sent, arrived = self._probes(port, time.monotonic())
+                    buckets = {"10": 195, "300": 359, "1000": 232}
                     flows[name] = {
                         **{key: {"0": 0, "1": 0} for key in ("rb", "rbs", "rps", "tb", "tbs", "tps")},
-                        "tp": {str(number): int(share * sent), str(number ^ 1): 0},
-                        "rp": {str(number): 0, str(number ^ 1): int(share * arrived)},
+                        "tp": {str(number): int(sent), str(number ^ 1): 0},
+                        "rp": {str(number): 0, str(number ^ 1): int(arrived)},
                     }
-                    latency[name] = {"lat": {"average": 484.0, "histogram": {"10": 195, "300": 359, "1000": 232},
+                    latency[name] = {"lat": {"average": 484.0, "histogram": {
+                                                 edge: port.probes_starts * count for edge, count in buckets.items()},
                                              "jit": 476, "last_max": 2347, "total_max": 2492, "total_min": 8},
                                      "er": {"drp": 0}}  # fmt: skip
         return {"flow_stats": flows, "latency": {**latency, "g": None}, "ver_id": {}}
@@ -493,7 +529,9 @@ def released_plan() -> Plan:
     """Return the plan of the program of a fake release. It refuses what a real one refuses, and logs how it runs."""
     words = argparse.ArgumentParser()
     words.add_argument("-i", action="store_true", required=True)
-    words.add_argument("--astf", action="store_true")
+    mode_words = words.add_mutually_exclusive_group(required=True)
+    mode_words.add_argument("--astf", action="store_true")
+    mode_words.add_argument("--hdrh", action="store_true")  # of stateless traffic alone
     words.add_argument("--cfg", required=True)
     for name in ("--no-key", "--no-scapy-server", "--no-ofed-check"):
         words.add_argument(name, action="store_true", required=True)

@@ -44,6 +44,12 @@ def calls(log: Path) -> list[str]:
     return [method for method in methods if method != "get_async_events"]
 
 
+def rates(log: Path) -> list[float]:
+    """Return the rates that TRex was asked for, of each port."""
+    calls_of_all = [json.loads(line) for line in log.read_text().splitlines()]
+    return [given["mul"]["value"] for method, given in calls_of_all if method == "start_traffic"]
+
+
 def released(log: Path) -> bool:
     """Return whether all acquired ports were stopped and released."""
     methods = calls(log)
@@ -91,13 +97,26 @@ def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
     assert [row["phase"] for row in whole] == ["warm-up", "ramp", "ramp", "ramp"]  # no hold: it ended early
     assert [row["requested_pps"] for row in whole] == [4000, 22_000, 42_000, 62_000]
     assert whole[-1]["loss_ratio"] == pytest.approx(1 - 22 / 31, rel=0.02)
+    # TRex's rate of a port includes its probes, and at their rate or below it refuses to start.
+    assert rates(box.folder / "calls.jsonl")[::2] == [2000, 11_000, 21_000, 31_000]
     directions = [row for row in steps if row["direction"] != "all"]
     assert {row["direction"] for row in directions} == {"0→1", "1→0"}
-    assert directions[0]["latency_buckets"] == {"10": 195, "300": 359, "1000": 232}
+    # The server's counters of probes go on over starts and stops, so each step has streams of its own.
+    for row in directions:
+        assert row["latency_buckets"] == {"10": 195, "300": 359, "1000": 232}
+        assert row["probes_sent_count"] == pytest.approx(1000 * row["duration_s"], abs=2)
     assert directions[0]["jitter_s"] == pytest.approx(476e-6)
     assert len({frozenset(row) for row in rows}) == 1
     assert result["line"].endswith("1 Gbit/s / (84 · 8 bit) = 1488095 pps")
     assert "arrived within the loss limit" in out
+
+
+@pytest.mark.long
+def test_whole_line_carries_the_load_and_its_probes(box: Sandbox) -> None:
+    """The line carries 20,000 frames of 64 bytes a second, and TRex refuses more."""
+    rows, _ = load_test(box, "whole", "target=100%", line_bps=20_000 * 84 * 8)
+    assert result_of(rows)["status"] == "ok"
+    assert max(rates(box.folder / "calls.jsonl")) == pytest.approx(20_000)
 
 
 @pytest.mark.long

@@ -75,8 +75,8 @@ def test_load_test_of_two_topologies(box: Sandbox) -> None:
     starts = [how for what, how in logged if what == "started"]
     assert len(starts) == 3
     start = starts[0]
-    assert start["argv"][:3] == ["./_t-rex-64", "-i", "--cfg"]
-    assert start["argv"][4:] == ["--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0"]
+    assert start["argv"][:4] == ["./_t-rex-64", "-i", "--hdrh", "--cfg"]
+    assert start["argv"][5:] == ["--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0"]
     assert (start["cwd"], start["libraries"]) == (str(box.folder / "v3.08"), "so/x86_64:so")
     ring = "blocksz=1048576,framesz=2048,framecnt=16384"
     assert start["config"]["interfaces"] == [
@@ -84,7 +84,7 @@ def test_load_test_of_two_topologies(box: Sandbox) -> None:
         f"--vdev=net_af_packet1,iface=trex1,{ring}",
     ]
     assert no_server_left(box)
-    assert not Path(start["argv"][3]).exists()
+    assert not Path(start["argv"][4]).exists()
     assert not list(Path("/var/run/dpdk").glob("labkit-*"))
 
 
@@ -92,7 +92,7 @@ def test_load_test_of_two_topologies(box: Sandbox) -> None:
 def test_large_frames_have_larger_places_in_the_ring(box: Sandbox) -> None:
     _, logged, _ = own(box, "large", "trex_stateless", "topology=veth", "mtu_bytes=9000", *SHORT)
     start = logged[0][1]
-    assert "blocksz=1048576,framesz=16384,framecnt=2048" in start["config"]["interfaces"][0]
+    assert "blocksz=1032192,framesz=9216,framecnt=3584" in start["config"]["interfaces"][0]
 
 
 def test_without_trex(box: Sandbox) -> None:

@@ -106,11 +106,11 @@ def _report_conditions() -> str:
     """Return what differs from the course report's measurement of containers and virtual machines."""
     sides = [printed.received(endpoint) for endpoint in ("container", "guest")]
     lengths = [f"{side.length_bytes / 1e3:.1f} kB" for side in sides if side]
-    told = (
+    sizes = (
         f"In the report, containers received datagrams of {lengths[0]} and virtual machines of {lengths[1]}. "
     )
     return (
-        f"{told if len(lengths) == 2 else ''}Here both receive datagrams of one size. The report's host is itself a"
+        f"{sizes if len(lengths) == 2 else ''}Here both receive datagrams of one size. The report's host is itself a"
         " guest of QEMU, by its name in the prompts, so its virtual machines are nested and perhaps emulated. Here"
         " the guests are emulated."
     )

@@ -28,7 +28,7 @@ DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes l
 FOREIGN_SHARE = 0.10  # if the sides differ by more, the other programs may be the cause
 STOLEN_SHARE = 0.02  # of all CPU time: above it, the hypervisor makes sizes less sure
 # A flow whose two ends must wait for each other loses more than its share of the CPUs, but not arbitrarily much.
-MOST_SLOWDOWN = 3.0
+SLOWDOWN_LIMIT = 3.0
 CLOSING = ("TCPToZeroWindowAdv", "TCPWantZeroWindowAdv")  # counters of TCP's MIB
 CUT_SHARE = 0.01  # of the samples of the experiment that reach the limit of the stack
 CLOSED_COUNT = 20  # closed windows per gigabyte: fewer are usual
@@ -119,14 +119,14 @@ class Evidence:
     def _explained_by(self, left: float, right: float) -> bool:
         """Return whether CPU time taken from the experiment (shares of all CPUs) can explain the effect.
 
-        The side that lost more is not the better one, and it is not slower than `MOST_SLOWDOWN` times what is in
+        The side that lost more is not the better one, and it is not slower than `SLOWDOWN_LIMIT` times what is in
         proportion to the CPU time that was left.
         """
         more = right - left
         if self.speed is not None and self.speed_differs:
             worse = 1 if self.point.protocol in protocols.TIMED else -1
             kept = (1 - max(left, right)) / max(1 - min(left, right), 0.01)
-            bound = math.log(MOST_SLOWDOWN / max(kept, 0.01))
+            bound = math.log(SLOWDOWN_LIMIT / max(kept, 0.01))
             return worse * self.speed.difference * more > 0 and abs(self.speed.difference) <= bound
         return not self.cost_differs or self.split.total.difference * more > 0
 

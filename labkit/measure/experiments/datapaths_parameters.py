@@ -20,6 +20,7 @@ from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Generator
 from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
 
+AT_END = re.compile(r"client|server|both|(client|server)\d*:.*")  # a place of a change at an end
 IP_AND_UDP = {4: 28, 6: 48}
 NIC = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 MIN_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
@@ -252,6 +253,17 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                     self.with_change(one).check()
             except BadInput as error:
                 raise BadInput(f"change {one.name}: {error}") from None
+
+    def refuse_changes_at_ends(self, what: str) -> None:
+        """Raise BadInput for a change at an end, because `what` moves the interfaces there into another namespace,
+        where they lose their qdiscs and filters, and the sysctls of the ends do not apply."""
+        for one in self.change:
+            for step in one.steps:
+                if AT_END.fullmatch(step.at):
+                    raise BadInput(
+                        f"change {one.name}: {what} takes the interfaces of the ends, so nothing changed at {step.at}"
+                        " would last: use at between:port0"
+                    )
 
     def with_change(self, change: Change | None) -> DatapathParameters:
         """Return the parameters of an arm with this change, which may set some of them. Raises BadInput."""

@@ -246,12 +246,14 @@ class TrialGenerator(Generator):
     `least_trial_s`: a shorter trial would not be exact; a search uses longer ones. `exact_counts`: whether a trial can
     have an exact number of frames. `guest_files`: the Python files that its ends in guests need; empty: it cannot run
     in guests. `across_hosts`: whether its two ends can be on two hosts.
+    `takes_ends`: whether it moves the ends' interfaces away, so that a change there is lost.
     """
 
     least_trial_s: ClassVar[float] = 0.0
     exact_counts: ClassVar[bool] = False
     guest_files: ClassVar[tuple[str, ...]] = ()
     across_hosts: ClassVar[bool] = False
+    takes_ends: ClassVar[bool] = False
 
     @abc.abstractmethod
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> AbstractContextManager[Trials]:

@@ -43,6 +43,13 @@ class Line:
         """Return how many frames of this size per second fill the line, or None without a known rate."""
         return None if self.rate_bps is None else self.rate_bps / (8 * self.wire_bytes(frame_bytes))
 
+    def left_pps(self, frame_bytes: float, other_pps: float, other_bytes: float) -> float | None:
+        """Return how many frames of this size per second fill what `other_pps` frames of `other_bytes` leave of the
+        line, or None without a known rate; 0 or less if nothing is left."""
+        if (most := self.most_pps(frame_bytes)) is None:
+            return None
+        return most - other_pps * self.wire_bytes(other_bytes) / self.wire_bytes(frame_bytes)
+
     def arithmetic(self, frame_bytes: float) -> str:
         """Explain `most_pps`: `64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps`."""
         parts = [

@@ -39,7 +39,7 @@ _WORDS = {
     "warmup_rate": "rate of the warm-up, from each port: 1kpps, 10Mbit/s, 1%",
     "warmup_s": "duration of the warm-up",
     "target": f"where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s; none: {OWN_TARGET} with labkit's own"
-    " server, 100% with server=HOST",
+    " server, 100% with server=HOST; at most what the latency probes leave of the line",
     "ramp_s": "duration of the linear ramp",
     "hold_s": "how long the target is held",
     "step_s": "duration of each step; between steps the traffic rests for half a second, so that counts are exact",
@@ -93,6 +93,7 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
     def _check_own(self) -> None:
         check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), ONLY_WITH_SERVER))
         self.refuse_guests("TRex")
+        self.refuse_changes_at_ends("TRex")
 
     def _check_load(self) -> None:
         """TRex makes the load."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.common import units
-from labkit.common.errors import LabkitError
+from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.experiments import context
 from labkit.measure.experiments.changes import SOURCES
 from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
@@ -23,6 +23,7 @@ from labkit.measure.experiments.trex.parameters import HELP, Stateless
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.trex.client import Client
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
+from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES
 
 METHOD, STEP = "ramp", "trial"
 PROBES_PPS = 1000.0
@@ -58,10 +59,20 @@ def planned_s(parameters: Stateless) -> float:
 
 
 def steps(parameters: Stateless, frame_bytes: float, line_bps: float) -> list[Step]:
-    """Return all steps. Raises BadInput for a rate that the line cannot carry."""
+    """Return all steps. Latency probes have their share of the line, so no step's load is more than they leave.
+
+    Raises BadInput for a rate that the line cannot carry.
+    """
     line = parameters.line(line_bps)
     warmup_pps = rates.pps("warmup_rate", parameters.warmup_rate, [frame_bytes], line)
     target_pps = rates.pps("target", parameters.ramp_target, [frame_bytes], line)
+    if parameters.latency and (left := line.left_pps(frame_bytes, PROBES_PPS, PROBE_FRAME_BYTES)) is not None:
+        if left <= 0:
+            raise BadInput(
+                f"latency=true: {PROBES_PPS:.0f} probes a second fill a line of {units.si(line.rate_bps, 'bit/s')}:"
+                " use latency=false"
+            )
+        warmup_pps, target_pps = min(warmup_pps, left), min(target_pps, left)
     count = max(1, math.ceil(parameters.ramp_s / parameters.step_s))
     ramp = [
         Step("ramp", target_pps * number / count, parameters.ramp_s / count) for number in range(1, count + 1)

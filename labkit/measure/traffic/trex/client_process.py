@@ -92,6 +92,10 @@ class Session:
         self._mode = ""
         self._senders: list[int] = []
         self._latency_pps = 0.0
+        self._loaded: list[
+            tuple[int, list[Any], str]
+        ] = []  # what each sending port sends, and its name in messages
+        self._fresh = False  # no traffic has been started since the streams were added
 
     # the connection
 
@@ -207,7 +211,7 @@ class Session:
         """
         frames: list[tuple[int, float]] = []
         self._senders = [port for place, port in enumerate(self._ports) if both or place % 2 == 0]
-        self._latency_pps = latency_pps
+        self._latency_pps, self._loaded = latency_pps, []
         for place, port in enumerate(self._ports):
             if port not in self._senders:
                 continue
@@ -219,7 +223,8 @@ class Session:
             if place < 2:
                 frames += [(streams.frame_bytes(one), streams.weight(one)) for one in load]
             probes = [streams.probes(port, side, given, latency_pps)] if latency_pps else []
-            self._add(port, [*load, *probes], f"the streams of {profile}")
+            self._loaded.append((port, [*load, *probes], f"the streams of {profile}"))
+        self._add_streams()
         total = sum(weight for _, weight in frames)
         mean = sum(length * weight for length, weight in frames) / total if total else 0.0
         return {"frame_bytes": mean, "streams_count": len(frames), "senders": self._senders}
@@ -237,29 +242,39 @@ class Session:
 
         `frames`: pairs of a size in bytes with FCS and its weight. `field`: what differs between the flows.
         """
-        self._call(self._client.remove_all_streams, self._ports)
-        self._senders, self._latency_pps = self._ports[::2], latency_pps
+        self._senders, self._latency_pps, self._loaded = self._ports[::2], latency_pps, []
         for port, given in zip(self._senders, ends[::2], strict=True):
             load = streams.mix_streams(frames, flows, field, given, udp_ports)
             probes = [streams.probes(port, 0, given, latency_pps, udp_ports)] if latency_pps else []
-            self._add(port, [*load, *probes], "the streams")
+            self._loaded.append((port, [*load, *probes], "the streams"))
+        self._add_streams()
         return {"senders": self._senders}
 
-    def _add(self, port: int, load: list[Any], what: str) -> None:
-        try:
-            self._client.add_streams(load, ports=[port])
-        except Exception as error:
-            raise Failed(f"the TRex server refuses {what}: {error_text(error)}") from None
+    def _add_streams(self) -> None:
+        """Replace all streams. Only new ones begin with counters and histograms of latency at zero."""
+        self._call(self._client.remove_all_streams, self._ports)
+        for port, load, what in self._loaded:
+            try:
+                self._client.add_streams(load, ports=[port])
+            except Exception as error:
+                raise Failed(f"the TRex server refuses {what}: {error_text(error)}") from None
+        self._fresh = True
 
     def trial(self, rate_pps: float, duration_s: float, grace_s: float) -> dict[str, Any]:
         """Send `rate_pps` packets per second from each sending port, beside the latency probes.
 
+        TRex's rate of a port includes its latency streams, which the multiplier does not scale.
+
         Returns readings of the counters (at rest before, twice while it runs, at rest after) and the times.
         """
+        port_pps = rate_pps + self._latency_pps
+        if self._latency_pps and not self._fresh:
+            self._add_streams()
+        self._fresh = False
         readings = [self._reading()]
         begun = time.monotonic()
         try:
-            self._client.start(ports=self._senders, mult=f"{rate_pps:.3f}pps", duration=duration_s)
+            self._client.start(ports=self._senders, mult=f"{port_pps:.3f}pps", duration=duration_s)
         except Exception as error:
             text = error_text(error)
             if not self._client.is_connected() or "get server response" in text:
@@ -273,7 +288,7 @@ class Session:
         readings.append(self._reading())
         self._channel.wait(started + duration_s)
         rest = readings[0]["ports"]
-        planned = len(self._senders) * int((rate_pps + self._latency_pps) * duration_s)
+        planned = len(self._senders) * int(port_pps * duration_s)
         self._watch(started + duration_s + grace_s, lambda ports: _rise(rest, ports, "opackets") >= planned)
         self._call(self._client.stop, self._senders)
         ended = time.monotonic()
@@ -306,14 +321,16 @@ class Session:
     def stateful(self, mult: float, duration_s: float, latency_pps: int) -> dict[str, Any]:
         """Run `mult` times the profile's connections per second, beside latency probes in both directions.
 
-        Returns the server's own counters, read every READ_S seconds and once at rest.
+        Returns the server's own counters, read every READ_S seconds and once at rest, and those of connections just
+        before and just after the start, which tell whether the server began them anew.
         """
-        before = self._port_counters()
+        before, counters = self._port_counters(), [self._counters()]
         try:
             self._client.start(mult=mult, duration=duration_s, latency_pps=latency_pps)
         except Exception as error:
             raise Failed(f"mult={mult:g} cannot be started: {error_text(error)}") from None
         started = time.monotonic()
+        counters.append(self._counters())
         readings = []
         while (now := time.monotonic()) < started + duration_s:
             self._channel.wait(min(now + READ_S, started + duration_s))
@@ -324,9 +341,13 @@ class Session:
         described = self._rpc("get_counter_desc", {"profile_id": "_"})["data"]
         return {
             "before": before,
+            "counters": counters,
             "readings": readings,
             "names": {str(one["id"]): one["name"] for one in described},
         }
+
+    def _counters(self) -> Any:
+        return self._rpc("get_counter_values", {"profile_id": "_"})
 
     def _stateful_reading(self) -> dict[str, Any]:
         ports = self._port_counters()
@@ -334,7 +355,7 @@ class Session:
             "time": time.monotonic(),
             "ports": ports,
             "global": self._rpc("get_global_stats"),
-            "counters": self._rpc("get_counter_values", {"profile_id": "_"}),
+            "counters": self._counters(),
             "latency": self._rpc("get_latency_stats"),
         }
 

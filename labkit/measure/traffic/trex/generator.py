@@ -16,6 +16,7 @@ from labkit.measure.traffic.trex import server
 from labkit.measure.traffic.trex.client import FIELDS, companion
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
 from labkit.measure.traffic.trex.server import OwnServer
+from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES
 from labkit.system import machine, process
 
 PROBES_PPS = 1000.0  # from each sending port beside the load
@@ -32,6 +33,7 @@ class Trex(TrialGenerator):
     capabilities = Capabilities(
         length_bytes={"udp": (MIN_FRAME, MAX_FRAME)}, metric="throughput_pps", paced=True
     )
+    takes_ends = True
     least_trial_s = 0.5  # requests to the server take milliseconds, and a trial has to be long against that
 
     def version(self) -> str:
@@ -77,8 +79,7 @@ class TrexTrials:
     def __init__(self, own: OwnServer, mix: Mix, line_bps: float) -> None:
         self._own, self._mix = own, mix
         self._senders = own.client.ports[::2]
-        mean = rates.mean_bytes(mix.frame_bytes)
-        self._most_pps = min(MAX_PPS, LINE_SHARE * (Line(line_bps).most_pps(mean) or MAX_PPS))
+        self._line = Line(LINE_SHARE * line_bps)
         self._probes_pps = -1.0  # of the streams that are loaded; none are
 
     @property
@@ -101,8 +102,8 @@ class TrexTrials:
             self._own.client.load_frames(self._mix, self._own.ends, probes_pps)
             self._probes_pps = probes_pps
         self._own.announce()
-        each_pps = self._most_pps if rate_pps is None else rate_pps / len(self._senders)
-        load_pps = min(max(each_pps - probes_pps, each_pps / 2), self._most_pps)
+        each_pps = None if rate_pps is None else rate_pps / len(self._senders)
+        load_pps = most_load_pps(self._line, self._mix, each_pps, probes_pps)
         grace_s = GRACE_S + GRACE_SHARE * duration_s
         before_s = machine.cpu_s(self.pids)
         directions, _raw = self._own.client.trial(load_pps, duration_s, grace_s)
@@ -122,6 +123,16 @@ class TrexTrials:
             generator_cpu_s=machine.cpu_s(self.pids) - before_s,
             latency=_latency(directions) if latency else None,
         )
+
+
+def most_load_pps(line: Line, mix: Mix, each_pps: float | None, probes_pps: float) -> float:
+    """Return the load of a port that offers `each_pps` frames per second (None: as many as possible) with its probes:
+    no more than these leave of the line, and at least half of what is asked for."""
+    left = line.left_pps(rates.mean_bytes(mix.frame_bytes), probes_pps, PROBE_FRAME_BYTES)
+    most_pps = min(MAX_PPS, left if left is not None and left > 0 else MAX_PPS)
+    if each_pps is None:
+        return most_pps
+    return min(max(each_pps - probes_pps, each_pps / 2), most_pps)
 
 
 def _delivered_count(one: Direction) -> int:

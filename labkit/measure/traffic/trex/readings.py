@@ -166,7 +166,7 @@ def directions(raw: Mapping[str, Any], ports: Sequence[int], senders: Sequence[i
 @errors.reading(ANSWER)
 def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLatency | None:
     """Return the latency of a packet group from the answer to `get_pgid_stats`; None without one. The server counts
-    from the start of traffic."""
+    from when the streams were added, over all starts and stops, so the client process adds them anew for each trial."""
     if not answer or str(group) not in answer["flow_stats"]:
         return None
     flow = answer["flow_stats"][str(group)]
@@ -227,16 +227,25 @@ _DROPS = ("tcps_conndrops", "tcps_timeoutdrop", "tcps_keepdrops", "tcps_testdrop
 
 @errors.reading(ANSWER)
 def connections(raw: Mapping[str, Any]) -> Connections:
-    """Return what the connections of a stateful test did, from the client process's readings."""
+    """Return what the connections of a stateful test did, from the client process's readings.
+
+    Counters may go on from the test before, whose values are subtracted. One that is smaller after the start than
+    before it began anew.
+    """
     names: Mapping[str, str] = raw["names"]
     running, end = raw["readings"][:-1], raw["readings"][-1]
 
-    def counted(reading: Mapping[str, Any], side: str) -> dict[str, float]:
-        return {names[key]: value for key, value in reading["counters"][side].items() if key in names}
+    def named(counters: Mapping[str, Any], side: str) -> dict[str, float]:
+        return {names[key]: value for key, value in counters[side].items() if key in names}
 
-    first, last = counted(running[0], "client"), counted(running[-1], "client")
+    def counted(side: str) -> dict[str, float]:
+        before, started = (named(one, side) for one in raw["counters"])
+        base = {name: value for name, value in before.items() if started.get(name, 0) >= value}
+        return {name: value - base.get(name, 0) for name, value in named(end["counters"], side).items()}
+
+    first, last = (named(one["counters"], "client") for one in (running[0], running[-1]))
     seconds = running[-1]["time"] - running[0]["time"]
-    sides = [counted(end, side) for side in ("client", "server")]
+    sides = [counted(side) for side in ("client", "server")]
     failures = [
         value
         for side in sides

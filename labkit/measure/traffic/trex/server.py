@@ -11,6 +11,7 @@ TRex is not a package: users unpack a release, and LABKIT_TREX or a parameter na
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import re
 import secrets
@@ -37,14 +38,18 @@ MISSING = (
     f" {FOLDER_VARIABLE}=/path/of/v3.08 in the environment"
 )
 ARGUMENTS = ("--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0")
+EXACT_LATENCY = "--hdrh"  # HDR histograms of latency, which only stateless traffic has
 LIBRARIES = "so/x86_64:so"  # inside the folder of TRex
 READY_S = 30.0  # TRex takes about 1.5 s
 POLL_S = 0.02
 MAX_PORTS = 16  # TREX_MAX_PORTS of TRex
 # Rings of 32 MiB for each direction of each interface: with TRex's own 2 MiB it drops what the device delivered.
-# A block is a multiple of a frame, and a frame holds a packet and its header (packet_mmap of the kernel).
+# A block is a multiple of a page and of a frame, and a frame holds a packet and its header (packet_mmap of the kernel).
+# DPDK refuses a frame that TRex's largest packet buffer, of 9,280 bytes, cannot hold.
 RING_BYTES, BLOCK_BYTES = 32 << 20, 1 << 20
 RING_HEADER_BYTES = 128
+PAGE_BYTES = 4096
+FRAMES_BYTES = (2048, 4096, 8192, 9216)
 RUNTIME = Path("/var/run/dpdk")  # of DPDK programs that do not know RUNTIME_DIRECTORY
 TABLE = "labkit_trex"
 LISTENING = "0A"  # the state of such a socket in /proc/net/tcp
@@ -109,10 +114,8 @@ def config(ports: Sequence[Port], mtu_bytes: int, prefix: str) -> str:
 
     `prefix` tells the files of this DPDK program from those of others.
     """
-    frame = BLOCK_BYTES
-    while frame // 2 >= max(2048, mtu_bytes + ETHERNET_BYTES + RING_HEADER_BYTES):
-        frame //= 2
-    ring = f"blocksz={BLOCK_BYTES},framesz={frame},framecnt={RING_BYTES // frame}"
+    block, frame, count = ring_of(mtu_bytes)
+    ring = f"blocksz={block},framesz={frame},framecnt={count}"
     devices = [
         f'"--vdev=net_af_packet{number},iface={port.interface},{ring}"' for number, port in enumerate(ports)
     ]
@@ -129,9 +132,18 @@ def config(ports: Sequence[Port], mtu_bytes: int, prefix: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def ring_of(mtu_bytes: int) -> tuple[int, int, int]:
+    """Return the bytes of a ring's blocks and of its frames, and the number of frames: whole blocks."""
+    needed = mtu_bytes + ETHERNET_BYTES + RING_HEADER_BYTES
+    frame = next((one for one in FRAMES_BYTES if one >= needed), FRAMES_BYTES[-1])
+    unit = math.lcm(PAGE_BYTES, frame)
+    block = BLOCK_BYTES // unit * unit
+    return block, frame, RING_BYTES // block * (block // frame)
+
+
 def argv(folder: Path, configuration: Path, *, stateful: bool) -> list[str]:
     """Return the command line of the server. It has to run in TRex's folder, and with TRex's libraries."""
-    mode = ["--astf"] if stateful else []
+    mode = ["--astf"] if stateful else [EXACT_LATENCY]
     start = [
         "env",
         f"--chdir={folder}",

@@ -26,6 +26,7 @@ HTTP_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3
 PROBE_BYTES = 60  # without FCS
 FIRST_PROBES = 1000  # the identifiers of latency probes are this number plus the port's
 FCS_BYTES = 4
+PROBE_FRAME_BYTES = PROBE_BYTES + FCS_BYTES
 WIRE_BYTES = 20  # preamble and gap
 
 Ends = Sequence[str]  # the source and the destination address of a port's frames

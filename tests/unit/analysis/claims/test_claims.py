@@ -157,7 +157,7 @@ def test_a_claim_that_is_confirmed_under_other_conditions_says_so() -> None:
 def test_a_confirmed_claim_says_where_it_was_shown() -> None:
     yes, more, some = measured(2.0), measured(3.0), measured(1.0)
     text = document.shown_where(judge(claimed(MORE, yes, more, some), Results(ROOT)))
-    assert text == "Shown at 2 of 3 points, with ratios of 2 to 3. Not shown at `point`.\n"
+    assert text == "Shown at 2 of 3 points, with ratios of 2 to 3. Not shown at `point` (run).\n"
     assert document.shown_where(judge(claimed(MORE, yes, more), Results(ROOT))) == ""
     assert document.shown_where(judge(claimed(MORE, some), Results(ROOT))) == ""
 

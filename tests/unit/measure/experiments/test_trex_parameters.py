@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.common.errors import BadInput
+from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.experiments.trex import stateless
 from labkit.measure.experiments.trex.parameters import Stateful, Stateless
 from labkit.measure.traffic.trex import client
@@ -32,6 +33,20 @@ from labkit.measure.traffic.trex import client
 def test_bad_input(given: dict[str, object], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         Stateless.of(given)
+
+
+@pytest.mark.parametrize("at", ["client", "server", "both", "client0:eth0"])
+@pytest.mark.parametrize(
+    ("kind", "given"), [(Stateless, {}), (Stateful, {}), (Throughput, {"generator": "trex"})]
+)
+def test_change_at_an_end_would_be_lost(
+    kind: type[Stateless | Stateful | Throughput], given: dict[str, str], at: str
+) -> None:
+    """TRex takes the interfaces of the ends into another namespace, where they lose their qdiscs."""
+    with pytest.raises(BadInput, match=r"change slow: .*use at between:port0"):
+        kind.of({**given, "change": f"slow: qdisc fq_codel at between and qdisc fq_codel at {at}"})
+    assert kind.of({**given, "change": "slow: qdisc fq_codel at between:port0"}).change
+    assert Throughput.of({"change": f"slow: qdisc fq_codel at {at}"}).change
 
 
 def test_stateful_bad_input() -> None:
@@ -67,6 +82,24 @@ def test_ramp_is_linear_to_a_share_of_the_line_with_vlan() -> None:
     assert [(step.rate_pps, step.duration_s) for step in hold] == [(pytest.approx(710_227, abs=1), 10)]
     with pytest.raises(BadInput, match="more than the link carries"):
         stateless.steps(Stateless.of({"server": "host", "target": "2Mpps", "line_rate_bps": 1e9}), 64, 10e9)
+
+
+@pytest.mark.parametrize(("frame_bytes", "load_pps"), [(64, 1_487_095), (1518, 81_274 - 1000 * 84 / 1538)])
+def test_load_and_probes_fill_the_line_together(frame_bytes: float, load_pps: float) -> None:
+    """TRex refuses more than the line carries: 1,000 probes of 84 bytes a second leave less for a load of 100 %."""
+    given = {"server": "host", "line_rate_bps": 1e9, "warmup_rate": "100%"}
+    planned = stateless.steps(Stateless.of(given), frame_bytes, 10e9)
+    assert planned[0].rate_pps == planned[-1].rate_pps == pytest.approx(load_pps, abs=1)
+    on_the_line_bps = 8 * (planned[-1].rate_pps * (frame_bytes + 20) + 1000 * 84)
+    assert on_the_line_bps == pytest.approx(1e9)
+    alone = stateless.steps(Stateless.of(given | {"latency": False}), frame_bytes, 10e9)
+    assert alone[-1].rate_pps == pytest.approx(1e9 / 8 / (frame_bytes + 20))
+
+
+def test_line_that_the_probes_fill() -> None:
+    slow = Stateless.of({"server": "host", "line_rate_bps": 5e5, "warmup_rate": "1%", "target": "1%"})
+    with pytest.raises(BadInput, match="1000 probes a second fill a line of 500 kbit/s: use latency=false"):
+        stateless.steps(slow, 64, 10e9)
 
 
 def test_ramp_ends_at_the_line_rate_or_at_what_an_own_server_sends() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from trex_server import calls, transcript
+from trex_server import Plan, Rejected, Server, calls, transcript
 
+from labkit.common.errors import Failed
 from labkit.measure.experiments.trex import stateless
 from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import readings
+from labkit.measure.traffic.trex.client_process import Channel, Session
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
 
 
@@ -107,6 +110,45 @@ def test_latency_streams_are_not_scaled() -> None:
     assert probes.sent_count == 1000 * seconds
 
 
+def test_rate_of_a_port_includes_its_latency_stream() -> None:
+    """4: 100 pps beside a latency stream of 100 pps: 200 pps are once the streams, 500 pps four times their load."""
+    made, answered = Server(Plan(recorded="stl_errors")), []
+    for _, method, parameters, result in calls("stl_errors"):
+        if parameters.get("port_id") != 0 or "error" in result:
+            continue
+        if method == "add_stream":
+            made.do_add_stream(parameters, 0, 0.0)
+        elif method in ("start_traffic", "update_traffic"):
+            answer = getattr(made, f"do_{method}")(parameters, 0, 0.0)
+            answered.append((parameters["mul"]["value"], result["multiplier"], answer["multiplier"]))
+            if method == "update_traffic":
+                break
+    assert answered == [(200, 1.0, 1.0), (500, 4.0, 4.0)]
+    with pytest.raises(Rejected, match="enforces a minimum rate of '100' pps"):
+        made.do_start_traffic({"mul": {"type": "pps", "value": 100.0}, "duration": 1}, 0, 0.0)
+
+
+@pytest.mark.parametrize("probes_pps", [0, 1000])
+def test_trial_asks_for_the_load_and_its_probes(probes_pps: float) -> None:
+    """A trial of 1,000 pps beside 1,000 probes a second asks TRex for 2,000 pps from the port."""
+    mults: list[str] = []
+
+    class Refused(Exception):
+        pass
+
+    def start(**given: Any) -> None:
+        mults.append(given["mult"])
+        raise Refused("enough")
+
+    session = Session(cast(Channel, None))
+    session._client = SimpleNamespace(start=start, is_connected=lambda: True)
+    session._latency_pps, session._senders, session._fresh = probes_pps, [0], True
+    session._reading = dict  # type: ignore[method-assign]
+    with pytest.raises(Failed, match="enough"):
+        session.trial(1000, 1, 0)
+    assert mults == [f"{1000 + probes_pps:.3f}pps"]
+
+
 def test_buckets_are_lower_edges_and_key_0_is_below_10_us() -> None:
     """4: A percentile is the upper edge of its bucket, but never above the maximum latency."""
     latency = last_latency("stl_latency")
@@ -192,6 +234,39 @@ def test_sent_latency_of_a_stateful_port_is_the_peer() -> None:
     }
     [error] = [key for key, name in names.items() if name == "err_no_tcp_udp"]
     assert values["client"][error] == to_zero.received_count
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_connections_of_the_second_of_two_mults(begins_anew: bool) -> None:
+    """Counters of a server that go on from the test before, and those of one that resets them at the start."""
+    recorded = list(calls("astf_http_own"))
+    [names, *_] = [
+        {str(one["id"]): one["name"] for one in result["data"]}
+        for _, method, _, result in recorded
+        if method == "get_counter_desc"
+    ]
+    values = [result for _, method, _, result in recorded if method == "get_counter_values"]
+    last, idle = values[-1], {"client": {}, "server": {}}
+
+    def later(one: dict[str, Any]) -> dict[str, Any]:
+        """Return counters of the second test, which does what the first did."""
+        if begins_anew:
+            return one
+        return {
+            side: {key: one[side].get(key, 0) + last[side].get(key, 0) for key in {**one[side], **last[side]}}
+            for side in ("client", "server")
+        }
+
+    def raw(counters: list[dict[str, Any]], of: list[dict[str, Any]]) -> dict[str, Any]:
+        readings_of_all = [{"time": float(number), "counters": one} for number, one in enumerate(of)]
+        return {"names": names, "counters": counters, "readings": readings_of_all}
+
+    running = values[2:]
+    first = readings.connections(raw([idle, idle], running))
+    second = readings.connections(raw([last, later(idle)], [later(one) for one in running]))
+    assert first.connections_count == second.connections_count == 501
+    assert first.connections_pps == second.connections_pps > 0
+    assert (first.retransmits_count, first.errors_count) == (second.retransmits_count, second.errors_count)
 
 
 def test_bytes_include_the_fcs_and_per_cent_are_of_a_given_line() -> None:

@@ -12,6 +12,7 @@ from labkit.measure.capabilities import tools
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.packet_sender import Mix
+from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import generator, server
 from labkit.measure.traffic.trex.readings import Direction
 from labkit.measure.traffic.trex.server import Port
@@ -68,20 +69,30 @@ def test_configuration_is_that_of_a_measured_server() -> None:
     }
 
 
-@pytest.mark.parametrize(("mtu", "frame"), [(1500, 2048), (1906, 2048), (1907, 4096), (9000, 16384)])
+@pytest.mark.parametrize(
+    ("mtu", "frame"),
+    [(1500, 2048), (1906, 2048), (1907, 4096), (8050, 8192), (8051, 9216), (9000, 9216), (65535, 9216)],
+)
 def test_places_of_the_ring_hold_the_largest_frame(mtu: int, frame: int) -> None:
+    """What the kernel asks of a ring, and TRex's largest packet buffer, of 9 · 1024 + 64 bytes."""
     [config] = yaml.safe_load(server.config(PORTS, mtu, "x"))
-    assert f",framesz={frame},framecnt={(32 << 20) // frame}" in config["interfaces"][0]
+    ring = dict(part.split("=") for part in config["interfaces"][0].removeprefix("--vdev=").split(",")[1:])
+    block, size, count = (int(ring[name]) for name in ("blocksz", "framesz", "framecnt"))
+    assert size == frame < 9 * 1024 + 64
+    assert (block % 4096, block % size, count % (block // size)) == (0, 0, 0)
+    assert 31 << 20 <= count * size <= 32 << 20
 
 
 def test_command_line() -> None:
     words = server.argv(Path("/opt/trex/v3.08"), Path("/run/x/trex_cfg.yaml"), stateful=False)
     assert words == [
         "env", "--chdir=/opt/trex/v3.08", "LD_LIBRARY_PATH=so/x86_64:so", "RUNTIME_DIRECTORY=/run/x",
-        "./_t-rex-64", "-i", "--cfg", "/run/x/trex_cfg.yaml",
+        "./_t-rex-64", "-i", "--hdrh", "--cfg", "/run/x/trex_cfg.yaml",
         "--no-key", "--no-scapy-server", "--no-ofed-check", "--iom", "0",
     ]  # fmt: skip
-    assert "--astf" in server.argv(Path("/opt"), Path("/x/y"), stateful=True)
+    stateful = server.argv(Path("/opt"), Path("/x/y"), stateful=True)
+    assert "--astf" in stateful
+    assert "--hdrh" not in stateful
 
 
 @pytest.mark.parametrize(
@@ -95,6 +106,14 @@ def test_command_line() -> None:
 def test_flows_that_a_stream_cannot_have(mix: Mix, words: str) -> None:
     with pytest.raises(Unsupported, match=words):
         generator.check_mix(mix)
+
+
+def test_load_of_a_search_leaves_room_for_the_probes() -> None:
+    line, mix = Line(84 * 8 * 10_000.0), Mix(frame_bytes=(64,))
+    assert generator.most_load_pps(line, mix, None, 0) == pytest.approx(10_000)
+    assert generator.most_load_pps(line, mix, None, 1000) == pytest.approx(9000)
+    assert generator.most_load_pps(line, mix, 5000, 1000) == pytest.approx(4000)
+    assert generator.most_load_pps(line, mix, 1000, 1000) == pytest.approx(500)
 
 
 def test_search_takes_trex_from_the_registry() -> None:
