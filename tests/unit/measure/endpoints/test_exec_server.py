@@ -74,7 +74,7 @@ def test_program_reads_what_it_is_given(folder: str) -> None:
 
 def test_program_ends_with_its_proxy(folder: str) -> None:
     program = started(folder, "sh", "-c", "echo $$; sleep 1000 & wait")
-    assert until(program.lines, 20)
+    assert until(program.output_so_far, 20)
     there = Path(f"/proc/{program.output_so_far().strip()}")
     assert there.exists()
     program.kill()
@@ -87,7 +87,7 @@ def test_interrupt_is_forwarded(folder: str) -> None:
     program = started(
         folder, "sh", "-c", "trap 'echo caught; exit 7' INT; echo ready; while :; do sleep 0.01; done"
     )
-    assert until(program.lines, 20)
+    assert until(program.output_so_far, 20)
     program.signal(signal.SIGINT)
     assert not process.wait([program], time.monotonic() + 20)
     assert (program.ended().returncode, program.ended().stdout) == (7, "ready\ncaught\n")
