@@ -159,7 +159,7 @@ def measure(
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
         try:
             for number, event in enumerate(ask(request_parameters["where"], request, say)):
-                others.look()
+                others.sample()
                 if not number:  # a rejected run leaves no folder
                     say(f"the run is in {run_folder.display_path(folder)}")
                 if host is None and any(one.startswith("vm:") for one in nodes):  # the lab VM has booted

@@ -61,7 +61,7 @@ def by_hand(hop: CapturePoint, folder: Path) -> Iterator[None]:
 def agrees(folder: Path) -> Any:
     """Capture in the overlay with labkit at every interface and with tcpdump at some; return labkit's result."""
     with (
-        build.build(leaf_spine_overlay.report_network(provider="routed")) as built,
+        build.build(leaf_spine_overlay.leaf_spine_network(provider="routed")) as built,
         contextlib.ExitStack() as stack,
     ):
         hops = {hop.name: hop for hop in every_interface(built.namespaces)}

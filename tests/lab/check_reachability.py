@@ -24,10 +24,10 @@ def rows(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the overlay, compared with its own and with another description, and those of a broken
     network."""
     result = {}
-    ecmp = leaf_spine_overlay.report_network("ecmp", provider="routed")
+    ecmp = leaf_spine_overlay.leaf_spine_network("ecmp", provider="routed")
     with build.build(ecmp) as topology:
         result["overlay"] = reachability(ecmp, topology, PINGS, folder / "overlay")
-        static = leaf_spine_overlay.report_network("static", provider="routed")
+        static = leaf_spine_overlay.leaf_spine_network("static", provider="routed")
         result["another"] = reachability(static, topology, PINGS, folder / "another")
     plain = leaves_and_spines("static")
     with build.build(plain) as topology:

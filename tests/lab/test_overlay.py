@@ -22,7 +22,7 @@ pytestmark = pytest.mark.needs("user namespaces", "ip", "ping", "veth", "bridge"
 PARAMETERS = ("part=path,reachability,failure", "provider=routed", "routes=metric", "outage_s=1", "pings=1")
 COST = ("part=headers,cost", "topology=veth,vxlan", "slices=2", "whole_runs=0", "rounds=1")
 FAILURES = [("carrier", False), ("carrier", True), ("silent", False)]
-ROUTED = leaf_spine_overlay.report_network("metric", fabric_mtu_bytes=1476, provider="routed")
+ROUTED = leaf_spine_overlay.leaf_spine_network("metric", fabric_mtu_bytes=1476, provider="routed")
 Rows = list[dict[str, Any]]
 
 
@@ -200,7 +200,7 @@ def test_provider_depends_on_gre(machine: Sandbox) -> None:
     rows = run_folder.read_rows(folder)
     if met("gre"):
         assert done.returncode == 0, done.stderr
-        overlay_checks.as_promised(rows, leaf_spine_overlay.report_network())
+        overlay_checks.as_promised(rows, leaf_spine_overlay.leaf_spine_network())
         return
     sentence = one_sentence(done)
     [row] = rows

@@ -57,7 +57,7 @@ def without_spine_2(net: live.LiveTopology) -> None:
 
 @pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
 def test_reachability_with_every_kind_of_routes(where: str, routes: str) -> None:
-    with live.build(attentive(leaf_spine_overlay.report_network(routes)), where) as net:
+    with live.build(attentive(leaf_spine_overlay.leaf_spine_network(routes)), where) as net:
         assert "ttl=64" in ping(net, "cs1", CS5, 1426)
         assert "ttl=62" in ping(net, "cs1", CS4, 1426)
         with pytest.raises(Failed, match=r"(?i)message too long"):
@@ -83,7 +83,7 @@ def test_overlay_by_name_and_with_ipip(where: str) -> None:
     with live.build("overlay", where, mtu_bytes=9000) as net:
         assert [end.name for end in net.endpoints.values() if end.address] == ["cs1", "cs5"]
         assert "ttl=64" in ping(net, "cs1", CS5, 9000)
-    with live.build(leaf_spine_overlay.report_network(mtu_bytes=1430, provider="ipip"), where) as net:
+    with live.build(leaf_spine_overlay.leaf_spine_network(mtu_bytes=1430, provider="ipip"), where) as net:
         assert "ttl=64" in ping(net, "cs1", CS5, 1430)
         assert (
             "gretun-cont  ipip      MTU 1480   tunnel 26.0.0.2 to 28.0.0.2 (lc2/gretun-cont)"
@@ -165,7 +165,7 @@ def test_ping_hop_by_hop(rows: list[dict[str, Any]]) -> None:
         "Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / IP 20.0.0.1 > 30.0.0.2 / ICMP echo request"
     )
     assert next(each["length_bytes"] for each in alone["layers"] if each["name"] == "gre") == 88
-    overlay_checks.as_promised(rows, leaf_spine_overlay.report_network("static"))
+    overlay_checks.as_promised(rows, leaf_spine_overlay.leaf_spine_network("static"))
 
 
 def test_reachability_rows(rows: list[dict[str, Any]]) -> None:
@@ -191,7 +191,7 @@ def test_capture_agrees_with_tcpdump(where: str, tmp_path: Path) -> None:
     by_hand = "tcpdump -Z root --immediate-mode -U -n -i sc2_lc1 -w /tmp/by_hand 2>/tmp/by_hand.log & echo $!"
     begun = "until grep -q 'listening on' /tmp/by_hand.log; do sleep 0.1; done"
     ended = "kill {}; until grep -q 'by filter' /tmp/by_hand.log; do sleep 0.1; done; base64 /tmp/by_hand"
-    with live.build(leaf_spine_overlay.report_network(), where) as net:
+    with live.build(leaf_spine_overlay.leaf_spine_network(), where) as net:
         ping(net, "cs1", CS5, 1426)
         number = net.sc2.run("sh", "-c", by_hand).strip()
         net.sc2.run("sh", "-c", begun)

@@ -156,9 +156,9 @@ def _measure(
         for observer in rng.sample(observers, len(observers)):
             for label in row_columns.order(run_context, point.pairs, point.round, list(arm_by_label)):
                 yield f"{label}, {observer or 'not observed'}"
-                noting = _noting(arm_by_label[label], programs)
+                recording = _recording_programs(arm_by_label[label], programs)
                 arm, metrics = _measure_observed(
-                    point, arm_by_label[label], observer, run_context.folder, noting
+                    point, arm_by_label[label], observer, run_context.folder, recording
                 )
                 ran.append((arm, metrics))
         # They are read after the load, because somebody may have changed them while it ran.
@@ -196,16 +196,17 @@ def _bpf_settings(before: dict[str, str]) -> dict[str, str]:
     return machine.bpf_settings()
 
 
-def _noting(live: LocalArm, programs: dict[str, dict[str, dict[str, str]]]) -> Counting:
-    """Return what notes the settings of the load's programs as the measured window begins: then all of them run."""
+def _recording_programs(live: LocalArm, programs: dict[str, dict[str, dict[str, str]]]) -> Counting:
+    """Return a context that records the settings of the load's programs as the measured window begins, when all of
+    them run."""
 
     @contextmanager
-    def note() -> Iterator[None]:
+    def record() -> Iterator[None]:
         inodes = {os.fstat(space.fd).st_ino: name for name, space in _spaces(live).items()}
         programs[live.arm.label] = machine.program_settings(inodes)
         yield
 
-    return note
+    return record
 
 
 def _spaces(live: LocalArm) -> dict[str, Namespace]:
@@ -238,16 +239,16 @@ def _settings(
 
 
 def _measure_observed(
-    point: Profile, live: LocalArm, observer: str | None, folder: Path, noting: Counting = nullcontext
+    point: Profile, live: LocalArm, observer: str | None, folder: Path, recording: Counting = nullcontext
 ) -> Measured:
-    """Measure one run of an arm under an observer, or without one (None): then `noting` is open in the window."""
+    """Measure one run of an arm under an observer, or without one (None): then `recording` is open in the window."""
     parameters, artefacts = point.parameters, folder / "artefacts" / point.name
     suffix = f"-{observer or 'not_observed'}"
     own: dict[str, Any] = {"method": METHOD, "observer": observer}
     if live.placements is not None:
         own["placement"] = "balanced"
     if observer is None:
-        arm, metrics = point.run(parameters, live, artefacts, noting, suffix)
+        arm, metrics = point.run(parameters, live, artefacts, recording, suffix)
         return arm, {**metrics, **own}
     try:
         with TABLE[observer].armed(

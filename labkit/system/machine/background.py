@@ -13,23 +13,23 @@ from labkit.system.machine.cpu_time import TICKS_PER_S
 
 MAX_PROGRAMS = 8
 MIN_SHARE = 0.005  # of the time of all CPUs
-EVERY_S = 5.0  # between two looks: reading a thousand processes takes 30 ms
+EVERY_S = 5.0  # between two samples: reading a thousand processes takes 30 ms
 SHORTEST_S = 1.0  # over less time the kernel's steps of 10 ms are a large share
 
 
 class Background:
     """The running processes at its creation, and what other programs did since then.
 
-    This process and its descendants do not count. `look` sees processes before they end, so call it often. One that
-    began and ended between two looks is not seen; perf's samples show how much CPU time such processes took.
+    This process and its descendants do not count. `sample` sees processes before they end, so call it often. One that
+    began and ended between two samples is not seen; perf's samples show how much CPU time such processes took.
     """
 
     def __init__(self) -> None:
         self._began, self._before = time.monotonic(), {key: used for key, used, _, _ in _processes()}
-        self._most: dict[str, float] = {}  # the largest share of each program between two looks
+        self._most: dict[str, float] = {}  # the largest share of each program between two samples
 
-    def look(self, after_s: float = EVERY_S) -> None:
-        """Note what other programs did since the last look, if that was at least `after_s` seconds ago."""
+    def sample(self, after_s: float = EVERY_S) -> None:
+        """Note what other programs did since the last sample, if that was at least `after_s` seconds ago."""
         passed_s = time.monotonic() - self._began
         if passed_s < after_s:
             return
@@ -53,9 +53,9 @@ class Background:
     def report(self) -> list[dict[str, Any]]:
         """Return name and cpu_share of the busiest other programs, the busiest first.
 
-        The share is of all CPUs, between those two looks between which the program was busiest.
+        The share is of all CPUs, between the two samples between which the program was busiest.
         """
-        self.look(SHORTEST_S if self._most else 0.0)
+        self.sample(SHORTEST_S if self._most else 0.0)
         most = sorted(self._most.items(), key=lambda one: -one[1])[:MAX_PROGRAMS]
         return [{"name": name, "cpu_share": round(share, 4)} for name, share in most if share >= MIN_SHARE]
 

@@ -119,7 +119,7 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
         inside = encapsulation.overhead_bytes("vxlan")
         inside += 0 if self.provider == "routed" else encapsulation.overhead_bytes(self.provider)
         fabric = self.mtu_bytes + inside if self.fabric_mtu_bytes is None else self.fabric_mtu_bytes
-        return leaf_spine_overlay.report_network(routes, fabric, self.mtu_bytes, self.provider)
+        return leaf_spine_overlay.leaf_spine_network(routes, fabric, self.mtu_bytes, self.provider)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from labkit.common.units import counted
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import Spec, Topology, entered
 from labkit.measure.topologies.network import encapsulation, validate
-from labkit.measure.topologies.network.leaf_spine_overlay import report_network
+from labkit.measure.topologies.network.leaf_spine_overlay import leaf_spine_network
 from labkit.measure.topologies.network.model import (
     DescribedInterface,
     Key,
@@ -119,7 +119,7 @@ def overlay(name: str, spec: Spec) -> Iterator[Topology]:
             f"mtu_bytes={spec.mtu_bytes} does not fit into {name}:"
             f" {encapsulation.arithmetic(MAX_BYTES, 'a veth', encapsulation.headers('vxlan_gre'))}"
         )
-    network = report_network(fabric_mtu_bytes=fabric, mtu_bytes=spec.mtu_bytes)
+    network = leaf_spine_network(fabric_mtu_bytes=fabric, mtu_bytes=spec.mtu_bytes)
     with build(msgspec.structs.replace(network, pairs=network.pairs[:1])) as topology:
         yield dataclasses.replace(topology, spec=spec)
 

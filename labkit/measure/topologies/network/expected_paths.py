@@ -2,7 +2,7 @@
 
 The kernel is not read, so measured paths can be compared with these.
 
-  paths(leaf_spine_overlay.report_network(), "cs1", "cs5")[0].nodes
+  paths(leaf_spine_overlay.leaf_spine_network(), "cs1", "cs5")[0].nodes
   ('cs1', 'con_ns1', 'lc1', 'sc2', 'lc2', 'con_ns3', 'cs5')
 """
 

@@ -29,7 +29,7 @@ FABRIC = (("lc1", "sc1", 25), ("lc1", "sc2", 26), ("lc2", "sc1", 27), ("lc2", "s
 BEHIND = {"lc1": ("21.0.0.0/24", "20.0.0.0/24"), "lc2": ("23.0.0.0/24", "30.0.0.0/24")}
 
 
-def report_network(
+def leaf_spine_network(
     routes: str = "static", fabric_mtu_bytes: int = 1500, mtu_bytes: int = 1426, provider: str = "gre"
 ) -> Network:
     """Return the network of the report, with its names and addresses.

@@ -17,7 +17,7 @@ from labkit.system.netlink.rtnl import rtmsg
 
 
 def test_spine_detection() -> None:
-    assert spines(leaf_spine_overlay.report_network()) == ["sc1", "sc2"]
+    assert spines(leaf_spine_overlay.leaf_spine_network()) == ["sc1", "sc2"]
     line = [Node("one", forwards=True), Node("two", forwards=True), Node("three")]
     cable = Cable(CableEnd("one", "a", "10.0.0.1/24"), CableEnd("two", "b", "10.0.0.2/24"))
     assert spines(Network("line", (*line, cable), ())) == []
@@ -27,7 +27,7 @@ def test_failure_needs_ipv4() -> None:
     client, server = (SimpleNamespace(name=name, address="fd00::1") for name in ("cs1", "cs5"))
     topology: Any = SimpleNamespace(pairs=[SimpleNamespace(client=client, server=server)])
     with pytest.raises(BadInput, match="cs1 and cs5 use IPv6"):
-        failure(leaf_spine_overlay.report_network(), topology, "carrier")
+        failure(leaf_spine_overlay.leaf_spine_network(), topology, "carrier")
 
 
 def test_restored_routes_have_no_state_flags() -> None:

@@ -52,7 +52,7 @@ def network(*parts: Part) -> Network:
 
 def test_overlay_ping_hop_by_hop() -> None:
     """The headers and sizes are those of the report's captures: 138 bytes of GRE, 106 of UDP."""
-    path = only(paths(leaf_spine_overlay.report_network(), "cs1", "cs5"))
+    path = only(paths(leaf_spine_overlay.leaf_spine_network(), "cs1", "cs5"))
     inner = "Ethernet / IP 20.0.0.1 > 20.0.0.3"
     inside = f"{VXLAN_OUTSIDE} / IP 20.0.0.1 > 20.0.0.3"
     outside = f"{GRE_OUTSIDE} / {inside}"
@@ -79,7 +79,7 @@ def test_overlay_ping_hop_by_hop() -> None:
 
 
 def test_gre_path_between_subnets() -> None:
-    path = only(paths(leaf_spine_overlay.report_network(), "cs1", "30.0.0.2"))
+    path = only(paths(leaf_spine_overlay.leaf_spine_network(), "cs1", "30.0.0.2"))
     assert path.nodes == ("cs1", "con_ns1", "lc1", "sc2", "lc2", "con_ns2", "cs4")
     assert path.ttl == 62
     by_interface = dict(zip(path.interfaces, path.stacks, strict=True))
@@ -91,7 +91,7 @@ def test_gre_path_between_subnets() -> None:
 @pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
 @pytest.mark.parametrize(("source", "target"), list(itertools.permutations(CONTAINERS, 2)))
 def test_full_reachability(source: str, target: str, routes: str, provider: str) -> None:
-    result = paths(leaf_spine_overlay.report_network(routes, provider=provider), source, target)
+    result = paths(leaf_spine_overlay.leaf_spine_network(routes, provider=provider), source, target)
     one, other = BRIDGE[source], BRIDGE[target]
     crossings = sum(name.startswith("sc") for name in result[0].nodes)
     # Bridges 1 and 3 share a subnet whose gateway is on bridge 1. Packets from bridge 3 to another subnet go there.
@@ -112,10 +112,16 @@ def test_reachability_without_a_spine(failed: str) -> None:
         assert (
             "sc1"
             in only(
-                paths(leaf_spine_overlay.report_network(routes), "cs1", "cs5", without={failed}, noticed=True)
+                paths(
+                    leaf_spine_overlay.leaf_spine_network(routes),
+                    "cs1",
+                    "cs5",
+                    without={failed},
+                    noticed=True,
+                )
             ).nodes
         )
-    static = leaf_spine_overlay.report_network("static")
+    static = leaf_spine_overlay.leaf_spine_network("static")
     assert paths(static, "cs1", "cs5", without={failed}, noticed=True) == []
     assert no_path(static, "cs1", "cs5", without={failed}, noticed=True) == "lc1 has no route to 28.0.0.2"
     assert no_path(static, "cs1", "cs5") is None
@@ -123,15 +129,15 @@ def test_reachability_without_a_spine(failed: str) -> None:
 
 
 def test_unnoticed_dead_link_stays_in_use() -> None:
-    assert paths(leaf_spine_overlay.report_network("metric"), "cs1", "cs5", without={"sc2"}) == []
-    words = no_path(leaf_spine_overlay.report_network("metric"), "cs1", "cs5", without={"sc2"})
+    assert paths(leaf_spine_overlay.leaf_spine_network("metric"), "cs1", "cs5", without={"sc2"}) == []
+    words = no_path(leaf_spine_overlay.leaf_spine_network("metric"), "cs1", "cs5", without={"sc2"})
     assert words == "no node answers for 26.0.0.1 at lc1:lc1_sc2"
-    left = only(paths(leaf_spine_overlay.report_network("ecmp"), "cs1", "cs5", without={"sc2"}))
+    left = only(paths(leaf_spine_overlay.leaf_spine_network("ecmp"), "cs1", "cs5", without={"sc2"}))
     assert "sc1" in left.nodes  # for a flow whose hash selects it
 
 
 def test_node_that_ignores_dead_links() -> None:
-    made = leaf_spine_overlay.report_network("metric")
+    made = leaf_spine_overlay.leaf_spine_network("metric")
     parts = tuple(
         msgspec.structs.replace(part, ignores_linkdown=True) if part == Node("lc1", forwards=True) else part
         for part in made.parts
@@ -308,8 +314,8 @@ def test_unreachable_reasons(name: str) -> None:
 
 def test_invalid_questions() -> None:
     with pytest.raises(BadInput, match="no node cs9"):
-        paths(leaf_spine_overlay.report_network(), "cs9", "cs1")
+        paths(leaf_spine_overlay.leaf_spine_network(), "cs9", "cs1")
     with pytest.raises(BadInput, match="con_ns2 has no address"):
-        paths(leaf_spine_overlay.report_network(), "cs1", "con_ns2")
+        paths(leaf_spine_overlay.leaf_spine_network(), "cs1", "con_ns2")
     with pytest.raises(BadInput, match="cs99"):
-        paths(leaf_spine_overlay.report_network(), "cs1", "cs99")
+        paths(leaf_spine_overlay.leaf_spine_network(), "cs1", "cs99")

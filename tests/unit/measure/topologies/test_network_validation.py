@@ -55,7 +55,7 @@ def changed(network: Network, name: str, **fields: Any) -> Network:
 @pytest.mark.parametrize("routes", leaf_spine_overlay.ROUTES)
 @pytest.mark.parametrize("provider", leaf_spine_overlay.PROVIDERS)
 def test_overlay_is_valid(routes: str, provider: str) -> None:
-    result = mtus(leaf_spine_overlay.report_network(routes, provider=provider))
+    result = mtus(leaf_spine_overlay.leaf_spine_network(routes, provider=provider))
     tunnels = {"gre": (1476, 1426), "ipip": (1480, 1430), "routed": (None, 1450)}
     assert (result.get("lc1:gretun-cont"), result["con_ns1:vxlan-cont"]) == tunnels[provider]
     assert result["cs1:cs1_br1"] == result["con_ns1:bridge1"] == 1426
@@ -64,15 +64,15 @@ def test_overlay_is_valid(routes: str, provider: str) -> None:
 
 def test_mtu_error_shows_the_arithmetic() -> None:
     sum_ = "1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1426"
-    parameters = changed(leaf_spine_overlay.report_network(), "vxlan-cont", mtu_bytes=1450)
+    parameters = changed(leaf_spine_overlay.leaf_spine_network(), "vxlan-cont", mtu_bytes=1450)
     assert refused(parameters) == f"the MTU 1450 of vxlan-cont (con_ns1) does not fit: {sum_}"
-    assert refused(leaf_spine_overlay.report_network(mtu_bytes=1427)) == (
+    assert refused(leaf_spine_overlay.leaf_spine_network(mtu_bytes=1427)) == (
         f"the MTU 1427 of cs1_br1 (cs1) does not fit through vxlan-cont (con_ns1) on the same link: {sum_}"
     )
-    assert mtus(changed(leaf_spine_overlay.report_network(), "vxlan-cont", mtu_bytes=1426)) == mtus(
-        leaf_spine_overlay.report_network()
+    assert mtus(changed(leaf_spine_overlay.leaf_spine_network(), "vxlan-cont", mtu_bytes=1426)) == mtus(
+        leaf_spine_overlay.leaf_spine_network()
     )
-    narrower = changed(leaf_spine_overlay.report_network(mtu_bytes=1300), "gretun-cont", mtu_bytes=1400)
+    narrower = changed(leaf_spine_overlay.leaf_spine_network(mtu_bytes=1300), "gretun-cont", mtu_bytes=1400)
     assert mtus(narrower)["con_ns1:vxlan-cont"] == 1350
     assert refused(changed(narrower, "vxlan-cont", mtu_bytes=1351)).endswith(
         "does not fit: 1400 (gretun-cont) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1350"
@@ -81,7 +81,7 @@ def test_mtu_error_shows_the_arithmetic() -> None:
 
 @pytest.mark.parametrize(("routes", "fits"), [("static", 1426), ("metric", 1226), ("ecmp", 1226)])
 def test_narrowest_path_limits_the_mtu(routes: str, fits: int) -> None:
-    network = leaf_spine_overlay.report_network(routes, mtu_bytes=1200)
+    network = leaf_spine_overlay.leaf_spine_network(routes, mtu_bytes=1200)
     parts = [
         msgspec.structs.replace(part, mtu_bytes=1300)
         if isinstance(part, Cable) and (part.one.name, part.other.name) == ("lc2_sc1", "sc1_lc2")
