@@ -11,7 +11,7 @@ from functools import partial
 
 import pandas as pd
 
-from labkit.analysis.claims import printed
+from labkit.analysis.claims import printed, remarks
 from labkit.analysis.claims.claim import (
     EXACT,
     LESS,
@@ -35,7 +35,6 @@ from labkit.analysis.claims.evidence import (
     undecided_if_link_full,
     uplink_share,
 )
-from labkit.common.units import percent
 
 DOCUMENTS = {
     "paper": Document("J. Claassen, University of Amsterdam, 2015", "Container Network Solutions"),
@@ -52,23 +51,7 @@ LOCAL, IPVLAN, SWITCHED, UPLINK = "datapaths", "ipvlan", "switched", "uplink"
 FULL = "the full-length sweep `params/datapaths.yaml` on a quiet machine with many cores"
 NIC = "two machines with NICs of 10 Gbit/s and a switch: `where: ssh:ONE`, `peer: ssh:OTHER` in `params/nodes.yaml`"
 KVM = "`params/container_vs_vm.yaml` on a machine with KVM, where guests run on the CPU itself"
-NAT = (
-    "The paper's veth clients reached their servers by ports that Docker published at the host's own address"
-    " (appendix A and B), so its veth path includes Docker's proxy process or NAT. labkit's veth_bridge has a bridge"
-    " and neither."
-)
-DATAGRAMS = (
-    "The paper's scripts name no size of datagrams, so iperf3 3.0.11 sent 8 KiB, which packets of 1,500 bytes carry in"
-    " fragments. Here each datagram fills one packet. The scripts print line 17 of the client's log, which is most"
-    " likely the rate that was sent. Here the rate that arrived counts."
-)
-SEGMENTS = "The paper's scripts set no MTU: their MTU is iperf3's option -M, the size of TCP's segments."
-TWO_NODES = (
-    "The paper has 1 to 128 pairs between hosts, and ipvlan in L3 mode. Here two pairs are between lab VMs, whose"
-    " emulated CPUs are the limit if the link is not, and ipvlan is in L2 mode."
-)
 KERNEL_DATAPATH = "`params/virtual_tap.yaml` with the kernel's datapath on four cores"
-USERSPACE = "The thesis measured the kernel's datapath. Here the datapath is in user space."
 MIRRORS = tuple(f"ovs_netdev+mirrors={count}" for count in (1, 2, 4, 8))
 ELSEWHERE = "It is a speed of hardware that is not here."
 
@@ -102,67 +85,6 @@ def _captured_ratios(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
                 )
 
 
-def _report_conditions() -> str:
-    """Return what differs from the course report's measurement of containers and virtual machines."""
-    sides = [printed.received(endpoint) for endpoint in ("container", "guest")]
-    lengths = [f"{side.length_bytes / 1e3:.1f} kB" for side in sides if side]
-    sizes = (
-        f"In the report, containers received datagrams of {lengths[0]} and virtual machines of {lengths[1]}. "
-    )
-    return (
-        f"{sizes if len(lengths) == 2 else ''}Here both receive datagrams of one size. The report's host is itself a"
-        " guest of QEMU, by its name in the prompts, so its virtual machines are nested and perhaps emulated. Here"
-        " the guests are emulated."
-    )
-
-
-def _report_rates() -> str:
-    """Return what the course report's receivers got, and by how much it differs."""
-    container, guest = printed.received("container"), printed.received("guest")
-    if not container or not guest:
-        return ""
-    return (
-        f"The report's client sent 4.66 Gbit/s. Without what was lost, {container.bps / 1e9:.2g} Gbit/s arrived,"
-        f" which is {container.bps / guest.bps:.0f} times as much as in the virtual machine. In datagrams, which"
-        f" differ in size, it is {container.pps / guest.pps:.0f} times as much."
-    )
-
-
-def _captured_text() -> str:
-    """Return what the thesis captured below the rate of its link."""
-    table = printed.captured_shares()
-    if not len(table):
-        return ""
-    shares = table["share"].sort_values()
-    most = table.loc[shares.index[-1]]
-    return (
-        f"Of what was sent at the {len(table)} rates below 1 Gbit/s, the thesis captured {shares.iloc[0]:.2f} to"
-        f" {shares.iloc[-2]:.2f} times as much, and {shares.iloc[-1]:.2f} times at"
-        f" {most['offered_bps'] / 1e6:.0f} Mbit/s, where it captured {most['captured_bps'] / 1e6:.0f} Mbit/s. That"
-        " one point is not smooth. iperf3's GBytes are taken as 2^30 bytes, and Wireshark's as 10^9."
-    )
-
-
-def _copied_text() -> str:
-    """Return which counters the thesis prints alike for two tests."""
-    names = printed.copied_counters()
-    return f"Tests 8 and 9 have the same {', '.join(names)}, so cells were copied." if names else ""
-
-
-def _latency_text() -> str:
-    """Return what the printed histogram says about latencies."""
-    means, slow = [printed.histogram_mean_s(port) for port in (0, 1)], printed.slow_probes()
-    if None in means or slow is None:
-        return ""
-    least = " and ".join(f"{(mean or 0) * 1e6:,.0f}" for mean in means)
-    return (
-        f"The lower edges of the histogram's buckets alone have means of {least} µs. {percent(slow)} of the probes took"
-        ' 10 ms or more, while the document says that the link "does not suffer from outliers". The histogram has more'
-        " probes than the table of means, so it was read later. T-Rex's mean may be one that forgets: then the printed"
-        " numbers are of the last seconds."
-    )
-
-
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         "macvlan-tcp",
@@ -172,7 +94,7 @@ CLAIMS: tuple[Claim, ...] = (
         " their servers",
         "TCP throughput of macvlan_bridge, divided by that of veth_bridge", printed_range(2.5, 3),
         tuple(ratio_of_arms(run, "macvlan_bridge", protocol="tcp") for run in (LOCAL, IPVLAN)),
-        conditions=NAT,
+        conditions=remarks.NAT,
     ),
     Claim(
         "macvlan-faster-tcp",
@@ -180,7 +102,7 @@ CLAIMS: tuple[Claim, ...] = (
         "paper", "section 6", FULL,
         "TCP throughput of macvlan_bridge, divided by that of veth_bridge", MORE,
         tuple(ratio_of_arms(run, "macvlan_bridge", protocol="tcp") for run in (LOCAL, IPVLAN)),
-        conditions=NAT,
+        conditions=remarks.NAT,
     ),
     Claim(
         "macvlan-faster-udp",
@@ -188,7 +110,7 @@ CLAIMS: tuple[Claim, ...] = (
         "paper", "section 5.1.2, figure 5.2", FULL,
         "UDP throughput of macvlan_bridge, divided by that of veth_bridge", MORE,
         tuple(ratio_of_arms(run, "macvlan_bridge", protocol="udp") for run in (LOCAL, IPVLAN)),
-        conditions=f"{NAT} {DATAGRAMS}",
+        conditions=f"{remarks.NAT} {remarks.DATAGRAMS}",
     ),
     Claim(
         "ipvlan-tcp",
@@ -196,7 +118,7 @@ CLAIMS: tuple[Claim, ...] = (
         "paper", "section 5.1.1, figure 5.1", FULL + " whose kernel has ipvlan; and veth behind published ports",
         "TCP throughput of ipvlan_l3, divided by that of veth_bridge", printed_range(2.5, 3),
         tuple(ratio_of_arms(run, "ipvlan_l3", protocol="tcp") for run in (LOCAL, IPVLAN)),
-        conditions=NAT,
+        conditions=remarks.NAT,
     ),
     Claim(
         "ipvlan-fastest",
@@ -211,7 +133,7 @@ CLAIMS: tuple[Claim, ...] = (
         "paper", "section 5.1.2, figure 5.2", FULL + " whose kernel has ipvlan",
         "UDP throughput of ipvlan_l3, divided by that of macvlan_bridge", LESS,
         (ratio_of_arms(IPVLAN, "ipvlan_l3", "macvlan_bridge", protocol="udp"),),
-        conditions=DATAGRAMS,
+        conditions=remarks.DATAGRAMS,
     ),
     Claim(
         "udp-below-tcp",
@@ -220,7 +142,7 @@ CLAIMS: tuple[Claim, ...] = (
         "UDP throughput of macvlan_bridge, divided by its TCP throughput", printed_range(1 / 3.5),
         (ratio_of_values(LOCAL, "protocol", "tcp", "udp", "macvlan_bridge"),),
         "TCP segments leave the sender in bundles of up to 64 KiB (TSO), and UDP datagrams one by one.",
-        conditions=DATAGRAMS,
+        conditions=remarks.DATAGRAMS,
     ),
     Claim(
         "mtu-local",
@@ -231,8 +153,8 @@ CLAIMS: tuple[Claim, ...] = (
             ratio_of_values(LOCAL, "mtu_bytes", 1500, 9000, arm, protocol="tcp")
             for arm in ("veth_bridge", "macvlan_bridge")
         ),
-        f"{SEGMENTS} Here the MTU of the interfaces differs. The two MTUs were measured in different points, and the"
-        " drift between them widens the intervals.",
+        f"{remarks.SEGMENTS} Here the MTU of the interfaces differs. The two MTUs were measured in different points, and"
+        " the drift between them widens the intervals.",
     ),
     Claim(
         "pairs-share",
@@ -257,7 +179,7 @@ CLAIMS: tuple[Claim, ...] = (
             for arm in ("macvlan_bridge", "ipvlan_l2")
         ),
         "A full link makes any two datapaths equal, so its ratios decide nothing.",
-        conditions=TWO_NODES,
+        conditions=remarks.TWO_NODES,
     ),
     Claim(
         "switched-mtu",
@@ -270,8 +192,8 @@ CLAIMS: tuple[Claim, ...] = (
             for arm in ("veth_bridge", "macvlan_bridge")
         ),
         "2 Gbit/s more on a link of 10 Gbit/s is a ratio of about 1.25, if the larger MTU fills it. A link that both"
-        f" MTUs fill decides nothing. {SEGMENTS}",
-        conditions=TWO_NODES,
+        f" MTUs fill decides nothing. {remarks.SEGMENTS}",
+        conditions=remarks.TWO_NODES,
     ),
     Claim(
         "switched-udp",
@@ -279,7 +201,7 @@ CLAIMS: tuple[Claim, ...] = (
         "paper", "section 5.2.2, figure 5.4", NIC,
         "UDP throughput of macvlan_bridge between two nodes, divided by that of veth_bridge", MORE,
         (ratio_of_arms(SWITCHED, "macvlan_bridge", protocol="udp", mtu_bytes=1500),),
-        conditions=f"{TWO_NODES} {DATAGRAMS}",
+        conditions=f"{remarks.TWO_NODES} {remarks.DATAGRAMS}",
     ),
     Claim(
         "switched-udp-ipvlan",
@@ -287,7 +209,7 @@ CLAIMS: tuple[Claim, ...] = (
         "paper", "section 5.2.2, figure 5.4", NIC,
         "UDP throughput of macvlan_bridge between two nodes, divided by that of ipvlan_l2", MORE,
         (ratio_of_arms(SWITCHED, "macvlan_bridge", "ipvlan_l2", protocol="udp", mtu_bytes=1500),),
-        conditions=f"{TWO_NODES} {DATAGRAMS}",
+        conditions=f"{remarks.TWO_NODES} {remarks.DATAGRAMS}",
     ),
     Claim(
         "switched-udp-9000",
@@ -298,7 +220,7 @@ CLAIMS: tuple[Claim, ...] = (
             undecided_if_link_full(ratio_of_arms(SWITCHED, arm, protocol="udp", mtu_bytes=9000))
             for arm in ("macvlan_bridge", "ipvlan_l2")
         ),
-        conditions=f"{TWO_NODES} {DATAGRAMS}",
+        conditions=f"{remarks.TWO_NODES} {remarks.DATAGRAMS}",
     ),
     Claim(
         "container-vs-vm",
@@ -311,7 +233,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         "The guests here are emulated, and guests on the CPU itself receive more.",
-        conditions=_report_conditions(),
+        conditions=remarks.report_conditions(),
     ),
     Claim(
         "container-vs-vm-size",
@@ -320,8 +242,8 @@ CLAIMS: tuple[Claim, ...] = (
         "UDP throughput between two guests, divided by that between two containers",
         printed_range(printed.guest_share()),
         (ratio_of_arms("container_vs_vm", "veth_bridge/guest", protocol="udp", guest=(None, "debian")),),
-        _report_rates(),
-        conditions=_report_conditions(),
+        remarks.report_rates(),
+        conditions=remarks.report_conditions(),
     ),
     Claim(
         "ip_rcv-explains",
@@ -389,7 +311,7 @@ CLAIMS: tuple[Claim, ...] = (
         tuple(
             ratio_of_arms("virtual_tap", arm, rate_bps=None, protocol="tcp", length_bytes=64) for arm in MIRRORS
         ),
-        conditions=USERSPACE,
+        conditions=remarks.USERSPACE,
     ),
     Claim(
         "mirror-count-loads",
@@ -401,8 +323,8 @@ CLAIMS: tuple[Claim, ...] = (
             for arm in MIRRORS
             for only in ({"protocol": "tcp", "length_bytes": (256, 1024)}, {"protocol": "udp"})
         ),
-        conditions=f"{USERSPACE} The thesis' load is TCP in writes of 64 bytes (iperf3 -l 64), where the sender is the"
-        " limit. Here the writes are larger, or the load is UDP.",
+        conditions=f"{remarks.USERSPACE} The thesis' load is TCP in writes of 64 bytes (iperf3 -l 64), where the sender"
+        " is the limit. Here the writes are larger, or the load is UDP.",
     ),
     Claim(
         "mirror-counters",
@@ -417,7 +339,7 @@ CLAIMS: tuple[Claim, ...] = (
             )
             for column in ("llc_loads", "llc_load_misses", "branches") for read in (True, False)
         ),
-        _copied_text(),
+        remarks.copied_counters(),
         every=True,
     ),
     Claim(
@@ -436,7 +358,7 @@ CLAIMS: tuple[Claim, ...] = (
         'The thesis\' "packet size" is iperf3\'s option -l, which is the length of a write. TCP puts several writes'
         ' into one'
         " packet.",
-        conditions=USERSPACE,
+        conditions=remarks.USERSPACE,
         every=True,
     ),
     Claim(
@@ -477,7 +399,7 @@ CLAIMS: tuple[Claim, ...] = (
             deviation(arrived_share(UPLINK, 1e8)),
             deviation(arrived_share(UPLINK, 1e9)),
         ),
-        remark=_captured_text(),
+        remark=remarks.captured_shares(),
         conditions="The thesis captured TCP once for each rate, with Wireshark on a host with Windows behind a NIC."
         " Here the monitor's host counts copies of paced UDP in several rounds, and the link is a token bucket.",
     ),
@@ -589,7 +511,7 @@ CLAIMS: tuple[Claim, ...] = (
             computed(f"port {port}, lower edges of the buckets", partial(printed.latency_ratio, port))
             for port in (0, 1)
         ),
-        _latency_text(),
+        remarks.latencies(),
     ),
     Claim(
         "order-of-cases",

@@ -187,7 +187,7 @@ def test_own_programs_are_left_out() -> None:
     end = time.monotonic() + 1.0
     while time.monotonic() < end:
         pass
-    watch.look(0.5)  # the other program ends before the report
+    watch.sample(0.5)  # the other program ends before the report
     time.sleep(2.2)
     report = watch.report()
     shares = {one["name"]: one["cpu_share"] for one in report}

@@ -126,9 +126,9 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
     def of_one(*_: object) -> Iterator[tuple[list[LocalArm], list[Any]]]:
         yield [live], []
 
-    def run(_point: object, _live: object, observer: str | None, _folder: Path, noting: Any) -> Any:
+    def run(_point: object, _live: object, observer: str | None, _folder: Path, recording: Any) -> Any:
         if observer is None:
-            with noting():
+            with recording():
                 pass
         space["eth0 qdisc"] = "tbf root"
         machine["BPF program kprobe own"] = "tag 2"
