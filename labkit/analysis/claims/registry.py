@@ -153,8 +153,8 @@ CLAIMS: tuple[Claim, ...] = (
             ratio_of_values(LOCAL, "mtu_bytes", 1500, 9000, arm, protocol="tcp")
             for arm in ("veth_bridge", "macvlan_bridge")
         ),
-        f"{remarks.SEGMENTS} Here the MTU of the interfaces differs. The two MTUs were measured in different points, and"
-        " the drift between them widens the intervals.",
+        f"{remarks.SEGMENTS} Here the MTU of the interfaces differs. The two MTUs were measured in different points,"
+        " and the drift between them widens the intervals.",
     ),
     Claim(
         "pairs-share",
