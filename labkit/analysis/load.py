@@ -314,7 +314,7 @@ def group_similar(reasons: pd.Series[str]) -> pd.Series[str]:
     same = without_numbers(reasons)
     first = reasons.groupby(same).transform("first")
     several = reasons.groupby(same).transform("nunique").gt(1)
-    return first.mask(several, first + " (for example)")
+    return first.mask(several, first + ", for example")
 
 
 def group_text(key: Key, host: str = "") -> str:

@@ -40,5 +40,5 @@ def test_doubts_differing_in_numbers_are_merged() -> None:
         some[place] |= {"doubts": f"the hypervisor took away {share} of the CPU time"}
     report = [doubt for doubt in verdicts.doubts(pd.DataFrame(some)) if "took away" in doubt]
     assert report == [
-        "macvlan_bridge: the hypervisor took away 21 % of the CPU time (for example) (in 3 of 60 rows)"
+        "macvlan_bridge: the hypervisor took away 21 % of the CPU time, for example (in 3 of 60 rows)"
     ]

@@ -47,7 +47,7 @@ def test_notebook_shows_doubts_by_observer(tmp_path: Path) -> None:
     report = [line for line in lines if "perf_" in line or "function_times" in line]
     assert report == [
         "- perf_stat recorded nothing: perf ended",
-        "- perf_record, veth_bridge: perf lost 000 samples, of 1,000,000 (for example) (in 3 of 3 rows)",
+        "- perf_record, veth_bridge: perf lost 000 samples, of 1,000,000, for example (in 3 of 3 rows)",
         "- perf_record, veth_bridge: 1 of 4 rows left out as invalid: too short",
     ]
 

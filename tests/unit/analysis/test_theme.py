@@ -95,7 +95,7 @@ def test_reasons_differing_in_numbers_are_merged() -> None:
     rows.loc[mine, "status"] = "invalid"
     rows.loc[mine, "reason"] = [f"ran for 0.{number} s" for number in range(mine.sum())]
     lines = synthetic_report.notes(FIGURES["throughput"](rows))
-    assert lines == f"ipvlan_l2: {NO_IPVLAN} macvlan_bridge: ran for 0.0 s (for example)"
+    assert lines == f"ipvlan_l2: {NO_IPVLAN} macvlan_bridge: ran for 0.0 s, for example"
 
 
 def test_shared_reason_is_shown_once() -> None:
