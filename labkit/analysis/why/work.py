@@ -118,7 +118,7 @@ def stage_of(stack: str, over_nic: bool = False) -> tuple[str, str] | None:
             if any(SYSCALL.fullmatch(name) or _SENDING.fullmatch(name) for name in names[first:at]):
                 first = at
             return RECEIVE, ";".join(frames[first:])
-    if frames[0] == OUTSIDE or _is_of_machine(frames[0], names):
+    if frames[0] == OUTSIDE or _is_unrelated_kernel_work(frames[0], names):
         return None
     for stage, begins in ((SEND, _SENDING), (READ, _READING)):
         for at, name in enumerate(names):
@@ -130,7 +130,7 @@ def stage_of(stack: str, over_nic: bool = False) -> tuple[str, str] | None:
     return REST, stack
 
 
-def _is_of_machine(process: str, names: Sequence[str]) -> bool:
+def _is_unrelated_kernel_work(process: str, names: Sequence[str]) -> bool:
     """Return whether a stack is of a disk's interrupt, or of a thread of the kernel that does not carry packets."""
     if any(map(_DISK_INTERRUPT.fullmatch, names[1:])):
         return True

@@ -17,6 +17,7 @@ from labkit.system.machine.cpu_time import (
 )
 from labkit.system.machine.host_load import HostLoad, with_host_load
 from labkit.system.machine.interfaces import offloads, qdisc
+from labkit.system.machine.load_programs import program_settings
 from labkit.system.machine.privilege import is_root
 from labkit.system.machine.programs import (
     asking_versions,
@@ -37,7 +38,6 @@ from labkit.system.machine.provenance import (
     sysctls,
 )
 from labkit.system.machine.settings import bpf_settings, namespace_settings
-from labkit.system.machine.settings_of_programs import program_settings
 
 __all__ = [
     "Background",

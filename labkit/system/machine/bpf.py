@@ -134,7 +134,7 @@ def _perf_events() -> Iterator[tuple[int, str]]:
                 yield program, f"{event} (of {_comm(pid)})"
 
 
-def samplers() -> Counter[str]:
+def perf_event_holders() -> Counter[str]:
     """Return the names of the processes that hold perf events without a BPF program, for example `perf record`, with
     the number of these events."""
     result: Counter[str] = Counter()

@@ -68,7 +68,7 @@ def _without_counters(value: bytes) -> bytes:
     return result
 
 
-def saved(program: str, text: str) -> dict[str, str]:
+def iptables_tables(program: str, text: str) -> dict[str, str]:
     """Return each table of iptables with its number of rules and a digest of them and the policies, without counters
     and comments. text: the output of `iptables-save` or `ip6tables-save`."""
     tables: dict[str, list[str]] = {}

@@ -105,8 +105,10 @@ def machine_settings() -> Settings:
             result[f"DAMON {file.parts[-2]}"] = "on"
     for line in (_text(Path("/proc/modules"), 1 << 20) or "").splitlines():
         result[f"module {line.split()[0]}"] = "loaded"
-    samplers = {f"perf events of {name}": f"{count} open" for name, count in bpf.samplers().items()}
-    return result | _process() | bpf_settings() | samplers
+    profilers = {
+        f"perf events of {name}": f"{count} open" for name, count in bpf.perf_event_holders().items()
+    }
+    return result | _process() | bpf_settings() | profilers
 
 
 def _cpus(top: Path) -> Settings:
@@ -164,12 +166,14 @@ def _process() -> Settings:
         "nice": str(os.nice(0)),
         "scheduling policy": POLICIES.get(policy, str(policy)),
     }
-    result |= {f"process {name}": value for name, value in status(Path("/proc/self/status"), STATUS).items()}
+    result |= {
+        f"process {name}": value for name, value in process_status(Path("/proc/self/status"), STATUS).items()
+    }
     result |= {f"environment {name}": _short(os.environ[name]) for name in PRELOADS if os.environ.get(name)}
-    return result | limits(cgroups("self"))
+    return result | cgroup_limits(cgroups("self"))
 
 
-def status(file: Path, names: Iterable[str]) -> Settings:
+def process_status(file: Path, names: Iterable[str]) -> Settings:
     """Return these fields of a process's status (proc(5)) that the kernel has."""
     fields = dict(line.split(":", 1) for line in (_text(file, 1 << 14) or "").splitlines() if ":" in line)
     return {name: fields[name].strip() for name in names if name in fields}
@@ -180,7 +184,7 @@ def cgroups(process: int | str) -> str:
     return _text(Path(f"/proc/{process}/cgroup"), 1 << 16) or ""
 
 
-def limits(listed: str) -> Settings:
+def cgroup_limits(listed: str) -> Settings:
     """Return the limits of these cgroups."""
     result: Settings = {}
     for line in listed.splitlines():
@@ -226,7 +230,7 @@ def namespace_settings(netns: int) -> Settings:
         # Usually no table is loaded, and no program needs to start.
         if any(key.startswith(f"{name} ") for key in result):
             text = _plain(prefix, f"{name}-legacy-save") or _plain(prefix, f"{name}-save")
-            result |= netfilter.saved(name, text)
+            result |= netfilter.iptables_tables(name, text)
     disciplines: dict[str, list[str]] = {}
     for one in _json(prefix, "tc", "-j", "qdisc", "show"):
         words = [one.get("kind", ""), one.get("parent", "root")]

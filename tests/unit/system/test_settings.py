@@ -113,14 +113,14 @@ COMMIT
 :PREROUTING ACCEPT [1:2]
 COMMIT
 """
-    result = netfilter.saved("iptables", text)
+    result = netfilter.iptables_tables("iptables", text)
     assert list(result) == ["iptables filter", "iptables raw"]
     assert result["iptables filter"].startswith("2 rules, digest ")
     assert result["iptables raw"].startswith("0 rules, digest ")
     later = text.replace("07:00:00", "08:00:00").replace("[12:3456]", "[99:9999]").replace("a \\", "other \\")
-    assert netfilter.saved("iptables", later) == result
-    assert netfilter.saved("iptables", text.replace("-j DROP", "-j ACCEPT")) != result
-    assert netfilter.saved("iptables", text.replace("FORWARD DROP", "FORWARD ACCEPT")) != result
+    assert netfilter.iptables_tables("iptables", later) == result
+    assert netfilter.iptables_tables("iptables", text.replace("-j DROP", "-j ACCEPT")) != result
+    assert netfilter.iptables_tables("iptables", text.replace("FORWARD DROP", "FORWARD ACCEPT")) != result
 
 
 def test_limits_of_a_cgroup(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_limits_of_a_cgroup(tmp_path: Path) -> None:
 
 def test_status_of_a_process(tmp_path: Path) -> None:
     (tmp_path / "status").write_text("Name:\ta\nSeccomp:\t2\nSeccomp_filters:\t1\nThreads:\t1\n")
-    result = settings.status(tmp_path / "status", settings.STATUS)
+    result = settings.process_status(tmp_path / "status", settings.STATUS)
     assert result == {"Seccomp": "2", "Seccomp_filters": "1"}
     assert "process Seccomp" in settings.machine_settings()
 

@@ -45,11 +45,11 @@ def _of_program(pid: int, here: str) -> Settings:
     result = {
         "nice": _values(threads, lambda thread: str(os.getpriority(os.PRIO_PROCESS, thread))),
         "scheduling policy": _values(threads, _policy),
-        **settings.status(Path(f"/proc/{pid}/status"), ["Seccomp"]),
+        **settings.process_status(Path(f"/proc/{pid}/status"), ["Seccomp"]),
         "executable": _executable(Path(f"/proc/{pid}/exe")),
     }
     listed = settings.cgroups(pid)
-    return result | (settings.limits(listed) if listed != here else {})
+    return result | (settings.cgroup_limits(listed) if listed != here else {})
 
 
 def _values(threads: list[int], read: Callable[[int], str]) -> str:
