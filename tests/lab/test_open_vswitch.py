@@ -433,7 +433,7 @@ def test_oversized_copies_are_a_doubt(tmp_path: Path) -> None:
 def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
     """The load is far below what the switch can carry, so no packet is lost. Each copy is a packet more to send."""
     words = (
-        "mirrors=0,4", "readers=", "loads=udp:512@4e7", "rounds=1", "duration_s=2", "omit_s=0",
+        "mirrors=0,4", "readers=", "loads=udp:512@4e7", "rounds=1", "duration_s=1", "omit_s=0",
         "observe=perf_record,switch", "profile_rounds=5",
     )  # fmt: skip
     with sandbox(tmp_path, user=False) as machine:
