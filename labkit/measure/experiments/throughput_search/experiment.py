@@ -406,6 +406,7 @@ def _row(
         "throughput_bps": one.rate_pps and one.rate_pps * mean * 8,
         "lower_bound_pps": one.lower_pps,
         "upper_bound_pps": one.upper_pps,
+        "constant_loss_ratio": one.constant_loss and one.constant_loss.loss_ratio,
         "most_pps": result.most_pps,
         "exceed_ratio": settings.exceed_ratio,
         "trial_s": settings.trial_s if parameters.trial_frames is None else None,
@@ -446,6 +447,10 @@ def _row(
 def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[str | None, str | None]:
     """Return the status and reason of a search without a valid rate; None for a valid one."""
     goal = f"loss of at most {units.percent(one.loss_ratio)}"
+    if (loss := one.constant_loss) is not None:
+        least, most = (units.si(pps, "pps") for pps in (loss.least_pps, loss.most_pps))
+        share = f"{100 * loss.loss_ratio:.2g} %"
+        return "invalid", f"no rate has {goal}: the path loses {share} at every load, from {least} to {most}"
     if result.limited and one.lower_pps is not None:
         most = units.si(one.lower_pps, "pps")
         return "invalid", f"generator-limited: {goal} up to {most} in a trial; {result.problem}"
