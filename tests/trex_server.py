@@ -63,9 +63,11 @@ class Plan:
 
     `capacity_pps`: the device drops packets above this rate. `loss_ratio`: the device drops this share of all packets.
     `ring_pps`: TRex's own ring drops packets above this rate (`ierrors`). `most_pps`: TRex sends no faster. `swallows`:
-    frames exceed the MTU, so only `oerrors` rise. `dies_after`: the process ends at the n-th start of traffic.
-    `silent`: it never answers. `silent_at`: it stops answering at this method. `wires`: the ports' interfaces and MAC
-    addresses; the first start of a port sends real frames, and if they do not arrive at the other one, none does.
+    frames exceed the MTU, so only `oerrors` rise. `dies_after`: the process ends at the n-th start of traffic;
+    `dies_at`: at this method, after traffic was started. `silent`: it never answers. `silent_at`: it stops answering at
+    this method, after traffic was started unless that starts it. `publishes`: it has a publisher. `wires`: the ports'
+    interfaces and MAC addresses; the first start of a port sends real frames, and if they do not arrive at the other
+    one, none does.
     """
 
     recorded: str = "stl_errors"
@@ -81,6 +83,8 @@ class Plan:
     silent: bool = False
     silent_at: str = ""
     dies_after: int = 0
+    dies_at: str = ""
+    publishes: bool = True
     log: str = ""
     rpc_port: int = 0
     wires: tuple[dict[str, Any], ...] = ()
@@ -257,9 +261,9 @@ class Server:
                 f" configuration: '{parameters['name']}'"
             )
         major, minor = self.plan.api
-        if self.plan.mode == "STL" and parameters["major"] != major:
+        if parameters["major"] != major:
             raise Rejected(
-                "RPC version mismatch: a newer client version is required\n(API type 'STL':  - server:"
+                f"RPC version mismatch: a newer client version is required\n(API type '{self.plan.mode}':  - server:"
                 f" '{major}.{minor}', client: '{parameters['major']}.{parameters['minor']}')"
             )
         return {"api_h": "69StCeNr"}
@@ -392,6 +396,8 @@ class Server:
         return recorded[0] if self.astf_until is not None else recorded[-1]
 
     def do_get_latency_stats(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
+        if not self.starts:  # the transcript has none from before the start
+            return {"data": {"cpu_util": 0.0, "epoch": self.epoch, "unknown": 0}}
         return self._replayed("get_latency_stats", number)
 
     def do_get_active_pgids(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
@@ -428,6 +434,8 @@ class Server:
     def do_start(self, parameters: dict[str, Any], _number: Any, now: float) -> Any:
         """Start ASTF traffic: the transcript's counters are replayed while it runs."""
         self.starts += 1
+        if self.plan.dies_after and self.starts >= self.plan.dies_after:
+            os._exit(1)
         self.astf_until = now + (parameters["duration"] if parameters["duration"] > 0 else 1e9)
         self._astf(PARSING, BUILDING)
         self.epoch += 1
@@ -476,7 +484,8 @@ def serve(plan: Plan) -> None:
     rpc, publisher = context.socket(zmq.REP), context.socket(zmq.PUB)
     port = plan.rpc_port or _free_ports()
     rpc.bind(f"tcp://127.0.0.1:{port}")
-    publisher.bind(f"tcp://127.0.0.1:{port - 1}")
+    if plan.publishes:
+        publisher.bind(f"tcp://127.0.0.1:{port - 1}")
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     print(port, flush=True)
     while True:
@@ -492,8 +501,10 @@ def serve(plan: Plan) -> None:
             for one in request if isinstance(request, list) else [request]:
                 if log:
                     log.write(json.dumps([one["method"], one["params"]]) + "\n")
-                if one["method"] == plan.silent_at:
+                if one["method"] == plan.silent_at and (server.starts or "start" in plan.silent_at):
                     time.sleep(3600)
+                if one["method"] == plan.dies_at and server.starts:
+                    os._exit(1)
                 reply = {"jsonrpc": "2.0", "id": one["id"]}
                 try:
                     reply["result"] = server.answer(one["method"], one["params"])

@@ -32,6 +32,7 @@ example of a network of your own as an arm.
     labkit run throughput topology=ovs_netdev
     labkit run datapaths topology=docs/network.yaml,veth duration_s=1
     labkit run trex_stateless server=HOST profile=imix target=50%
+    labkit run throughput server=HOST frame_bytes=64,imix
     LABKIT_TREX=FOLDER labkit run trex_stateless topology=veth_bridge,veth_routed profile=64b
     LABKIT_TREX=FOLDER labkit run throughput generator=trex topology=veth_bridge
 

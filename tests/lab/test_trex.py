@@ -21,6 +21,8 @@ from labkit.common import run_folder
 pytestmark = pytest.mark.needs("namespaces", "trex client")
 
 SHORT = ["profile=64b", "warmup_s=0.3", "ramp_s=1.2", "hold_s=0.4", "step_s=0.4", "target=30kpps"]
+STATEFUL = ["mult=10", "test_s=2"]
+ASTF = {"mode": "ASTF", "recorded": "astf_http_own", "api": (2, 3)}
 
 
 @contextmanager
@@ -54,6 +56,18 @@ def released(log: Path) -> bool:
     """Return whether all acquired ports were stopped and released."""
     methods = calls(log)
     return methods.count("acquire") == methods.count("release") == 2 and "remove_all_streams" in methods
+
+
+def stateful(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[Any, list[Row], str]:
+    """Run a stateful test against a server of this plan; return how it ended, its rows, and the server's name."""
+    folder = made.folder / name
+    given = dict(word.split("=", 1) for word in (*STATEFUL, *words))
+    with served(made, **ASTF | plan) as (server, log):
+        options = [f"server={server}", *(f"{key}={value}" for key, value in given.items())]
+        done = made.labkit("run", "trex_stateful", *options, "--folder", str(folder), timeout=120)
+        if not (plan.get("dies_at") or plan.get("dies_after") or plan.get("silent") or plan.get("silent_at")):
+            assert until(lambda: calls(log).count("acquire") == calls(log).count("release"), 5), calls(log)
+    return done, run_folder.read_rows(folder) if folder.exists() else [], server
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +186,178 @@ def test_servers_that_cannot_be_used(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("plan", "words", "sentence"),
+    [
+        ({"owner": "alice"}, (), "port 0 of the TRex server {} is owned by alice: wait until it is released"),
+        ({"silent": True}, (), "no TRex server answers at {}"),
+        ({"api": (1, 0)}, (), "has another version of the API than lbr-trex-client"),
+        (
+            {"mode": "STL", "recorded": "stl_errors", "api": (5, 1)},
+            (),
+            "runs in another mode: start it with --astf",
+        ),
+        ({}, ("ports=0,7",), "has no port 7; it has 0, 1"),
+    ],
+)
+def test_servers_that_cannot_be_used_for_connections(
+    box: Sandbox, plan: dict[str, Any], words: tuple[str, ...], sentence: str
+) -> None:
+    done, rows, server = stateful(box, f"stateful-{len(sentence)}", *words, **plan)
+    assert done.returncode == 2
+    assert sentence.format(server) in one_sentence(done)
+    assert not rows
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"dies_after": 1},
+        {"dies_at": "get_latency_stats"},
+        {"silent_at": "start"},
+        {"silent_at": "get_latency_stats"},
+    ],
+    ids=lambda plan: "-".join(map(str, *plan.items())),
+)
+def test_a_server_that_dies_or_falls_silent_while_connections_run(box: Sandbox, plan: dict[str, Any]) -> None:
+    begun = time.monotonic()
+    done, rows, server = stateful(box, "-".join(map(str, *plan.items())), "mult=10,20", **plan)
+    assert time.monotonic() - begun < 90
+    assert done.returncode == 2
+    assert f"the TRex server {server} does not answer any more" in one_sentence(done)
+    assert [row["status"] for row in rows] == ["failed"]
+
+
+@pytest.mark.long
+def test_force_takes_the_ports_of_a_stateful_server(box: Sandbox) -> None:
+    done, rows, _ = stateful(box, "stateful-forced", "force=true", "test_s=6", owner="alice")
+    assert done.returncode == 0, done.stderr
+    assert rows[0]["status"] == "ok"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def register(:\n", "is not valid Python"),
+        ("raise RuntimeError('broken here')\n", "RuntimeError: broken here"),
+        (
+            "import sys\nsys.exit(3)\n",
+            "a stateful profile: it ends Python (sys.exit) instead of returning a profile",
+        ),
+        ("x = 1\n", "TRex cannot take it as a stateful profile"),
+    ],
+)
+def test_invalid_profile_of_connections_is_refused(box: Sandbox, text: str, sentence: str) -> None:
+    path = box.folder / "connections.py"
+    path.write_text(text)
+    done, rows, _ = stateful(box, f"invalid-{len(text)}", f"profile={path}")
+    assert done.returncode == 2
+    assert sentence in one_sentence(done)
+    assert not rows
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
+def test_an_ended_labkit_leaves_a_stateful_server_stopped_and_released(
+    box: Sandbox, number: signal.Signals
+) -> None:
+    with served(box, **ASTF) as (server, log):
+        process = box.start(*LABKIT, "run", "trex_stateful", f"server={server}", "mult=10", "test_s=60")
+        assert until(lambda: "get_latency_stats" in calls(log)[2:], 30), calls(log)
+        process.send_signal(number)
+        process.communicate(timeout=20)
+        assert until(lambda: calls(log).count("release") == 1, 15), calls(log)
+        assert calls(log).count("acquire") == calls(log).count("start") == calls(log).count("stop") == 1
+
+
+@pytest.mark.long
+def test_a_publisher_that_does_not_listen_is_a_doubt(box: Sandbox) -> None:
+    """TRex's client asks for events twice a second anyway, so tests are right without it."""
+    for name, publishes in (("publishes", True), ("mute", False)):
+        done, rows, server = stateful(box, name, "test_s=6", publishes=publishes)
+        assert done.returncode == 0, done.stderr
+        port = int(server.rpartition(":")[2])
+        sentence = f"nothing listens at port {port - 1} of 127.0.0.1, the publisher of the TRex server"
+        assert [sentence in str(row["doubts"]) for row in rows] == [not publishes] * 3
+        assert (rows[0]["status"], rows[0]["connections_count"]) == ("ok", 501)
+    rows, _ = load_test(box, "mute-ramp", capacity_pps=22_000, line_bps=1e9, publishes=False)
+    assert result_of(rows)["throughput_pps"] == pytest.approx(42_000, rel=0.02)
+
+
+SEARCH = ["rounds=1", "loss=0", "width=0.1", "sum_s=0.5", "passes=1", "limit_s=60"]
+
+
+def search(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[Any, list[Row], str, list[str]]:
+    """Search through the device of this plan; return how it ended, the rows, the server's name and what it was
+    asked."""
+    folder = made.folder / name
+    given = dict(word.split("=", 1) for word in (*SEARCH, *words))
+    with served(made, **plan) as (server, log):
+        options = [f"server={server}", *(f"{key}={value}" for key, value in given.items())]
+        done = made.labkit("run", "throughput", *options, "--folder", str(folder), timeout=150)
+        if not plan.get("dies_after"):
+            assert until(lambda: released(log), 5), calls(log)
+        return done, run_folder.read_rows(folder) if folder.exists() else [], server, calls(log)
+
+
+def test_search_with_a_server_elsewhere(box: Sandbox) -> None:
+    """TRex sends 100 kpps at most, and the device forwards 22 kpps, loses 0.2 % of them, and has no topology."""
+    done, rows, server, _ = search(
+        box, "search", "loss=0,0.005", "sum_s=1", most_pps=100_000, capacity_pps=22_000, loss_ratio=0.002
+    )
+    assert done.returncode == 0, done.stderr
+    ndr, pdr = [row for row in rows if row["method"] == "search"]
+    assert (pdr["status"], pdr["topology"], pdr["trex_server"], pdr["trex"]) == (
+        "ok",
+        "outside",
+        server,
+        "v3.08",
+    )
+    assert 15_000 < pdr["throughput_pps"] < 22_500  # the replaying server keeps time badly on a busy machine
+    assert ndr["status"] == "invalid"
+    assert ndr["constant_loss_ratio"] == pytest.approx(0.002, rel=0.15)
+    assert (
+        f"the path loses {100 * ndr['constant_loss_ratio']:.2g} % at every load, from 1 kpps" in ndr["reason"]
+    )
+    trials = [row for row in rows if row["method"] == "trial"]
+    assert len({frozenset(row) for row in rows}) == 1
+    assert {row["latency_clock"] for row in trials if "latency" in str(row["phase"])} == {"trex"}
+    assert {row["cpu_s"] for row in rows} == {None}  # this machine's work is not the device's
+    assert pdr["line"].endswith("10 Gbit/s / (84 · 8 bit) = 14880952 pps")
+    assert "outside, frames 64, 1000 flows: PDR 0.5 % " in done.stdout
+    assert "was not found: no rate has loss of at most 0 %" in done.stdout
+
+
+@pytest.mark.long
+def test_search_whose_device_carries_the_whole_line(box: Sandbox) -> None:
+    done, rows, _, _ = search(box, "line", line_bps=20_000 * 84 * 8)
+    assert done.returncode == 0, done.stderr
+    [ndr] = [row for row in rows if row["method"] == "search"]
+    assert (ndr["status"], ndr["throughput_pps"]) == ("ok", pytest.approx(20_000, rel=0.01)), ndr["reason"]
+
+
+@pytest.mark.long
+def test_search_keeps_its_trials_when_the_server_dies(box: Sandbox) -> None:
+    done, rows, server, _ = search(box, "search-dies", "rounds=3", most_pps=100_000, dies_after=9)
+    assert done.returncode == 2
+    assert f"the TRex server {server} does not answer any more" in one_sentence(done)
+    assert [row["method"] for row in rows] == ["trial"] * 8 + ["search"]
+    assert rows[-1]["status"] == "failed"
+
+
+@pytest.mark.long
+def test_killed_search_leaves_the_server_stopped_and_released(box: Sandbox) -> None:
+    with served(box, most_pps=100_000, capacity_pps=22_000) as (server, log):
+        process = box.start(*LABKIT, "run", "throughput", f"server={server}", "rounds=9")
+        assert until(lambda: calls(log).count("start_traffic") > 5, 30), calls(log)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=20)
+        assert until(lambda: released(log), 15), calls(log)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("listens", [False, True], ids=["nothing", "another program"])
 def test_wrong_port(box: Sandbox, listens: bool) -> None:
     """A port where nothing listens, and one where a program accepts connections and never answers."""
@@ -261,6 +447,10 @@ def test_own_profile_runs_where_it_is_named(box: Sandbox) -> None:
     [
         ("def register(:\n", "is not valid Python"),
         ("raise RuntimeError('broken here')\n", "RuntimeError: broken here"),
+        (
+            "import sys\nsys.exit(3)\n",
+            "a stateless profile: it ends Python (sys.exit) instead of returning a profile",
+        ),
         ("x = 1\n", "TRex cannot take it as a stateless profile"),
         (
             PROFILE.replace("direction, **more", "port_id, **more").replace(

@@ -19,7 +19,8 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     """Draw the loss ratio against the offered rate, a panel for each frame size and number of flows.
 
     A dot is a valid trial. A cross is a trial that the machine disturbed or the generator limited. Dashed lines are the
-    rates found. trials: `loading.load` with part "trials". rates: `loss_rates.rates`.
+    rates found. Dotted lines are losses above the goal that are the same at every load, where there is no rate.
+    trials: `loading.load` with part "trials". rates: `loss_rates.rates`.
     """
     some = trials[trials["phase"].eq("search") & trials["offered_pps"].gt(0)]
     keys = sorted(
@@ -36,6 +37,8 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
             result = rates[rates["arm"].eq(arm) & rates["frame"].eq(frame) & rates["flows_count"].eq(flows)]
             for pps in result["median_pps"].dropna():
                 figure.add_vline(x=pps, line={"dash": "dash", "color": style.color}, row=at, col=1)
+            for ratio in set(result["constant_loss_ratio"].dropna()):
+                figure.add_hline(y=ratio, line={"dash": "dot", "color": style.color}, row=at, col=1)
     offered = some["offered_pps"]
     axis = (
         log_axis(offered.min() / AXIS_MARGIN, offered.max() * AXIS_MARGIN) if len(some) else {"type": "log"}
@@ -47,8 +50,10 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(tickvals=powers, ticktext=["none", *(f"{100 * power:g} %" for power in powers[1:])])
     figure.update_layout(height=EDGES_PX + PANEL_PX * count, margin_b=0)
     exceed = sorted(set(rates["exceed_ratio"].dropna())) if len(rates) else []
+    has_constant_loss = bool(len(rates)) and bool(rates["constant_loss_ratio"].notna().any())
     subtitle = "×: not counted (disturbed, or generator-limited); dashed: rates found"
     subtitle += f" (exceed ratio {' and '.join(map(percent, exceed))})" if exceed else ""
+    subtitle += "; dotted: lost at every load" if has_constant_loss else ""
     return finish(figure, trials, "Loss against load", subtitle)
 
 

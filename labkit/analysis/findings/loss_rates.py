@@ -26,8 +26,10 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     rows: `load.load` of a run of the experiment. Columns: `median_pps`; `low_pps` and `high_pps` (95 % by Student's t
     on logarithms; NaN below three searches); `spread_ratio` (greatest divided by least, minus 1); `searches_count`;
     `limited_count` (searches that ended at the generator's limit); `most_pps` (the greatest lower bound of these, NaN
-    without any); `repeated_ratio` (`repeated_count` divided by `trials_count`); `exceed_ratio` (the greatest share of
-    the trial time in which the loss may be above the goal; NaN in rows of another labkit).
+    without any); `constant_loss_ratio` (the share lost at every load, of searches without a rate for that reason: their
+    median; NaN without any); `reason` (why a search found no rate, or None); `repeated_ratio` (`repeated_count`
+    divided by `trials_count`); `exceed_ratio` (the greatest share of the trial time in which the loss may be above the
+    goal; NaN in rows of another labkit).
     """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
@@ -35,6 +37,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
         values = group.loc[group["status"].eq("ok"), "throughput_pps"].dropna().to_numpy(float)
         limited = group["reason"].astype("str").str.startswith("generator-limited")
+        without = group[group["status"].ne("ok") & group["reason"].notna()].sort_values("constant_loss_ratio")
         effect = (
             stats.effect(np.log(values), [str(n) for n in range(len(values))], False) if len(values) else None
         )
@@ -49,6 +52,8 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
                 "searches_count": len(values),
                 "limited_count": int(limited.sum()),
                 "most_pps": float(group.loc[limited, "lower_bound_pps"].max()) if limited.any() else math.nan,
+                "constant_loss_ratio": float(group["constant_loss_ratio"].median()),
+                "reason": str(without["reason"].iloc[0]) if len(without) else None,
                 "repeated_ratio": float(
                     group["repeated_count"].sum() / max(1.0, group["trials_count"].sum())
                 ),
@@ -95,13 +100,15 @@ def _rate(line: pd.Series[Any]) -> str:
             return (
                 f"{where} is not known: generator-limited, no such loss up to {si(line['most_pps'], 'pps')}"
             )
-        return f"{where} was not found"
+        return f"{where} was not found" + (f": {line['reason']}" if line["reason"] else "")
     text = f"{where} {si(line['median_pps'], 'pps')}"
     if math.isnan(line["low_pps"]):
         text += f" ({counted(line['searches_count'], 'search')}: no interval)"
     else:
         text += f" [{si(line['low_pps'], 'pps')}, {si(line['high_pps'], 'pps')}]"
         text += f" over {line['searches_count']} searches, which spread by {percent(line['spread_ratio'])}"
+    if not math.isnan(line["constant_loss_ratio"]):
+        text += f"; another search says: {line['reason']}"
     if not math.isnan(line["exceed_ratio"]):
         text += f"; exceed ratio {percent(line['exceed_ratio'])}"
     if line["repeated_ratio"]:

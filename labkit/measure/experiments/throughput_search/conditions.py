@@ -117,7 +117,7 @@ class ConditionsMonitor:
         return Conditions(
             slip_s=trial.slip_s,
             wait_s=max(busy, default=0) / 1e9,
-            steal_s=used.steal_s,
+            steal_s=used.steal_s if self._files else 0.0,  # else nothing of the datapath is on this machine
             cpu_s=used.busy_s,
             softirq_s=used.softirq_s,
             datapath_cpu_s=sum(run for run, _ in ran.values()) / 1e9,

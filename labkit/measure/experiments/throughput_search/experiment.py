@@ -30,7 +30,9 @@ from labkit.measure.experiments.throughput_search.conditions import (
     give_cpus,
 )
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
+from labkit.measure.experiments.throughput_search.outside import outside
 from labkit.measure.experiments.throughput_search.parameters import HELP, Throughput
+from labkit.measure.experiments.trex.devices import OUTSIDE
 from labkit.measure.experiments.two_hosts import client_side
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
@@ -40,6 +42,7 @@ METHOD, TRIAL = "search", "trial"
 PART = "trials"
 CALIBRATION_S, CALIBRATIONS = 0.1, 5
 WITHIN_REACH = 0.8  # share of the generator's own limit up to which it keeps the rate within 1 %
+FULL = 0.98  # share of a line's rate from which it is full
 AFTER_S = 1.0  # seconds of a trial after the search
 SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
 REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.Attempts)
@@ -55,6 +58,8 @@ COLUMNS = schema.names(writer=("throughput",))
 
 # Records the row of a trial or a search as soon as it has ended, so that neither a failure nor a kill loses it.
 Record = Callable[[Measured], None]
+# Builds the arms of a point, searches them, and yields the label of each before.
+Build = Callable[[Throughput, RunContext, "SearchPoint", list[Arm], random.Random, Record], Iterator[str]]
 # Runs a trial for a phase at a rate for a time, with or without latency, or of an exact number of frames.
 Take = Callable[[str, float | None, float, bool, int | None], tuple[Trial, Conditions]]
 
@@ -90,6 +95,8 @@ def points(parameters: Throughput, seed: int) -> list[SearchPoint]:
 
 def planned_s(parameters: Throughput) -> float:
     """Estimate the duration of the whole experiment in seconds."""
+    if parameters.server is not None:
+        return len(points(parameters, 0)) * _point_s(parameters, [OUTSIDE])
     usable = survey.planned_arms(parameters)
     searches_s = len(points(parameters, 0)) * _point_s(parameters, usable)
     return survey.survey_s(parameters) + searches_s + _profiles_s(parameters, usable)
@@ -118,6 +125,9 @@ def _search_s(parameters: Throughput) -> float:
 
 def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
     """Measure every point that has no rows yet; yield rows and progress."""
+    if parameters.server is not None:
+        yield from _run_outside(parameters, run_context)
+        return
     done = run_context.done()
     profiled_runs.check(parameters)
     usable, refused = survey.survey(parameters, run_context)
@@ -125,14 +135,15 @@ def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
     yield from survey.refused_rows([parameters], run_context, refused, done)
     if not usable:
         return
-    left = [point for point in points(parameters, run_context.seed) if point.name not in done]
+    left = _left(parameters, run_context)
+    build = _across if parameters.has_remote_servers else _together
     begun_s = survey.survey_s(parameters)
     left_s = len(left) * _point_s(parameters, usable)
     progress = Progress(begun_s + left_s + _profiles_s(parameters, usable), begun_s)
     there = [row for row in run_folder.read_rows(run_context.folder) if row["point"] in done]
     for point in left:
         end_s = progress.done_s + _point_s(parameters, usable)
-        for event in _measured(parameters, run_context, point, usable, progress):
+        for event in _measured(parameters, run_context, point, usable, progress, build):
             there += event.get("rows", [])
             yield event
         progress.done_s = end_s
@@ -141,7 +152,45 @@ def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
     observed = [one for one in profiles.points(parameters, searched_rows, columns) if one.name not in done]
     yield from profiled_runs.measure(run_context, observed, usable, progress)
     for pairs in parameters.pairs:
-        yield context.stopped_event(pairs, f"all {counted(parameters.rounds, 'round')} were searched")
+        yield context.stopped_event(pairs, _all_searched(parameters))
+
+
+def _all_searched(parameters: Throughput) -> str:
+    return f"all {counted(parameters.rounds, 'round')} were searched"
+
+
+def _left(parameters: Throughput, run_context: RunContext) -> list[SearchPoint]:
+    done = run_context.done()
+    return [point for point in points(parameters, run_context.seed) if point.name not in done]
+
+
+def _run_outside(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
+    """Search through a device between the ports of a server that runs elsewhere, until the server fails."""
+    if not (left := _left(parameters, run_context)):
+        return
+    progress = Progress(len(left) * _point_s(parameters, [OUTSIDE]))
+    yield progress.event(f"connecting to the TRex server {parameters.address}")
+    with outside(parameters, run_context) as (with_line, arm):
+
+        def build(
+            parameters: Throughput,
+            _run_context: RunContext,
+            point: SearchPoint,
+            _usable: list[Arm],
+            _rng: random.Random,
+            record: Record,
+        ) -> Iterator[str]:
+            yield arm.arm.label
+            searched(parameters, arm, point, record)
+
+        for point in left:
+            for event in _measured(with_line, run_context, point, [OUTSIDE], progress, build):
+                yield event
+                failed = [row["reason"] for row in event.get("rows", []) if row["status"] == "failed"]
+                if failed:
+                    yield context.stopped_event(point.pairs, failed[0])
+                    return
+    yield context.stopped_event(1, _all_searched(parameters))
 
 
 def _measured(
@@ -150,6 +199,7 @@ def _measured(
     point: SearchPoint,
     usable: list[Arm],
     progress: Progress,
+    build: Build,
 ) -> Iterator[Event]:
     frames = f"frames of {point.frame} bytes" if point.frame.isdigit() else f"frames of the mix {point.frame}"
     what = f"{frames}, {counted(point.flows, 'flow')}, round {point.round + 1} of {parameters.rounds}"
@@ -175,7 +225,6 @@ def _measured(
 
     yield progress.event(f"{what}: set-up")
     progress.done_s += _set_up_s(usable)
-    build = _across if parameters.has_remote_servers else _together
     for label in build(parameters, run_context, point, usable, rng, record):
         yield progress.event(f"{what}: {label}")
         progress.done_s += _search_s(parameters)
@@ -245,7 +294,9 @@ def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, record: 
         take = _trial_runner(live, trials, monitor, record)
         least_pps, line_pps = parameters.bounds(point.frame)
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.least_trial_s))
-        most_pps = min(reach_pps * WITHIN_REACH, line_pps or reach_pps)
+        # A generator that fills the line keeps every rate below it.
+        fills = line_pps is not None and reach_pps >= FULL * line_pps
+        most_pps = min(reach_pps * (1 if fills else WITHIN_REACH), line_pps or reach_pps)
 
         def trial_s(rate_pps: float, duration_s: float) -> float:
             return duration_s if parameters.trial_frames is None else parameters.trial_frames / rate_pps
@@ -406,6 +457,7 @@ def _row(
         "throughput_bps": one.rate_pps and one.rate_pps * mean * 8,
         "lower_bound_pps": one.lower_pps,
         "upper_bound_pps": one.upper_pps,
+        "constant_loss_ratio": one.constant_loss and one.constant_loss.loss_ratio,
         "most_pps": result.most_pps,
         "exceed_ratio": settings.exceed_ratio,
         "trial_s": settings.trial_s if parameters.trial_frames is None else None,
@@ -446,6 +498,10 @@ def _row(
 def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[str | None, str | None]:
     """Return the status and reason of a search without a valid rate; None for a valid one."""
     goal = f"loss of at most {units.percent(one.loss_ratio)}"
+    if (loss := one.constant_loss) is not None:
+        least, most = (units.si(pps, "pps") for pps in (loss.least_pps, loss.most_pps))
+        share = f"{100 * loss.loss_ratio:.2g} %"
+        return "invalid", f"no rate has {goal}: the path loses {share} at every load, from {least} to {most}"
     if result.limited and one.lower_pps is not None:
         most = units.si(one.lower_pps, "pps")
         return "invalid", f"generator-limited: {goal} up to {most} in a trial; {result.problem}"
@@ -457,7 +513,7 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
             "invalid",
             f"even {units.si(one.upper_pps, 'pps')}, the lowest load, lost more than the goal ({goal})",
         )
-    if one.upper_pps is None and line_pps is not None and (one.lower_pps or 0.0) >= 0.98 * line_pps:
+    if one.upper_pps is None and line_pps is not None and (one.lower_pps or 0.0) >= FULL * line_pps:
         return None, None  # the line rate itself, or the highest requested load
     if one.upper_pps is None:
         return "invalid", (

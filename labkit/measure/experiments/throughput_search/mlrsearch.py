@@ -8,6 +8,7 @@ machine changes in steps of seconds, and the loads that one pass decides in them
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -18,14 +19,17 @@ from typing import Any
 
 from labkit.common import units
 from labkit.common.errors import Unsupported
+from labkit.measure.experiments.throughput_search.constant_loss import Comparison, ConstantLoss
 from labkit.measure.traffic.base import Trial
 
 REPEATS = 6
 RESTARTS = 4
 REACHED = 0.97  # share of the requested rate: below it, the maximum load is lowered
 MIN_SPAN = 1.05  # ratio of the maximum to the minimum load
+MIN_RANGE = 2.0  # the same, where the generator's limit has lowered the maximum: in less, no rate is found but its own
 NO_LIMIT_S = 1e9
 TIME_UP = "time is up"
+LONGEST_S = 10.0  # of a trial that shows whether the loss is the same at every load
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ PRESETS = {
 @dataclass(frozen=True)
 class FoundRate:
     """The result for one loss ratio: the rate and its bounds; None for a missing bound. `passes_pps`: the rates of the
-    passes. `open_count`: passes without a rate or without an upper bound."""
+    passes. `open_count`: passes without a rate or without an upper bound. `constant_loss`: more than the goal is lost
+    at every load, so there is no rate."""
 
     loss_ratio: float
     rate_pps: float | None
@@ -64,6 +69,7 @@ class FoundRate:
     upper_pps: float | None
     passes_pps: tuple[float | None, ...] = ()
     open_count: int = 0
+    constant_loss: ConstantLoss | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,7 @@ def search(
     if problem == TIME_UP:
         problem = f"the search did not end within {limit_s:.0f} s"
     return Result(
-        [mean(one) for one in zip(*passes, strict=True)],
+        [attempts.compared(mean(one), least_pps) for one in zip(*passes, strict=True)],
         tried_pps,
         attempts.trials_count,
         attempts.repeated_count,
@@ -177,6 +183,8 @@ def _pass(
         except _Limited as limit:
             known = _joined(one.known(), known)
             most_pps = limit.reached_pps * REACHED
+            if most_pps < MIN_RANGE * least_pps:
+                break
     return [attempts.carried(one) for one in known], most_pps, attempts.limit()
 
 
@@ -291,6 +299,7 @@ class Attempts:
         self._measure, self._deadline, self._lasts = measure, deadline, lasts
         self._besides_s = 0.0  # what the last attempt took besides its load
         self._made: list[Trial] = []
+        self._undisturbed: list[Trial] = []
         self._missed: list[tuple[float, Trial]] = []  # the load, and the best trial at it
 
     def trial(self, rate_pps: float, duration_s: float) -> Trial:
@@ -319,16 +328,17 @@ class Attempts:
         result = self._measure(rate_pps, duration_s)
         self._besides_s = max(0.0, time.monotonic() - begun - lasts_s)
         self._made.append(result[0])
+        if result[1] is None:
+            self._undisturbed.append(result[0])
         return result
 
     def limit(self) -> str:
         """Return in words which loads the generator missed, and for how much of the time it was late."""
         rates, trials = zip(*self._missed, strict=True)
         late = sum(one.slip_s for one in trials) / sum(one.elapsed_s for one in trials)
-        return (
-            f"the generator was late for {units.percent(late)} of the time and missed every maximum load"
-            f" from {units.si(max(rates), 'pps')} down to {units.si(min(rates), 'pps')}"
-        )
+        most, least = (units.si(rate, "pps") for rate in (max(rates), min(rates)))
+        loads = f"every maximum load from {most} down to {least}" if most != least else f"the load of {most}"
+        return f"the generator was late for {units.percent(late)} of the time and missed {loads}"
 
     def carried(self, known: FoundRate) -> FoundRate:
         """Return bounds whose lower one, if it is missing, is the greatest rate really offered with so little loss."""
@@ -339,3 +349,21 @@ class Attempts:
             if one.loss_ratio <= known.loss_ratio and one.offered_pps < least_lossy_pps
         ]
         return dataclasses.replace(known, lower_pps=known.lower_pps or max(fine, default=None))
+
+    def compared(self, one: FoundRate, least_pps: float) -> FoundRate:
+        """Return a result, or one without a rate if the path loses more than the goal at every load alike.
+
+        Takes another trial far below the rate if the frames so far are too few to tell. It may end after the deadline.
+        """
+        if (pps := one.lower_pps or one.upper_pps) is None:
+            return one
+        comparison = Comparison(self._undisturbed, pps, least_pps, one.loss_ratio)
+        if count := comparison.frames_needed():
+            duration_s = min(count / comparison.low_pps, LONGEST_S)
+            self._deadline = max(self._deadline, time.monotonic() + 2 * (duration_s + self._besides_s))
+            with contextlib.suppress(_TimeUp, _Limited):
+                self.trial(comparison.low_pps, duration_s)
+        loss = Comparison(self._undisturbed, pps, least_pps, one.loss_ratio).loss()
+        return (
+            one if loss is None else FoundRate(one.loss_ratio, None, None, loss.least_pps, constant_loss=loss)
+        )

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.mlrsearch import PRESETS, Settings
+from labkit.measure.experiments.trex.parameters import HELP as TREX_HELP
+from labkit.measure.experiments.trex.parameters import ONLY_OWN_SERVER, ONLY_WITH_SERVER
 from labkit.measure.observers import registry as observing
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.traffic import packet_generator, packet_sender, rates, registry
 from labkit.measure.traffic.base import TrialGenerator
+from labkit.measure.traffic.packet_generator import PacketGenerator
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
+from labkit.measure.traffic.trex import client
+from labkit.measure.traffic.trex.generator import Trex
 
 # The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
 # repeatedly.
@@ -26,9 +31,16 @@ UNUSED = (*(name for name in usual.OF_FLOWS if name not in ("nodes", "observe"))
 # The preset's passes share this limit. More passes than the preset has extend it.
 MIN_LIMIT_S, LIMIT_SUMS = 60.0, 28
 
+OF_SERVER = ("server", "ports", "force")  # what only a search with a TRex server elsewhere uses
+# What labkit builds, observes and measures with other ends than the ports of such a server
+NOT_OUTSIDE = (
+    "topology", "endpoint", "change", "parent", "guest", "pairs", "nodes", "observe", "family", "vlan", "trial_frames",
+)  # fmt: skip
 HELP = {
     **usual.help_without(UNUSED, "not used: trials are of frames at a rate"),
-    "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release)",
+    "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release, or server a"
+    " server)",
+    **{name: TREX_HELP[name] for name in OF_SERVER},
     "observe": "observers; after the searches each watches every arm at one common rate, half of what the slowest arm"
     " carries: " + ", ".join(observing.NAMES),
     "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
@@ -50,7 +62,8 @@ HELP = {
     " for more passes than the preset has",
     "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
     "most_rate": "the highest load; none: what the generator reaches on this path",
-    "line_rate_bps": "rate of the line, to which percentages refer; none: no line",
+    "line_rate_bps": "rate of the line, to which percentages refer; none: no line, or with server=HOST that of its"
+    " ports",
     "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
     "latency": "after each search, one-way latency at 10, 50 and 90 % of the last rate found; not between two kernels",
 }
@@ -90,17 +103,9 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     line_rate_bps: float | None = None
     line_tag: str | None = None
     latency: bool = True
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """Return the parameters from names and values, as DatapathParameters.of does."""
-        if given.get("server") is not None and "server" not in cls.__struct_fields__:
-            raise BadInput(
-                f"server={given['server']}: a search loads the ends of a topology, and a TRex server elsewhere has"
-                " none: use generator=trex with LABKIT_TREX, or `labkit run trex_stateless server=HOST`, which ends its"
-                " ramp at a loss limit"
-            )
-        return super().of(given)
+    server: str | None = None
+    ports: tuple[int, ...] = (0, 1)
+    force: bool = False
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be searched."""
@@ -130,6 +135,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
                 f" {self.settings.sum_s:g} s, and a search needs several loads; leave limit_s out"
             )
         super().check()
+        self._check_server()
         self._check_generator()
         if self.vlan is not None:
             for one in self.topology:
@@ -145,6 +151,21 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     def _check_load(self) -> None:
         """Raise BadInput for a load that the generator's trials do not support."""
         registry.find_trial(self.load_generator.name)
+
+    def _check_server(self) -> None:
+        """Raise BadInput for what a TRex server elsewhere cannot be given, or what only such a server has."""
+        if self.server is None:
+            check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), ONLY_WITH_SERVER))
+            return
+        check_unused(self, NOT_OUTSIDE, dict.fromkeys(NOT_OUTSIDE, ONLY_OWN_SERVER))
+        client.address(self.server)
+        client.ports(self.ports)
+        if self.load_generator.name != Trex.name:
+            raise BadInput(
+                f"generator={self.generator}: server={self.server} is a TRex server: leave generator out"
+            )
+        if self.where != "here":
+            raise BadInput(f"where={self.where}: a TRex server is reached from this machine: leave where out")
 
     def _check_generator(self) -> None:
         """Raise BadInput for what this generator cannot do."""
@@ -187,7 +208,24 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     @property
     def load_generator(self) -> TrialGenerator:
         """The generator of the load."""
-        return registry.find_trial(self.generator or packet_generator.PacketGenerator.name)
+        usual_name = PacketGenerator.name if self.server is None else Trex.name
+        return registry.find_trial(self.generator or usual_name)
+
+    @property
+    def companion(self) -> str | None:
+        """TRex, for a server that runs elsewhere: its client must leave the server in order after the run."""
+        return None if self.server is None else Trex.name
+
+    @property
+    def address(self) -> client.Address:
+        """Where the server listens."""
+        assert self.server is not None
+        return client.address(self.server)
+
+    def check_programs(self) -> None:
+        """Raise Unsupported where the program that makes the load is missing. A server elsewhere is one already."""
+        if self.server is None:
+            super().check_programs()
 
     @property
     def settings(self) -> Settings:

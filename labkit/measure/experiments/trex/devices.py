@@ -16,7 +16,7 @@ from labkit.measure.experiments.context import Event, Progress, RunContext
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.trex.parameters import TrexParameters
 from labkit.measure.traffic.trex import server
-from labkit.measure.traffic.trex.client import Client
+from labkit.measure.traffic.trex.client import Client, connected
 
 OUTSIDE = Arm("outside", "baseline")  # a device that labkit did not build
 START_S = 3.0  # about: of TRex
@@ -185,25 +185,19 @@ def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode
     be built, or TRex not be started on it.
     """
     if parameters.server is not None:
-        if run_context.companion_fd is None:
-            raise Failed(
-                "labkit has not started TRex's client. This is a fault of labkit: report it with the command that you"
-                " ran"
-            )
-        client = Client(run_context.companion_fd, parameters.address, parameters.ports)
-        try:
-            connection = client.connect(mode, force=parameters.force)
+        at = parameters.address
+        taken = connected(run_context.companion_fd, at, parameters.ports, mode, force=parameters.force)
+        with taken as (client, about):
+            doubts = {"doubts": "; ".join(about.doubts) or None}
             yield Device(
                 arm,
                 client,
-                str(parameters.address),
-                connection.version,
-                connection.line_bps,
+                str(at),
+                about.version,
+                about.line_bps,
                 ends=None,
-                measured=lambda one: (arm, one),
+                measured=lambda one: (arm, {**doubts, **one}),
             )
-        finally:
-            client.close()
         return
     rng = random.Random(f"{run_context.seed} {arm.label}")
     with survey.built(parameters, run_context, 1, [arm], rng) as (live, refused):

@@ -28,7 +28,8 @@ ONLY_WITH_SERVER = "not used without server=…: labkit's own server has the por
 _WORDS = {
     **usual.help_without(UNUSED, "not used: TRex makes the load"),
     "rounds": "load tests, one after the other",
-    "server": "HOST or HOST:PORT (4501) of a TRex server that runs; none: labkit starts one on the topology",
+    "server": "HOST or HOST:PORT of a TRex server that runs: PORT (4501) is that of its RPC, and its publisher has the"
+    " port below (4500), as TRex's own; none: labkit starts one on the topology",
     "trex": "the folder of an unpacked TRex release, to start the server from; none: that of LABKIT_TREX",
     "ports": "pairs of its ports that send to each other through the device: 0,1",
     "force": "take ports that somebody else owns, and stop their traffic",

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Failed
 from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix
 from labkit.measure.traffic.trex import readings
 from labkit.measure.traffic.trex.readings import Direction
 from labkit.system import process
 
 PROGRAM = "labkit.measure.traffic.trex.client_process"
-RPC_PORT = 4501  # TRex's own; its publisher has the port below
+RPC_PORT = 4501  # TRex's own; labkit expects its publisher at the port below, as TRex has it
 USER = "labkit"
 ENDING_S = 15.0  # longer than the client process allows itself to leave the server in order
 PATIENCE_S = 30.0  # of a request beyond its traffic; longer than the client process allows itself
@@ -74,10 +74,11 @@ def companion(prefix: Sequence[str] = ()) -> Iterator[process.Companion]:
 
 @dataclass(frozen=True)
 class Server:
-    """What a server reports about itself. `line_bps`: the line rate of each port."""
+    """What a server reports about itself. `line_bps`: the line rate of each port. `doubts`: what weakens a result."""
 
     version: str
     line_bps: tuple[float, ...]
+    doubts: tuple[str, ...] = ()
 
 
 class Client:
@@ -97,7 +98,12 @@ class Client:
             "connect", mode=mode, host=self._at.host, rpc_port=self._at.rpc_port, ports=self.ports, force=force,
             user=USER,
         )  # fmt: skip
-        return Server(str(report["version"]), tuple(report["line_bps"]))
+        silent = (
+            f"nothing listens at port {self._at.rpc_port - 1} of {self._at.host}, the publisher of the TRex server:"
+            " TRex's client hears of events up to half a second later, so let that port pass"
+        )
+        doubts = () if report["publisher"] else (silent,)
+        return Server(str(report["version"]), tuple(report["line_bps"]), doubts)
 
     def load(
         self,
@@ -164,3 +170,22 @@ class Client:
     def close(self) -> None:
         """Close the connection; when its last holder closes it, the client process stops and releases the ports."""
         self._line.close()
+
+
+@contextmanager
+def connected(
+    descriptor: int | None, at: Address, numbers: Sequence[int], mode: str, *, force: bool
+) -> Iterator[tuple[Client, Server]]:
+    """Take ports of a server that runs elsewhere, until the block ends; `descriptor` is that of the run's companion.
+
+    Raises the errors of `Client.connect`.
+    """
+    if descriptor is None:
+        raise Failed(
+            "labkit has not started TRex's client. This is a fault of labkit: report it with the command that you ran"
+        )
+    client = Client(descriptor, at, numbers)
+    try:
+        yield client, client.connect(mode, force=force)
+    finally:
+        client.close()

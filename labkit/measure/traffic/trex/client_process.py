@@ -16,6 +16,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from labkit.measure.traffic.trex import streams
 from labkit.measure.traffic.trex.streams import error_text
 
 RPC_S = 2  # how long an answer of the server may take; the client tries four times
+PUBLISHER_S = 2.0  # how long the server's publisher may take to accept a connection
 PATIENCE_S = 25.0  # of a request, beyond the duration of its traffic
 CLOSING_S = 12.0  # the time to leave the server stopped and released; then this process is killed
 SETTLE_S = 0.1  # from the start of traffic to the first reading of its rate, at most
@@ -138,6 +140,7 @@ class Session:
             "mode": version.get("mode"),
             "line_bps": [self._client.get_port_attr(port)["speed"] * 1e9 for port in ports],
             "driver": self._client.get_port_info(ports)[0].get("driver"),
+            "publisher": _accepts(host, rpc_port - 1),
         }
 
     def _no_connection(self, text: str, mode: str) -> Failed:
@@ -276,11 +279,7 @@ class Session:
         try:
             self._client.start(ports=self._senders, mult=f"{port_pps:.3f}pps", duration=duration_s)
         except Exception as error:
-            text = error_text(error)
-            if not self._client.is_connected() or "get server response" in text:
-                raise self._gone(text) from None
-            kind = BadInput if "exceeds port line rate" in text else Failed
-            raise kind(f"{rate_pps:.0f} pps from each port cannot be sent: {text}") from None
+            raise self._not_started(f"{rate_pps:.0f} pps from each port cannot be sent", error) from None
         started = time.monotonic()
         self._channel.wait(started + min(SETTLE_S, 0.2 * duration_s))
         readings.append(self._reading())
@@ -298,6 +297,13 @@ class Session:
         )
         readings.append(self._reading())
         return {"readings": readings, "begun": begun, "started": started, "ended": ended}
+
+    def _not_started(self, what: str, error: Exception) -> LabkitError:
+        """Return the error for traffic that could not be started."""
+        text = error_text(error)
+        if not self._client.is_connected() or "get server response" in text:
+            return self._gone(text)
+        return (BadInput if "exceeds port line rate" in text else Failed)(f"{what}: {text}")
 
     def _watch(self, deadline: float, reached: Callable[[dict[str, Any]], bool]) -> None:
         """Wait until the ports' counters fulfil a condition, at the latest until the deadline."""
@@ -321,16 +327,17 @@ class Session:
     def stateful(self, mult: float, duration_s: float, latency_pps: int) -> dict[str, Any]:
         """Run `mult` times the profile's connections per second, beside latency probes in both directions.
 
-        Returns the server's own counters, read every READ_S seconds and once at rest, and those of connections just
-        before and just after the start, which tell whether the server began them anew.
+        Returns the server's own counters, read every READ_S seconds and once at rest, and those of connections and
+        latency just before and just after the start, which tell whether the server began them anew.
         """
-        before, counters = self._port_counters(), [self._counters()]
+        before, counters, latency = self._port_counters(), [self._counters()], [self._latency()]
         try:
             self._client.start(mult=mult, duration=duration_s, latency_pps=latency_pps)
         except Exception as error:
-            raise Failed(f"mult={mult:g} cannot be started: {error_text(error)}") from None
+            raise self._not_started(f"mult={mult:g} cannot be started", error) from None
         started = time.monotonic()
         counters.append(self._counters())
+        latency.append(self._latency())
         readings = []
         while (now := time.monotonic()) < started + duration_s:
             self._channel.wait(min(now + READ_S, started + duration_s))
@@ -342,12 +349,16 @@ class Session:
         return {
             "before": before,
             "counters": counters,
+            "latency": latency,
             "readings": readings,
             "names": {str(one["id"]): one["name"] for one in described},
         }
 
     def _counters(self) -> Any:
         return self._rpc("get_counter_values", {"profile_id": "_"})
+
+    def _latency(self) -> Any:
+        return self._rpc("get_latency_stats")
 
     def _stateful_reading(self) -> dict[str, Any]:
         ports = self._port_counters()
@@ -356,7 +367,7 @@ class Session:
             "ports": ports,
             "global": self._rpc("get_global_stats"),
             "counters": self._counters(),
-            "latency": self._rpc("get_latency_stats"),
+            "latency": self._latency(),
         }
 
     def _reading(self) -> dict[str, Any]:
@@ -385,6 +396,15 @@ class Session:
             return function(*given)
         except Exception as error:
             raise self._gone(error_text(error)) from None
+
+
+def _accepts(host: str, port: int) -> bool:
+    """Return whether something accepts a connection there."""
+    try:
+        socket.create_connection((host, port), PUBLISHER_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _rise(before: dict[str, Any], after: dict[str, Any], *names: str) -> int:

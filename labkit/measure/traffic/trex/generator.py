@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from labkit.common.errors import BadInput, Unsupported
@@ -13,9 +14,8 @@ from labkit.measure.traffic.packet_generator import MAX_FRAME, MIN_FRAME
 from labkit.measure.traffic.packet_sender import CAPACITY, Mix
 from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import server
-from labkit.measure.traffic.trex.client import FIELDS, companion
+from labkit.measure.traffic.trex.client import FIELDS, Client, companion
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
-from labkit.measure.traffic.trex.server import OwnServer
 from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES
 from labkit.system import machine, process
 
@@ -53,8 +53,8 @@ class Trex(TrialGenerator):
         """Start TRex on the interfaces of these pairs, which they lose to it."""
         check_mix(mix)
         with server.started(pairs, max(mix.frame_bytes)) as own:
-            line_bps = own.client.connect("STL", force=False).line_bps
-            yield TrexTrials(own, mix, min(line_bps))
+            line_bps = min(own.client.connect("STL", force=False).line_bps)
+            yield TrexTrials(own.client, own.ends, mix, line_bps, MAX_PPS, own.announce, own.pids)
 
 
 def check_mix(mix: Mix) -> None:
@@ -74,18 +74,27 @@ def check_mix(mix: Mix) -> None:
 
 
 class TrexTrials:
-    """Trials of a server: each client's port sends to its server's port."""
+    """Trials of a server: the first port of each pair sends to the second.
 
-    def __init__(self, own: OwnServer, mix: Mix, line_bps: float) -> None:
-        self._own, self._mix = own, mix
-        self._senders = own.client.ports[::2]
+    `ends`: the source and the destination address of each port's frames. `most_pps`: the most that a port sends.
+    `announce`: tells what joins the ports where they are. `pids`: the processes of the server and its client.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        ends: Sequence[tuple[str, str]],
+        mix: Mix,
+        line_bps: float,
+        most_pps: float = math.inf,
+        announce: Callable[[], None] = lambda: None,
+        pids: frozenset[int] = frozenset(),
+    ) -> None:
+        self._client, self._ends, self._mix, self._most_pps = client, ends, mix, most_pps
+        self._announce, self.pids = announce, pids
+        self._senders = client.ports[::2]
         self._line = Line(LINE_SHARE * line_bps)
         self._probes_pps = -1.0  # of the streams that are loaded; none are
-
-    @property
-    def pids(self) -> frozenset[int]:
-        """The processes of the server and its client."""
-        return self._own.pids
 
     def trial(
         self, rate_pps: float | None, duration_s: float, *, latency: bool = False, count: int | None = None
@@ -99,14 +108,14 @@ class TrexTrials:
             raise Unsupported(f"a trial of exactly {count} frames: TRex's trials have a rate and a time here")
         probes_pps = PROBES_PPS if latency else 0.0
         if probes_pps != self._probes_pps:
-            self._own.client.load_frames(self._mix, self._own.ends, probes_pps)
+            self._client.load_frames(self._mix, self._ends, probes_pps)
             self._probes_pps = probes_pps
-        self._own.announce()
+        self._announce()
         each_pps = None if rate_pps is None else rate_pps / len(self._senders)
-        load_pps = most_load_pps(self._line, self._mix, each_pps, probes_pps)
+        load_pps = most_load_pps(self._line, self._mix, each_pps, probes_pps, self._most_pps)
         grace_s = GRACE_S + GRACE_SHARE * duration_s
         before_s = machine.cpu_s(self.pids)
-        directions, _raw = self._own.client.trial(load_pps, duration_s, grace_s)
+        directions, _raw = self._client.trial(load_pps, duration_s, grace_s)
         refused = sum(one.refused_count for one in directions)
         sent = sum(one.sent_count for one in directions)
         reached_pps = sum(one.sent_pps for one in directions)
@@ -125,11 +134,13 @@ class TrexTrials:
         )
 
 
-def most_load_pps(line: Line, mix: Mix, each_pps: float | None, probes_pps: float) -> float:
+def most_load_pps(
+    line: Line, mix: Mix, each_pps: float | None, probes_pps: float, port_pps: float = MAX_PPS
+) -> float:
     """Return the load of a port that offers `each_pps` frames per second (None: as many as possible) with its probes:
-    no more than these leave of the line, and at least half of what is asked for."""
+    no more than these leave of the line and `port_pps`, and at least half of what is asked for."""
     left = line.left_pps(rates.mean_bytes(mix.frame_bytes), probes_pps, PROBE_FRAME_BYTES)
-    most_pps = min(MAX_PPS, left if left is not None and left > 0 else MAX_PPS)
+    most_pps = min(port_pps, left if left is not None and left > 0 else MAX_PPS)
     if each_pps is None:
         return most_pps
     return min(max(each_pps - probes_pps, each_pps / 2), most_pps)

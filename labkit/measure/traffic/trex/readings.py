@@ -187,26 +187,56 @@ def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLate
 
 
 @errors.reading(ANSWER)
-def stateful_latency(answer: Mapping[str, Any], port: int, peer: int) -> ProbeLatency | None:
+def stateful_latency(
+    answer: Mapping[str, Any], port: int, peer: int, begun: Sequence[Mapping[str, Any]] = ()
+) -> ProbeLatency | None:
     """Return the latency of the probes that `port` received, from the answer to ASTF's `get_latency_stats`.
 
     The probes that `port` sent are those that `peer` received and lost, so what was sent to `port` is `peer`'s count.
+
+    `begun`: the answers just before and just after the start. Counters may go on from the test before, whose values are
+    subtracted. Those of a port that has sent fewer probes after the start than before it began anew.
     """
     data = answer["data"]
     if f"port-{port}" not in data:
         return None
-    own, stats = data[f"port-{port}"]["hist"], data[f"port-{port}"]["stats"]
-    buckets = {int(one["key"]): int(one["val"]) for one in own["histogram"]}
+
+    def rise(of: int, name: str) -> int:
+        return int(data[f"port-{of}"]["stats"][name]) - int(_before(begun, of)["stats"].get(name, 0))
+
+    own, before = data[f"port-{port}"]["hist"], _before(begun, port)["hist"]
+    earlier = _buckets(before)
+    buckets = {edge: count - earlier.get(edge, 0) for edge, count in _buckets(own).items()}
+    buckets = {edge: count for edge, count in buckets.items() if count}
+    most_us, top = own["max_usec"], max(buckets, default=0)
+    # TRex brings its maximum up to date about once a second, and that of an earlier test may stand there.
+    if most_us < top or most_us <= before.get("max_usec", 0):
+        most_us = upper_edge(top)
     return ProbeLatency(
-        sent_count=int(data[f"port-{peer}"]["stats"]["m_tx_pkt_ok"]),
-        received_count=int(stats["m_pkt_ok"]),
-        out_of_order_count=int(stats["m_seq_error"]),
+        sent_count=rise(peer, "m_tx_pkt_ok"),
+        received_count=rise(port, "m_pkt_ok"),
+        out_of_order_count=rise(port, "m_seq_error"),
         duplicated_count=0,
         mean_s=own["s_avg"] * MICROSECOND if buckets else None,
-        jitter_s=stats["m_jitter"] * MICROSECOND if buckets else None,
-        max_s=own["max_usec"] * MICROSECOND if buckets else None,
+        jitter_s=data[f"port-{port}"]["stats"]["m_jitter"] * MICROSECOND if buckets else None,
+        max_s=most_us * MICROSECOND if buckets else None,
         buckets=buckets,
     )
+
+
+def _buckets(histogram: Mapping[str, Any]) -> Buckets:
+    return {int(one["key"]): int(one["val"]) for one in histogram.get("histogram", ())}
+
+
+def _before(begun: Sequence[Mapping[str, Any]], port: int) -> Mapping[str, Any]:
+    """Return what ASTF's latency counters of a port had counted in earlier tests, if they go on; else nothing."""
+    nothing: Mapping[str, Any] = {"stats": {}, "hist": {}}
+    if not begun:
+        return nothing
+    before, started = (one["data"].get(f"port-{port}", nothing) for one in begun)
+    sent, sent_later = (one["stats"].get("m_tx_pkt_ok", 0) for one in (before, started))
+    goes_on: bool = sent_later >= sent
+    return before if goes_on else nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,7 +315,7 @@ def stateful_directions(raw: Mapping[str, Any], ports: Sequence[int]) -> list[Di
                 sent_pps=rate(first["ports"][tx], last["ports"][tx], "opackets", seconds),
                 received_pps=rate(first["ports"][rx], last["ports"][rx], "ipackets", seconds),
                 window_s=seconds,
-                latency=stateful_latency(end["latency"], target, port),
+                latency=stateful_latency(end["latency"], target, port, raw["latency"]),
             )
         )
     return result

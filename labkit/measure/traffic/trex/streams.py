@@ -29,6 +29,8 @@ FCS_BYTES = 4
 PROBE_FRAME_BYTES = PROBE_BYTES + FCS_BYTES
 WIRE_BYTES = 20  # preamble and gap
 
+OUTSIDE = [("16.0.0.1", "48.0.0.1"), ("48.0.0.1", "16.0.0.1")]  # of the two sides of TRex's own profiles
+
 Ends = Sequence[str]  # the source and the destination address of a port's frames
 
 
@@ -76,11 +78,10 @@ def file_streams(name: str, source: str, side: int, port: int) -> list[Any]:
     """Return the streams of a profile that is Python: code, which runs here with the user's rights. Raises BadInput."""
     from trex.stl.api import STLProfile
 
-    def load(path: str) -> list[Any]:
-        return list(STLProfile.load_py(path, direction=side, port_id=port).get_streams())
+    def load(path: str) -> Any:
+        return STLProfile.load_py(path, direction=side, port_id=port)
 
-    streams: list[Any] = _load_from_file(name, source, "stateless", load)
-    return streams
+    return list(_load_from_file(name, source, "stateless", load).get_streams())
 
 
 def mix_streams(
@@ -116,7 +117,7 @@ def _packet(side: int, ends: Ends | None, size: int, udp_ports: Sequence[int] = 
     """
     from trex.stl.api import IP, UDP, Ether  # the client's own scapy
 
-    source, target = ends or [("16.0.0.1", "48.0.0.1"), ("48.0.0.1", "16.0.0.1")][side]
+    source, target = ends or OUTSIDE[side]
     udp = UDP(dport=12, sport=1025)
     if udp_ports:
         udp = UDP(sport=udp_ports[0], dport=udp_ports[1], chksum=0)
@@ -192,11 +193,16 @@ def _load_from_file(name: str, source: str, kind: str, load: Callable[[str], Any
         path = os.path.join(folder, os.path.basename(name))
         with open(path, "w") as file:
             file.write(source)
+        result, why = None, "it ends Python (sys.exit) instead of returning a profile"
         try:
-            return load(path)
-        except BaseException as error:  # also SystemExit: the code is a stranger's
+            result = load(path)  # or None, the client's answer to a stateful one that ends Python
+        except SystemExit:
+            pass
+        except BaseException as error:  # also KeyboardInterrupt: the code is a stranger's
             why = f"{type(error).__name__}: {error_text(error)}"
-            raise BadInput(f"profile={name}: TRex cannot take it as a {kind} profile: {why}") from None
+        if result is None:
+            raise BadInput(f"profile={name}: TRex cannot take it as a {kind} profile: {why}")
+        return result
 
 
 def frame_bytes(stream: Any) -> int:

@@ -94,6 +94,34 @@ def test_sentences() -> None:
     )
 
 
+LOST = "no rate has loss of at most 0 %: the path loses 0.2 % at every load, from 1 kpps to 340 kpps"
+
+
+def test_loss_at_every_load_is_said_and_drawn() -> None:
+    """Two of three searches found the same loss at every load, and one a rate that its short trials seem to allow."""
+    lossy = {"arm": "veth", "reason": LOST, "upper_bound_pps": 1e3}
+    both = [search(None, constant_loss_ratio=ratio, **lossy) for ratio in (0.0019, 0.0021)]
+    rows = load.complete(pd.DataFrame([*both, search(220e3, 0.005, "veth")]))
+    result = loss_rates.rates(rows)
+    assert list(result["constant_loss_ratio"].dropna()) == [pytest.approx(0.002)]
+    ndr, pdr, *_ = loss_rates.report(rows, TRIALS)
+    assert ndr == f"veth, frames 64, 1000 flows: NDR was not found: {LOST}"
+    assert "PDR 0.5 % 220 kpps" in pdr
+    assert LOST not in pdr
+    figure = figures.load_loss(TRIALS.assign(arm="veth"), result)
+    assert [line.y0 for line in figure.layout.shapes if line.line.dash == "dot"] == [pytest.approx(0.002)]
+    assert "dotted: lost at every load" in figure.layout.title.subtitle.text.replace("<br>", " ")
+    mixed = load.complete(pd.DataFrame([both[0], search(1700, arm="veth")]))
+    [line, *_] = loss_rates.report(mixed, TRIALS)
+    assert f"NDR 1.7 kpps (1 search: no interval); another search says: {LOST}" in line
+
+
+def test_search_without_a_rate_says_why() -> None:
+    rows = load.complete(pd.DataFrame([search(None, reason="the search did not end within 60 s; …")]))
+    [line, *_] = loss_rates.report(rows, TRIALS)
+    assert line.endswith("NDR was not found: the search did not end within 60 s; …")
+
+
 def test_figure_marks_excluded_trials() -> None:
     figure = figures.load_loss(TRIALS, loss_rates.rates(ROWS))
     counted, others = figure.data

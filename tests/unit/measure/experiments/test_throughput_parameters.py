@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import BadInput
+from labkit.measure.experiments.ovs_test_plan import OvsTestPlanParameters
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.parameters import Throughput
@@ -53,10 +54,16 @@ from labkit.measure.traffic.packet_sender import Mix
             {"nodes": "two", "where": "vm:debian", "generator": "trex"},
             "generator=trex needs both ends on one host: leave out nodes=two, or choose another generator",
         ),
-        (
-            {"generator": "trex", "server": "host"},
-            "server=host: a search loads the ends of a topology, and a TRex",
-        ),
+        ({"generator": "packets", "server": "host"}, "server=host is a TRex server: leave generator out"),
+        ({"server": "host", "topology": "veth"}, "topology=.*: .* a device that labkit does not build"),
+        ({"server": "host", "pairs": "2"}, "pairs=.*: .* a device that labkit does not build"),
+        ({"server": "host", "observe": "perf_stat"}, "observe=.*: .* a device that labkit does not build"),
+        ({"server": "host", "trial_frames": "9"}, "trial_frames=9: .* a device that labkit does not build"),
+        ({"server": "host", "where": "vm:debian"}, "a TRex server is reached from this machine"),
+        ({"server": "host", "ports": "0"}, "name pairs of different ones"),
+        ({"server": "host:x"}, "server=host:x: write HOST or HOST:PORT"),
+        ({"ports": "2,3"}, "labkit's own server has the ports 0 and 1"),
+        ({"force": "true"}, "labkit's own server has the ports 0 and 1"),
         ({"vlan": "0"}, "vlan=0 is outside 1 to 4094"),
         (
             {"vlan": "7", "topology": "veth_bridge,veth_routed"},
@@ -102,6 +109,16 @@ def test_a_preset_has_time_to_end() -> None:
     assert (
         experiment.planned_s(rfc) > 3 * experiment.PLANNED_SUMS * 60 > experiment.planned_s(Throughput.of({}))
     )
+
+
+def test_server_elsewhere() -> None:
+    parameters = Throughput.of({"server": "host:5000", "ports": "2,3", "least_rate": "10kpps"})
+    assert parameters.load_generator.name == parameters.companion == "trex"
+    assert (str(parameters.address), parameters.settings.trial_s) == ("host:5000", 0.5)
+    assert Throughput.of({}).companion is None
+    assert 0 < experiment.planned_s(parameters) < 3 * 80
+    with pytest.raises(BadInput, match="server=host: not used: the load runs between the ends of the switch"):
+        OvsTestPlanParameters.of({"server": "host"})
 
 
 def test_least_frame_of_ipv6() -> None:

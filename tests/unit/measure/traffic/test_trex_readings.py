@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -234,6 +235,57 @@ def test_sent_latency_of_a_stateful_port_is_the_peer() -> None:
     }
     [error] = [key for key, name in names.items() if name == "err_no_tcp_udp"]
     assert values["client"][error] == to_zero.received_count
+
+
+def _answer_of_a_second_test(first: dict[str, Any], begins_anew: bool, slow: int) -> dict[str, Any]:
+    """Return ASTF's latency after a test like the first one, all of whose probes but one took less than `slow` µs."""
+    later = copy.deepcopy(first)
+    for name in ("port-0", "port-1"):
+        one = later["data"][name]
+        one["hist"]["histogram"] = [one for one in one["hist"]["histogram"] if one["key"] < slow]
+        if begins_anew:
+            one["hist"]["max_usec"] = slow - 1
+            continue
+        for counter in ("m_tx_pkt_ok", "m_pkt_ok", "m_seq_error"):
+            one["stats"][counter] *= 2
+        before = {one["key"]: one["val"] for one in first["data"][name]["hist"]["histogram"]}
+        own = {one["key"]: one["val"] for one in one["hist"]["histogram"]}
+        one["hist"]["histogram"] = [
+            {"key": key, "val": before.get(key, 0) + own.get(key, 0)} for key in sorted(before | own)
+        ]
+    return later
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_latency_of_the_second_of_two_mults(begins_anew: bool) -> None:
+    """No transcript shows whether ASTF's latency counters go on over two starts, so both are read right."""
+    answers = [result for _, method, _, result in calls("astf_http_own") if method == "get_latency_stats"]
+    idle, start, last = {"data": {"epoch": 1}}, answers[0], answers[-1]
+    end = _answer_of_a_second_test(last, begins_anew, slow=5000)
+    started = start if begins_anew else last
+    first = readings.stateful_latency(last, 1, 0, [idle, start])
+    second = readings.stateful_latency(end, 1, 0, [last, started])
+    assert first is not None
+    assert second is not None
+    assert first == readings.stateful_latency(last, 1, 0)
+    assert (
+        (second.sent_count, second.received_count) == (first.sent_count, first.received_count) == (5134, 5133)
+    )
+    assert second.buckets == {key: count for key, count in first.buckets.items() if key < 5000}
+    assert first.max_s == pytest.approx(11_684e-6)
+    # Of counters that go on, the maximum is that of the first test; the upper edge of the last bucket is that of this.
+    assert second.max_s == pytest.approx(4999e-6 if begins_anew else 5000e-6)
+    assert second.percentile_s(0.99) <= second.max_s  # type: ignore[operator]
+
+
+def test_maximum_that_the_server_has_not_counted_yet() -> None:
+    """4: A second after the start ASTF's `max_usec` is still 0, and no percentile may be."""
+    first = next(result for _, method, _, result in calls("astf_http_own") if method == "get_latency_stats")
+    assert first["data"]["port-1"]["hist"]["max_usec"] == 0
+    latency = readings.stateful_latency(first, 1, 0)
+    assert latency is not None
+    assert latency.max_s == pytest.approx(2000e-6)
+    assert latency.percentile_s(0.5) == pytest.approx(600e-6)
 
 
 @pytest.mark.parametrize("begins_anew", [False, True])

@@ -1,0 +1,44 @@
+"""Searches in a lab VM on a path whose loss netem plants: the same share at every load."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from conftest import SharedVm
+from sandbox import LABKIT
+
+from labkit.common import run_folder
+
+pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "ip", "ping", "nft", "qemu", "full kernel")]
+
+CHANGES = {
+    "fifth": "qdisc netem loss 0.2% at between:port1",
+    "percent": "qdisc netem loss 1% at between:port1",
+}
+LOSS = {"fifth": 0.002, "percent": 0.01}
+
+
+def test_planted_loss_at_every_load_gives_no_rate(shared_vm: SharedVm) -> None:
+    """An emulated generator is often late, and then says so. Never is there a rate with less loss than netem's."""
+    folder = shared_vm.folder / "loss"
+    words = ["rounds=1", "sum_s=1", "passes=1", "limit_s=40", "most_rate=8kpps", "latency=false"]
+    change = "; ".join(f"{name}: {text}" for name, text in CHANGES.items())
+    argv = [*LABKIT, "run", "throughput", f"where={shared_vm.where}", *words, f"change={change}"]
+    done = subprocess.run(
+        [*argv, "--folder", str(folder)], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    searches = [row for row in run_folder.read_rows(folder) if row["method"] == "search" and row["change"]]
+    assert {row["change"] for row in searches} == set(CHANGES)
+    for row in searches:
+        loss, reason = LOSS[row["change"]], str(row["reason"])
+        if row["loss_goal_ratio"] > loss:
+            assert row["constant_loss_ratio"] is None, reason
+            continue
+        assert (row["status"], row["throughput_pps"]) == ("invalid", None), row
+        if row["constant_loss_ratio"] is None:
+            assert "generator-limited: " in reason or "lost more than the goal" in reason
+        else:
+            assert row["constant_loss_ratio"] == pytest.approx(loss, rel=0.4)
+            assert "% at every load, from 1 kpps to " in reason
