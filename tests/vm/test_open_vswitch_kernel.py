@@ -22,6 +22,7 @@ from labkit.analysis.findings import virtual_tap
 from labkit.analysis.packet_cost import mirror_tax
 from labkit.common import run_folder
 from labkit.measure import topologies
+from labkit.measure.experiments.throughput_search import mlrsearch
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel", "openvswitch", "ethtool")
 
@@ -104,7 +105,8 @@ def test_search_in_the_kernel_ends_in_time(shared_vm: SharedVm) -> None:
     searches = [row for row in rows if row["method"] == "search"]
     assert [row["loss_goal_ratio"] for row in searches] == [0, 0.005]
     for row in searches:
-        assert row["search_s"] <= 20 + 2, row  # and what the last trial took longer than the one before
+        # What the last trial took longer than the one before, and the trials that look for loss at every load
+        assert row["search_s"] <= 20 + 2 + 2 * mlrsearch.LONGEST_S, row
         if row["status"] == "ok":
             assert 0 < row["throughput_pps"] <= row["lower_bound_pps"] * 1.001 < row["upper_bound_pps"]
         else:

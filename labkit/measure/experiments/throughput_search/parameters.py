@@ -10,7 +10,7 @@ from labkit.common.errors import BadInput
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.throughput_search.mlrsearch import PRESETS, Settings
+from labkit.measure.experiments.throughput_search.mlrsearch import LONGEST_S, PRESETS, Settings
 from labkit.measure.experiments.trex.parameters import HELP as TREX_HELP
 from labkit.measure.experiments.trex.parameters import ONLY_OWN_SERVER, ONLY_WITH_SERVER
 from labkit.measure.observers import registry as observing
@@ -59,7 +59,8 @@ HELP = {
     "exceed_ratio": "share of sum_s in which the loss may exceed the goal; none: the preset's",
     "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
     "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s, and more"
-    " for more passes than the preset has",
+    f" for more passes than the preset has; a trial of up to {LONGEST_S:g} s may follow, to see whether the loss is the"
+    " same at every load",
     "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
     "most_rate": "the highest load; none: what the generator reaches on this path",
     "line_rate_bps": "rate of the line, to which percentages refer; none: no line, or with server=HOST that of its"
