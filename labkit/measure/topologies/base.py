@@ -126,7 +126,8 @@ class TopologyKind:
     for each kind of endpoint in guests (guest, shared_guest). `side`: builds one side of it across two hosts.
     `takes_parent`: whether it is built on a NIC. `why_no_tags`: returns the reason why the topology (its name) drops
     frames with a VLAN tag; None if it passes them. `isolated`: why no packet may pass, if it must isolate its ends.
-    `copies_leave`: returns whether the topology (its name) sends copies of packets to another host.
+    `copies_leave`: returns whether the topology (its name) sends copies of packets to another host. `shares_ends`:
+    returns whether an end of the topology (its name) belongs to several pairs.
     """
 
     build: Builder
@@ -138,6 +139,7 @@ class TopologyKind:
     why_no_tags: Callable[[str], str | None] = lambda _name: None
     isolated: str | None = None
     copies_leave: Callable[[str], bool] = lambda _name: False
+    shares_ends: Callable[[str], bool] = lambda _name: False
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:
