@@ -40,7 +40,12 @@ def table(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
 
     The column `ratio` is right divided by left with its interval; it is only filled if the rounds are pairs.
     """
-    sides = [[dict(ratios(events)) for events in rounds] for rounds in (left, right)]
+    return means(heads, *([dict(ratios(events)) for events in rounds] for rounds in (left, right)))
+
+
+def means(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
+    """Return the table of `table` for values that both sides have in every round."""
+    sides = [left, right]
     names = [name for name in sides[0][0] if all(name in each for rounds in sides for each in rounds)]
     result = {}
     for name in names:
