@@ -100,7 +100,20 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
     shared: Counted = [
         [({name: report[name] for name in everywhere}, work) for report, work in rounds] for rounds in counts
     ]
-    text = " ".join([f"{_units(point)[1]}.", *point.doubts("perf_stat")])
+    scopes = {
+        "scope" in report and report["scope"].startswith("processes")
+        for rounds in seen
+        for report, _ in rounds
+    }
+    if len(scopes) > 1:
+        yield (
+            title,
+            "Not compared: some are of ovs-vswitchd alone (events_of=switch), others of the machine.",
+            None,
+        )
+        return
+    whose = ["The events are those of ovs-vswitchd alone."] if scopes == {True} else []
+    text = " ".join([f"{_units(point)[1]}.", *whose, *point.doubts("perf_stat")])
     for why in dict.fromkeys(absent.values()):
         names = [name for name, reason in absent.items() if reason == why]
         text += f" Not counted: {', '.join(names)}: {why}."
