@@ -30,12 +30,13 @@ SAMPLES_IN_DATAGRAM = 11  # with 128 bytes of each header
 SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 
 
-def ask(*names: str, **spec: Any) -> list[Answer]:
+def ask(*names: str, path: str | None = None, **spec: Any) -> list[Answer]:
     requests = [{"name": name, **spec} for name in names]
     program = str(Path(__file__).with_name("build_switches.py"))
     done = subprocess.run(
         [*local.prefix(), sys.executable, program, json.dumps(requests)],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | ({} if path is None else {"PATH": path}),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answers: list[Answer] = json.loads(done.stdout)
@@ -71,6 +72,35 @@ def test_mirror_copies(output: str, copying: dict[str, Answer]) -> None:
     assert sorted(result["mirrors"]) == ["mirror0", "mirror1", "mirror2"]
     counted = result["counted"]
     assert counted["copies_expected_count"] == counted["copies_count"] == 3 * 2 * PINGS
+    assert counted["copies_of_mirrors"] == [2 * PINGS] * 3
+
+
+UNBALANCED = [pytest.param(one, marks=() if one in ("veth", "gre") else pytest.mark.long) for one in OUTPUTS]
+
+
+@pytest.mark.parametrize("output", UNBALANCED)
+def test_copies_are_counted_for_each_mirror(output: str) -> None:
+    """One mirror makes the copies of another, so their sum is right. The counts tell them apart, and so does the proof
+    before anything is measured."""
+    name = f"ovs_netdev+mirrors=3+select=client0:in+output={output}"
+    [later], [first] = (ask(name, unbalanced=when) for when in ("later", "first"))
+    assert later["counted"]["copies_expected_count"] == later["counted"]["copies_count"] == 3 * PINGS
+    assert later["counted"]["copies_of_mirrors"] == [2 * PINGS, 0, PINGS]
+    assert first["error"] == "Failed"
+    words = r"each mirror should have made (\d+) cop\w+, and (\d+) of mirror0, 0 of mirror1 arrived: "
+    counts = re.match(words, first["text"])
+    assert counts, first["text"]
+    assert int(counts[2]) == 2 * int(counts[1]) > 0
+
+
+def test_copies_on_one_cable_without_nftables(tmp_path: Path) -> None:
+    """They are not told apart then, and their sum is proved and counted. Mirrors with ports of their own need none."""
+    path = program(tmp_path / "bin", "nft", "exit 1")
+    names = ("ovs_netdev+mirrors=2+output=gre", "ovs_netdev+mirrors=2")
+    shared, apart = (result["counted"] for result in ask(*names, path=path))
+    assert shared["copies_expected_count"] == shared["copies_count"] == 2 * 2 * PINGS
+    assert "copies_of_mirrors" not in shared
+    assert apart["copies_of_mirrors"] == [2 * PINGS] * 2
 
 
 SELECTED = {
