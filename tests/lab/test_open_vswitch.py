@@ -419,7 +419,8 @@ def test_drawing_of_a_switch_tunnel() -> None:
 
 
 @pytest.mark.long
-def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ovs-vswitchd", "ovsdb-server"])
+def test_killed_switch_is_a_failed_row(name: str, tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = ("topology=veth_bridge,ovs_netdev", "rounds=2", "slices=15", "whole_runs=0")
         program = machine.start(*LABKIT, "run", "datapaths", *words)
@@ -427,7 +428,7 @@ def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
         assert until(
             lambda: len(machine.pids(lambda one: one[0].endswith("iperf3") and "-c" in one)) == 3, 60
         )
-        [switch] = machine.pids(lambda one: one[0] == "ovs-vswitchd")
+        [switch] = machine.pids(lambda one: one[0] == name)
         os.kill(switch, signal.SIGKILL)
         program.communicate(timeout=120)
         rows = run_folder.read_rows(only_run(machine))
@@ -435,7 +436,7 @@ def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
     assert program.returncode == 2
     first = [row for row in rows if row["topology"] == "ovs_netdev" and row["round"] == 0]
     [failed] = [row for row in first if row["status"] == "failed"]
-    assert failed["reason"].startswith("the switch has ended: ovs-vswitchd was ended by SIGKILL")
+    assert failed["reason"].startswith(f"the switch has ended: {name} was ended by SIGKILL")
     assert {row["status"] for row in rows if row["topology"] == "veth_bridge"} == {"ok"}
     assert {row["status"] for row in rows if row["topology"] == "ovs_netdev" and row["round"] == 1} == {"ok"}
 
