@@ -97,10 +97,10 @@ def test_copies_on_one_cable_without_nftables(tmp_path: Path) -> None:
     """They are not told apart then, and their sum is proved and counted. Mirrors with ports of their own need none."""
     path = program(tmp_path / "bin", "nft", "exit 1")
     names = ("ovs_netdev+mirrors=2+output=gre", "ovs_netdev+mirrors=2")
-    shared, apart = (result["counted"] for result in ask(*names, path=path))
+    shared, separate = (result["counted"] for result in ask(*names, path=path))
     assert shared["copies_expected_count"] == shared["copies_count"] == 2 * 2 * PINGS
     assert "copies_of_mirrors" not in shared
-    assert apart["copies_of_mirrors"] == [2 * PINGS] * 2
+    assert separate["copies_of_mirrors"] == [2 * PINGS] * 2
 
 
 SELECTED = {
