@@ -20,6 +20,7 @@ from sandbox import LABKIT, one_sentence, only_run, rows_on_disk, sandbox, until
 
 from labkit.common import run_folder
 from labkit.measure.hosts import local
+from labkit.measure.observers.perf import stat
 from labkit.measure.topologies.open_vswitch import dpdk
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch", "ethtool")
@@ -485,6 +486,43 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.needs("perf", "iperf3", "root")
+def test_perf_watches_the_switch_alone(tmp_path: Path) -> None:
+    """perf_stat counts the thesis' events for the threads of ovs-vswitchd: its clock agrees with that of the process.
+    A profile of the machine is reduced to these threads, and the switch reports the averages of its datapath."""
+    words = (
+        "protocol=udp", "length_bytes=512", "rate_bps=1e7", "rounds=1", "slices=0", "duration_s=1", "omit_s=0",
+        "observe=perf_stat,perf_record,switch", "events_of=switch", "profile_rounds=2",
+    )  # fmt: skip
+    name = "ovs_netdev+mirrors=2"
+    with sandbox(tmp_path, user=False) as machine:
+        folder = machine.folder / "run"
+        rows = machine.rows(f"topology=ovs_netdev,{name}", *words, "--folder", str(folder))
+        done = machine.labkit("why", f"{folder}:ovs_netdev", name, "--processes", "switch")
+        assert done.returncode == 0, done.stderr
+        page = (folder / "why.html").read_text().replace("\\", "")
+    counted = [row for row in rows if row["observer"] == "perf_stat"]
+    assert len(counted) == 6
+    for row in counted:
+        report = row["observed"]
+        assert report["scope"].startswith("processes ")
+        assert tuple(report["events"]) == stat.EVENTS
+        assert report["events"]["task-clock"]["count"] == pytest.approx(row["switch_cpu_s"], rel=0.3)
+    for row in rows:
+        if row["observer"] == "switch":
+            averages = row["observed"]["averages"]
+            assert averages["datapath passes per packet"] == 1
+            assert averages["packets per output batch"] >= 1
+            # They were cleared when the observer was armed: nothing before counts.
+            assert row["observed"]["caches"]["packets received"] == pytest.approx(
+                row["observed"]["datapath"]["hit"], rel=0.1, abs=100
+            )
+    assert "The events are those of ovs-vswitchd alone." in page
+    assert re.search(r"of the samples of ovs_netdev are in other processes \(.*?iperf3", page)
+    assert "What a packet costs Open vSwitch" in page
+
+
+@pytest.mark.long
 @pytest.mark.needs("iperf3")
 def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
     """Mirrors slow the switch down, so its packet socket drops datagrams; a link that is too slow drops copies, and
@@ -515,6 +553,10 @@ def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
     assert abs(after["lost_count"]) < 100  # counted a moment later
     assert any("uplink: qdisc tbf" in place for place in full["why"])
     assert "copies: mirrors to between:uplink" in shown
+    assert sum(one["arrived_count"] for one in copies["mirrors"].values()) > 0
+    assert len(copies["mirrors"]) == 8
+    assert "Copies of each mirror" in shown
+    assert "mirror7: did not arrive" in shown
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from labkit.analysis import stats
 from labkit.analysis.flame.significance import half_interval
 from labkit.common import units
 
-Rounds = list[Mapping[str, float]]  # the events of each round
+Rounds = Sequence[Mapping[str, float]]  # the events of each round
 # Event, divisor and name of each ratio, with perf's event names (perf-list(1)); the modifier (`:k`) is kept
 PARTS = (
     (r"cycles(:\w+)?", r"instructions\1", "cycles per instruction"),
