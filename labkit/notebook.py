@@ -24,7 +24,7 @@ from labkit.analysis.drawing import figure as drawings
 from labkit.analysis.figures import overlay as seen
 from labkit.analysis.findings import monitor_cost, overlay
 from labkit.analysis.findings import registry as findings_of
-from labkit.analysis.flame import source_lines
+from labkit.analysis.flame import load_profiles, source_lines
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.jupyter import progress_bar
@@ -117,14 +117,18 @@ class Run:
         """Return all rows by experiment."""
         return [(str(name), rows) for name, rows in self.all.groupby("experiment", sort=False)]
 
-    def why(self, arm: str = "", against: str | None = None) -> why_page.Explanation:
+    def why(
+        self, arm: str = "", against: str | None = None, processes: str = load_profiles.WITHIN
+    ) -> why_page.Explanation:
         """Explain why an arm differs from another one, by default from the baseline: `run.why("macvlan_bridge")`.
+
+        processes: count their CPU time alone: a regular expression, or `switch` (ovs-vswitchd).
 
         Both arguments are written as after RUN: in `labkit why` and may contain values, for example `veth,pairs=8`.
         Without an arm, the only variant is explained. Raises BadInput if the run lacks profiles of either arm.
         """
         left, right = against or self._baseline(), arm or self._variant()
-        return why_page.explain(f"{self.folder}:{left}", right)
+        return why_page.explain(f"{self.folder}:{left}", right, processes)
 
     def causes(self) -> None:
         """Show why each variant differs from the baseline, with a flame graph if perf_record profiled both."""

@@ -47,6 +47,21 @@ def bridged(pairs: int) -> State:
     return State("veth_bridge", "6.1", list(zip(ends[::2], ends[1::2], strict=True)), [*spaces, between])
 
 
+def mirrored(mirrors: int, pairs: int = 1) -> State:
+    """Return two ends on one switch, whose mirrors copy all ports of ends to veths in a namespace of their own."""
+    state = bridged(pairs)
+    *spaces, between = state.namespaces
+    copied = [{"namespace": "between", "interface": f"port{number}"} for number in range(2 * pairs)]
+    names = [f"mirror{number}" for number in range(mirrors)]
+    outputs = [
+        veth(name, 200 + number, Place("monitor", name), master="bridge", copies=copied)
+        for number, name in enumerate(names)
+    ]
+    far = [veth(name, 200 + number, Place("between", name)) for number, name in enumerate(names)]
+    switched = Namespace("between", [*between.interfaces, *outputs], between.routes)
+    return State("ovs_netdev", "6.1", state.pairs, [*spaces, switched, Namespace("monitor", [LO, *far], [])])
+
+
 def overlay() -> State:
     """Return the report's overlay, as `labkit draw overlay where=vm:debian --json` printed it on Linux 6.12."""
     return msgspec.json.decode((ROOT / "tests/samples/overlay-6.12.json").read_bytes(), type=State)

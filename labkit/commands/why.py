@@ -60,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--processes",
         default=r"(?!elsewhere$).*",
         metavar="REGEX",
-        help="count the CPU time of these processes; default: all of the experiment and of the kernel",
+        help="count the CPU time of these processes alone, or of ovs-vswitchd (switch); default: all of the experiment"
+        " and of the kernel",
     )
     parser.add_argument(
         "--export",

@@ -258,9 +258,12 @@ COLUMNS: tuple[Column, ...] = (
         ("switched_count", "1", "integer", "packets that the switch got from the endpoints in the window"),
         ("switch_lost_count", "1", "integer", "packets that the kernel could not hand to the switch's process"),
         ("copies_expected_count", "1", "integer", "copies that the mirrors should have made"),
-        ("copies_count", "1", "integer", "copies that left by the mirrors' ports"),
+        ("copies_count", "1", "integer", "copies of all mirrors that arrived where they are monitored"),
+        ("copies_of_mirrors", "", "list", "copies of each mirror that arrived, in the order of their numbers; each"
+         " mirror should have made the same share of copies_expected_count; null: not told apart"),
         ("copies_dropped_count", "1", "integer", "copies that the link out of the host lost (tbf: its drops)"),
         ("copies_unread_count", "1", "integer", "copies that arrived and that no reader took"),
+        ("unread_of_mirrors", "", "list", "those of each mirror; null: mirrors share a reader, or nobody can know"),
     ),
     *_columns(
         "machine",

@@ -11,12 +11,14 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
+from labkit.measure.topologies.open_vswitch import mirrors
 from labkit.measure.topologies.open_vswitch.configuration import COLLECTOR
 from labkit.measure.topologies.open_vswitch.readers import COUNTER
 from labkit.measure.topologies.open_vswitch.switch import Switch
@@ -27,7 +29,13 @@ PINGS = 20
 QUIET_S = 0.2
 PATIENCE_S = 10.0
 SAMPLES_S = 2.5  # the agent of sFlow sends at least once a second
-COUNTED = ("switched_count", "copies_expected_count", "copies_count", "copies_unread_count")
+COUNTED = (
+    "switched_count",
+    "copies_expected_count",
+    "copies_count",
+    "copies_of_mirrors",
+    "copies_unread_count",
+)
 
 
 def report(topology: topologies.Topology, *argv: str) -> str:
@@ -142,12 +150,38 @@ def readers() -> list[str]:
     return [line for line in lines if line.startswith(("tcpdump", "/usr/bin/tcpdump", "/usr/sbin/tcpdump"))]
 
 
+def unbalance(switch: Switch) -> None:
+    """Let mirror0 also make the copies that mirror1 no longer makes."""
+    for name, row in {"mirror0": {"select_all": True}, "mirror1": {"select_src_port": ["set", []]}}.items():
+        switch.configure({"op": "update", "table": "Mirror", "where": [["name", "==", name]], "row": row})
+    switch.command("revalidator/purge")
+
+
+@contextmanager
+def unbalanced_first() -> Iterator[None]:
+    """Unbalance mirrors before they are proved, and shorten the proof."""
+    prove = mirrors.Mirrors.prove
+
+    def unbalanced(self: mirrors.Mirrors, switch: Switch, pairs: Any) -> None:
+        unbalance(switch)
+        prove(self, switch, pairs)
+
+    with mock.patch.object(mirrors.Mirrors, "prove", unbalanced), mock.patch.object(mirrors, "PROOF_S", 1.0):
+        yield
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Build the requested switch and inspect it."""
-    begun = time.monotonic()
+    """Build the requested switch and inspect it. `unbalanced`: when its mirrors lose balance, first or later."""
+    begun, when = time.monotonic(), request.pop("unbalanced", None)
     try:
-        with topologies.build(request.pop("name"), topologies.Spec(**request)) as topology:
+        with (
+            unbalanced_first() if when == "first" else nullcontext(),
+            topologies.build(request.pop("name"), topologies.Spec(**request)) as topology,
+        ):
             built_s = time.monotonic() - begun
+            if when == "later":
+                assert topology.switch is not None
+                unbalance(topology.switch)
             return {"built_s": built_s} | seen(topology, True)
     except LabkitError as error:
         return {"error": type(error).__name__, "text": str(error)}

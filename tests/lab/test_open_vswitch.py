@@ -20,6 +20,7 @@ from sandbox import LABKIT, one_sentence, only_run, rows_on_disk, sandbox, until
 
 from labkit.common import run_folder
 from labkit.measure.hosts import local
+from labkit.measure.observers.perf import stat
 from labkit.measure.topologies.open_vswitch import dpdk
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "openvswitch", "ethtool")
@@ -30,12 +31,13 @@ SAMPLES_IN_DATAGRAM = 11  # with 128 bytes of each header
 SEED = int(os.environ.get("LABKIT_TEST_SEED", "0")) or random.SystemRandom().randrange(1 << 31)
 
 
-def ask(*names: str, **spec: Any) -> list[Answer]:
+def ask(*names: str, path: str | None = None, **spec: Any) -> list[Answer]:
     requests = [{"name": name, **spec} for name in names]
     program = str(Path(__file__).with_name("build_switches.py"))
     done = subprocess.run(
         [*local.prefix(), sys.executable, program, json.dumps(requests)],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | ({} if path is None else {"PATH": path}),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answers: list[Answer] = json.loads(done.stdout)
@@ -71,6 +73,35 @@ def test_mirror_copies(output: str, copying: dict[str, Answer]) -> None:
     assert sorted(result["mirrors"]) == ["mirror0", "mirror1", "mirror2"]
     counted = result["counted"]
     assert counted["copies_expected_count"] == counted["copies_count"] == 3 * 2 * PINGS
+    assert counted["copies_of_mirrors"] == [2 * PINGS] * 3
+
+
+UNBALANCED = [pytest.param(one, marks=() if one in ("veth", "gre") else pytest.mark.long) for one in OUTPUTS]
+
+
+@pytest.mark.parametrize("output", UNBALANCED)
+def test_copies_are_counted_for_each_mirror(output: str) -> None:
+    """One mirror makes the copies of another, so their sum is right. The counts tell them apart, and so does the proof
+    before anything is measured."""
+    name = f"ovs_netdev+mirrors=3+select=client0:in+output={output}"
+    [later], [first] = (ask(name, unbalanced=when) for when in ("later", "first"))
+    assert later["counted"]["copies_expected_count"] == later["counted"]["copies_count"] == 3 * PINGS
+    assert later["counted"]["copies_of_mirrors"] == [2 * PINGS, 0, PINGS]
+    assert first["error"] == "Failed"
+    words = r"each mirror should have made (\d+) cop\w+, and (\d+) of mirror0, 0 of mirror1 arrived: "
+    counts = re.match(words, first["text"])
+    assert counts, first["text"]
+    assert int(counts[2]) == 2 * int(counts[1]) > 0
+
+
+def test_copies_on_one_cable_without_nftables(tmp_path: Path) -> None:
+    """They are not told apart then, and their sum is proved and counted. Mirrors with ports of their own need none."""
+    path = program(tmp_path / "bin", "nft", "exit 1")
+    names = ("ovs_netdev+mirrors=2+output=gre", "ovs_netdev+mirrors=2")
+    shared, separate = (result["counted"] for result in ask(*names, path=path))
+    assert shared["copies_expected_count"] == shared["copies_count"] == 2 * 2 * PINGS
+    assert "copies_of_mirrors" not in shared
+    assert separate["copies_of_mirrors"] == [2 * PINGS] * 2
 
 
 SELECTED = {
@@ -389,7 +420,8 @@ def test_drawing_of_a_switch_tunnel() -> None:
 
 
 @pytest.mark.long
-def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ovs-vswitchd", "ovsdb-server"])
+def test_killed_switch_is_a_failed_row(name: str, tmp_path: Path) -> None:
     with sandbox(tmp_path) as machine:
         words = ("topology=veth_bridge,ovs_netdev", "rounds=2", "slices=15", "whole_runs=0")
         program = machine.start(*LABKIT, "run", "datapaths", *words)
@@ -397,7 +429,7 @@ def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
         assert until(
             lambda: len(machine.pids(lambda one: one[0].endswith("iperf3") and "-c" in one)) == 3, 60
         )
-        [switch] = machine.pids(lambda one: one[0] == "ovs-vswitchd")
+        [switch] = machine.pids(lambda one: one[0] == name)
         os.kill(switch, signal.SIGKILL)
         program.communicate(timeout=120)
         rows = run_folder.read_rows(only_run(machine))
@@ -405,7 +437,7 @@ def test_killed_switch_is_a_failed_row(tmp_path: Path) -> None:
     assert program.returncode == 2
     first = [row for row in rows if row["topology"] == "ovs_netdev" and row["round"] == 0]
     [failed] = [row for row in first if row["status"] == "failed"]
-    assert failed["reason"].startswith("the switch has ended: ovs-vswitchd was ended by SIGKILL")
+    assert failed["reason"].startswith(f"the switch has ended: {name} was ended by SIGKILL")
     assert {row["status"] for row in rows if row["topology"] == "veth_bridge"} == {"ok"}
     assert {row["status"] for row in rows if row["topology"] == "ovs_netdev" and row["round"] == 1} == {"ok"}
 
@@ -454,6 +486,43 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.needs("perf", "iperf3", "root")
+def test_perf_watches_the_switch_alone(tmp_path: Path) -> None:
+    """perf_stat counts the thesis' events for the threads of ovs-vswitchd: its clock agrees with that of the process.
+    A profile of the machine is reduced to these threads, and the switch reports the averages of its datapath."""
+    words = (
+        "protocol=udp", "length_bytes=512", "rate_bps=1e7", "rounds=1", "slices=0", "duration_s=1", "omit_s=0",
+        "observe=perf_stat,perf_record,switch", "events_of=switch", "profile_rounds=2",
+    )  # fmt: skip
+    name = "ovs_netdev+mirrors=2"
+    with sandbox(tmp_path, user=False) as machine:
+        folder = machine.folder / "run"
+        rows = machine.rows(f"topology=ovs_netdev,{name}", *words, "--folder", str(folder))
+        done = machine.labkit("why", f"{folder}:ovs_netdev", name, "--processes", "switch")
+        assert done.returncode == 0, done.stderr
+        page = (folder / "why.html").read_text().replace("\\", "")
+    counted = [row for row in rows if row["observer"] == "perf_stat"]
+    assert len(counted) == 6
+    for row in counted:
+        report = row["observed"]
+        assert report["scope"].startswith("processes ")
+        assert tuple(report["events"]) == stat.EVENTS
+        assert report["events"]["task-clock"]["count"] == pytest.approx(row["switch_cpu_s"], rel=0.3)
+    for row in rows:
+        if row["observer"] == "switch":
+            averages = row["observed"]["averages"]
+            assert averages["datapath passes per packet"] == 1
+            assert averages["packets per output batch"] >= 1
+            # They were cleared when the observer was armed: nothing before counts.
+            assert row["observed"]["caches"]["packets received"] == pytest.approx(
+                row["observed"]["datapath"]["hit"], rel=0.1, abs=100
+            )
+    assert "The events are those of ovs-vswitchd alone." in page
+    assert re.search(r"of the samples of ovs_netdev are in other processes \(.*?iperf3", page)
+    assert "What a packet costs Open vSwitch" in page
+
+
+@pytest.mark.long
 @pytest.mark.needs("iperf3")
 def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
     """Mirrors slow the switch down, so its packet socket drops datagrams; a link that is too slow drops copies, and
@@ -484,6 +553,10 @@ def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
     assert abs(after["lost_count"]) < 100  # counted a moment later
     assert any("uplink: qdisc tbf" in place for place in full["why"])
     assert "copies: mirrors to between:uplink" in shown
+    assert sum(one["arrived_count"] for one in copies["mirrors"].values()) > 0
+    assert len(copies["mirrors"]) == 8
+    assert "Copies of each mirror" in shown
+    assert "mirror7: did not arrive" in shown
 
 
 @pytest.mark.long

@@ -111,14 +111,15 @@ def returned(machine: Sandbox) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.needs("openvswitch", "ethtool")
 def test_copies_arrive_on_the_other_host(machine: Sandbox) -> None:
-    """The cable to the monitor takes half of the copies. The monitored flow, which stays on its host, loses nothing."""
+    """The cable to the monitor takes half of the copies. The monitored flow, which stays on its host, loses nothing.
+    The copies of both mirrors arrive by one cable, and are counted one by one."""
     before = returned(machine)
-    name = "ovs_netdev+mirrors=1+output=gre+readers=count+uplink_bps=2000000"
+    name = "ovs_netdev+mirrors=2+output=gre+readers=count+uplink_bps=4000000"
     words = (
-        "mirrors=0,1",
+        "mirrors=0,2",
         "readers=count",
         "output=gre",
-        "uplink_bps=2e6",
+        "uplink_bps=4e6",
         "loads=udp:512@4e6",
         "mtu_bytes=1400",
     )
@@ -130,7 +131,11 @@ def test_copies_arrive_on_the_other_host(machine: Sandbox) -> None:
     assert {(row["nodes"], row["peer"]) for row in rows} == {("two", "here")}
     [copied] = [row for row in rows if row["arm"] == name]
     assert 2e6 < copied["throughput_bps"] < 4.4e6
-    assert copied["copies_expected_count"] == pytest.approx(copied["received_count"], rel=0.2, abs=100)
+    assert copied["copies_expected_count"] == pytest.approx(2 * copied["received_count"], rel=0.2, abs=200)
+    assert sum(copied["copies_of_mirrors"]) == pytest.approx(copied["copies_count"], abs=20)
+    assert len(copied["copies_of_mirrors"]) == 2
+    assert min(copied["copies_of_mirrors"]) > 0
+    assert copied["unread_of_mirrors"] is None
     assert 0.2 < copied["copies_count"] / copied["copies_expected_count"] < 0.8
     assert copied["copies_dropped_count"] > 0
     assert copied["copies_unread_count"] == 0

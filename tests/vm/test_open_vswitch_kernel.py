@@ -74,6 +74,7 @@ def test_kernel_datapath_switch(name: str, result: dict[str, Answer]) -> None:
         assert "copies_count" not in report["counted"]
         return
     assert report["counted"]["copies_expected_count"] == report["counted"]["copies_count"] == 2 * 2 * PINGS
+    assert report["counted"]["copies_of_mirrors"] == [2 * PINGS] * 2
 
 
 def test_rules_of_a_case_are_in_the_kernel(result: dict[str, Answer]) -> None:

@@ -226,7 +226,15 @@ class Layout:
         inside = [self.interfaces[place] for stack in self._stacks[name] for place in stack]
         if inside:
             box.y = min(one.y for one in inside) - TITLE_PX
-            box.height = max(one.bottom for one in inside) + PAD_PX - box.y
+            bottom = max(one.bottom for one in inside)
+            if any(join.kind == "mirror" and self._passes_centre(*join.ends) for join in self._within(name)):
+                centre = self._stacks[name][1]
+                bottom = max(bottom, *(self.interfaces[place].bottom + DETOUR_PX for place in centre))
+            box.height = bottom + PAD_PX - box.y
+
+    def _within(self, name: str) -> list[Join]:
+        """Return the joins between interfaces of one namespace."""
+        return [join for join in self._joins if {place.namespace for place in join.ends} == {name}]
 
     def _span(self, join: Join) -> float:
         """Return the horizontal distance between two joined interfaces."""
@@ -239,6 +247,8 @@ class Layout:
         It runs sideways if they are beside each other, downwards if one is below the other, and around obstacles.
         """
         near, far = sorted(join.ends, key=lambda place: self.interfaces[place].x)
+        if join.kind == "mirror" and self._passes_centre(near, far):
+            return self._around_centre(near, far)
         left, right = self.interfaces[near], self.interfaces[far]
         if left.right <= right.x:
             straight = [(left.right, left.middle[1]), (right.x, right.middle[1])]
@@ -256,6 +266,26 @@ class Layout:
             (_, above), (_, below) = upper.middle, lower.middle
             return [(upper.right, above), (far_x, above), (far_x, below), (lower.right, below)]
         return [(x, upper.bottom), (x, lower.y)]
+
+    def _passes_centre(self, *ends: Place) -> bool:
+        """Return whether a line between two interfaces of one namespace has to pass its centre stack: both are in the
+        stacks at its sides."""
+        left, centre, right = self._stacks[ends[0].namespace]
+        return bool(centre) and all(place in (*left, *right) for place in ends)
+
+    def _around_centre(self, near: Place, far: Place) -> list[Coordinates]:
+        """Return a line that goes below the centre stack. All such lines of a namespace share the way there, as mirrors
+        copy the same ports."""
+        _left, centre, right = self._stacks[near.namespace]
+        stubs = []
+        for place in (near, far):
+            box = self.interfaces[place]
+            edge, away_px = (box.x, -DETOUR_PX) if place in right else (box.right, DETOUR_PX)
+            stubs.append([(edge, box.middle[1]), (edge + away_px, box.middle[1])])
+        (start, (near_x, _)), (end, (far_x, _)) = stubs[0], stubs[1]
+        y = max(self.interfaces[place].bottom for place in centre) + DETOUR_PX
+        below = [(near_x, y), (far_x, y)] if near_x != far_x else []
+        return [start, stubs[0][1], *below, stubs[1][1], end]
 
     def _is_crossing(self, line: list[Coordinates], ends: tuple[Place, Place]) -> bool:
         """Return whether a line would cross another namespace, or another interface of its own namespaces."""

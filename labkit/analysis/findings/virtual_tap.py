@@ -136,28 +136,44 @@ def table(taxes: Sequence[Tax]) -> pd.DataFrame:
 
 
 def copies(rows: pd.DataFrame) -> list[str]:
-    """Return sentences on whether mirrors made all copies, and how many copies their readers missed."""
+    """Return sentences on whether every mirror made all its copies, and how many copies the readers missed."""
     result = mirror_tax.copy_counts(rows)
     if not result:
         return []
     among = [one.key for one in result]
-    short = [one for one in result if not abs(one.made_ratio - 1) <= MISSING]
+    short = [
+        one
+        for one in result
+        if not all(abs(part - 1) <= MISSING for part in (one.made_ratio, *one.of_mirrors))
+    ]
     points = f"{len(result) - len(short)} of {counted(len(result), 'point')} (arm and load)"
     lines = [
         f"At {points} every mirror made all its copies within {units.percent(MISSING)}. The two counts are not read at"
         " the same moment."
     ]
     lines += [
-        f"**{one.topology}**, {load_label(one.key, among)}: {_share(one.made_ratio)} of the copies arrived."
+        f"**{one.topology}**, {load_label(one.key, among)}: {_share(one.made_ratio)} of the copies"
+        f" arrived{_uneven(one.of_mirrors)}."
         for one in short
     ]
     lines += [
         f"**{one.topology}**, {load_label(one.key, among)}: the reader did not get {_share(one.unread_ratio)} of the"
-        " copies; its socket's buffer was full."
+        f" copies; its socket's buffer was full{_uneven(one.unread_of_mirrors)}."
         for one in result
-        if one.unread_ratio > MISSING
+        if any(part > MISSING for part in (one.unread_ratio, *one.unread_of_mirrors))
     ]
     return lines
+
+
+def _uneven(of_mirrors: Sequence[float]) -> str:
+    """Return the least and the greatest share among mirrors in words; "" if they are alike or not known."""
+    if not of_mirrors or max(of_mirrors) - min(of_mirrors) <= MISSING:
+        return ""
+    least, most = (of_mirrors.index(limit(of_mirrors)) for limit in (min, max))
+    return (
+        f": {_share(of_mirrors[least])} of mirror{least}'s, {_share(of_mirrors[most])} of mirror{most}'s"
+        + (", the others between" if len(of_mirrors) > 2 else "")
+    )
 
 
 def against_none(compared: pd.DataFrame) -> pd.DataFrame:

@@ -91,9 +91,7 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
     Columns: GROUP, topology, switch, curve, mirrors, setup, packets_count, copies_ratio (copies per packet), and those
     of COSTS. Both measurements of the baseline are pooled.
     """
-    ok = rows[
-        rows["status"].eq("ok") & rows["switched_count"].notna() & rows["method"].isin(["slice", "whole"])
-    ]
+    ok = _with_switch(rows)
     ok = ok.assign(setup=ok["folder"] + ":" + ok["round"].astype(str))
     sums = [
         "switched_count",
@@ -118,6 +116,13 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
     return result.assign(
         **{cost: result[cost].mask(result["switch"].isin(without)) for cost, without in WITHOUT_COST.items()}
     )
+
+
+def _with_switch(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the measured rows of arms with a switch."""
+    return rows[
+        rows["status"].eq("ok") & rows["switched_count"].notna() & rows["method"].isin(["slice", "whole"])
+    ]
 
 
 def taxes(rows: pd.DataFrame) -> list[Tax]:
@@ -179,26 +184,50 @@ class CopyCounts:
     """What became of the copies of an arm under one load.
 
     `made_ratio` is the ratio of made to expected copies. `unread_ratio` is the share of made copies that no reader
-    received.
+    received. `of_mirrors` and `unread_of_mirrors` are the same for each mirror; empty if they are not known.
     """
 
     key: Key
     topology: str
     made_ratio: float
     unread_ratio: float
+    of_mirrors: tuple[float, ...] = ()
+    unread_of_mirrors: tuple[float, ...] = ()
 
 
 def copy_counts(rows: pd.DataFrame) -> list[CopyCounts]:
-    """Return made and unread copies for each arm with mirrors."""
-    rounds = per_round(rows)
+    """Return made and unread copies for each arm with mirrors, in all and for each mirror."""
+    measured = _with_switch(rows)
+    measured = measured[[arm(str(name)).mirrors > 0 for name in measured["topology"]]]
     result = []
-    for key, group in load.groups(rounds[rounds["mirrors"].gt(0)], GROUP):
+    for key, group in load.groups(measured, GROUP):
         for topology, some in group.groupby("topology", sort=False):
             expected, copies = some["copies_expected_count"].sum(), some["copies_count"].sum()
-            unread = some["copies_unread_count"].sum()
-            ratio = copies / expected if expected else math.nan
-            result.append(CopyCounts(key, str(topology), ratio, unread / copies if copies else math.nan))
+            unread, mirrors = some["copies_unread_count"].sum(), arm(str(topology)).mirrors
+            made, lost = (_sums(some, name, mirrors) for name in ("copies_of_mirrors", "unread_of_mirrors"))
+            of_mirrors = [_ratio(one, expected / mirrors) for one in made]
+            unread_of_mirrors = (
+                [_ratio(*both) for both in zip(lost, made, strict=True)] if made and lost else []
+            )
+            result.append(
+                CopyCounts(
+                    key, str(topology), _ratio(copies, expected), _ratio(unread, copies), tuple(of_mirrors),
+                    tuple(unread_of_mirrors),
+                )
+            )  # fmt: skip
     return result
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+def _sums(rows: pd.DataFrame, column: str, count: int) -> list[float]:
+    """Return the sum of each element of a column of lists with `count` elements; [] if a row lacks it."""
+    lists = list(rows[column]) if column in rows else [None]
+    if not all(isinstance(one, list) and len(one) == count for one in lists):
+        return []
+    return [float(sum(of_one)) for of_one in zip(*lists, strict=True)]
 
 
 def varying(keys: Sequence[Key]) -> list[str]:

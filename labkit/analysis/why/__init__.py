@@ -19,6 +19,7 @@ from nbformat import from_dict
 
 from labkit.analysis import figures, flame, report
 from labkit.analysis.flame import load_profiles, speedscope
+from labkit.analysis.flame.processes import expression
 from labkit.analysis.report.notebook_cells import PLOTLY
 from labkit.analysis.why import (
     conclusion,
@@ -128,9 +129,10 @@ def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN)
     its points (`load.GROUP`). A value that only one side names holds for both. right may also be `ARM[,…]` or values
     alone; they then refer to left's run. Without right, the run's baseline is compared with its only variant.
 
-    processes: a regular expression; only the time of matching processes counts. Raises BadInput if the sides cannot be
-    compared or were not profiled.
+    processes: a regular expression, or `switch`, the threads of ovs-vswitchd; only the time of matching processes
+    counts. Raises BadInput if the sides cannot be compared or were not profiled.
     """
+    processes = expression(processes)
     flame.process_pattern(processes)  # reject an invalid pattern; else the page would only lack its profiles
     sides = selection.select_sides(left, right)
     points = list(selection.points(sides))

@@ -16,6 +16,7 @@ import pandas as pd
 
 from labkit.analysis import flame, load, stats
 from labkit.analysis.flame import load_profiles
+from labkit.analysis.flame.processes import expression
 from labkit.analysis.why import conclusion, conclusion_tables, selection
 from labkit.analysis.why.conclusion import Conclusion
 from labkit.common import run_folder
@@ -84,8 +85,9 @@ def _arms_with_role(profiles: pd.DataFrame, role: str) -> list[str]:
 def explain_run(folder: Path, processes: str = load_profiles.WITHIN) -> Arms:
     """Return the conclusions about every variant of a run, none if it has no profiles of a baseline.
 
-    processes: a regular expression; only the time of matching processes counts. Raises BadInput if it is invalid.
+    processes: as of `explain`. Raises BadInput if it is invalid.
     """
+    processes = expression(processes)
     flame.process_pattern(processes)
     profiles = load.profiles(folder)
     baselines, variants = _arms_with_role(profiles, "baseline"), _arms_with_role(profiles, "variant")

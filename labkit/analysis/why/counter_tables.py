@@ -100,7 +100,20 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
     shared: Counted = [
         [({name: report[name] for name in everywhere}, work) for report, work in rounds] for rounds in counts
     ]
-    text = " ".join([f"{_units(point)[1]}.", *point.doubts("perf_stat")])
+    scopes = {
+        "scope" in report and report["scope"].startswith("processes")
+        for rounds in seen
+        for report, _ in rounds
+    }
+    if len(scopes) > 1:
+        yield (
+            title,
+            "Not compared: some are of ovs-vswitchd alone (events_of=switch), others of the machine.",
+            None,
+        )
+        return
+    whose = ["The events are those of ovs-vswitchd alone."] if scopes == {True} else []
+    text = " ".join([f"{_units(point)[1]}.", *whose, *point.doubts("perf_stat")])
     for why in dict.fromkeys(absent.values()):
         names = [name for name, reason in absent.items() if reason == why]
         text += f" Not counted: {', '.join(names)}: {why}."
@@ -158,8 +171,8 @@ def _cpu_time(point: ProfiledPoint) -> Table:
 
 
 def switch(point: ProfiledPoint) -> Iterator[Table]:
-    """Yield the table of Open vSwitch's counters per packet that its datapath looked up, if an arm has such a
-    switch."""
+    """Yield the table of Open vSwitch's counters per packet that its datapath looked up, and that of its averages, if
+    an arm has such a switch."""
     seen = observed_by(point, "switch")
     if not any(report for side in seen for report, _ in side):
         return
@@ -178,6 +191,13 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
         yield title, text, table if len(table) else None
     else:
         yield title, " ".join(number_texts), None
+    of_threads = [[report.get("averages", {}) for report, _ in rounds] for rounds in seen]
+    if all(of_threads) and len(shown := event_ratios.means(_heads(point), *of_threads)):
+        text = (
+            "Of the userspace datapath; mean of the rounds with its 95 % interval. Cycles are those of the CPU's time"
+            " stamp counter."
+        )
+        yield "What a packet costs Open vSwitch", text, shown
 
 
 def _flatten_switch(report: dict[str, Any]) -> dict[str, int]:

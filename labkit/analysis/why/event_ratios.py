@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from labkit.analysis import stats
 from labkit.analysis.flame.significance import half_interval
 from labkit.common import units
 
-Rounds = list[Mapping[str, float]]  # the events of each round
+Rounds = Sequence[Mapping[str, float]]  # the events of each round
 # Event, divisor and name of each ratio, with perf's event names (perf-list(1)); the modifier (`:k`) is kept
 PARTS = (
     (r"cycles(:\w+)?", r"instructions\1", "cycles per instruction"),
@@ -40,7 +40,12 @@ def table(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
 
     The column `ratio` is right divided by left with its interval; it is only filled if the rounds are pairs.
     """
-    sides = [[dict(ratios(events)) for events in rounds] for rounds in (left, right)]
+    return means(heads, *([dict(ratios(events)) for events in rounds] for rounds in (left, right)))
+
+
+def means(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
+    """Return the table of `table` for values that both sides have in every round."""
+    sides = [left, right]
     names = [name for name in sides[0][0] if all(name in each for rounds in sides for each in rounds)]
     result = {}
     for name in names:

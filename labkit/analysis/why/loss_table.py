@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,42 @@ def table(point: ProfiledPoint) -> Table:
     if protocols.find(point.protocol).work == "packet" and "frames" in units.values():
         text += " Losses at sockets are not included."
     return title, text + in_guests(seen), shown
+
+
+def tables(point: ProfiledPoint) -> Iterator[Table]:
+    """Yield the table of losses, and that of each mirror's copies if there are several mirrors."""
+    yield table(point)
+    yield from _copies_of_mirrors(point)
+
+
+def _copies_of_mirrors(point: ProfiledPoint) -> Iterator[Table]:
+    """Yield the table of what became of the copies of each mirror, if a side has several that are told apart."""
+    columns: dict[str, dict[str, str]] = {}
+    for (name, _), rounds in zip(point.named_sides(), observed_by(point, "counters"), strict=False):
+        reports = [report.get("copies", {}).get("mirrors", {}) for report, _ in rounds]
+        for mirror in dict.fromkeys(one for report in reports for one in report):
+            counts = [report[mirror] for report in reports if report.get(mirror, {}).get("sent_count")]
+            for what, column in (
+                ("did not arrive", _lost_count),
+                ("not read", lambda one: one["unread_count"]),
+            ):
+                shares = [column(one) / one["sent_count"] for one in counts if column(one) is not None]
+                if shares:
+                    mean, half = 100 * np.mean(shares), 100 * half_interval(np.array(shares))
+                    columns.setdefault(name, {})[f"{mirror}: {what}"] = f"{plus_minus(mean, half)} %"
+    shown = pd.DataFrame(columns).fillna("–")
+    if any(place.startswith("mirror1:") for place in shown.index):
+        yield (
+            "Copies of each mirror",
+            "Shares of the copies that the mirror should have made: those that did not arrive at the monitor, and those"
+            " that arrived and that its reader did not take; mean of the rounds with its 95 % interval. The counts are"
+            " not read at the same moment, so a share may be slightly below 0.",
+            shown,
+        )
+
+
+def _lost_count(one: Mapping[str, Any]) -> int:
+    return int(one["sent_count"] - one["arrived_count"])
 
 
 def _share_base(units: Mapping[str, str]) -> str:

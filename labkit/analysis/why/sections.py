@@ -71,7 +71,7 @@ SECTIONS = (
     Section(("counters",), _tables(counter_tables.kernel), slows=False),
     Section(("switch",), _tables(counter_tables.switch)),
     Section(("kprobe",), _tables(kprobe_table.tables)),
-    Section(("counters",), _tables(lambda point: [loss_table.table(point)]), slows=False),
+    Section(("counters",), _tables(loss_table.tables), slows=False),
     Section(
         (function_time_table.OBSERVER, "guest_function_times"),
         lambda point: [(function_time_table.TITLE, list(function_time_table.pieces(point)))],

@@ -19,14 +19,13 @@ import numpy as np
 from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
-from labkit.analysis.flame.processes import READER
+from labkit.analysis.flame.processes import FORWARDING, HANDLING, READER
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Estimate, Round, RunVariation, estimate
 
 SWITCHES = re.compile(r"(ovs|ovs_netdev|ovs_dpdk)(\+.*)?")  # names of topologies that have a switch
 POLLING = re.compile(r"ovs_dpdk(\+.*)?")  # of these, the ones whose thread never pauses
 ENDPOINTS = "the endpoints and everything else"
-SWITCH = r"ovs-vswitchd|pmd.*|urcu\d*"  # threads of the switch's program that forward packets
 COPYING = (
     "copying the data of packets",
     r"_?copy_(from|to)_(iter|user)|copyin|copyout|rep_movs\w*|copy_user\w*|skb_copy\w*|__skb_datagram_iter"
@@ -47,7 +46,7 @@ class Place:
 
 
 PLACES = (
-    Place(r"handler\d+|revalidator\d+", None, (("handling upcalls and checking flows", None),)),
+    Place(HANDLING, None, (("handling upcalls and checking flows", None),)),
     Place(None, r"ovs_\w+|do_execute_actions|do_output|output_userspace", (
         ("handing packets to ovs-vswitchd (upcalls)", r"ovs_dp_upcall|queue_userspace_packet|output_userspace"),
         ("segmenting packets in software", r"skb_segment\w*|__skb_gso_segment|skb_mac_gso_segment|\w+_gso_segment"),
@@ -58,7 +57,7 @@ PLACES = (
     )),
     Place(None, SOFTIRQ, (("delivering packets to the other ends of the ports", None),)),
     Place(READER, None, (("reading the copies", None),)),
-    Place(SWITCH, None, (
+    Place(FORWARDING, None, (
         COPYING,
         ("sending packets through packet sockets", r"packet_sendmsg|packet_snd|\w*sys_sendm?msg|tun_chr_write_iter"),
         ("receiving packets from packet sockets", r"packet_recvmsg|\w*sys_recvm?msg|tun_chr_read_iter"),

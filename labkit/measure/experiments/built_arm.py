@@ -12,7 +12,7 @@ from typing import Any
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, FarPair, Namespace, Pair
-from labkit.measure.experiments import changes, rows
+from labkit.measure.experiments import changes, consistency, rows
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.server_counters import LocalServer, ServerSide, guests_cpu
@@ -104,7 +104,7 @@ class BuiltArm(abc.ABC):
 
     def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
         """Return this arm's metrics with their doubts."""
-        doubtful = [*self.doubts, *(doubts or [])]
+        doubtful = [*self.doubts, *(doubts or []), *consistency.doubts(metrics)]
         report = {
             **rows.now(),
             "qdisc": self.qdisc,

@@ -1,7 +1,8 @@
 """Consistency checks: can all numbers of a row be true at once?
 
 A row's numbers come from two sources: the kernel's counters, read around a window, and the report of iperf3 or ping.
-A row is `invalid` if they contradict each other or exceed the link's rate. No conclusion uses such a row.
+A row is `invalid` if they contradict each other or exceed the link's rate. No conclusion uses such a row. Mirrors of
+which one delivers fewer copies than another are a doubt.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ MAX_RATE_RATIO = (
 )
 MAX_LINK_SHARE = 1.05  # the largest share of the link's rate, because a token bucket lets a burst through
 ROUNDING = 1e-6
+# Of one mirror's copies: the difference from another's that counts read one after the other may have
+UNEVEN_SHARE, UNEVEN_COUNT = 0.05, 100
+SHOWN = 4  # mirrors in a sentence
 COUNTED = (
     "throughput_bps", "throughput_pps", "iperf3_bps", "window_s", "received_bytes", "received_count", "sent_bps",
     "sent_count", "reported_received_count", "fragments_count", "lost_count", "out_of_order_count",
@@ -33,6 +37,26 @@ def contradiction(row: dict[str, Any]) -> str | None:
         if value is not None and not 0 <= value < math.inf:
             return f"contradiction: {name} is {value}"
     return _check_received(row) or _check_sent(row) or _rates(row) or _latencies(row)
+
+
+def doubts(row: dict[str, Any]) -> list[str]:
+    """Return a sentence if fewer copies of one mirror arrived than of another, though each should have made as many."""
+    each, expected = row.get("copies_of_mirrors"), row.get("copies_expected_count")
+    if not each or not expected:
+        return []
+    wanted, best = expected / len(each), max(each)
+    short = [
+        f"{count} of mirror{number}"
+        for number, count in enumerate(each)
+        if best - count > max(UNEVEN_SHARE * wanted, UNEVEN_COUNT)
+    ]
+    if not short:
+        return []
+    more = f" and of {len(short) - SHOWN} more" if len(short) > SHOWN else ""
+    return [
+        f"mirrors did not copy alike: each should have made {wanted:.0f} copies, {best} of mirror{each.index(best)}"
+        f" arrived, but {', '.join(short[:SHOWN])}{more}"
+    ]
 
 
 def _all(row: dict[str, Any], *names: str) -> list[Any] | None:

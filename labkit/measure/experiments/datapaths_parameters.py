@@ -265,6 +265,17 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                         " would last: use at between:port0"
                     )
 
+    def refuse_shared_ends(self, what: str) -> None:
+        """Raise BadInput for a topology whose pairs share ends, because `what` takes the ends of each pair for
+        itself."""
+        for one in self.topology:
+            if topologies.kind_of(one).shares_ends(str(one)):
+                raise BadInput(
+                    f"{one}: {what} takes the interfaces of the ends, which the pairs of a use case share, and"
+                    " its flows do not differ in what the rules match: use `labkit run ovs_test_plan` with"
+                    " generator=packets"
+                )
+
     def with_change(self, change: Change | None) -> DatapathParameters:
         """Return the parameters of an arm with this change, which may set some of them. Raises BadInput."""
         if change is None or not change.parameters:

@@ -1,13 +1,14 @@
 """switch: what Open vSwitch counts during the traffic, and drops that none of its counters shows.
 
-It reads coverage counters, upcalls and flows, hits of each cache of the userspace datapath, masks tried by the kernel
-datapath, packets and drops of each port, mirror statistics, and the most used flows with their actions (ovs-appctl(8),
-ovs-dpctl(8)). It adds the drops at the packet sockets of the userspace datapath.
+It reads coverage counters, upcalls and flows, hits of each cache of the userspace datapath with what a hit and a packet
+cost, masks tried by the kernel datapath, packets and drops of each port, mirror statistics, and the most used flows
+with their actions (ovs-appctl(8), ovs-dpctl(8)). It adds the drops at the packet sockets of the userspace datapath.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -24,7 +25,20 @@ from labkit.system import netlink
 
 MAX_FLOWS = 10
 FULL = "upcall_flow_limit_hit"  # the coverage counter of flows that were not installed
+STATS = "dpif-netdev/pmd-stats-show"
+# Averages of STATS, with the count of a thread by which those of several threads are weighted. The mean of packets in a
+# batch is harmonic (-1), because the weights are packets.
+PER_PACKET = "packets received"
+AVERAGES = {
+    "datapath passes per packet": (PER_PACKET, 1),
+    "subtable lookups per megaflow hit": ("megaflow hits", 1),
+    "packets per output batch": (PER_PACKET, -1),
+    "cycles per packet": (PER_PACKET, 1),
+    "processing cycles per packet": (PER_PACKET, 1),
+}
 OLD = "statistics of mirrors are as old as 5 s"  # other_config:stats-update-interval, minimum 5 s
+
+OF_NOW = ("averages", "flows", "state")  # parts of `read` that are no counters
 
 Counts = dict[str, Any]
 
@@ -54,6 +68,8 @@ class Switched:
 
     def __init__(self, switch: Switch | None) -> None:
         self._switch = switch
+        if switch is not None and not switch.kernel:
+            switch.command("dpif-netdev/pmd-stats-clear")  # its averages would be of the time before, too
         self._before = read(switch)
 
     @contextmanager
@@ -64,12 +80,13 @@ class Switched:
     def report(self) -> Observation:
         """Return the changes since arming, by place.
 
+        `averages` are those of the userspace datapath since then; cycles are those of the CPU's time stamp counter.
         `flows` are those with the most packets, with their actions; `state` is that at the end.
         """
         after = read(self._switch)
         if not after:
             return Observation({})
-        counted = changes(*({name: value for name, value in one.items() if name not in ("flows", "state")}
+        counted = changes(*({name: value for name, value in one.items() if name not in OF_NOW}
                             for one in (self._before, after)))  # fmt: skip
         took = [
             {"packets": flow["packets"] - self._before["flows"].get(name, flow | {"packets": 0})["packets"],
@@ -77,7 +94,13 @@ class Switched:
             for name, flow in after["flows"].items()
         ]  # fmt: skip
         used = sorted((one for one in took if one["packets"] > 0), key=lambda one: -int(one["packets"]))
-        observed = {**counted, "flows": used[:MAX_FLOWS], "state": after["state"], "not_read": OLD}
+        observed = {
+            **counted,
+            "averages": after["averages"],
+            "flows": used[:MAX_FLOWS],
+            "state": after["state"],
+            "not_read": OLD,
+        }
         return Observation(observed, doubts=overflow(counted, after["state"]))
 
 
@@ -128,12 +151,14 @@ def read(switch: Switch | None) -> Counts:
         sockets.close()
     names = {link.index: link.name for link in netlink.links(switch.space.netlink)}
     upcalls = switch.command("upcall/show")
+    of_threads = switch.command(STATS) if not switch.kernel else ""
     limit = re.search(r"\(limit (\d+)\)", upcalls)
     return {
         "coverage": coverage(switch.command("coverage/show")),
         "ports": ports,
         "datapath": datapath,
-        "caches": caches(switch.command("dpif-netdev/pmd-stats-show")) if not switch.kernel else {},
+        "caches": caches(of_threads),
+        "averages": averages(of_threads),
         "sockets_dropped": {names[index]: count for index, count in dropped.items() if index in names},
         "mirrors": {
             row["name"]: row["statistics"] for row in switch.database.rows("Mirror", "name", "statistics")
@@ -149,12 +174,39 @@ def coverage(text: str) -> dict[str, int]:
     return {name: int(total) for name, total in re.findall(r"^(\w+) .*total: (\d+)$", text, re.MULTILINE)}
 
 
-@errors.reading("dpif-netdev/pmd-stats-show of Open vSwitch")
+@errors.reading(f"{STATS} of Open vSwitch")
 def caches(text: str) -> dict[str, int]:
-    """Parse the integers of `dpif-netdev/pmd-stats-show`, summed over threads."""
-    result: dict[str, int] = {}
-    for name, count in re.findall(r"^ +([\w ]+): (\d+)$", text, re.MULTILINE):
-        result[name] = result.get(name, 0) + int(count)
+    """Parse the counts of STATS, summed over threads."""
+    result: Counter[str] = Counter()
+    for thread in _threads(text):
+        result.update({name: int(value) for name, value in thread.items() if name not in AVERAGES})
+    return dict(result)
+
+
+@errors.reading(f"{STATS} of Open vSwitch")
+def averages(text: str) -> dict[str, float]:
+    """Parse the averages of STATS (AVERAGES) over all threads.
+
+    A thread that has no packet, or counts no cycles, reports none.
+    """
+    result = {}
+    threads = _threads(text)
+    for name, (weight, power) in AVERAGES.items():
+        some = [one for one in threads if one.get(name) and one.get(weight)]
+        if some:
+            total = sum(one[weight] for one in some)
+            result[name] = round((sum(one[weight] * one[name] ** power for one in some) / total) ** power, 4)
+    return result
+
+
+def _threads(text: str) -> list[dict[str, float]]:
+    """Return the numbers of each thread of STATS by name: counts, and averages since the counters were cleared."""
+    result: list[dict[str, float]] = []
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            result.append({})
+        elif number := re.match(r" +(?:avg\.? )?([\w ]+): (\d+(?:\.\d+)?)(?: \(.*\))?$", line):
+            result[-1][number[1]] = float(number[2])
     return result
 
 

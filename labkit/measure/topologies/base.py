@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import msgspec
+
 from labkit.common.errors import Unsupported
 from labkit.measure.endpoints import Endpoint, FarPair, Namespace, Pair, namespaces
 from labkit.system import netlink
@@ -29,6 +31,18 @@ _OURS = os.urandom(2)
 Meter = Callable[[], Callable[[], dict[str, Any]]]
 
 
+class Copies(msgspec.Struct, frozen=True):
+    """Copies of mirrors that have arrived at a monitor.
+
+    `count`: all of them. `of_mirrors`: those of each mirror; None: they are not told apart. `unread`: those that each
+    reader did not take; None: nobody can know.
+    """
+
+    count: int
+    of_mirrors: tuple[int, ...] | None = None
+    unread: tuple[int | None, ...] = ()
+
+
 class FarMonitor(Protocol):
     """A second host that receives what leaves this one by a cable.
 
@@ -39,11 +53,14 @@ class FarMonitor(Protocol):
     def parent(self) -> str | None:
         """This host's NIC."""
 
-    def receive(self, readers: str, mtu_bytes: int) -> str:
-        """Let the other host count what arrives at its NIC, with these readers. Return the NIC's MAC address."""
+    def receive(self, switch: str, mtu_bytes: int) -> str:
+        """Let the other host count and read the copies of this switch (the topology's name) that arrive at its NIC.
 
-    def counts(self) -> tuple[int, int | None]:
-        """Return the packets that arrived, and those that readers lost; None: nobody can know."""
+        Returns the NIC's MAC address.
+        """
+
+    def counts(self) -> Copies:
+        """Return the copies that have arrived there."""
 
     def stop(self) -> None:
         """Let the other host end its readers and give its NIC back."""
@@ -126,7 +143,8 @@ class TopologyKind:
     for each kind of endpoint in guests (guest, shared_guest). `side`: builds one side of it across two hosts.
     `takes_parent`: whether it is built on a NIC. `why_no_tags`: returns the reason why the topology (its name) drops
     frames with a VLAN tag; None if it passes them. `isolated`: why no packet may pass, if it must isolate its ends.
-    `copies_leave`: returns whether the topology (its name) sends copies of packets to another host.
+    `copies_leave`: returns whether the topology (its name) sends copies of packets to another host. `shares_ends`:
+    returns whether an end of the topology (its name) belongs to several pairs.
     """
 
     build: Builder
@@ -138,6 +156,7 @@ class TopologyKind:
     why_no_tags: Callable[[str], str | None] = lambda _name: None
     isolated: str | None = None
     copies_leave: Callable[[str], bool] = lambda _name: False
+    shares_ends: Callable[[str], bool] = lambda _name: False
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:

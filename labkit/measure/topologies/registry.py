@@ -32,6 +32,7 @@ _OVS = TopologyKind(
     guests={"guest": open_vswitch.ovs_guests},
     side=open_vswitch.side,
     copies_leave=open_vswitch.copies_leave,
+    shares_ends=open_vswitch.shares_ends,
     why_no_tags=open_vswitch.why_no_tags,
 )
 TABLE: dict[str, TopologyKind] = {

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, FarPair, Pair, exec_client
+from labkit.measure.endpoints.ingress_counters import count_at_ingress
 from labkit.measure.traffic import packet_agent, packet_sender
 from labkit.measure.traffic.base import Arrived
 from labkit.measure.traffic.packet_sender import (
@@ -328,22 +329,11 @@ def frame_counter(
     match: the frames that count, as nft(8) writes it. priority: the load is dropped at 0, so a lower number counts
     before. verdict: what becomes of them. Raises Unsupported on a kernel without such a hook.
     """
-    prefix = [*end.namespace.prefix, "nft"]
-    hook = f"type filter hook ingress device {end.interface} priority {priority}"
-    rules = (
-        f"add table netdev {table}",
-        f"add chain netdev {table} load {{ {hook} ; }}",
-        f"add counter netdev {table} {COUNTER}",
-        f"add rule netdev {table} load {match} counter name {COUNTER} {verdict}",
-    )
-    ended = process.run([*prefix, " ; ".join(rules)])
-    if ended.returncode != 0:
-        raise Unsupported(
-            f"this kernel cannot count frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.message()}"
-        )
+    rule = f"{match} counter name {COUNTER} {verdict}"
+    count_at_ingress(end.namespace, end.interface, table, [COUNTER], rule, priority)
     counter = netlink.NftCounter(end.namespace.fd, table, COUNTER)
     try:
         yield counter
     finally:
         counter.close()
-        process.run([*prefix, f"delete table netdev {table}"])
+        process.run([*end.namespace.prefix, "nft", f"delete table netdev {table}"])

@@ -36,13 +36,13 @@ from labkit.system.netlink.messages import (
     tunnel_data,
 )
 from labkit.system.netlink.netns import index_of, inside, new_namespaces
-from labkit.system.netlink.nft_counters import NftCounter
+from labkit.system.netlink.nft_counters import NftCounter, NftCounters
 from labkit.system.netlink.packet_sockets import PacketSockets
 from labkit.system.netlink.sockets import LinkCounters, LinkError, Netlink
 from labkit.system.netlink.taps import Tap, check_taps, new_tap
 
 __all__ = [
-    "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "NftCounter",
+    "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "NftCounter", "NftCounters",
     "PacketSockets", "Route", "Tap", "addresses",
     "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
     "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "new_tap",

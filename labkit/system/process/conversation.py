@@ -17,16 +17,18 @@ from labkit.system.process.programs import DIE_WITH_US, content_of, parsed_envir
 
 # The message of unshare (2.38) when its child was killed: it cannot end itself with the same signal.
 _CHILD_KILLED = "unshare: sigprocmask unblock failed: Invalid argument"
+_NO_PRIVILEGE = (
+    "is not permitted to create a namespace: run labkit as root, or allow user namespaces (as root: sysctl"
+    " kernel.unprivileged_userns_clone=1, or kernel.apparmor_restrict_unprivileged_userns=0)"
+)
 # What unshare writes if the kernel refuses a namespace, and what it means (namespaces(7), user_namespaces(7)).
 _NO_NAMESPACE = {
     "unshare: unshare failed: No space left on device": (
         "cannot create a namespace, because their number is limited: as root, raise the sysctls"
         " user.max_user_namespaces and user.max_net_namespaces"
     ),
-    "unshare: unshare failed: Operation not permitted": (
-        "is not permitted to create a namespace: run labkit as root, or allow user namespaces (as root: sysctl"
-        " kernel.unprivileged_userns_clone=1, or kernel.apparmor_restrict_unprivileged_userns=0)"
-    ),
+    "unshare: unshare failed: Operation not permitted": _NO_PRIVILEGE,
+    "unshare: write failed /proc/self/uid_map: Operation not permitted": _NO_PRIVILEGE,
     "unshare: unshare failed: Invalid argument": "cannot create a namespace: this kernel lacks one kind of them",
 }
 

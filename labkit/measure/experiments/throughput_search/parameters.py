@@ -175,6 +175,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
             self.refuse_guests(f"generator={generator.name}")
         if generator.takes_ends:
             self.refuse_changes_at_ends(f"generator={generator.name}")
+            self.refuse_shared_ends(f"generator={generator.name}")
         if "shared_guest" in self.endpoint:
             raise BadInput(
                 f"generator={generator.name} cannot run in a guest that several endpoints share: use endpoint=guest"

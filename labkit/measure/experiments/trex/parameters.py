@@ -95,6 +95,7 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
         check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), ONLY_WITH_SERVER))
         self.refuse_guests("TRex")
         self.refuse_changes_at_ends("TRex")
+        self.refuse_shared_ends("TRex")
 
     def _check_load(self) -> None:
         """TRex makes the load."""

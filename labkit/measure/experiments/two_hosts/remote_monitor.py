@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from labkit.measure import topologies
 from labkit.measure.experiments.context import Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -16,14 +18,14 @@ class RemoteMonitor:
     peer: Peer
     parent: str | None
 
-    def receive(self, readers: str, mtu_bytes: int) -> str:
-        """Let the other host count what arrives at its NIC, with these readers. Return the NIC's MAC address."""
-        return str(self.peer.ask("monitor", readers=readers, mtu_bytes=mtu_bytes)["mac"])
+    def receive(self, switch: str, mtu_bytes: int) -> str:
+        """Let the other host count and read the copies of this switch that arrive at its NIC. Return the NIC's MAC
+        address."""
+        return str(self.peer.ask("monitor", switch=switch, mtu_bytes=mtu_bytes)["mac"])
 
-    def counts(self) -> tuple[int, int | None]:
-        """Return the packets that arrived, and those that readers lost; None: nobody can know."""
-        report = self.peer.ask("copies")
-        return report["arrived"], report["unread"]
+    def counts(self) -> topologies.Copies:
+        """Return the copies that have arrived there."""
+        return msgspec.convert(self.peer.ask("copies")["copies"], topologies.Copies)
 
     def stop(self) -> None:
         """Let the other host end its readers and give its NIC back."""

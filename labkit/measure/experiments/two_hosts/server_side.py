@@ -39,7 +39,7 @@ class ServerHost:
         self._servers: Servers | None = None
         self._counters: Receivers | None = None
         self._before: list[int] = []
-        self._copies: Callable[[], tuple[int, int | None]] | None = None
+        self._copies: Callable[[], topologies.Copies] | None = None
         self.known: dict[str, Callable[..., dict[str, Any]]] = {
             "hello": self.hello,
             "build": self.build,
@@ -134,21 +134,20 @@ class ServerHost:
         assert self._receiving is not None
         return dataclasses.asdict(self._receiving.read())
 
-    def monitor(self, readers: str, mtu_bytes: int) -> dict[str, Any]:
-        """Count what arrives at the NIC, with these readers."""
+    def monitor(self, switch: str, mtu_bytes: int) -> dict[str, Any]:
+        """Count and read the copies of this switch that arrive at the NIC."""
         from labkit.measure.topologies.open_vswitch import far_monitor  # what only a switch needs
 
         self.clear()
         spec = self._parameters.spec(1, self._run_context.machine_netns, topologies.SERVERS)
         of_nic = dataclasses.replace(spec, mtu_bytes=mtu_bytes)
-        mac, self._copies = self._arm.enter_context(far_monitor.receiving(of_nic, readers))
+        mac, self._copies = self._arm.enter_context(far_monitor.receiving(of_nic, switch))
         return {"mac": mac}
 
     def copies(self) -> dict[str, Any]:
-        """Return what has arrived at the NIC, and what readers have lost."""
+        """Return the copies that have arrived at the NIC."""
         assert self._copies is not None
-        arrived, unread = self._copies()
-        return {"arrived": arrived, "unread": unread}
+        return {"copies": msgspec.to_builtins(self._copies())}
 
     @property
     def _generator(self) -> FlowGenerator:

@@ -271,7 +271,8 @@ def lost_copies(
 ) -> Counts:
     """Return what became of the copies of a switch's mirrors, in the form of a pair's loss.
 
-    Counts that depend on what the readers lost are None if nobody can know that (tcpdump).
+    `mirrors` has the counts of each mirror, if they are told apart. Counts that depend on what the readers lost are
+    None if nobody can know that (tcpdump).
 
     metered: the columns of the topology's meter. space: the switch's namespace. ports: its interfaces on the paths of
     pairs, whose drops are not those of copies. uplink: its interface by which copies leave in a tunnel.
@@ -292,9 +293,24 @@ def lost_copies(
     unread = metered.get("copies_unread_count")
     if unread is None:
         unknown = dict.fromkeys(("received_count", "lost_count", "unexplained_count"))
-        return {"unit": "copies", "sent_count": sent, **unknown, "hops": hops}
+        return {"unit": "copies", "sent_count": sent, **unknown, "hops": hops, **_of_mirrors(metered)}
     read = {"at": "the readers' sockets", "lost_count": unread, "why": {}}
-    return _loss_summary("copies", sent, arrived - unread, [*hops, read])
+    return _loss_summary("copies", sent, arrived - unread, [*hops, read]) | _of_mirrors(metered)
+
+
+def _of_mirrors(metered: Counts) -> dict[str, Any]:
+    """Return what became of the copies of each mirror; {} if they are not told apart."""
+    if (arrived := metered.get("copies_of_mirrors")) is None:
+        return {}
+    each = metered["copies_expected_count"] // len(arrived)
+    unread = metered.get("unread_of_mirrors") or [None] * len(arrived)
+    counts = zip(arrived, unread, strict=True)
+    return {
+        "mirrors": {
+            f"mirror{number}": {"sent_count": each, "arrived_count": came, "unread_count": lost}
+            for number, (came, lost) in enumerate(counts)
+        }
+    }
 
 
 class _Losses:

@@ -15,10 +15,13 @@ from labkit.measure.topologies.open_vswitch.switch_options import (
     SwitchOptions,
     copies_leave,
     options,
+    shares_ends,
     why_no_tags,
 )
 
-__all__ = ["NAMES", "SwitchOptions", "copies_leave", "options", "ovs", "ovs_guests", "side", "why_no_tags"]
+__all__ = [
+    "NAMES", "SwitchOptions", "copies_leave", "options", "ovs", "ovs_guests", "shares_ends", "side", "why_no_tags",
+]  # fmt: skip
 
 
 def ovs(name: str, spec: Spec) -> AbstractContextManager[Topology]:

@@ -1,7 +1,7 @@
 """The mirrors of a switch: where their copies go, who reads them, and a check that all copies are made.
 
-Copies are counted where they arrive, at the interfaces of the namespace `monitor`. The expected number comes from the
-counters of the ports that the mirrors select.
+The copies of each mirror are counted where they arrive (`arrivals`). Their expected number comes from the counters of
+the ports that the mirrors select.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface
 from typing import Any
 
+import msgspec
+
 from labkit.common import units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints import Endpoint, FarEnd, FarPair, Namespace, Pair
-from labkit.measure.topologies.base import PORT, FarMonitor, Meter, Spec, end_name, mac, numbers
+from labkit.measure.topologies.base import PORT, Copies, FarMonitor, Meter, Spec, end_name, mac, numbers
 from labkit.measure.topologies.network.encapsulation import (
     ETHERNET,
     GRE,
@@ -29,6 +31,7 @@ from labkit.measure.topologies.network.encapsulation import (
     headers,
     length_bytes,
 )
+from labkit.measure.topologies.open_vswitch.arrivals import counting, mark
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
 from labkit.measure.topologies.open_vswitch.readers import reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
@@ -40,7 +43,6 @@ MONITOR = "monitor"  # the namespace where copies arrive: on this host, or a sec
 MIRROR = PORT + 2000  # the first index of a mirror's output
 UPLINK = PORT + 3000
 MIRROR_SIDE, UPLINK_SIDE = 4, 5  # parts of the MAC addresses
-RSPAN_VLAN = 4000  # the VLAN of the first mirror's copies
 NEAR, FAR = IPv4Interface("198.18.0.1/24"), IPv4Interface("198.18.0.2/24")  # RFC 2544, benchmarking addresses
 UNDERLAY = "underlay"
 ERSPAN = Header("ERSPAN", 8, "draft-foschiano-erspan-03, type II")
@@ -50,24 +52,24 @@ QUEUE_MS = 50  # of the uplink's token bucket, as for the link between two lab V
 DISCARD = 9
 CPUS_APART = 4  # as in the thesis: one for the switch and a client, one for a server, two for everything else
 PROOF_S, TRY_S = 30.0, 0.25
+SHOWN = 4  # mirrors in a sentence
 
 
 @dataclass(frozen=True)
 class Counts:
     """Counts up to a moment.
 
-    `switched`: packets that the ends sent. `expected`: copies that all mirrors should have made. `copies`: copies that
-    arrived. `dropped`: what the link out of the host lost: drops of its queue, or with a second host what this host's
-    NIC sent and that of the other did not receive; None: the link's rate is not limited. `unread`: copies dropped at a
-    reader's socket; None: nobody can know. `lost`: packets dropped at the switch's sockets; None: they cannot be
-    counted (the kernel's datapath, DPDK). `cpu_s`: the switch's CPU time.
+    `switched`: packets that the ends sent. `selected`: those of which each mirror should have made a copy. `copies`:
+    those that arrived. `dropped`: what the link out of the host lost: drops of its queue, or with a second host what
+    this host's NIC sent and that of the other did not receive; None: the link's rate is not limited. `lost`: packets
+    dropped at the switch's sockets; None: they cannot be counted (the kernel's datapath, DPDK). `cpu_s`: the switch's
+    CPU time.
     """
 
     switched: int
-    expected: int
-    copies: int
+    selected: int
+    copies: Copies
     dropped: int | None
-    unread: int | None
     lost: int | None
     cpu_s: float
 
@@ -102,7 +104,8 @@ class Mirrors:
         self._far = spec.monitor if parameters.mirrors and parameters.output in TUNNELS else None
         self._uplink, self._far_mac = ("uplink", UPLINK), mac(1, UPLINK_SIDE)
         self._sockets: netlink.PacketSockets | None = None  # of the switch
-        self._unread: Callable[[], int | None] = lambda: 0
+        self._arrived: Callable[[], Copies] = lambda: Copies(0)
+        self._unread: Callable[[], tuple[int | None, ...]] = lambda: (0,) * len(self._ends)
 
     @property
     def _userspace(self) -> bool:
@@ -134,13 +137,16 @@ class Mirrors:
         return [Port(name, "internal" if parameters.output == "internal" else "") for name in self.outputs]
 
     def _tunnel_options(self, number: int) -> dict[str, str]:
-        result = {"remote_ip": str(FAR.ip), "local_ip": str(NEAR.ip), "key": str(number + 1)}
+        result = {"remote_ip": str(FAR.ip), "local_ip": str(NEAR.ip), "key": str(self._mark(number))}
         if self._parameters.output == "erspan":
-            result |= {"erspan_ver": "1", "erspan_idx": str(number + 1)}
+            result |= {"erspan_ver": "1", "erspan_idx": str(self._mark(number))}
         return result
 
-    def _vlans(self) -> range:
-        return range(RSPAN_VLAN, RSPAN_VLAN + self._parameters.mirrors)
+    def _mark(self, number: int) -> int:
+        return mark(self._parameters.output, number)
+
+    def _vlans(self) -> list[int]:
+        return [self._mark(number) for number in range(self._parameters.mirrors)]
 
     def _mirrors(self) -> list[Mirror]:
         parameters = self._parameters
@@ -154,7 +160,7 @@ class Mirrors:
                 everything=everything,
                 vlans=(int(number),) if kind == "vlan" else (),
                 port=None if parameters.output == "vlan" else name,
-                vlan=RSPAN_VLAN + position if parameters.output == "vlan" else None,
+                vlan=self._mark(position) if parameters.output == "vlan" else None,
                 snaplen=parameters.snaplen,
             )
             for position, name in enumerate(self.outputs)
@@ -182,7 +188,7 @@ class Mirrors:
         with borrowed_nic(of_nic, self._between, moved=True) as (kernel, index), ExitStack() as stack:
             self._uplink = next((one.name, index) for one in netlink.links(kernel) if one.index == index)
             stack.callback(far.stop)
-            self._far_mac = far.receive(self._parameters.readers, self._uplink_mtu)
+            self._far_mac = far.receive(self._parameters.name("ovs"), self._uplink_mtu)
             yield
 
     @property
@@ -265,8 +271,10 @@ class Mirrors:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Open the socket that reports drops at the switch's packet sockets until the block ends."""
-        with closing(netlink.PacketSockets(self._between.fd)) as self._sockets:
+        """Count drops at the switch's packet sockets, and copies that arrive on this host, until the block ends."""
+        with closing(netlink.PacketSockets(self._between.fd)) as self._sockets, ExitStack() as stack:
+            if self._monitor is not None:
+                self._arrived = stack.enter_context(counting(self._parameters, self._monitor, self._ends))
             yield
 
     def counts(self, switch: Switch) -> Counts:
@@ -282,26 +290,18 @@ class Mirrors:
         selected_count += sum(left[number] for number in self._leaving)
         dropped = self._dropped_count()
         sent = self._between.netlink.counters(self._uplink[1]).sent_count if self._far is not None else 0
-        copies, unread = self._arrived()
-        if self._far is not None and dropped is None:
-            dropped = sent - copies
+        if self._far is not None:
+            copies = self._far.counts()
+            dropped = sent - copies.count if dropped is None else dropped
+        else:
+            copies = msgspec.structs.replace(self._arrived(), unread=self._unread())
         assert self._sockets is not None, "the switch is counted"
         # Rings of DPDK's packet sockets drop without a count there.
         total = sum(self._sockets.drops().values()) if self._datapath is Datapath.SOCKETS else None
-        expected = self._parameters.mirrors * selected_count
         switched = sum(arrived.values())
         if self._spec.side is not None:  # what the cable brought
             switched += sum(left.values())
-        return Counts(switched, expected, copies, dropped, unread, total, switch.cpu_s())
-
-    def _arrived(self) -> tuple[int, int | None]:
-        """Return the copies that arrived, and those that readers lost."""
-        if self._far is not None:
-            return self._far.counts()
-        if self._monitor is None:
-            return 0, self._unread()
-        arrived = (self._monitor.netlink.counters(index).received_count for _name, index in self._ends)
-        return sum(arrived), self._unread()
+        return Counts(switched, selected_count, copies, dropped, total, switch.cpu_s())
 
     def _dropped_count(self) -> int | None:
         """Return the drops of the uplink's queue; None without a limit of its rate."""
@@ -332,10 +332,9 @@ class Mirrors:
                 if now.lost is not None and before.lost is not None:
                     result["switch_lost_count"] = now.lost - before.lost
                 if self._parameters.mirrors:
-                    result["copies_expected_count"] = now.expected - before.expected
-                    result["copies_count"] = now.copies - before.copies
-                if now.unread is not None and before.unread is not None:
-                    result["copies_unread_count"] = now.unread - before.unread
+                    selected_count = now.selected - before.selected
+                    result["copies_expected_count"] = self._parameters.mirrors * selected_count
+                    result |= since(before.copies, now.copies)
                 if now.dropped is not None and before.dropped is not None:
                     # The monitor on another host is read a little later than this host's NIC.
                     result["copies_dropped_count"] = max(0, now.dropped - before.dropped)
@@ -377,7 +376,7 @@ class Mirrors:
         )
 
     def prove(self, switch: Switch, pairs: Sequence[Pair | FarPair]) -> None:
-        """Check that every mirror works: as many copies must arrive as expected.
+        """Check that every mirror works: as many of its copies must arrive as its ports' counters say.
 
         A mirror applies to new flows only, so flows are removed before each further attempt. Raises Failed if copies
         are still missing after PROOF_S.
@@ -394,16 +393,48 @@ class Mirrors:
             until = time.monotonic() + TRY_S
             while time.monotonic() < until:
                 now = self.counts(switch)
-                wanted, made = now.expected - before.expected, now.copies - before.copies
-                if wanted == made > 0:
+                wanted, made = now.selected - before.selected, since(before.copies, now.copies)
+                wrong = incomplete(self._parameters.mirrors, wanted, made)
+                if wanted > 0 and wrong is None:
                     return
                 time.sleep(0.002)
             if time.monotonic() > deadline:
-                raise Failed(
-                    f"{self._parameters.mirrors} mirrors should have made {wanted} copies, and {made} arrived:"
-                    f" {switch.warnings() or 'Open vSwitch gives no reason'}"
-                )
+                why = switch.warnings() or "Open vSwitch gives no reason"
+                raise Failed(f"{wrong or 'the ends sent nothing that a mirror selects'}: {why}")
             switch.command("revalidator/purge")
+
+
+def since(before: Copies, now: Copies) -> dict[str, Any]:
+    """Return the columns of the copies that arrived between two moments. What nobody can know is left out."""
+    result: dict[str, Any] = {"copies_count": now.count - before.count}
+    if now.of_mirrors is not None and before.of_mirrors is not None:
+        result["copies_of_mirrors"] = _differences(before.of_mirrors, now.of_mirrors)
+    unread = _differences(before.unread, now.unread)
+    if None not in unread:
+        result["copies_unread_count"] = sum(unread)
+        # Mirrors that share a cable share its reader.
+        if now.of_mirrors is not None and len(unread) == len(now.of_mirrors):
+            result["unread_of_mirrors"] = unread
+    return result
+
+
+def _differences(before: Sequence[int | None], now: Sequence[int | None]) -> list[Any]:
+    return [
+        None if one is None or other is None else other - one for one, other in zip(before, now, strict=True)
+    ]
+
+
+def incomplete(mirrors: int, wanted: int, made: Mapping[str, Any]) -> str | None:
+    """Return in words which mirrors did not make `wanted` copies each, from the columns of `since`; None: all did."""
+    if (each := made.get("copies_of_mirrors")) is None:
+        whole = f"{mirrors} mirrors should have made {mirrors * wanted} copies, and {made['copies_count']} arrived"
+        return None if made["copies_count"] == mirrors * wanted else whole
+    wrong = [f"{count} of mirror{number}" for number, count in enumerate(each) if count != wanted]
+    if not wrong:
+        return None
+    more = f" and of {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+    copies = "1 copy" if wanted == 1 else f"{wanted} copies"
+    return f"each mirror should have made {copies}, and {', '.join(wrong[:SHOWN])}{more} arrived"
 
 
 def selected(parameters: SwitchOptions, spec: Spec) -> tuple[list[int], list[int]]:

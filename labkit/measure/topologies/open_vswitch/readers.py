@@ -46,38 +46,36 @@ Start = Callable[[ExitStack, Namespace, str], _Reader]
 @contextmanager
 def reading(
     kind: str, space: Namespace, interfaces: Sequence[tuple[str, int]]
-) -> Iterator[Callable[[], int | None]]:
+) -> Iterator[Callable[[], tuple[int | None, ...]]]:
     """Run a reader (`switch_options.READERS`) at each of these interfaces (name, index) until the block ends.
 
-    Yields a function that returns the packets that readers have lost up to now, None if nobody can know; it raises
+    Yields a function that returns the packets that each reader has lost up to now, None if nobody can know; it raises
     Failed if a reader has ended. Raises Unsupported if tcpdump is missing, and Failed, with the reader's message, if a
     reader does not start.
     """
     if kind == "none":
-        yield lambda: 0
+        yield lambda: (0,) * len(interfaces)
         return
     with ExitStack() as stack:
         sockets = stack.enter_context(contextlib.closing(netlink.PacketSockets(space.fd)))
         running = [KINDS[kind](stack, space, name) for name, _index in interfaces]
         _wait(sockets, {index for _name, index in interfaces}, running)
-        own = [one.lost_count for one in running if one.lost_count is not None]
 
-        def lost_count() -> int | None:
+        def lost_counts() -> tuple[int | None, ...]:
             if (words := _end(running)) is not None:
                 raise Failed(f"a reader of copies has ended: {words}")
-            return _sum(own) if own else sum(sockets.drops().values())
+            at_sockets = sockets.drops()
+            return tuple(
+                at_sockets.get(index, 0) if one.lost_count is None else one.lost_count()
+                for one, (_name, index) in zip(running, interfaces, strict=True)
+            )
 
-        yield lost_count
+        yield lost_counts
 
 
 def _end(running: Sequence[_Reader]) -> str | None:
     """Return how the first of the readers that have ended did so, in words; None while all run."""
     return next((words for one in running if (words := one.end()) is not None), None)
-
-
-def _sum(counters: Sequence[Callable[[], int | None]]) -> int | None:
-    counts = [count() for count in counters]
-    return None if None in counts else sum(filter(None, counts))
 
 
 def _wait(sockets: netlink.PacketSockets, wanted: set[int], running: Sequence[_Reader]) -> None:

@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 
 from labkit.common.topology_state import InterfaceState, Namespace, Place, TunnelState
+from labkit.measure.topologies.open_vswitch.mirrors import MONITOR
 from labkit.measure.topologies.open_vswitch.switch import Switch
 
 KIND = "openvswitch"
 
 
 def with_switch(namespaces: list[Namespace], switch: Switch) -> list[Namespace]:
-    """Return the namespaces, with the switch's own completed from its database."""
+    """Return the namespaces, with the switch's own completed from its database, and ports that moved to the monitor."""
     report = _Database(switch)
+    parts = {switch.space.name: report.interfaces, MONITOR: report.moved}
     return [
-        msgspec.structs.replace(space, interfaces=report.interfaces(space))
-        if space.name == switch.space.name
-        else space
+        msgspec.structs.replace(space, interfaces=parts[space.name](space)) if space.name in parts else space
         for space in namespaces
     ]
 
@@ -58,7 +58,18 @@ class _Database:
         result = [self._port(one) for one in space.interfaces]
         there = {one.name for one in result}
         return result + [
-            self._tunnel(name) for name in self._bridge_of if name not in there and self._is_tunnel(name)
+            self._tunnel(name)
+            for name in sorted(self._bridge_of, key=_in_order)
+            if name not in there and self._is_tunnel(name)
+        ]
+
+    def moved(self, space: Namespace) -> list[InterfaceState]:
+        """Return the interfaces of the monitor, with what mirrors copy to ports of the switch that are there."""
+        return [
+            msgspec.structs.replace(one, copies=self._copies.get(one.name, []))
+            if self._interfaces.get(one.name, {}).get("type") == "internal"
+            else one
+            for one in sorted(space.interfaces, key=lambda one: _in_order(one.name))
         ]
 
     def _port(self, one: InterfaceState) -> InterfaceState:
@@ -87,6 +98,11 @@ class _Database:
 
 
 _MIRROR = ("_uuid", "select_all", "select_src_port", "select_dst_port", "output_port")
+
+
+def _in_order(name: str) -> tuple[int, str]:
+    """Return the key that sorts names by their numbers: mirror2 before mirror10."""
+    return len(name), name
 
 
 def _several(value: Any) -> list[str]:

@@ -25,7 +25,7 @@ from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
-DAEMON = "ovs-vswitchd"
+DAEMON, SERVER = "ovs-vswitchd", "ovsdb-server"
 OLDEST = (2, 17)  # older versions are untested
 START_S = 60.0  # for an emulated CPU; a program that has ended is noticed at once
 LOG = "vswitchd.log"
@@ -47,7 +47,7 @@ class Switch:
         self.space = space
         self.folder = folder
         self._programs = (
-            programs  # the caller's list has each program from its start, so that the caller can end it
+            programs  # of the caller, who ends them: ovsdb-server, then ovs-vswitchd, each from its start
         )
         self._database: Database | None = None
         self._control: Connection | None = None
@@ -75,10 +75,12 @@ class Switch:
         return str(self._control.call(name, *words))
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds of all threads of ovs-vswitchd, in nanosecond resolution. Raises Failed if it has
-        ended."""
-        if self._daemon is not None and self._daemon.poll():
-            raise Failed(f"the switch has ended: {self._end()}")
+        """Return the CPU seconds of all threads of ovs-vswitchd, in nanosecond resolution.
+
+        Raises Failed if it has ended, or ovsdb-server, without which its state is not known.
+        """
+        if (words := self._end()) is not None:
+            raise Failed(f"the switch has ended: {words}")
         return time.clock_gettime((~self.pid << 3) | CPUCLOCK_SCHED)
 
     def open(self) -> None:
@@ -86,7 +88,7 @@ class Switch:
         path, socket = self.folder / "conf.db", self.folder / "db.sock"
         process.output(["ovsdb-tool", "create", str(path), str(SCHEMA)], START_S)
         self._run(
-            "ovsdb-server", str(path), f"--remote=punix:{socket}", f"--unixctl={self.folder / 'ovsdb.ctl'}",
+            SERVER, str(path), f"--remote=punix:{socket}", f"--unixctl={self.folder / 'ovsdb.ctl'}",
             f"--log-file={self.folder / 'ovsdb.log'}", "-vconsole:off", until=socket,
         )  # fmt: skip
         self._database = Database(socket)
@@ -146,8 +148,8 @@ class Switch:
         port."""
         deadline = time.monotonic() + START_S
         while (now := self.database.rows("Open_vSwitch", "cur_cfg")[0]["cur_cfg"]) < self._config:
-            if self._daemon is not None and self._daemon.poll():
-                raise Failed(self._end())
+            if (words := self._end()) is not None:
+                raise Failed(words)
             if time.monotonic() > deadline:
                 raise Failed(
                     f"ovs-vswitchd did not apply its configuration within {START_S:.0f} s ({now} of {self._config}):"
@@ -158,12 +160,14 @@ class Switch:
         if faults := [f"{row['name']} ({row['error']})" for row in rows if row["error"]]:
             raise Failed(f"Open vSwitch refused ports: {'; '.join(faults[:3])}")
 
-    def _end(self) -> str:
-        """Return how ovs-vswitchd ended, with its last warnings."""
-        assert self._daemon is not None, "it was started"
-        code = self._daemon.ended().returncode
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        return f"ovs-vswitchd {how}" + (f" ({words})" if (words := self.warnings()) else "")
+    def _end(self) -> str | None:
+        """Return how ovs-vswitchd or ovsdb-server ended, with the last warnings of the former; None while both run."""
+        for name, program in zip((SERVER, DAEMON), self._programs, strict=False):
+            if program.poll():
+                code = program.ended().returncode
+                how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+                return f"{name} {how}" + (f" ({words})" if (words := self.warnings()) else "")
+        return None
 
     def _wait_for_datapath(self) -> None:
         """Wait for the handler threads; without them the kernel datapath drops packets of unknown flows."""
@@ -174,8 +178,8 @@ class Switch:
                     "this kernel has no Open vSwitch datapath (CONFIG_OPENVSWITCH is not set and no module was found):"
                     " use ovs_netdev, or a kernel that has it (where=vm:debian boots one in a lab VM)"
                 )
-            if self._daemon is not None and self._daemon.poll():
-                raise Failed(self._end())
+            if (words := self._end()) is not None:
+                raise Failed(words)
             if time.monotonic() > deadline:
                 raise Failed(
                     "ovs-vswitchd started no handler thread, so the kernel's datapath would drop the first packets of"

@@ -135,6 +135,11 @@ def copies_leave(name: str) -> bool:
     return wanted.mirrors > 0 and wanted.output in TUNNELS
 
 
+def shares_ends(name: str) -> bool:
+    """Return whether an end of a switch with this name belongs to several pairs, as those of a use case do."""
+    return options(name).case is not None
+
+
 def _choice(*known: str) -> Callable[[str], str]:
     def checked(text: str) -> str:
         if text not in known:

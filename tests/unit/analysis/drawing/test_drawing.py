@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from conftest import ROOT
-from example_states import LO, bridged, overlay, tunnelled, veth
+from example_states import LO, bridged, mirrored, overlay, tunnelled, veth
 
 from labkit.analysis import drawing
 from labkit.analysis.drawing import figure
@@ -105,10 +105,24 @@ def crosses(line: list[tuple[float, float]], box: TextBox) -> bool:
         (tunnelled(), Layout),
         (bridged(1), Layout),
         (bridged(8), places),
+        (mirrored(1), Layout),
+        (mirrored(2), Layout),
+        (mirrored(8), places),
+        (mirrored(2, pairs=3), places),
         (overlay(), Layout),
         (overlay(), places),
     ],
-    ids=["vxlan", "1 pair", "8 pairs", "overlay", "overlay, folded"],
+    ids=[
+        "vxlan",
+        "1 pair",
+        "8 pairs",
+        "1 mirror",
+        "2 mirrors",
+        "8 mirrors",
+        "3 pairs, 2 mirrors",
+        "overlay",
+        "overlay, folded",
+    ],
 )
 def test_no_overlaps(state: State, places_of: Callable[[State], Layout | Levels]) -> None:
     places = places_of(drawing.simplify(state))
@@ -122,6 +136,25 @@ def test_no_overlaps(state: State, places_of: Callable[[State], Layout | Levels]
         assert run_context.x < box.x < box.right < run_context.right
         assert run_context.y < box.y < box.bottom < run_context.bottom
         assert 0 <= run_context.y <= run_context.bottom <= places.height
+
+
+def test_mirrors_of_one_port_share_their_way() -> None:
+    """Their lines go below the switch and part in front of the outputs."""
+    places = Layout(drawing.simplify(mirrored(8)))
+    lines = [
+        line
+        for join, line in places.lines
+        if join.kind == "mirror" and Place("between", "port0") in join.ends
+    ]
+    assert len(lines) == 8
+    assert len({tuple(line[:4]) for line in lines}) == 1
+    below = places.interfaces[Place("between", "bridge")].bottom
+    assert lines[0][2][1] == lines[0][3][1] > below
+    ends = {line[-1] for line in lines}
+    assert ends == {
+        (box.x, box.middle[1])
+        for box in (places.interfaces[Place("between", f"mirror{number}")] for number in range(8))
+    }
 
 
 def test_spines_between_containers() -> None:

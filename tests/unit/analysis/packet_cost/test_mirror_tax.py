@@ -152,6 +152,23 @@ def test_missing_and_unread_copies_are_reported() -> None:
     assert len(sentences) == 3
 
 
+def test_mirror_without_copies_is_named() -> None:
+    """The total hides it: mirror2 makes the copies that mirror1 does not make. Readers of two mirrors miss some."""
+    table = rounds()
+    two = table["topology"].eq("ovs_netdev+mirrors=2")
+    lists = [([2 * PACKETS, 0], [400, 0]) if one else (None, None) for one in two]
+    of_mirrors, unread = zip(*lists, strict=True)
+    sentences = virtual_tap.copies(table.assign(copies_of_mirrors=of_mirrors, unread_of_mirrors=unread))
+    assert sentences[0].startswith("At 3 of 4 points (arm and load) every mirror made all its copies")
+    assert "100 % of the copies arrived: 0 % of mirror1's, 200 % of mirror0's." in sentences[1]
+    assert len(sentences) == 3
+    alike = virtual_tap.copies(
+        table.assign(copies_of_mirrors=[[PACKETS] * 2 if one else None for one in two])
+    )
+    assert alike[0].startswith("At 4 of 4 points")
+    assert len(alike) == 1
+
+
 def test_figure_panels() -> None:
     table = pd.concat([rounds(), rounds(length_bytes=512)], ignore_index=True)
     taxes = mirror_tax.taxes(table)

@@ -9,7 +9,7 @@ import pytest
 import synthetic_rows
 from synthetic_why_run import observed, page, run, tables, words
 
-from labkit.analysis.why import function_time_table, loss_table, selection
+from labkit.analysis.why import counter_tables, function_time_table, loss_table, selection
 from labkit.common import run_folder
 
 
@@ -78,6 +78,66 @@ def test_loss_has_a_unit(tmp_path: Path) -> None:
     assert table["veth_bridge"]["server: UDP socket"] == table["veth_bridge"]["in all"] == "0.44776 %"
     assert alone.startswith("Of the frames that were sent")
     assert alone.endswith("Losses at sockets are not included.")
+
+
+def test_copies_of_each_mirror(tmp_path: Path) -> None:
+    """One of two mirrors lost a quarter of its copies, and its reader a tenth. A side without mirrors has none."""
+    counts = {"mirror0": (1000, 1000, 0), "mirror1": (1000, 750, 100)}
+    names = ("sent_count", "arrived_count", "unread_count")
+    of_mirrors = {name: dict(zip(names, each, strict=True)) for name, each in counts.items()}
+    pair = {"unit": "frames", "sent_count": 1000, "lost_count": 0, "hops": []}
+    copies = {"unit": "copies", "sent_count": 2000, "lost_count": 350, "hops": [], "mirrors": of_mirrors}
+    arm = {"veth_bridge": "baseline"}
+    run(tmp_path / "with", arm, observed={"loss": [pair], "copies": copies})
+    for name in ("without", "plain"):
+        run(tmp_path / name, arm, observed={"loss": [pair]})
+    shown = {}
+    for name in ("with", "without"):
+        sides = selection.select_sides(f"{tmp_path}/{name}:veth_bridge", f"{tmp_path}/plain")
+        [point] = selection.points(sides)
+        shown[name] = {title: table for title, _, table in loss_table.tables(point)}
+    assert "Copies of each mirror" not in shown["without"]
+    table = shown["with"]["Copies of each mirror"]
+    assert table is not None
+    [side] = table.columns
+    assert [text.split()[0] for text in table[side]] == ["0.0", "0.0", "25.000", "10.000"]
+    assert list(table.index) == [
+        "mirror0: did not arrive", "mirror0: not read", "mirror1: did not arrive", "mirror1: not read",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scopes", "words"),
+    [
+        (("processes 7", "processes 9"), "The events are those of ovs-vswitchd alone."),
+        (("processes 7", "whole machine"), "Not compared: some are of ovs-vswitchd alone"),
+    ],
+)
+def test_events_of_a_switch_alone(scopes: tuple[str, str], words: str, tmp_path: Path) -> None:
+    for name, scope in zip(("one", "two"), scopes, strict=True):
+        report = observed("perf_stat", 0, "") | {"scope": scope}
+        run(tmp_path / name, {"veth_bridge": "baseline"}, observed=report)
+    sides = selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two")
+    [point] = selection.points(sides)
+    _, text, table = next(counter_tables.events(point))
+    assert words in text
+    assert (table is None) == words.startswith("Not compared")
+
+
+def test_averages_of_a_switch(tmp_path: Path) -> None:
+    arm = {"veth_bridge": "baseline"}
+    for name, lookups in (("one", 1.0), ("two", 2.0)):
+        of_switch = {"flows": [], "averages": {"subtable lookups per megaflow hit": lookups}}
+        run(tmp_path / name, arm, observed=of_switch, observer="switch")
+    sides = selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two")
+    [point] = selection.points(sides)
+    shown = {title: table for title, _, table in counter_tables.switch(point)}
+    table = shown["What a packet costs Open vSwitch"]
+    assert table is not None
+    [line] = table.to_dict("records")
+    assert list(table.index) == ["subtable lookups per megaflow hit"]
+    assert [str(text).split()[0] for text in line.values()] == ["1.0000", "2.0000", "ratio"]
+    assert line["ratio"] == "ratio 2 [2, 2]"
 
 
 @pytest.mark.parametrize("read", [True, False])

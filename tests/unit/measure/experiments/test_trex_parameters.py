@@ -49,6 +49,22 @@ def test_change_at_an_end_would_be_lost(
     assert Throughput.of({"change": f"slow: qdisc fq_codel at {at}"}).change
 
 
+@pytest.mark.parametrize(
+    ("kind", "given"), [(Stateless, {}), (Stateful, {}), (Throughput, {"generator": "trex"})]
+)
+@pytest.mark.parametrize("case", ["net_to_vm", "vm_to_vm"])
+def test_use_cases_share_their_ends(
+    kind: type[Stateless | Stateful | Throughput], given: dict[str, str], case: str
+) -> None:
+    """TRex takes each end once, and its frames meet at most one of the rules: that is not the plan's rate."""
+    with pytest.raises(
+        BadInput, match=rf"ovs_netdev\+case={case}: (TRex|generator=trex) takes .*labkit run ovs_test_plan"
+    ):
+        kind.of({**given, "topology": f"ovs_netdev+case={case}"})
+    assert kind.of({**given, "topology": "ovs_netdev"}).topology
+    assert Throughput.of({"topology": f"ovs_netdev+case={case}"}).topology
+
+
 def test_stateful_bad_input() -> None:
     with pytest.raises(BadInput, match="mult needs at least one value"):
         Stateful.of({"server": "host", "mult": "1,1"})

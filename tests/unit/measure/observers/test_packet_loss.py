@@ -183,6 +183,22 @@ def test_copies_of_mirrors_are_followed() -> None:
     }  # fmt: skip
 
 
+def test_copies_of_each_mirror_are_followed() -> None:
+    """The second mirror lost 10, and the reader of the first one missed 7."""
+    metered = {
+        "copies_expected_count": 100, "copies_count": 90, "copies_of_mirrors": [50, 40], "copies_unread_count": 7,
+        "unread_of_mirrors": [7, 0],
+    }  # fmt: skip
+    result = packet_loss.lost_copies({"namespaces": {"between": {}}}, {}, metered, "between", set())
+    assert result["mirrors"] == {
+        "mirror0": {"sent_count": 50, "arrived_count": 50, "unread_count": 7},
+        "mirror1": {"sent_count": 50, "arrived_count": 40, "unread_count": 0},
+    }
+    del metered["copies_unread_count"], metered["unread_of_mirrors"]
+    result = packet_loss.lost_copies({"namespaces": {"between": {}}}, {}, metered, "between", set())
+    assert result["mirrors"]["mirror0"] == {"sent_count": 50, "arrived_count": 50, "unread_count": None}
+
+
 def test_loss_of_copies_names_the_full_uplink() -> None:
     """The queue of the uplink counts fewer drops than copies were lost there."""
     queue = {"uplink": {"tbf 1:": {"drop": 6}}}

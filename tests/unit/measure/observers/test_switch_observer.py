@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from labkit.measure.observers import switch
 
 SAMPLES = Path(__file__).parents[3] / "samples"
@@ -38,7 +40,35 @@ def test_flow_without_wildcards() -> None:
 def test_caches_of_all_threads() -> None:
     assert switch.caches(STATS) == {
         "packets received": 504, "emc hits": 360, "megaflow hits": 143, "miss with success upcall": 2,
+        "idle cycles": 300, "processing cycles": 100,
     }  # fmt: skip
+
+
+def test_averages_of_one_thread() -> None:
+    """Their names lose `avg.`, and a thread without cycles reports none."""
+    main = STATS.partition("pmd thread")[0]
+    assert switch.averages(main) == {
+        "datapath passes per packet": 1.5, "subtable lookups per megaflow hit": 1.25, "packets per output batch": 4.0,
+    }  # fmt: skip
+
+
+def test_averages_of_all_threads_are_weighted() -> None:
+    """The second thread got a third of the packets of the first, and no packet of it hit a megaflow."""
+    text = STATS.replace("packets received: 504", "packets received: 30") + "  packets received: 10\n"
+    text += "  avg. datapath passes per packet: 2.50\n  avg. packets per output batch: 2.00\n"
+    assert switch.averages(text) == {
+        "datapath passes per packet": pytest.approx((3 * 1.5 + 2.5) / 4),
+        "subtable lookups per megaflow hit": 1.25,
+        "packets per output batch": pytest.approx(4 / (3 / 4 + 1 / 2), abs=1e-4),
+        "cycles per packet": 40.0,
+        "processing cycles per packet": 10.0,
+    }
+
+
+def test_no_packets_have_no_averages() -> None:
+    assert (
+        switch.averages("main thread:\n  packets received: 0\n  avg. packets per output batch: 0.00\n") == {}
+    )
 
 
 def test_coverage() -> None:

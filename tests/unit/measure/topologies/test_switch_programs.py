@@ -16,7 +16,7 @@ import pytest
 from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Namespace, Pair
-from labkit.measure.topologies import Spec
+from labkit.measure.topologies import Copies, Spec
 from labkit.measure.topologies.open_vswitch import mirrors, readers, switch
 from labkit.measure.topologies.open_vswitch.mirrors import Counts, Mirrors
 from labkit.measure.topologies.open_vswitch.switch_options import Datapath, SwitchOptions
@@ -36,7 +36,7 @@ def test_reader_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(readers, "Recorder", lambda *_: SimpleNamespace(record=time.sleep, descriptors=list))
     monkeypatch.setattr(process, "Forked", recording.begin)
     with readers.reading("record", SPACE, [("mirror0", 7)]) as unread:
-        assert unread() == 4
+        assert unread() == (4,)
         os.kill(recording.pid, signal.SIGKILL)
         os.waitid(os.P_PID, recording.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(Failed, match=r"^a reader of copies has ended: was killed by signal 9$"):
@@ -89,18 +89,25 @@ def test_kernel_datapath_waits_for_handler_threads(tmp_path: Path, monkeypatch: 
 
 
 class CopyingSwitch:
-    """A switch whose two mirrors apply to new flows only, after as many purges as `needed`."""
+    """A switch whose two mirrors apply to new flows only, after as many purges as `needed`.
 
-    def __init__(self, needed: int) -> None:
+    `each`: how many copies of a packet each mirror makes. `separate`: whether they are counted one by one.
+    """
+
+    def __init__(self, needed: int, each: tuple[int, int] = (1, 1), separate: bool = True) -> None:
         self.purges: list[str] = []
-        self._needed, self._sent, self._copies = needed, 0, 0
+        self._needed, self._sent, self._copied = needed, 0, 0
+        self._each, self._separate = each, separate
 
     def send(self, *_: object) -> None:
         self._sent += 1
-        self._copies += 2 * (len(self.purges) >= self._needed)
+        self._copied += len(self.purges) >= self._needed
 
     def counts(self, _switch: object) -> Counts:
-        return Counts(self._sent, 2 * self._sent, self._copies, None, 0, None, 0.0)
+        made = tuple(one * self._copied for one in self._each)
+        return Counts(
+            self._sent, self._sent, Copies(sum(made), made if self._separate else None), None, None, 0.0
+        )
 
     def command(self, *words: str) -> str:
         self.purges += words
@@ -119,14 +126,31 @@ def prove(copying: CopyingSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
     made.prove(cast(switch.Switch, copying), [cast(Pair, SimpleNamespace(client=None, server=None))])
 
 
-def test_mirrors_prove_that_they_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("separate", [True, False])
+def test_mirrors_prove_that_they_copy(separate: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flows from before a mirror are removed, so that it applies to them, too."""
-    copying = CopyingSwitch(needed=1)
+    copying = CopyingSwitch(needed=1, separate=separate)
     prove(copying, monkeypatch)
     assert copying.purges == ["revalidator/purge"]
 
 
-def test_mirrors_that_never_copy_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    sentence = "2 mirrors should have made 4 copies, and 0 arrived: Open vSwitch gives no reason"
-    with pytest.raises(Failed, match=f"^{sentence}$"):
-        prove(CopyingSwitch(needed=1_000_000), monkeypatch)
+@pytest.mark.parametrize(
+    ("copying", "sentence"),
+    [
+        (CopyingSwitch(1_000_000, separate=False), "2 mirrors should have made 4 copies, and 0 arrived"),
+        (
+            CopyingSwitch(1_000_000),
+            "each mirror should have made 2 copies, and 0 of mirror0, 0 of mirror1 arrived",
+        ),
+        # As many copies as expected, but of one mirror
+        (
+            CopyingSwitch(0, each=(2, 0)),
+            "each mirror should have made 2 copies, and 4 of mirror0, 0 of mirror1 arrived",
+        ),
+    ],
+)
+def test_mirrors_that_never_copy_are_one_sentence(
+    copying: CopyingSwitch, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Failed, match=f"^{sentence}: Open vSwitch gives no reason$"):
+        prove(copying, monkeypatch)
