@@ -24,6 +24,7 @@ from labkit.runner import run as running
 from labkit.runner import yaml_files
 
 WIDE = {"description_width": "10em"}
+ERROR_COLOR = "#e0301e"  # has a contrast of 4.5:1 on white and on black
 
 
 class _Bar(NotebookBar):
@@ -32,11 +33,17 @@ class _Bar(NotebookBar):
     def __init__(self, share: ipywidgets.FloatProgress, text: ipywidgets.HTML, stop: threading.Event) -> None:
         super().__init__()
         self._share_widget, self._text, self._stop = share, text, stop
+        self._show()
 
     def see(self, event: Mapping[str, Any]) -> None:
         super().see(event)
         if self._stop.is_set() and event["event"] != "finished":
             raise Failed("stopped: finished rows are kept, and Start resumes")
+
+    def stopping(self) -> None:
+        """Show that the run will end: between two measurements, because a part of one would be worth nothing."""
+        self._what, self._left = "stopping after the measurement that is under way", ""
+        self._show()
 
     def _show(self, now: bool = False) -> None:
         self._share_widget.value = self._share
@@ -54,6 +61,7 @@ class Panel:
         self.run: notebook.Run | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        self._bar: _Bar | None = None
         self.fields: dict[str, ipywidgets.Text] = {}
         for name, value in (defaults | values).items():
             about = self._experiment.help[name]
@@ -70,7 +78,7 @@ class Panel:
         self.stop = ipywidgets.Button(description="Stop", disabled=True)
         self.share = ipywidgets.FloatProgress(min=0.0, max=1.0, layout={"width": "45em"})
         self.start.on_click(self._start)
-        self.stop.on_click(lambda _button: self._ending.set())
+        self.stop.on_click(self._stop)
         self._begun: tuple[dict[str, str], Path] | None = None
         usual = [
             name for name in ("topology", "protocol", "pairs", "rounds", "duration_s") if name in self.fields
@@ -114,7 +122,7 @@ class Panel:
             )
             seconds = self._experiment.planned_s(parameters)
         except LabkitError as error:
-            self.verdict.value = f"<b style='color: #b00020'>{html.escape(str(error))}</b>"
+            self.verdict.value = f"<b style='color: {ERROR_COLOR}'>{html.escape(str(error))}</b>"
             self.start.disabled = True
             return
         self.verdict.value = f"It takes about {units.duration(seconds)}."
@@ -126,17 +134,26 @@ class Panel:
             self._begun = given, run_folder.new_run(self._name)
         self._ending.clear()
         self.start.disabled, self.stop.disabled = True, False
-        self._thread = threading.Thread(target=self._measure, args=self._begun, daemon=True)
+        self._bar = bar = _Bar(self.share, self.text, self._ending)
+        self._thread = threading.Thread(target=self._measure, args=(*self._begun, bar), daemon=True)
         self._thread.start()
 
-    def _measure(self, given: dict[str, str], folder: Path) -> None:
-        bar = _Bar(self.share, self.text, self._ending)
+    def _stop(self, _button: Any) -> None:
+        self.stop.disabled = True
+        self._ending.set()
+        if self._bar is not None:
+            self._bar.stopping()
+
+    def _measure(self, given: dict[str, str], folder: Path, bar: _Bar) -> None:
         try:
             self.run = notebook.Run(running.measure(self._name, given, folder, bar.see))
             self._begun = None
             bar.end("measured: panel.run is the run, and panel.run.verdicts compares")
         except LabkitError as error:
             bar.end(str(error))
+        except Exception as error:  # otherwise the panel would show nothing
+            bar.end(f"the run failed ({type(error).__name__}: {error})")
+            raise
         finally:
             self.stop.disabled, self.start.disabled = True, False
 

@@ -61,8 +61,13 @@ class _Displayed(pd.DataFrame):
     def _repr_html_(self) -> str:
         head, table, sentences = self._summary()
         items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
-        body = _whole(table).to_html(index=False, border=0, na_rep="–") if len(table) else ""
-        body = body.replace("<table ", '<table style="white-space: nowrap" ', 1)  # a wide one is scrolled
+        body = ""
+        if len(table):
+            body = _whole(table).to_html(index=False, border=0, na_rep="–", float_format=_number)
+            # JupyterLab styles cells, so a style of the table alone has no effect there. A wide table is scrolled.
+            body = body.replace("<td>", '<td style="white-space: nowrap">')
+            body = body.replace("<th>", '<th style="white-space: nowrap">')
+            body = f'<div style="overflow-x: auto">{body}</div>'
         return f"<p>{html.escape(head)}</p>{body}" + (f"<ul>{items}</ul>" if items else "")
 
 
@@ -149,6 +154,12 @@ def _whole(table: pd.DataFrame) -> pd.DataFrame:
     for name in whole:
         result[name] = result[name].astype(object).where(floats[name].notna(), "–")
     return result
+
+
+def _number(value: float) -> str:
+    """Return a number with four digits, and the digits of large ones in groups: 58,800,000 or 0.1235."""
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:g}"
 
 
 def _head(column: schema.Column) -> str:

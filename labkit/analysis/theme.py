@@ -324,3 +324,9 @@ def _template() -> go.layout.Template:
 
 pio.templates["labkit"] = _template()
 pio.templates.default = "labkit"
+# plotly's own bar of a figure has a button that uploads the figure's data to plotly's cloud.
+CONFIG = {"showSendToCloud": False, "displaylogo": False}
+for _name in pio.renderers:
+    _renderer = pio.renderers[_name]
+    if hasattr(_renderer, "config"):
+        _renderer.config = {**(_renderer.config or {}), **CONFIG}

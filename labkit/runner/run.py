@@ -114,7 +114,8 @@ def measure(
     """Run an experiment and return its run folder with all rows.
 
     An unfinished run in the folder is resumed: measured points are kept, except those with a failed row.
-    `keep_failed`, or the variable LABKIT_KEEP_FAILED, keeps these too. `watch` receives every event. Raises BadInput
+    `keep_failed`, or the variable LABKIT_KEEP_FAILED, keeps these too. `watch` receives every event, and ends the
+    run if it raises; it gets `waiting` about twice a second while another measurement has the lock. Raises BadInput
     before anything runs for an invalid name or value, or if the folder holds a run with other parameters.
     """
     parameters = yaml_files.with_files(parameters, Path.cwd(), run_folder.project_root())
@@ -151,7 +152,11 @@ def measure(
     request["functions"] |= sources
     request["companion"] = requested.companion
     nodes = [request_parameters["where"], *([request["peer"]] if "peer" in request else [])]
-    with hosts.measuring_lock(nodes, say, request.get("command")):
+
+    def still_waits() -> None:
+        watch({"event": "waiting"})
+
+    with hosts.measuring_lock(nodes, say, request.get("command"), still_waits):
         others = machine.Background()
         host: machine.HostLoad | None = None
         refused = False
@@ -318,7 +323,12 @@ def _watcher() -> EventCallback:
 
 
 def _note(path: Path, event: dict[str, Any]) -> None:
-    """Write the last event, without its rows, which are on disk, to the file that the sweep reads."""
+    """Write the last event, without its rows, which are on disk, to the file that the sweep reads.
+
+    `waiting` says nothing new, and would replace the sentence that says for what.
+    """
+    if event["event"] == "waiting":
+        return
     with contextlib.suppress(errors.Failed):
         run_folder.write(
             path, msgspec.json.encode({name: value for name, value in event.items() if name != "rows"})

@@ -105,15 +105,18 @@ def join_nodes(nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int) -> 
 
 
 def measuring_lock(
-    nodes: Sequence[str], say: Callable[[str], None], command: str | None = None
+    nodes: Sequence[str],
+    say: Callable[[str], None],
+    command: str | None = None,
+    still_waits: Callable[[], None] | None = None,
 ) -> AbstractContextManager[None]:
     """Take the lock that allows one measurement at a time on this machine.
 
     A host reached through ssh takes the lock of its own machine. If that is this machine, a host of the same `command`
-    shares the lock.
+    shares the lock. `still_waits` is called about twice a second while another measurement has the lock.
     """
     far = all(where.startswith("ssh:") for where in nodes)
-    return nullcontext() if far else local.measuring_lock(say, command)
+    return nullcontext() if far else local.measuring_lock(say, command, still_waits=still_waits)
 
 
 @contextmanager

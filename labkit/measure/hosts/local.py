@@ -90,13 +90,16 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
 
 @contextmanager
 def measuring_lock(
-    say: Callable[[str], None], command: str | None = None, patience_s: float = math.inf
+    say: Callable[[str], None],
+    command: str | None = None,
+    patience_s: float = math.inf,
+    still_waits: Callable[[], None] | None = None,
 ) -> Iterator[None]:
     """Hold the lock that allows one measurement at a time on this machine.
 
     If another process holds it, `say` gets a sentence with its name, and this function waits. Raises Failed after
-    `patience_s` seconds. `command` identifies a command with two hosts: if both are the same machine, the second host
-    shares the lock of the first.
+    `patience_s` seconds. `still_waits` is called about twice a second meanwhile, and may raise. `command` identifies a
+    command with two hosts: if both are the same machine, the second host shares the lock of the first.
 
     The lock is an abstract unix socket (unix(7)). It leaves no file, and the kernel frees it however its holder ends. A
     waiter's connection shows who holds it (SO_PEERCRED) and breaks when the lock is free.
@@ -119,6 +122,8 @@ def measuring_lock(
                     " command when that has ended"
                 )
             _wait(say, report)
+            if still_waits is not None:
+                still_waits()
         stack.enter_context(lock)
         yield
 

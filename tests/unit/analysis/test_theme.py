@@ -39,6 +39,14 @@ def test_colour_contrast() -> None:
     assert min(contrast(text, "#ffffff"), contrast(text, "#000000")) >= 4.5
 
 
+def test_figures_offer_no_upload() -> None:
+    """plotly's own bar would have a button that uploads the figure's data to plotly's cloud."""
+    figure = go.Figure()
+    for kind in ("plotly_mimetype", "jupyterlab", "vscode"):
+        bundle = pio.renderers[kind].to_mimebundle(figure.to_dict())
+        assert bundle["application/vnd.plotly.v1+json"]["config"]["showSendToCloud"] is False
+
+
 def test_topologies_have_symbols() -> None:
     styles = {name: theme.arm_style(name) for name in theme._ARMS}
     styles |= {"the baseline": theme.BASELINE, "the control": theme.CONTROL}

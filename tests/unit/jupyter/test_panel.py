@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,41 @@ def test_known_values_are_offered(panel: panels.Panel) -> None:
     panel.fields["topology"].value = "veth,vx"
     assert "veth,vxlan" in panel.fields["topology"].options
     assert not hasattr(panel.fields["rounds"], "options"), "a number"
+
+
+def test_stop_is_acknowledged_and_ends_a_wait(panel: panels.Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run may wait long for another measurement. Stop says at once that it was heard, and ends the wait."""
+    shown: list[str] = []
+
+    def measure(experiment: str, parameters: Any, folder: Path, watch: Any) -> Path:
+        shown.append(panel.text.value)
+        watch({"event": "waiting"})
+        panel.stop.click()
+        shown.append(panel.text.value)
+        assert panel.stop.disabled
+        watch({"event": "waiting"})
+        raise AssertionError("it still waits")
+
+    monkeypatch.setattr(panels.running, "measure", measure)
+    panel.start.click()
+    panel.wait()
+    assert shown == ["starting", "stopping after the measurement that is under way"]
+    assert "stopped: finished rows are kept" in panel.text.value
+
+
+def test_unexpected_error_is_shown(panel: panels.Panel, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[Any] = []
+
+    def measure(*_words: Any) -> Path:
+        raise ValueError("<no>")
+
+    monkeypatch.setattr(panels.running, "measure", measure)
+    monkeypatch.setattr(threading, "excepthook", lambda about: raised.append(about.exc_type))
+    panel.start.click()
+    panel.wait()
+    assert "the run failed (ValueError: &lt;no&gt;)" in panel.text.value
+    assert raised == [ValueError]
+    assert not panel.start.disabled
 
 
 def test_start_stop_resume(panel: panels.Panel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,10 @@ def test_another_user_does_not_touch_the_journals(held: bool, journals: list[Pat
     )
 
 
+def interrupt() -> None:
+    raise InterruptedError
+
+
 @pytest.mark.needs("root")
 def test_users_share_the_measuring_lock() -> None:
     """Each waits for the other, and names the process that it waits for."""
@@ -114,6 +118,8 @@ def test_users_share_the_measuring_lock() -> None:
         ):
             pass
         assert f"(process {other.pid}: " in lines[0]
+        with pytest.raises(InterruptedError), local.measuring_lock(print, still_waits=interrupt):
+            pass
         other.communicate("")
     with local.measuring_lock(print, patience_s=1):
         pass
