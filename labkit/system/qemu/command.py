@@ -79,6 +79,14 @@ def threads_count(shape: Shape, *, kvm: bool) -> int:
     return shape.cpus if kvm or shape.profile != "tracing" else 1
 
 
+def tap_nic(fds: Sequence[int], mac: str, *, vhost: bool = False, more: str = "") -> list[str]:
+    """Return the arguments of a virtio-net NIC on a tap; `fds` are the tap's queues, `more` further device options."""
+    queues = f"fd={fds[0]}" if len(fds) == 1 else f"fds={':'.join(map(str, fds))}"
+    # romfile=: no boot ROM, which is part of another package.
+    device = f"virtio-net-pci,netdev=nic,mac={mac},romfile={more}"
+    return ["-netdev", f"tap,id=nic,{queues}{',vhost=on' if vhost else ''}", "-device", device]
+
+
 def argv(
     shape: Shape,
     kernel: Path,
