@@ -217,7 +217,7 @@ def captured_shares() -> pd.DataFrame:
 
 
 def uplink_outlier() -> float | None:
-    """Return the share captured that differs most from the median of them, divided by it."""
+    """Return the captured share that is farthest from the median of all shares, as a ratio to that median."""
     shares = captured_shares()["share"]
     if not len(shares):
         return None

@@ -43,7 +43,7 @@ class FarMonitor(Protocol):
         """Let the other host count what arrives at its NIC, with these readers. Return the NIC's MAC address."""
 
     def counts(self) -> tuple[int, int | None]:
-        """Return the packets that arrived, and those that readers lost; None: nobody can know."""
+        """Return how many packets arrived, and how many of them the readers lost (None if that is unknown)."""
 
     def stop(self) -> None:
         """Let the other host end its readers and give its NIC back."""

@@ -39,8 +39,8 @@ class Share:
     readonly: bool
 
 
-def system() -> str:
-    """Return the QEMU program for lab VMs. Raises Unsupported if this architecture is not supported."""
+def qemu_program() -> str:
+    """Return the QEMU program for lab VMs and guests. Raises Unsupported if this architecture is not supported."""
     if platform.machine() != "x86_64":
         raise Unsupported(f"lab VMs need an x86-64 machine, and this one is {platform.machine()}")
     return machine.program("qemu-system-x86_64")
@@ -117,7 +117,7 @@ def argv(
         serial += ["-chardev", f"socket,id={path},path={scratch / path},server=on,wait=off"]
         serial += ["-device", f"virtserialport,chardev={path},name={name}"]
     return [
-        system(), "-M", "q35,memory-backend=mem", "-object", memory, "-m", f"{shape.memory_mib}M", *runs,
+        qemu_program(), "-M", "q35,memory-backend=mem", "-object", memory, "-m", f"{shape.memory_mib}M", *runs,
         "-smp", str(shape.cpus), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
         # A guest that takes over QEMU can neither start programs nor gain another user's rights.
         "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny",

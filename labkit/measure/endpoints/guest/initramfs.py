@@ -36,7 +36,7 @@ _FOLDER: Entry = (0o040755, b"")
 
 @functools.lru_cache(maxsize=4)
 def packed(kernel: Kernel, programs: tuple[str, ...], scripts: tuple[str, ...] = ()) -> bytes:
-    """Return the part that all guests of a kernel share, with these programs and Python files.
+    """Return the initramfs that all guests of a kernel share, with these programs and Python files.
 
     Raises BadInput for a program that is not installed, Unsupported for a kernel without the modules.
     """
