@@ -165,7 +165,7 @@ def test_kernel_axis(project: Path) -> None:
         ({"notebook": "../01_datapaths"}, "notebook must be the name of a notebook in notebooks/"),
         ({"notebook": ["01_datapaths"]}, "notebook must be the name of a notebook in notebooks/"),
         ({"more": 1}, "is not a sweep: it needs notebook and grid, and may have parameters"),
-        ({"parameters": [1]}, "parameters is a mapping"),
+        ({"parameters": [1]}, "parameters must be a mapping"),
         ({"parameters": {"pears": [1]}}, "has no parameter pears; it has: .*pairs"),
         ({"parameters": {"folder": "elsewhere"}}, "has no parameter folder; it has: "),
         ({"parameters": {"pairs": [0]}}, "pairs=0 is outside 1 to 500"),
