@@ -22,7 +22,7 @@ from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint
 from labkit.measure.experiments.monitor_cost import experiment, readers
-from labkit.measure.observers.capture.capture import CapturePoint
+from labkit.measure.observers.capture import CapturePoint
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Trial, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.promise import LABKIT, ROOT, NotMeasuredError, Promise, at_most, median, note
 from labkit.common.errors import LabkitError
-from labkit.measure.hosts import local, vm, vm_initramfs
+from labkit.measure.hosts import local, vm
 from labkit.system.qemu import kernels, vm_spec
 
 WHERE = "vm:debian"
@@ -52,8 +52,7 @@ def user_space_s() -> float:
     begun = time.monotonic()
     with vm.started(WHERE, parameters, kernel, None, None, False) as guest:
         deadline = begun + vm.BOOT_S
-        console = guest.scratch / "console"
-        while vm_initramfs.FIRST_WORDS.encode() not in (console.read_bytes() if console.exists() else b""):
+        while not guest.in_user_space():
             if time.monotonic() > deadline:
                 raise NotMeasuredError(f"{kernel.release} did not boot: {guest.scratch}")
             time.sleep(0.01)

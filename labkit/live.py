@@ -32,7 +32,7 @@ from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.common.packets import pcapng
 from labkit.common.printable import printable
 from labkit.measure import hosts
-from labkit.measure.observers.capture.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
+from labkit.measure.observers.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
 from labkit.measure.observers.monitor import Selection
 from labkit.measure.observers.monitor import monitor as monitoring
 from labkit.measure.observers.monitor.live_monitor import LiveMonitor

@@ -106,7 +106,6 @@ def effect(
     log_ratios: Numbers,
     setups: Sequence[object] | None = None,
     slices: bool = False,
-    confidence: float = CONFIDENCE,
     placed: bool = False,
 ) -> Effect:
     """Estimate the effect behind paired log-ratios (one-dimensional, natural logarithm).
@@ -132,9 +131,9 @@ def effect(
         _, of = np.unique([str(label) for label in setups], return_inverse=True)
         groups = [x[of == place] for place in range(of.max() + 1)]
     if slices:
-        return _slices_effect(x, groups, confidence, placed)
+        return _slices_effect(x, groups, CONFIDENCE, placed)
     means = x if groups is None else np.array([group.mean() for group in groups])
-    return _student(means, x.size, f"Student's t over {counted(means.size, 'round')}", confidence, means.size)
+    return _student(means, x.size, f"Student's t over {counted(means.size, 'round')}", CONFIDENCE, means.size)
 
 
 def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float, placed: bool) -> Effect:

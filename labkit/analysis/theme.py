@@ -34,6 +34,7 @@ LEGEND_LINE_PX, LEGEND_ENDS_PX = 20, 12
 LEGEND_LETTERS = 24  # of a name in a legend beside the plots; a longer one would leave them no room
 LEGEND_BELOW_LETTERS = 78  # of a line of a legend below the plots of a figure 680 px wide
 LEGEND_SYMBOL_LETTERS = 7  # as wide as a name's symbol
+LONGEST_TEXT = 300  # characters of a text in a figure
 _SUBTITLE_LETTERS = 104  # of a 12 px font between the margins of a figure 680 px wide
 _NOTE_LETTERS = 92  # the same for notes, whose names of arms have wide letters
 _NOTE_LINES = 14
@@ -176,11 +177,12 @@ def arm_order(name: str) -> tuple[int, str]:
     return (known.index(name) if name in known else len(known), name)
 
 
-def plain(text: object, length: int = 300) -> str:
-    """Return `text` so that plotly shows it literally: tags escaped, no line breaks, at most `length` characters."""
+def plain(text: object) -> str:
+    """Return `text` so that plotly shows it literally: tags escaped, no line breaks, at most LONGEST_TEXT
+    characters."""
     words = " ".join(str(text).split())
-    if len(words) > length:
-        words = words[: length - 1] + "…"
+    if len(words) > LONGEST_TEXT:
+        words = words[: LONGEST_TEXT - 1] + "…"
     return html.escape(words, quote=False)
 
 

@@ -1,11 +1,18 @@
-"""`labkit new`: create a project."""
+"""`labkit new`: create a project folder with notebooks, sweep files, published figures and runs, an example network.
+
+In a clone they are beside the package. A wheel contains them as data files below share/labkit.
+"""
 
 from __future__ import annotations
 
 import argparse
+import shutil
+from pathlib import Path
 
+import labkit
 from labkit.commands import arguments
 from labkit.common import run_folder, units
+from labkit.common.errors import BadInput, Failed
 from labkit.common.printable import printable
 
 NOTES = """\
@@ -20,6 +27,15 @@ runs to its folder data.
     jupyter lab
 """
 
+# What a project contains: also what its notebooks and these documents link. pyproject.toml lists the same files for the
+# wheel, each published run by name; a test compares both.
+PATTERNS = (
+    "notebooks/*.ipynb", "params/*.yaml", "docs/network.yaml", "docs/INSTALL.md", "docs/METHOD.md", "docs/ROWS.md",
+    "docs/COMMANDS.md", "docs/EXTENDING.md", "docs/FINDINGS.md", "docs/findings-*.svg", "SECURITY.md",
+    "data/reference/*", "data/results/*/*",
+)  # fmt: skip
+SHARE = "share/labkit/"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
@@ -33,9 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
-    from labkit.commands import new_project
-
-    count = new_project.create(given.folder)
+    count = create(given.folder)
     shown = run_folder.display_path(given.folder.absolute())
     print(
         printable(
@@ -44,3 +58,46 @@ def run(given: argparse.Namespace) -> int:
         )
     )
     return 0
+
+
+def create(folder: Path) -> int:
+    """Copy the project's files into a new or empty folder, and return their number.
+
+    Raises BadInput if the folder is not empty, and Failed if this installation has no such files.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(
+            f"{folder} exists and is not an empty folder: name a new folder, so nothing is overwritten"
+        )
+    files = sources()
+    if not files:
+        raise Failed(
+            "this installation of labkit has no notebooks, so no project can be made:"
+            " install the wheel again (pip install --force-reinstall --no-deps labkit)"
+        )
+    for name, source in files.items():
+        with run_folder.write_errors(folder / name):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / name)
+    return len(files)
+
+
+def sources() -> dict[str, Path]:
+    """Return the project's files by their names in a project: those of the clone, else those of the wheel."""
+    clone = Path(labkit.__file__).parents[1]
+    if (clone / "notebooks").is_dir() and (clone / "params").is_dir():
+        return {
+            path.relative_to(clone).as_posix(): path
+            for pattern in PATTERNS
+            for path in sorted(clone.glob(pattern))
+            if path.is_file()
+        }
+    import importlib.metadata  # takes long, and only a wheel needs it
+
+    installed = importlib.metadata.distribution("labkit").files or ()
+    located = {
+        path.as_posix().partition(SHARE)[2]: Path(str(path.locate()))
+        for path in installed
+        if SHARE in path.as_posix()
+    }
+    return {name: path for name, path in located.items() if path.is_file()}

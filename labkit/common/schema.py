@@ -475,7 +475,9 @@ def with_tables(page: str) -> str:
             if one.writer == writer
         ]
         tables.append("\n".join([f"### Written by {text}", "", *lines, *rows]))
-    whole = "\n\n".join(tables)
+    words = [f"- `{name}`: {text}" for name, text in (*ROLES.items(), *USES.items())]
+    intro = "The role of a column, and its use in comparisons (in brackets):"
+    whole = "\n\n".join([intro, "\n".join(words), *tables])
     return re.sub(
         r"(<!-- columns -->\n).*(<!-- end of columns -->)", lambda ends: f"{ends[1]}\n{whole}\n\n{ends[2]}", page,
         flags=re.DOTALL,

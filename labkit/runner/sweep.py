@@ -179,7 +179,7 @@ def _points(path: Path, content: dict[str, Any]) -> Iterator[SweepPoint]:
     for grid in grids:
         if not isinstance(grid, dict) or not isinstance(common, dict):
             raise BadInput(
-                f"{path}: grid is a list of mappings from a name to its values, parameters is a mapping"
+                f"{path}: grid must be a list of mappings from names to values, and parameters must be a mapping"
             )
         own = grid.get("parameters") or {}
         axes = {name: values for name, values in grid.items() if name != "parameters"}

@@ -116,5 +116,5 @@ def changes(given: Any, files: Files) -> tuple[Change, ...]:
             )
         content = content["changes"]
     if not isinstance(content, list):
-        raise BadInput(f"{path}: changes must be a list")
+        raise BadInput(f"{path}: changes must be a list of mappings, each with a name and its steps")
     return experiments.parse_changes(content, files.beside(path))

@@ -21,7 +21,7 @@ from typing import Any
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
-from labkit.measure.observers.capture.capture import Capture, CapturePoint, capture, every_interface
+from labkit.measure.observers.capture import Capture, CapturePoint, capture, every_interface
 from labkit.measure.topologies.network import build, leaf_spine_overlay
 from labkit.system import netlink, process
 

@@ -5,14 +5,17 @@ It runs the commands that it receives over the virtio-serial port, as root of it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import subprocess
 from typing import Any
 
-from labkit.measure.agent.vm_init import Port
+from labkit.measure.agent.vm_init import write_event
+from labkit.measure.endpoints import exec_server
 from labkit.system import netlink
+from labkit.system.qemu import command
 
 
 def main() -> None:
@@ -23,16 +26,14 @@ def main() -> None:
     socket = netlink.Netlink()
     socket.do(netlink.set_link(1))  # lo
     socket.close()
-    port, lines = Port(), b""
+    [port], lines = exec_server.ports(command.CHANNEL, 1), b""
     while True:
         select.select([port.fd], [], [], 1.0)
-        try:
-            lines += os.read(port.fd, 65536)
-        except BlockingIOError:
-            continue
+        with contextlib.suppress(exec_server.ClientDisconnected):  # the test has not connected yet
+            lines += port.read()
         while b"\n" in lines:
             line, _, lines = lines.partition(b"\n")
-            port.write_event(answer(json.loads(line)))
+            write_event(port, answer(json.loads(line)))
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:

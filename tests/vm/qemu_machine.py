@@ -20,7 +20,7 @@ from sandbox import LABKIT, TOGETHER, Done, ended_together
 from labkit.common.errors import Failed
 from labkit.measure.hosts import vm
 from labkit.measure.hosts.vm_channel import LabVm
-from labkit.system.qemu import console, kernels, vm_spec
+from labkit.system.qemu import kernels, vm_spec
 
 BOOT_S = 300.0
 
@@ -41,8 +41,7 @@ class Machine:
                 self._socket.connect(str(self._guest.scratch / "channel"))
                 break
             except OSError:
-                if self._guest.gone() or time.monotonic() > deadline:
-                    raise Failed(f"it did not boot: {self._guest.ended()}") from None
+                self._guest.check_booting(deadline)
                 time.sleep(0.05)
         self._socket.settimeout(BOOT_S)
         assert self.run("true").returncode == 0
@@ -55,7 +54,7 @@ class Machine:
         if timeout_s is not None:
             self._socket.settimeout(BOOT_S + timeout_s)
         line = self._answers.readline()
-        assert line, console.last_words(self._guest.scratch / "console")
+        assert line, self._guest.last_words()
         result: dict[str, Any] = json.loads(line)
         return result
 

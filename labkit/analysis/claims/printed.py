@@ -135,13 +135,13 @@ def histogram_mean_s(port: int) -> float | None:
     return float((table["bucket_us"] * count).sum() / count.sum() / 1e6)
 
 
-def slow_probes(slow_s: float = 0.01) -> float | None:
-    """Return the share of the probes in the printed histogram that took so long."""
+def slow_probes() -> float | None:
+    """Return the share of the probes in the printed histogram that took 10 ms or longer."""
     table = reference_tables.table("trex_latency_histogram.csv")
     if table is None:
         return None
     counts = table[["port0_count", "port1_count"]].fillna(0).sum(axis=1)
-    return float(counts[table["bucket_us"].ge(slow_s * 1e6)].sum() / counts.sum())
+    return float(counts[table["bucket_us"].ge(10_000)].sum() / counts.sum())
 
 
 def latency_ratio(port: int) -> float | None:
@@ -217,7 +217,7 @@ def captured_shares() -> pd.DataFrame:
 
 
 def uplink_outlier() -> float | None:
-    """Return the share captured that differs most from the median of them, divided by it."""
+    """Return the captured share that is farthest from the median of all shares, as a ratio to that median."""
     shares = captured_shares()["share"]
     if not len(shares):
         return None

@@ -33,7 +33,8 @@ def places(state: State) -> Layout | Levels:
 
 
 class Levels:
-    """The boxes of a state's namespaces and interfaces, and the lines between the interfaces, as in `Layout`.
+    """The boxes of a state's namespaces and interfaces, and the lines between the interfaces, as in `Layout`,
+    but in rows below each other.
 
     The order from left to right is that of the `Layout`.
     """

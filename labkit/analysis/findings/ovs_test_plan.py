@@ -131,20 +131,20 @@ def _range(values: pd.Series[float], unit: str) -> str:
     return f"{si(float(values.min()), unit)} to {si(float(values.max()), unit)}"
 
 
-def factors(rows: pd.DataFrame, loss_goal: float | None = None) -> pd.DataFrame:
+def factors(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the factors that change the rate, the greatest effect first: one row per factor and pair of its levels.
 
     Two searches of one round that differ only in the factor give a ratio. The ratios of a round are averaged, and the
     interval (95 %, Student's t on logarithms) is over rounds. Columns: factor, level, other, ratio (other to level),
     low, high (NaN below two rounds), rounds_count, ratios_count. The last row is the A/A control.
 
-    loss_goal: the goal of the compared rates; None means the greatest goal that was searched for.
+    The compared rates are those of the greatest loss goal that was searched for.
     """
     some = rows[rows["loss_goal_ratio"].notna() & rows["use_case"].isin(list(CASES))]
     columns = ["factor", "level", "other", "ratio", "low", "high", "rounds_count", "ratios_count"]
     if not len(some):
         return pd.DataFrame(columns=columns)
-    goal = some["loss_goal_ratio"].max() if loss_goal is None else loss_goal
+    goal = some["loss_goal_ratio"].max()
     ok = some[some["loss_goal_ratio"].eq(goal) & some["status"].eq("ok") & some["throughput_pps"].gt(0)]
     ok = ok.assign(
         log=np.log(ok["throughput_pps"].to_numpy(float)),

@@ -107,7 +107,7 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
     if own.empty and len(observed_rows):
         raise BadInput(f"{name} was traced, but none of its calls can be used: {why_not(observed_rows)}")
     if own.empty:
-        raise BadInput(f"{name} has no calls of a packet: run it with observe={OBSERVER}")
+        raise BadInput(f"{name} has no recorded calls of a packet: run it with observe={OBSERVER}")
     result: dict[str, list[tuple[Tree, pd.Series]]] = {}
     for _, row in own.iterrows():
         kept = observed(row["observed"]).get("trees", [])
@@ -118,7 +118,7 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
             if about["part"] == MEDIAN:
                 result.setdefault(tree.root.name, []).append((tree, row))
     if not result:
-        raise BadInput(f"{name} has no calls of a packet: {own['doubts'].iloc[0]}")
+        raise BadInput(f"{name} has no recorded calls of a packet: {own['doubts'].iloc[0]}")
     return [_middle(name, each, rows) for each in result.values()]
 
 
@@ -128,7 +128,9 @@ def read(path: Path) -> list[Tree]:
         with safe_files.open_regular(path) as file, io.TextIOWrapper(file, encoding="utf-8") as lines:
             return list(call_trees.Reader().read(lines))
     except FileNotFoundError:
-        raise BadInput(f"there is no {path}") from None
+        raise BadInput(
+            f"the recorded calls {path} do not exist: measure again with observe={OBSERVER}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from None
 

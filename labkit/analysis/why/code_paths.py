@@ -35,7 +35,7 @@ class Path:
 
     @property
     def plural(self) -> bool:
-        """Return whether the name is a plural."""
+        """Return whether the name is a plural, so that a sentence has the right verb."""
         head = self.name.partition(" (")[0]
         last = ("s in software", "rules", "sockets", "hooks", "timestamps of packets")
         return " and " in head or head.endswith(last)

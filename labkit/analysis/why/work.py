@@ -450,14 +450,6 @@ ASSUMED_RUNS = (
 LOSS_SHARE = 0.05  # relative standard deviation between runs of packets sent per packet that arrived
 
 
-def shares(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of shares and half its 95 % interval, or NaN if there are none."""
-    from labkit.analysis.flame.significance import half_interval
-
-    known = np.array([one for one in values if np.isfinite(one)])
-    return (float(known.mean()), half_interval(known)) if len(known) else (math.nan, math.nan)
-
-
 def observed_rows(point: ProfiledPoint, side: int) -> pd.DataFrame:
     """Return a side's profiled rows with status ok, with any observer or none."""
     rows = point.rows[:2][side]

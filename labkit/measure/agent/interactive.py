@@ -23,7 +23,7 @@ from labkit.common.errors import BadInput, LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Namespace
 from labkit.measure.observers import monitor
-from labkit.measure.observers.capture.capture import CapturePoint, capture, every_interface
+from labkit.measure.observers.capture import CapturePoint, capture, every_interface
 from labkit.measure.observers.monitor import Monitor
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR
 from labkit.system import process, temporary_files

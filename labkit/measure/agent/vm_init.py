@@ -29,18 +29,15 @@ import labkit
 from labkit.common.errors import LabkitError
 from labkit.measure import experiments
 from labkit.measure.agent import main as agent_main
+from labkit.measure.endpoints import exec_server
+from labkit.measure.endpoints.exec_server import ClientDisconnected, Line
 from labkit.system import machine, netlink, process
 from labkit.system.qemu import command
 
 BEAT_S = 1.0
-PORT_S = 10.0
 CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x20000000, 0x40000000  # linux/sched.h
 MS_REC, MS_PRIVATE, MS_NOSUID, MS_NODEV, MS_NOEXEC = 0x4000, 1 << 18, 2, 4, 8  # linux/mount.h
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class HostDisconnected(Exception):
-    """The host has disconnected from the port."""
 
 
 def _call(function: str, *arguments: Any) -> None:
@@ -49,51 +46,9 @@ def _call(function: str, *arguments: Any) -> None:
         raise OSError(number, f"{function}: {os.strerror(number)}")
 
 
-class Port:
-    """The guest's end of the channel to the host (drivers/char/virtio_console.c); poll reports HUP without a host."""
-
-    def __init__(self) -> None:
-        result = _port()
-        self.fd = os.open(f"/dev/{result}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._poll = select.poll()
-        self._poll.register(self.fd, select.POLLIN)
-
-    def connected(self) -> bool:
-        """Return whether a host is connected."""
-        return not any(event & select.POLLHUP for _, event in self._poll.poll(0))
-
-    def drain(self) -> None:
-        """Discard input that was meant for an earlier process."""
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self.fd, 65536):
-                pass
-
-    def write(self, data: bytes) -> None:
-        """Write all data. Raises HostDisconnected."""
-        left = memoryview(data)
-        while left:
-            try:
-                left = left[os.write(self.fd, left) :]
-            except BlockingIOError:
-                if not self.connected():
-                    raise HostDisconnected from None
-                select.select([], [self.fd], [], 0.1)
-
-    def write_event(self, event: dict[str, Any]) -> None:
-        """Write an event."""
-        self.write(msgspec.json.encode(event) + b"\n")
-
-
-def _port() -> str:
-    """Return the name of the port's device; ports appear some time after their module was loaded."""
-    deadline = time.monotonic() + PORT_S
-    while True:
-        for path in Path("/sys/class/virtio-ports").glob("*/name"):
-            if path.read_text().strip() == command.CHANNEL:
-                return path.parent.name
-        if time.monotonic() > deadline:
-            sys.exit("labkit: the lab VM has no port to its host")
-        time.sleep(0.01)
+def write_event(port: Line, event: dict[str, Any]) -> None:
+    """Write an event. Raises ClientDisconnected."""
+    port.write(msgspec.json.encode(event) + b"\n")
 
 
 class Child:
@@ -167,7 +122,7 @@ def _out_of_memory() -> bool:
     return False
 
 
-def _converse(port: Port, report: dict[str, Any]) -> None:
+def _converse(port: Line, report: dict[str, Any]) -> None:
     """Serve one request, from its first line to the end of its process."""
     line = b""
     while not line.endswith(b"\n"):
@@ -179,21 +134,19 @@ def _converse(port: Port, report: dict[str, Any]) -> None:
         _relay(port, child, rest)
     finally:
         how = child.end()
-    port.write_event({"event": "over", "text": how})
+    write_event(port, {"event": "over", "text": how})
 
 
-def _read_input(port: Port) -> bytes:
-    """Return the next input from the host. Raises HostDisconnected."""
+def _read_input(port: Line) -> bytes:
+    """Return the next input from the host. Raises ClientDisconnected."""
     while True:
         select.select([port.fd], [], [], BEAT_S)
-        with contextlib.suppress(BlockingIOError):
-            if data := os.read(port.fd, 65536):
-                return data
-            raise HostDisconnected
+        if data := port.read():
+            return data
 
 
-def _relay(port: Port, child: Child, rest: bytes) -> None:
-    """Pass lines on in both directions until the child closes its output. Raises HostDisconnected."""
+def _relay(port: Line, child: Child, rest: bytes) -> None:
+    """Pass lines on in both directions until the child closes its output. Raises ClientDisconnected."""
     if rest:
         os.write(child.stdin, rest)
     beaten, between_lines = time.monotonic(), True
@@ -211,14 +164,7 @@ def _relay(port: Port, child: Child, rest: bytes) -> None:
             between_lines = data.endswith(b"\n")
         if between_lines and time.monotonic() - beaten > BEAT_S:
             beaten = time.monotonic()
-            port.write_event({"event": "beat"})
-
-
-def _reap() -> None:
-    """Wait for orphans, as PID 1 must."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+            write_event(port, {"event": "beat"})
 
 
 def _prepare_kernel() -> dict[str, Any]:
@@ -252,18 +198,21 @@ def _prepare_kernel() -> dict[str, Any]:
 def main() -> None:
     """Serve requests until the lab VM is turned off."""
     result = _prepare_kernel()
-    port = Port()
+    if not (ports := exec_server.ports(command.CHANNEL, 1)):
+        sys.exit("labkit: the lab VM has no port to its host")
+    [port] = ports
     for name in experiments.OWN:
         experiments.find(name)  # import it before any request
     gc.freeze()  # children share these pages
     while True:
-        _reap()
+        exec_server.reap()
         if not port.connected():
             time.sleep(0.02)
             continue
-        port.drain()
-        with contextlib.suppress(HostDisconnected):
-            port.write_event({"event": "hello", "labkit": labkit.__version__, "problem": result["problem"]})
+        with contextlib.suppress(ClientDisconnected):
+            while port.read():  # discard input that was meant for an earlier process
+                pass
+            write_event(port, {"event": "hello", "labkit": labkit.__version__, "problem": result["problem"]})
             _converse(port, result["report"])
             while port.connected():  # let the host read the end first
                 time.sleep(0.01)

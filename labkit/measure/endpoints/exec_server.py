@@ -96,7 +96,11 @@ class Line:
 
     def send(self, kind: bytes, content: bytes = b"") -> None:
         """Write a frame. Raises ClientDisconnected."""
-        left = frame(kind, content)
+        self.write(frame(kind, content))
+
+    def write(self, data: bytes) -> None:
+        """Write all data. Raises ClientDisconnected."""
+        left = memoryview(data)
         while left:
             try:
                 left = left[os.write(self.fd, left) :]
@@ -263,7 +267,7 @@ def serve_socket(path: str) -> None:
                 converse(Line(connected.detach()))
                 os._exit(0)
             connected.close()
-        _reap()
+        reap()
 
 
 def serve_ports(count: int) -> None:
@@ -273,8 +277,7 @@ def serve_ports(count: int) -> None:
     """
     events = select.epoll()
     lines = {}
-    for name in _ports(count):
-        line = Line(os.open(f"/dev/{name}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    for line in ports(PORT, count):
         events.register(line.fd, select.EPOLLIN | select.EPOLLOUT | select.EPOLLHUP | select.EPOLLET)
         lines[line.fd] = line
     served: dict[int, int] = {}  # port to process
@@ -291,7 +294,7 @@ def serve_ports(count: int) -> None:
             if fd in ends:
                 os.close(fd)
                 del served[ends.pop(fd)]
-        _reap()
+        reap()
 
 
 def _serve_port(line: Line) -> None:
@@ -307,23 +310,26 @@ def _serve_port(line: Line) -> None:
     os._exit(0)
 
 
-def _ports(count: int) -> list[str]:
-    """Return the port devices; ports appear some time after their module was loaded."""
+def ports(prefix: str, count: int) -> list[Line]:
+    """Open the ports with names of this prefix; they appear some time after their module was loaded.
+
+    Fewer than `count` are returned if the others do not appear in time.
+    """
     deadline = time.monotonic() + PORTS_S
     top = "/sys/class/virtio-ports"
     while True:
         result = []
         for name in os.listdir(top) if os.path.isdir(top) else []:
             with open(f"{top}/{name}/name") as file:
-                if file.read().startswith(PORT) and os.path.exists(f"/dev/{name}"):
-                    result.append(name)
+                if file.read().startswith(prefix) and os.path.exists(f"/dev/{name}"):
+                    result.append(f"/dev/{name}")
         if len(result) == count or time.monotonic() > deadline:
-            return result
+            return [Line(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)) for path in result]
         time.sleep(0.01)
 
 
-def _reap() -> None:
-    """Wait for children that have ended."""
+def reap() -> None:
+    """Wait for children and orphans that have ended, as PID 1 must."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -202,9 +202,8 @@ class FarPair:
     server: FarEnd
 
 
-@contextmanager
-def namespaces(names: list[str], *, family: int) -> Iterator[list[Namespace]]:
-    """Make one namespace for each name; release all of them when the block ends.
+def first_sysctls(family: int) -> dict[str, int]:
+    """Return the sysctls net.* that every namespace and guest gets before it has an interface.
 
     With family 4, IPv6 is off: router solicitations and listener reports of 256 new ports on one bridge are several
     hundred thousand frames within the first seconds, and labkit would measure them. With family 6, link-local addresses
@@ -212,20 +211,24 @@ def namespaces(names: list[str], *, family: int) -> Iterator[list[Namespace]]:
     routers.
 
     A TCP socket of a killed program holds its namespace while it tries to deliver its data. If the other end's
-    namespace is already gone, it cannot succeed. So it gives up after a second instead of two minutes.
+    namespace is already gone, it cannot succeed. So it gives up after a second instead of two minutes (tcp(7),
+    tcp_orphan_retries, also for IPv6; 0 would mean 8).
     """
+    of_v6 = {"disable_ipv6": 1} if family == 4 else {"accept_dad": 0, "router_solicitations": 0}
+    return {"ipv4/tcp_orphan_retries": 1, **{f"ipv6/conf/default/{name}": of_v6[name] for name in of_v6}}
+
+
+@contextmanager
+def namespaces(names: list[str], *, family: int) -> Iterator[list[Namespace]]:
+    """Make one namespace for each name; release all of them when the block ends."""
     made = [
         Namespace(name, fd, socket)
         for name, (fd, socket) in zip(names, netlink.new_namespaces(len(names)), strict=True)
     ]
     try:
         for namespace in made:
-            namespace.sysctl("ipv4/tcp_orphan_retries", 1)  # tcp(7); also for IPv6; 0 would mean 8
-            if family == 4:
-                namespace.sysctl("ipv6/conf/default/disable_ipv6", 1)
-            else:
-                for name in ("accept_dad", "router_solicitations"):
-                    namespace.sysctl(f"ipv6/conf/default/{name}", 0)
+            for name, value in first_sysctls(family).items():
+                namespace.sysctl(name, value)
         yield made
     finally:
         for namespace in made:

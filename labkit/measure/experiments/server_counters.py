@@ -46,7 +46,7 @@ class ServerSide(Protocol):
         """Count until `until` (time.monotonic()) or until all flows end; the CPU time is that of this host."""
 
     def pages(self) -> list[Page]:
-        """Return the servers' own JSON, after they have ended."""
+        """Return the reports of the servers themselves (iperf3's JSON), after they have ended."""
 
     def report(self) -> dict[str, Any]:
         """Return further columns of the row for the window."""
@@ -89,7 +89,7 @@ class LocalServer:
         return seen
 
     def pages(self) -> list[Page]:
-        """Return the servers' own JSON, after they have ended."""
+        """Return the reports of the servers themselves (iperf3's JSON), after they have ended."""
         return self._flows.server_pages()
 
     def report(self) -> dict[str, Any]:

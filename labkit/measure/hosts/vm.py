@@ -6,6 +6,7 @@ It is booted for one conversation, or shared by the notebooks of a sweep. It end
 from __future__ import annotations
 
 import compileall
+import functools
 import json
 import os
 import sys
@@ -23,9 +24,8 @@ from labkit.common.errors import Failed
 from labkit.measure.hosts import local, vm_channel, vm_holder, vm_initramfs
 from labkit.measure.hosts.vm_channel import LabVm, VmConversation
 from labkit.system import machine, process
-from labkit.system.qemu import command, confined, kernels, kvm, vm_spec
+from labkit.system.qemu import boot, command, kernels, vm_spec
 from labkit.system.qemu.vm_spec import Shape
-from labkit.system.temporary_files import short_folder
 
 Say = Callable[[str], None]
 BOOT_S = 120.0  # a quiet machine needs 5 under emulation
@@ -111,43 +111,23 @@ def leasing(folder: Path, say: Say) -> Iterator[Callable[[str], bool]]:
 def booted(
     stack: ExitStack, where: str, folder: Path | None, say: Say, nic: VmNic | None
 ) -> tuple[LabVm, VmConversation]:
-    """Boot a lab VM and wait for its hello; both end with the stack.
-
-    If KVM fails but emulation works, that is remembered.
-    """
-    if kvm.worth_trying():
-        try:
-            return _attempt(stack, where, folder, say, nic, accelerated=True)
-        except Failed as error:
-            say(f"{error}; trying without KVM")
-            result = _attempt(stack, where, folder, say, nic, accelerated=False)
-            kvm.remember(str(error))
-            return result
-    try:
-        return _attempt(stack, where, folder, say, nic, accelerated=False)
-    except NotStarted:
-        raise
-    except Failed as error:
-        say(f"{error}; trying once more")
-        return _attempt(stack, where, folder, say, nic, accelerated=False)
+    """Boot a lab VM and wait for its hello; both end with the stack."""
+    attempt = functools.partial(_attempt, stack, where, folder, say, nic)
+    return boot.attempted(attempt, NotStarted, say)
 
 
 def _attempt(
-    stack: ExitStack, where: str, folder: Path | None, say: Say, nic: VmNic | None, *, accelerated: bool
+    stack: ExitStack, where: str, folder: Path | None, say: Say, nic: VmNic | None, accelerated: bool
 ) -> tuple[LabVm, VmConversation]:
     parameters = vm_spec.parse(where)
     kernel = kernels.find(parameters.kernel)
     say(f"booting Linux {kernel.release} in a lab VM{'' if accelerated else ' (emulated)'}")
-    with ExitStack() as attempt:
-        guest = attempt.enter_context(started(where, parameters, kernel, folder, nic, accelerated))
+    with ExitStack() as pending:
+        guest = pending.enter_context(started(where, parameters, kernel, folder, nic, accelerated))
         if accelerated:
-            kvm.check(
-                guest.scratch / "console",
-                vm_initramfs.FIRST_WORDS,
-                lambda: f"the lab VM did not boot: {guest.ended()}" if guest.gone() else None,
-            )
+            guest.check_kvm()
         opened = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S), say)
-        stack.push(attempt.pop_all())
+        stack.push(pending.pop_all())
     return guest, opened
 
 
@@ -164,11 +144,8 @@ def started(
     """Start QEMU and virtiofsd through a holder process that dies with this one; `program` becomes PID 1 of the
     guest."""
     nic = nic or VmNic()
-    confinement = confined.confinement([kvm.DEVICE] if accelerated else [])
-    # Other users cannot enter root's runtime folder or its kernel store.
-    top = None if confinement.group is None else Path("/tmp")
-    with short_folder("labkit-vm-", top) as scratch:
-        confinement.open_folder(scratch)
+    with boot.boot_folder("labkit-vm-", None, kernel, accelerated) as boots:
+        scratch = boots.path
         if folder is not None:
             with _named_boot_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -177,20 +154,15 @@ def started(
         shares += [command.Share("folder", scratch / "folder.bound", False)] if folder else []
         for share in shares:
             share.source.mkdir()
-        (scratch / "initramfs").write_bytes(
-            vm_initramfs.initramfs(kernel, folder, _environment(shape), program)
-        )
         programs = [command.virtiofsd(share, scratch / share.tag) for share in shares]
-        image = scratch / "kernel"
-        image.write_bytes(kernel.image.read_bytes())
-        qemu = command.argv(shape, image, scratch, shares, kvm=accelerated, more=nic.arguments)
-        programs.append([*confinement.prefix, *qemu])
+        content = vm_initramfs.initramfs(kernel, folder, _environment(shape), program)
+        programs.append(boots.command(scratch, shape, content, shares=shares, more=nic.arguments))
         report = {
             "programs": programs,
             "sockets": [str(scratch / share.tag) for share in shares],
             "root": str(scratch / "root.bound"),
             "folder": [str(folder), str(scratch / "folder.bound")] if folder else None,
-            "group": confinement.group,
+            "group": boots.confinement.group,
             "fds": nic.fds,
         }
         prefix = [word for word in local.prefix() if not (nic.outside and word == "--net")]

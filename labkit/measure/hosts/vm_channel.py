@@ -16,7 +16,7 @@ import msgspec
 import labkit
 from labkit.common.errors import BadInput, Failed
 from labkit.system import process
-from labkit.system.qemu import console
+from labkit.system.qemu import boot, console
 
 SILENCE_S = 30.0  # the guest sends a beat every second
 # A guest that got no CPU time between one client's end and the next one's start noticed neither: the port only shows
@@ -26,30 +26,33 @@ GREETING_S, AWAY_S, LONGER = 0.5, 0.1, 16
 REPORT_S = 15.0  # between two messages about a boot; an emulated one takes 5 s on a quiet machine
 
 
-@dataclass(frozen=True)
-class LabVm:
+@dataclass(eq=False)
+class LabVm(boot.Machine):
     """A running lab VM: the folder of its sockets and console, and its holder if this process booted it."""
 
     where: str
     scratch: Path
     folder: Path | None
     holder: process.Conversation | None = None
+    label = "the lab VM"
 
-    def gone(self) -> bool:
-        """Return whether it has ended, as far as this process can know."""
-        return self.holder is not None and bool(select.select([self.holder], [], [], 0)[0])
+    def ended(self) -> str | None:
+        """Return how it ended; None while it runs, as far as this process can know."""
+        if self.holder is None or not select.select([self.holder], [], [], 0)[0]:
+            return None
+        return self.wait_for_end()
 
-    def suspect(self) -> bool:
-        """Return whether it has ended or a failure made it unfit for further use."""
-        return self.gone() or (self.scratch / "suspect").exists()
-
-    def ended(self) -> str:
-        """Return how it ended, with the last words of its console."""
+    def wait_for_end(self) -> str:
+        """Return how it ended, when it has ended."""
         how = "it has ended"
         for line in self.holder.lines() if self.holder else ():
             event = msgspec.json.decode(line)
             how = event.get("text", how)
-        return f"{how}{console.last_words(self.scratch / 'console')}"
+        return how
+
+    def suspect(self) -> bool:
+        """Return whether it has ended or a failure made it unfit for further use."""
+        return self.ended() is not None or (self.scratch / "suspect").exists()
 
     def reaches(self, folder: str | None) -> bool:
         """Return whether it can write into the folder."""
@@ -102,28 +105,17 @@ class VmConversation:
         while True:
             try:
                 return self._socket.connect(str(self._guest.scratch / "channel"))
-            except OSError as error:  # QEMU has not created it yet, or has ended
-                self._check_running(deadline, str(error.strerror))
+            except OSError:  # QEMU has not created it yet, or has ended
+                self._check_booting(deadline)
                 time.sleep(0.01)
 
-    def _check_running(self, deadline: float, text: str) -> None:
-        """Raise Failed if the lab VM has ended or the deadline has passed."""
-        if self._guest.gone():
-            raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
-        # Some kernels hang after a panic instead of rebooting.
-        if stopped := console.stop_reason(self._guest.scratch / "console"):
-            raise Failed(f"the lab VM did not boot: {stopped}")
-        if time.monotonic() > deadline:
-            last = console.last_words(self._guest.scratch / "console")
-            raise Failed(f"the lab VM did not answer in time ({text}){last}")
-        self._report()
-
-    def _report(self) -> None:
-        """Tell every REPORT_S seconds how far the boot has come."""
+    def _check_booting(self, deadline: float) -> None:
+        """Check the boot (Machine.check_booting), and tell every REPORT_S seconds how far it has come."""
+        self._guest.check_booting(deadline)
         waited_s = time.monotonic() - self._begun
         if waited_s > (self._reports + 1) * REPORT_S:
             self._reports += 1
-            line = console.lines(self._guest.scratch / "console")[-1:]
+            line = console.lines(self._guest.console)[-1:]
             how = f"the last line of its console: {line[0][:100]}" if line else "its console is still empty"
             self._say(f"the lab VM has been booting for {waited_s:.0f} s; {how}")
 
@@ -136,8 +128,8 @@ class VmConversation:
                 data = self._socket.recv(65536)
                 self._rest += data
                 if not data:
-                    raise Failed(f"the lab VM did not boot: {self._guest.ended()}")
-            self._check_running(deadline, "no answer")
+                    raise self._guest.boot_failure(self._guest.wait_for_end())
+            self._check_booting(deadline)
             while b"\n" in self._rest:
                 line, _, self._rest = self._rest.partition(b"\n")
                 # Leftovers of an earlier conversation come before the hello.
@@ -165,12 +157,13 @@ class VmConversation:
             try:
                 data = self._socket.recv(65536)
             except TimeoutError:
-                last = console.last_words(self._guest.scratch / "console")
+                last = self._guest.last_words()
                 return self._suspect(f"was silent for {SILENCE_S:.0f} s: its lab VM hangs{last}")
             except OSError:
                 data = b""
             if not data:
-                return self._suspect(f"ended together with its lab VM: {self._guest.ended()}")
+                how = f"{self._guest.wait_for_end()}{self._guest.last_words()}"
+                return self._suspect(f"ended together with its lab VM: {how}")
             self._rest += data
 
     def _suspect(self, how: str) -> None:

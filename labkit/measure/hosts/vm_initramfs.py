@@ -7,12 +7,11 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from labkit.system.qemu import cpio
+from labkit.system.qemu import cpio, init_script
 from labkit.system.qemu.kernels import Kernel
 
 # Modules for the file systems and the channel; all others are loaded from the root.
 MODULES = ("virtio_pci", "virtiofs", "overlay", "virtio_console")
-FIRST_WORDS = "labkit: the lab VM's own user space begins"
 
 
 def initramfs(
@@ -32,21 +31,6 @@ def initramfs(
     return cpio.archive(entries)
 
 
-# Errors are ignored: a lab reports a missing file system when it needs it.
-_MOUNTS = """\
-mount -t proc proc /new/proc
-mount -t sysfs sysfs /new/sys
-mount -t devtmpfs dev /new/dev
-mkdir -p /new/dev/pts /new/dev/shm
-mount -t devpts devpts /new/dev/pts
-mount -t tmpfs shm /new/dev/shm
-mount -t tmpfs run /new/run
-for each in tracefs:kernel/tracing debugfs:kernel/debug cgroup2:fs/cgroup bpf:fs/bpf securityfs:kernel/security; do
-  mount -t ${each%%:*} none /new/sys/${each#*:} 2>/dev/null
-done
-"""
-
-
 def _own_files(kernel: Kernel) -> Iterable[tuple[Path, Path]]:
     """Yield the kernel's files that are not at their usual place: where they are, and where they belong."""
     config = kernel.image.with_name(f"config-{kernel.release}")
@@ -61,7 +45,7 @@ def _own_files(kernel: Kernel) -> Iterable[tuple[Path, Path]]:
 def _script(
     names: list[str], kernel: Kernel, folder: Path | None, environment: Mapping[str, str], argv: Sequence[str]
 ) -> str:
-    lines = ["#!/bin/busybox sh", f"echo {shlex.quote(FIRST_WORDS)} >/dev/console", "set -e"]
+    lines = init_script.first_lines()
     commands = ("mount", "mkdir", "touch", "insmod", "switch_root")
     lines += [f'{name}() {{ /bin/busybox {name} "$@"; }}' for name in commands]
     lines += [f"insmod /modules/{name}" for name in names]
@@ -77,7 +61,7 @@ def _script(
     for there, place in _own_files(kernel):
         make = "touch" if there.is_file() else "mkdir -p"
         lines += [f"{make} /new{place}", f"mount -o bind {shlex.quote(f'/new{there}')} /new{place}"]
-    lines += ["set +e", _MOUNTS]
+    lines += ["set +e", *init_script.mounts("/new")]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     lines.append(f"exec /bin/busybox switch_root /new {shlex.join(argv)} </dev/console >/dev/console 2>&1")
     return "\n".join(lines) + "\n"

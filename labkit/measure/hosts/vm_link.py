@@ -18,6 +18,7 @@ from labkit.common.errors import Failed, LabkitError
 from labkit.measure.hosts import local
 from labkit.measure.hosts.vm import VmNic
 from labkit.system import netlink, process
+from labkit.system.qemu import command
 
 BRIDGE = netlink.FIRST_INDEX
 LARGEST_MTU = 65521  # the maximum of a tap (drivers/net/tun.c)
@@ -55,9 +56,7 @@ def link(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[VmNic, VmNic]
 
 def _nic(fd: int, number: int) -> VmNic:
     mac = f"52:54:00:{os.urandom(1).hex()}:{os.urandom(1).hex()}:{number:02x}"
-    # romfile=: no boot ROM, which is part of another package.
-    device = f"virtio-net-pci,netdev=wire,mac={mac},romfile="
-    return VmNic(("-netdev", f"tap,id=wire,fd={fd}", "-device", device), (fd,))
+    return VmNic(tuple(command.tap_nic([fd], mac)), (fd,))
 
 
 def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:

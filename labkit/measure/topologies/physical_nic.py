@@ -103,11 +103,13 @@ def borrowed_nic(spec: Spec, between: Namespace, *, moved: bool) -> Iterator[tup
 def _check(nic: Nic, spec: Spec) -> None:
     link = nic.link()
     if not link.up:
-        raise BadInput(f"parent={nic.name} is down on {os.uname().nodename}: ip link set {nic.name} up")
+        raise BadInput(
+            f"parent={nic.name} is down on {os.uname().nodename}: run `ip link set {nic.name} up` there"
+        )
     if link.mtu_bytes < spec.mtu_bytes:
         raise BadInput(
             f"parent={nic.name} has MTU {link.mtu_bytes} on {os.uname().nodename}:"
-            f" ip link set {nic.name} mtu {spec.mtu_bytes}, and on the cable's other end"
+            f" run `ip link set {nic.name} mtu {spec.mtu_bytes}` there, and the same at the cable's other end"
         )
 
 

@@ -23,7 +23,7 @@ WAITING_LIMIT = 0.10
 
 @dataclass(frozen=True)
 class HostTimes:
-    """Seconds since boot.
+    """The CPU times of a host since its boot, in seconds.
 
     busy_s: all CPUs. ours_s: the processes of this command, by pid. ran_s and waited_s: QEMU's threads, by thread;
     both are empty if the kernel has no schedstat.

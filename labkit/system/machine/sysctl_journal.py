@@ -28,7 +28,7 @@ ALLOWED = r"net\.[a-z0-9_-]+(\.[A-Za-z0-9_-]+)+|kernel\.(sched_[a-z_]+|numa_bala
 GRACE_S = 5.0
 
 
-class Old(msgspec.Struct, frozen=True):
+class OldValue(msgspec.Struct, frozen=True):
     """A sysctl and its old value."""
 
     name: str
@@ -54,7 +54,7 @@ def changed(settings: Mapping[str, str], netns: int | None) -> Iterator[dict[str
         try:
             with netlink.inside(netns):
                 before = {name: _read(name) for name in settings}
-                lines = [msgspec.json.encode(Old(name, value)) + b"\n" for name, value in before.items()]
+                lines = [msgspec.json.encode(OldValue(name, value)) + b"\n" for name, value in before.items()]
                 os.write(descriptor, b"".join(lines))
                 for name, value in settings.items():
                     _write(name, value)
@@ -106,7 +106,7 @@ def _put_back(descriptor: int, netns: int | None) -> list[str]:
         for line in reversed(os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines()):
             # a line that was not finished (nothing was changed yet), or that is not text
             with contextlib.suppress(msgspec.DecodeError, ValueError):
-                old = msgspec.json.decode(line, type=Old)
+                old = msgspec.json.decode(line, type=OldValue)
                 if re.fullmatch(ALLOWED, old.name):
                     path_of(old.name).write_text(old.value)
                     names.append(old.name)

@@ -39,8 +39,8 @@ class Share:
     readonly: bool
 
 
-def system() -> str:
-    """Return the QEMU program for lab VMs. Raises Unsupported if this architecture is not supported."""
+def qemu_program() -> str:
+    """Return the QEMU program for lab VMs and guests. Raises Unsupported if this architecture is not supported."""
     if platform.machine() != "x86_64":
         raise Unsupported(f"lab VMs need an x86-64 machine, and this one is {platform.machine()}")
     return machine.program("qemu-system-x86_64")
@@ -79,6 +79,14 @@ def threads_count(shape: Shape, *, kvm: bool) -> int:
     return shape.cpus if kvm or shape.profile != "tracing" else 1
 
 
+def tap_nic(fds: Sequence[int], mac: str, *, vhost: bool = False, more: str = "") -> list[str]:
+    """Return the arguments of a virtio-net NIC on a tap; `fds` are the tap's queues, `more` further device options."""
+    queues = f"fd={fds[0]}" if len(fds) == 1 else f"fds={':'.join(map(str, fds))}"
+    # romfile=: no boot ROM, which is part of another package.
+    device = f"virtio-net-pci,netdev=nic,mac={mac},romfile={more}"
+    return ["-netdev", f"tap,id=nic,{queues}{',vhost=on' if vhost else ''}", "-device", device]
+
+
 def argv(
     shape: Shape,
     kernel: Path,
@@ -109,7 +117,7 @@ def argv(
         serial += ["-chardev", f"socket,id={path},path={scratch / path},server=on,wait=off"]
         serial += ["-device", f"virtserialport,chardev={path},name={name}"]
     return [
-        system(), "-M", "q35,memory-backend=mem", "-object", memory, "-m", f"{shape.memory_mib}M", *runs,
+        qemu_program(), "-M", "q35,memory-backend=mem", "-object", memory, "-m", f"{shape.memory_mib}M", *runs,
         "-smp", str(shape.cpus), "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
         # A guest that takes over QEMU can neither start programs nor gain another user's rights.
         "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny",

@@ -6,16 +6,12 @@ KVM is tried once with a deadline. A failure is remembered for this machine and 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from labkit.common.errors import Failed
 from labkit.system import machine
 
 DEVICE = Path("/dev/kvm")
-FIRST_WORDS_S = 15.0  # a kernel under KVM is there within 2
 
 
 def remembered() -> Path:
@@ -31,26 +27,6 @@ def worth_trying() -> bool:
     with suppress(OSError):
         return not remembered().exists()
     return True
-
-
-class Silent(Failed):
-    """QEMU runs, but the guest prints nothing."""
-
-
-def check(console: Path, first_words: str, ended: Callable[[], str | None]) -> None:
-    """Wait for `first_words` on the console of a guest that was just started with KVM.
-
-    Raises Silent if they are late, Failed with the text of `ended` if QEMU has ended.
-    """
-    deadline = time.monotonic() + FIRST_WORDS_S
-    while time.monotonic() < deadline:
-        with suppress(OSError):
-            if first_words.encode() in console.read_bytes():
-                return
-        if words := ended():
-            raise Failed(words)
-        time.sleep(0.05)
-    raise Silent(f"KVM does not work here: a kernel did not start within {FIRST_WORDS_S:g} s")
 
 
 def remember(why: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT
 
 from labkit import cli
-from labkit.commands import new_project
+from labkit.commands import new
 from labkit.common import run_folder
 from labkit.runner import sweep
 
@@ -38,7 +38,7 @@ def test_project_of_a_clone(
 
 def test_links_of_a_project_lead_to_its_files(tmp_path: Path) -> None:
     """The documents and the notebooks of a project link nothing that it lacks."""
-    new_project.create(tmp_path / "project")
+    new.create(tmp_path / "project")
     documents = [path for path in (tmp_path / "project").rglob("*") if path.suffix in (".md", ".ipynb")]
     assert len(documents) > 10
     for document in documents:
@@ -65,7 +65,7 @@ def test_wheel_has_the_files_of_a_project() -> None:
     runs = sorted(
         f"data/results/{path.name}/*" for path in (ROOT / "data/results").iterdir() if path.is_dir()
     )
-    expected = [*(one for one in new_project.PATTERNS if one != "data/results/*/*"), *runs]
+    expected = [*(one for one in new.PATTERNS if one != "data/results/*/*"), *runs]
     assert [pattern for patterns in listed.values() for pattern in patterns] == expected
     for share, patterns in listed.items():
         assert {str(Path("share/labkit", pattern).parent) for pattern in patterns} == {share}
@@ -98,7 +98,7 @@ def test_project_of_a_wheel(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.stdout.startswith(packages), done.stderr
     assert done.returncode == 0, done.stderr
-    for pattern in new_project.PATTERNS:
+    for pattern in new.PATTERNS:
         there, here = (
             {path.relative_to(root): path.read_bytes() for path in root.glob(pattern) if path.is_file()}
             for root in (tmp_path / "project", ROOT)

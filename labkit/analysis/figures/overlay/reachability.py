@@ -49,8 +49,8 @@ def matrix(df: pd.DataFrame) -> go.Figure:
     return finish(figure, df, "Who reaches whom, by which path", subtitle, _notes(df), below_px=BOTTOM_PX)
 
 
-def matrix_table(df: pd.DataFrame, all_of_it: bool = False) -> pd.DataFrame:
-    """Return the deviations from the expectation, a row for each pair of containers (`all_of_it`: every pair).
+def matrix_table(df: pd.DataFrame) -> pd.DataFrame:
+    """Return the deviations from the expectation, a row for each pair of containers that has one.
 
     Columns: routes, from, to, answered, TTL, expected TTL, path, expected paths, median round-trip time (µs), and the
     deviation in words.
@@ -58,7 +58,7 @@ def matrix_table(df: pd.DataFrame, all_of_it: bool = False) -> pd.DataFrame:
     lines = []
     for one in [one for *_, rows in matrices(df) for one in rows.to_dict("records")]:
         wrong = faults(one)
-        if wrong or all_of_it:
+        if wrong:
             at = {
                 "routes": one.get("routes"),
                 "from": one["source"],

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from labkit.common.errors import BadInput
 from labkit.measure.endpoints import exec_server
+from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.system import machine, process
-from labkit.system.qemu import cpio
+from labkit.system.qemu import cpio, init_script
 from labkit.system.qemu.cpio import Entry
 from labkit.system.qemu.kernels import Kernel
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 MODULES = ("virtio_pci", "virtio_console", "virtio_net")
 PROGRAMS = ("iperf3", "ping", "ip", "ethtool", "tc")
-FIRST_WORDS = "labkit: the guest's own user space begins"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INSIDE = "exec_server.py"
 NIC_S = 30
@@ -36,7 +36,7 @@ _FOLDER: Entry = (0o040755, b"")
 
 @functools.lru_cache(maxsize=4)
 def packed(kernel: Kernel, programs: tuple[str, ...], scripts: tuple[str, ...] = ()) -> bytes:
-    """Return the part that all guests of a kernel share, with these programs and Python files.
+    """Return the initramfs that all guests of a kernel share, with these programs and Python files.
 
     Raises BadInput for a program that is not installed, Unsupported for a kernel without the modules.
     """
@@ -115,47 +115,43 @@ def _with_folders(entries: dict[str, Entry]) -> dict[str, Entry]:
     return {**folders, **entries}
 
 
-def _nic_lines(nic: Nic, ip: str) -> list[str]:
-    """Return shell lines that wait for eth0 and configure it."""
+def sysctl_line(name: str, value: int | str) -> str:
+    """Return the shell line that sets the sysctl net.`name` if this kernel has it."""
+    path = shlex.quote(f"/proc/sys/net/{name}")
+    return f"[ ! -e {path} ] || echo {shlex.quote(str(value))} >{path}"
+
+
+def address_lines(nic: Nic) -> list[str]:
+    """Return shell lines that give eth0 its address and its neighbours."""
+    ip = machine.program("ip")
     return [
-        f"tries={NIC_S * 100}",
-        'while [ ! -e /sys/class/net/eth0 ] && [ "$tries" -gt 0 ]; do sleep 0.01; tries=$((tries - 1)); done',
-        f"{ip} link set eth0 mtu {nic.mtu_bytes} up",
         f"{ip} address add {nic.address} dev eth0{' nodad' if ':' in nic.address else ''}",
         *(f"{ip} neighbour replace {at} lladdr {mac} dev eth0 nud permanent" for at, mac in nic.neighbours),
     ]
 
 
+def _nic_lines(nic: Nic) -> list[str]:
+    """Return shell lines that wait for eth0 and configure it."""
+    return [
+        f"tries={NIC_S * 100}",
+        'while [ ! -e /sys/class/net/eth0 ] && [ "$tries" -gt 0 ]; do sleep 0.01; tries=$((tries - 1)); done',
+        f"{machine.program('ip')} link set eth0 mtu {nic.mtu_bytes} up",
+        *address_lines(nic),
+    ]
+
+
 def _script(nic: Nic, modules: Sequence[str], ports_count: int) -> str:
     """Return the init script: mounts, modules, eth0 with its address, then `exec_server`."""
-    ip, is_v6 = machine.program("ip"), ":" in nic.address
-    of_v6 = {"accept_dad": 0, "router_solicitations": 0} if is_v6 else {"disable_ipv6": 1}
-    # as in network namespaces
-    sysctls = {"ipv4/tcp_orphan_retries": 1, **{f"ipv6/conf/default/{name}": of_v6[name] for name in of_v6}}
     lines = [
-        "#!/bin/busybox sh",
+        *init_script.first_lines(),
         f"export PATH={PATH}",
-        f"echo {shlex.quote(FIRST_WORDS)} >/dev/console",
-        "set -e",
-    ]
-    lines += [
-        "mount -t proc proc /proc",
-        "mount -t sysfs sysfs /sys",
-        "mount -t devtmpfs dev /dev",
-        "mkdir -p /dev/pts /dev/shm",
-        "mount -t devpts devpts /dev/pts",
-        "mount -t tmpfs shm /dev/shm",
-        "mount -t tracefs none /sys/kernel/tracing 2>/dev/null || true",
-        "mount -t debugfs none /sys/kernel/debug 2>/dev/null || true",
+        *init_script.mounts(),
         'for each in /sys/devices/system/cpu/cpu*/online; do [ ! -e "$each" ] || echo 1 >"$each"; done',
-        *(
-            f"[ ! -e /proc/sys/net/{name} ] || echo {value} >/proc/sys/net/{name}"
-            for name, value in sysctls.items()
-        ),
+        *(sysctl_line(*each) for each in first_sysctls(6 if ":" in nic.address else 4).items()),
         *(f"insmod /modules/{name}" for name in modules),
         f"hostname {shlex.quote(nic.name)}",
-        f"{ip} link set lo up",
-        *([] if not nic.fds else _nic_lines(nic, ip)),
+        f"{machine.program('ip')} link set lo up",
+        *(_nic_lines(nic) if nic.fds else []),
         f"exec {shlex.quote(python())} -I -S /{INSIDE} ports {ports_count} </dev/console >/dev/console 2>&1",
     ]
     return "\n".join(lines) + "\n"

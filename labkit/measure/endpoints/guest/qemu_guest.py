@@ -6,6 +6,7 @@ process that booted it.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -14,14 +15,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from labkit.common.errors import Failed, LabkitError, Unsupported
+from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import exec_client
 from labkit.measure.endpoints.guest import initramfs
 from labkit.measure.endpoints.guest.spec import NO_ADDITIONS, GuestAdditions, GuestSpec, Nic, parse
 from labkit.system import netlink, process
 from labkit.system.machine import mibs
-from labkit.system.qemu import command, confined, console, kernels, kvm
-from labkit.system.temporary_files import in_memory, short_folder
+from labkit.system.qemu import boot, command, kernels
+from labkit.system.temporary_files import in_memory
 
 GRACE_S = 5.0  # until QEMU ends after its sockets have closed
 VHOST = Path("/dev/vhost-net")
@@ -30,10 +31,6 @@ OFFLOADS = (
     "csum", "gso", "guest_csum", "guest_tso4", "guest_tso6", "guest_ecn", "guest_ufo", "host_tso4", "host_tso6",
     "host_ecn", "host_ufo",
 )  # fmt: skip
-
-
-class BootTimeout(Failed):
-    """A guest did not boot before its deadline."""
 
 
 class Reading:
@@ -56,12 +53,12 @@ class Reading:
         """Do nothing: no file stays open."""
 
 
-class QemuGuest:
+class QemuGuest(boot.Machine):
     """A running guest."""
 
-    def __init__(self, name: str, folder: Path, qemu: process.Running, report: dict[str, Any]) -> None:
+    def __init__(self, name: str, scratch: Path, qemu: process.Running, report: dict[str, Any]) -> None:
+        super().__init__(f"the guest {name}", scratch)
         self.name = name
-        self.folder = folder
         self.report = report
         self._qemu = qemu
         self._conversation: exec_client.Conversation | None = None
@@ -69,55 +66,41 @@ class QemuGuest:
     @property
     def prefix(self) -> list[str]:
         """The command line prefix that runs a program in the guest."""
-        return [sys.executable, "-I", "-S", exec_client.__file__, str(self.folder), "--"]
+        return [sys.executable, "-I", "-S", exec_client.__file__, str(self.scratch), "--"]
 
     @property
     def kernel(self) -> Self:
         """The guest itself, because it has its own kernel."""
         return self
 
+    def ended(self) -> str | None:
+        """Return how QEMU ended; None while it runs."""
+        return self._qemu.ended().message() if self._qemu.poll() else None
+
     def greet(self, deadline: float) -> None:
         """Wait until the guest answers. Raises Failed with the last words of its console if it does not answer in
         time."""
         try:
             self._conversation = exec_client.Conversation(
-                str(self.folder), 0, check=lambda: self._check_running(deadline)
+                str(self.scratch), 0, check=lambda: self.check_booting(deadline)
             )
         except (exec_client.ServerDisconnected, OSError):
-            self._check_running(time.monotonic() + GRACE_S)
+            self.check_booting(time.monotonic() + GRACE_S)
             process.wait([self._qemu], time.monotonic() + GRACE_S)
-            self._check_running(0)
-        (self.folder / "initramfs").unlink(
+            self.check_booting(0)
+        (self.scratch / "initramfs").unlink(
             missing_ok=True
         )  # the file is large, and the guest has unpacked it
-
-    def gone(self) -> str | None:
-        """Return why the guest did not boot if QEMU has ended; None while QEMU runs."""
-        if not self._qemu.poll():
-            return None
-        last = console.last_words(self.folder / "console")
-        return f"the guest {self.name} did not boot: {self._qemu.ended().message()}{last}"
-
-    def _check_running(self, deadline: float) -> None:
-        """Raise Failed if the guest has ended or the deadline has passed."""
-        if words := self.gone():
-            raise Failed(words)
-        path = self.folder / "console"
-        if words := console.stop_reason(path):
-            raise Failed(f"the guest {self.name} did not boot: {words}{console.last_words(path)}")
-        if time.monotonic() > deadline:
-            raise BootTimeout(f"the guest {self.name} did not boot in time{console.last_words(path)}")
 
     def _ask(self, kind: bytes, content: bytes) -> bytes:
         assert self._conversation is not None
         try:
             return self._conversation.ask(kind, content)
         except (exec_client.ServerDisconnected, TimeoutError):
-            last = console.last_words(self.folder / "console")
-            how = f"has gone ({self._qemu.ended().message()})" if self._qemu.poll() else "does not answer"
-            raise Failed(f"the guest {self.name} {how}{last}") from None
+            how = f"has gone ({ended})" if (ended := self.ended()) else "does not answer"
+            raise Failed(f"{self.label} {how}{self.last_words()}") from None
         except OSError as error:
-            raise Failed(f"in the guest {self.name}: {error.strerror}: {error.filename}") from None
+            raise Failed(f"in {self.label}: {error.strerror}: {error.filename}") from None
 
     def read(self, path: str) -> bytes:
         """Return the content of a file in the guest. Raises Failed."""
@@ -135,7 +118,7 @@ class QemuGuest:
         """Return the counters of an interface in the guest."""
         counts = mibs.interfaces(self.read(path).decode()).get(interface)
         if counts is None:
-            raise Failed(f"the guest {self.name} has no interface {interface}")
+            raise Failed(f"{self.label} has no interface {interface}")
         return netlink.LinkCounters(counts["rx_bytes"], counts["rx_packets"], counts["tx_packets"])
 
     def sysctl(self, name: str, value: int | str) -> None:
@@ -157,33 +140,21 @@ def guests(text: str, nics: Sequence[Nic], more: GuestAdditions = NO_ADDITIONS) 
             f"guest={text}: {VHOST} cannot be opened: run `modprobe vhost_net` as root, or choose vhost=auto"
         )
     with ExitStack() as stack:
-        yield _boot(stack, spec, kernel, nics)
+        attempt = functools.partial(_boot, stack, spec, kernel, nics)
+        yield boot.attempted(attempt, boot.BootTimeout)
 
 
-def _boot(stack: ExitStack, spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic]) -> list[QemuGuest]:
-    """Boot guests and wait until they answer; they end with the stack.
-
-    If KVM fails but emulation works, that is remembered. Emulated boots sometimes fail, so they are tried twice.
-    """
-    first: LabkitError | None = None
-    without_kvm: LabkitError | None = None
-    for accelerated in [True] * kvm.worth_trying() + [False, False]:
-        with ExitStack() as attempt:
-            try:
-                made = attempt.enter_context(_start(spec, kernel, nics, accelerated))
-                deadline = time.monotonic() + spec.boot_s
-                for one in made:
-                    one.greet(deadline)
-                if without_kvm is not None:
-                    kvm.remember(str(without_kvm))
-                stack.push(attempt.pop_all())
-                return made
-            except Failed as error:
-                if isinstance(error, BootTimeout) or (first is not None and not accelerated):
-                    raise
-                first = error
-                without_kvm = error if accelerated else without_kvm
-    raise AssertionError("a loop that returns or raises")
+def _boot(
+    stack: ExitStack, spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic], accelerated: bool
+) -> list[QemuGuest]:
+    """Boot guests and wait until they answer; they end with the stack."""
+    with ExitStack() as pending:
+        made = pending.enter_context(_start(spec, kernel, nics, accelerated))
+        deadline = time.monotonic() + spec.boot_s
+        for one in made:
+            one.greet(deadline)
+        stack.push(pending.pop_all())
+    return made
 
 
 @contextmanager
@@ -203,26 +174,25 @@ def _start(
     ports = {
         f"{exec_client.NAMES}{number}": f"{exec_client.LOCKS}{number}" for number in range(exec_client.PORTS)
     }
-    with short_folder("labkit-guest-", in_memory()) as scratch, process.all_ended([]) as running:
+    devices = [VHOST] * vhost
+    with (
+        boot.boot_folder("labkit-guest-", in_memory(), kernel, accelerated, devices) as boots,
+        process.all_ended([]) as running,
+    ):
         made = []
-        confinement = confined.confinement([kvm.DEVICE] * accelerated + [VHOST] * vhost)
-        confinement.open_folder(scratch)
-        image = scratch / "kernel"  # the kernel store may be readable by root only
-        image.write_bytes(kernel.image.read_bytes())
         for nic in nics:
-            (folder := scratch / nic.name).mkdir(mode=0o700)
-            confinement.open_folder(folder)
+            (scratch := boots.path / nic.name).mkdir(mode=0o700)
             own = initramfs.own(nic, kernel, spec.machine.modules, exec_client.PORTS)
-            (folder / "initramfs").write_bytes(initramfs.packed(kernel, spec.programs, spec.scripts) + own)
+            content = initramfs.packed(kernel, spec.programs, spec.scripts) + own
             words = nic_words(spec, nic, vhost)
-            argv = command.argv(spec.machine, image, folder, kvm=accelerated, more=words, ports=ports)
-            running.append(process.Running([*confinement.prefix, *argv], pass_fds=nic.fds))
+            argv = boots.command(scratch, spec.machine, content, more=words, ports=ports)
+            running.append(process.Running(argv, pass_fds=nic.fds))
             queues, on = (spec.queues, vhost) if nic.fds else (None, None)
             report |= {"guest_queues_count": queues, "guest_vhost": on}
-            made.append(QemuGuest(nic.name, folder, running[-1], dict(report)))
+            made.append(QemuGuest(nic.name, scratch, running[-1], dict(report)))
         if accelerated:
             for one in made:
-                kvm.check(one.folder / "console", initramfs.FIRST_WORDS, one.gone)
+                one.check_kvm()
         yield made
 
 
@@ -230,14 +200,10 @@ def nic_words(spec: GuestSpec, nic: Nic, vhost: bool) -> list[str]:
     """Return QEMU's arguments for a guest's NIC and tap."""
     if not nic.fds:
         return []
-    fds = "fd=" if len(nic.fds) == 1 else "fds="
-    cable = f"tap,id=nic,{fds}{':'.join(map(str, nic.fds))}{',vhost=on' if vhost else ''}"
-    # romfile=: no boot ROM, which is part of another package.
-    device = f"virtio-net-pci,netdev=nic,mac={nic.mac},romfile=,host_mtu={nic.mtu_bytes}"
+    more = f",host_mtu={nic.mtu_bytes}"
     if len(nic.fds) > 1:
-        device += (
-            f",mq=on,vectors={2 * len(nic.fds) + 2}"  # one vector per queue, plus two (linux virtio_net)
-        )
+        # one vector per queue, plus two (linux virtio_net)
+        more += f",mq=on,vectors={2 * len(nic.fds) + 2}"
     if not spec.offloads:
-        device += "".join(f",{name}=off" for name in OFFLOADS)
-    return ["-netdev", cable, "-device", device]
+        more += "".join(f",{name}=off" for name in OFFLOADS)
+    return command.tap_nic(nic.fds, nic.mac, vhost=vhost, more=more)

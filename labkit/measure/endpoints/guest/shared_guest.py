@@ -11,8 +11,10 @@ from contextlib import suppress
 from typing import Any, Self
 
 from labkit.common.errors import Failed
+from labkit.measure.endpoints.guest.initramfs import address_lines, sysctl_line
 from labkit.measure.endpoints.guest.qemu_guest import QemuGuest, Reading
 from labkit.measure.endpoints.guest.spec import Nic
+from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.system import machine, netlink, process
 
 MODULES = ("veth", "bridge")
@@ -49,7 +51,7 @@ class GuestNamespace:
 
     def sysctl(self, name: str, value: int | str) -> None:
         """Set the sysctl net.`name` in the namespace."""
-        process.output([*self.prefix, "sh", "-c", _set(name, value)], PATIENCE_S)
+        process.output([*self.prefix, "sh", "-c", sysctl_line(name, value)], PATIENCE_S)
 
     def _path(self, path: str) -> str:
         return path.replace("/proc/net/", f"/proc/{self._pid}/net/")
@@ -77,16 +79,8 @@ def guest_namespaces(guest: QemuGuest, nics: Sequence[Nic], family: int) -> list
 
 def _commands_for(ip: str, number: int, nic: Nic, family: int) -> str:
     """Return the shell lines that create one namespace and print the pid of its holder."""
-    of_v6 = {"accept_dad": 0, "router_solicitations": 0} if family == 6 else {"disable_ipv6": 1}
-    sysctls = {"ipv4/tcp_orphan_retries": 1, **{f"ipv6/conf/default/{name}": of_v6[name] for name in of_v6}}
-    inside = [_set(name, value) for name, value in sysctls.items()]
-    nodad = " nodad" if family == 6 else ""
-    after = [
-        f"{ip} link set lo up",
-        f"{ip} link set eth0 up",
-        f"{ip} address add {nic.address} dev eth0{nodad}",
-        *(f"{ip} neighbour replace {at} lladdr {mac} dev eth0 nud permanent" for at, mac in nic.neighbours),
-    ]
+    inside = [sysctl_line(name, value) for name, value in first_sysctls(family).items()]
+    after = [f"{ip} link set lo up", f"{ip} link set eth0 up", *address_lines(nic)]
     mtu = f"mtu {nic.mtu_bytes}"
     lines = [
         f"setsid unshare -n sleep {HELD_S} </dev/null >/dev/null 2>&1 &",
@@ -99,8 +93,3 @@ def _commands_for(ip: str, number: int, nic: Nic, family: int) -> str:
         "echo $pid",
     ]
     return "\n".join(lines)
-
-
-def _set(name: str, value: int | str) -> str:
-    path = shlex.quote(f"/proc/sys/net/{name}")
-    return f"[ ! -e {path} ] || echo {shlex.quote(str(value))} >{path}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
-from labkit.measure.observers.capture.capture import CapturePoint
+from labkit.measure.observers.capture import CapturePoint
 from labkit.measure.observers.monitor import Monitor, Request, sampler
 from labkit.system import netlink
 from labkit.system.machine import settings

@@ -32,7 +32,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.monitor_cost import readers
 from labkit.measure.experiments.monitor_cost.readers import DESCRIPTIONS, READERS
 from labkit.measure.experiments.rows import Arm, Measured
-from labkit.measure.observers.capture.capture import CapturePoint
+from labkit.measure.observers.capture import CapturePoint
 from labkit.measure.observers.monitor import sampler
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.traffic import packet_ends, packet_generator, rates, registry

@@ -23,7 +23,7 @@ import msgspec
 from labkit.common import errors
 from labkit.common.errors import Failed
 from labkit.common.packets import ETHERNET
-from labkit.measure.observers.capture.capture import SNAP_BYTES, CapturePoint
+from labkit.measure.observers.capture import SNAP_BYTES, CapturePoint
 from labkit.measure.observers.monitor import Monitor, Request, Selection
 from labkit.system import libpcap, machine, netlink, process, temporary_files
 from labkit.system.recording.packet_ring import SOL_PACKET, attach

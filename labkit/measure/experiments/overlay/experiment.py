@@ -23,7 +23,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.overlay import header_overhead
 from labkit.measure.experiments.overlay import spine_failure as failing
 from labkit.measure.experiments.overlay.reachability import reachability
-from labkit.measure.observers.capture.capture import capture, every_interface
+from labkit.measure.observers.capture import capture, every_interface
 from labkit.measure.parameters import one_of, within
 from labkit.measure.topologies import Topology, tunnels
 from labkit.measure.topologies.network import build, encapsulation, leaf_spine_overlay

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from labkit.common.packets import Journey
 from labkit.measure.endpoints import Namespace
 from labkit.measure.experiments.overlay.spine_failure import spines
-from labkit.measure.observers.capture.capture import capture, every_interface
+from labkit.measure.observers.capture import capture, every_interface
 from labkit.measure.topologies import Topology, state
 from labkit.measure.topologies.network.expected_paths import no_path, paths
-from labkit.measure.topologies.network.lookup import address_of
+from labkit.measure.topologies.network.model import address_of
 from labkit.measure.topologies.network.parts import Network, Node
 from labkit.measure.traffic import ping_probes
 from labkit.measure.traffic.ping_probes import Answers

@@ -173,7 +173,9 @@ class _Watched:
                 if (own.at, far.at) == (leaf, spine):
                     result = {link.name: link.index for link in netlink.links(self._spaces[leaf].netlink)}
                     return result[own.name]
-        raise BadInput(f"there is no cable between {leaf} and {spine}")
+        raise BadInput(
+            f"the network {self.network.name} has no cable between {leaf} and {spine}, so its failure cannot be made"
+        )
 
     def settings(self) -> dict[str, Any]:
         """Return the leaves' sysctls for dead links and for multipath (0: hash of addresses only)."""

@@ -273,8 +273,10 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         return {}
 
     def bounds(self, frame: str) -> tuple[float, float | None]:
-        """Return the minimum and maximum load in frames per second; None: what the generator reaches. Raises
-        BadInput."""
+        """Return the minimum and maximum load in frames per second; a maximum of None is what the generator reaches.
+
+        Raises BadInput.
+        """
         sizes = rates.sizes(frame)
         line_most = self.line().most_pps(rates.mean_bytes(sizes))
         least = rates.pps("least_rate", self.least_rate, sizes, self.line())

@@ -26,7 +26,7 @@ COLUMNS = schema.names(writer=("throughput", "trex"))
 
 @dataclass(frozen=True)
 class Test:
-    """A test that is measured next: the name of its point, its round, and the multiple of a stateful profile."""
+    """The next test: the name of its point, its round, and the factor of a stateful profile's rates."""
 
     point: str
     round: int

@@ -95,9 +95,3 @@ def events(page: bytes, of: Layout) -> Iterator[tuple[int, ...]]:
         if words[begin] & half == number and begin + size <= last:
             yield values(page, begin << 2)
         at = after
-
-
-def pages(content: bytes, of: Layout) -> Iterator[bytes]:
-    """Yield the pages of a buffer."""
-    for begin in range(0, len(content) - of.page_bytes + 1, of.page_bytes):
-        yield content[begin : begin + of.page_bytes]

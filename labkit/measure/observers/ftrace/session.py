@@ -190,7 +190,7 @@ class Arming:
         self._journal = journal
 
     def settle(self) -> None:
-        """Choose an instance, switch it off, and reset settings that others left."""
+        """Choose an instance of tracefs, switch its tracing off, and reset settings that other programs left."""
         if _in_instances(self.top, self._journal):
             self.folder = self.top / "instances" / f"labkit-{os.getpid():x}-{os.urandom(3).hex()}"
             self._journal.note(self.folder, None)

@@ -19,7 +19,7 @@ import msgspec
 
 from labkit.common.errors import BadInput, Failed
 from labkit.common.packets import ETHERNET
-from labkit.measure.observers.capture.capture import (
+from labkit.measure.observers.capture import (
     MAX_SNAP_BYTES,
     MIN_SNAP_BYTES,
     SNAP_BYTES,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from labkit.measure.topologies.network import encapsulation
 from labkit.measure.topologies.network.encapsulation import PORTS
-from labkit.measure.topologies.network.model import port, remotes
+from labkit.measure.topologies.network.model import are_compatible, port, remotes
 from labkit.measure.topologies.network.parts import Tunnel
 
 TTL = 64  # net.ipv4.ip_default_ttl
@@ -79,11 +79,6 @@ def nesting_depth(what: EncapsulatedPacket | Frame | None) -> int:
     if what is None:
         return 0
     return 1 + nesting_depth((what.packet if isinstance(what, Frame) else what).inner)
-
-
-def are_compatible(one: Tunnel, other: Tunnel) -> bool:
-    """Return whether two tunnels understand each other's packets: same kind, identifier and port."""
-    return (one.kind, one.id, port(one)) == (other.kind, other.id, port(other))
 
 
 def decapsulates(tunnel: Tunnel, packet: EncapsulatedPacket) -> bool:

@@ -18,7 +18,6 @@ from labkit.common.errors import BadInput
 from labkit.measure.topologies.network.encapsulated_packets import (
     EncapsulatedPacket,
     Frame,
-    are_compatible,
     decapsulates,
     headers,
     layers,
@@ -27,9 +26,16 @@ from labkit.measure.topologies.network.encapsulated_packets import (
     without_ttl,
 )
 from labkit.measure.topologies.network.encapsulation import LAYER_2
-from labkit.measure.topologies.network.lookup import Lookup, address_of
-from labkit.measure.topologies.network.model import remotes
-from labkit.measure.topologies.network.parts import CableEnd, Network, Tunnel
+from labkit.measure.topologies.network.model import (
+    DescribedInterface,
+    Key,
+    NetworkIndex,
+    RouteChoice,
+    address_of,
+    are_compatible,
+    remotes,
+)
+from labkit.measure.topologies.network.parts import Network, Tunnel
 
 # Nested packets; the kernel's limit is the same (XMIT_RECURSION_LIMIT, include/linux/netdevice.h).
 DEEPEST = 8
@@ -81,7 +87,7 @@ def paths(
     `ignores_linkdown`); otherwise such packets are lost. `length_bytes`: of the innermost packet with its IP header.
     Raises BadInput for a node that does not exist or has no address.
     """
-    walk = _Walk(Lookup(network, without, noticed))
+    walk = _Walk(network, without, noticed)
     return [_path(source, trail, packet, length_bytes) for trail, packet in walk.arrivals(source, target)]
 
 
@@ -89,7 +95,7 @@ def no_path(
     network: Network, source: str, target: str, *, without: Collection[str] = (), noticed: bool | None = None
 ) -> str | None:
     """Return, in one sentence, why there is no path: what ended the longest attempt. None if there is a path."""
-    walk = _Walk(Lookup(network, without, noticed))
+    walk = _Walk(network, without, noticed)
     if any(True for _ in walk.arrivals(source, target)):
         return None
     return max(walk.ends, key=lambda end: end[0])[1]
@@ -110,14 +116,18 @@ def _path(source: str, trail: Trail, packet: EncapsulatedPacket, length_bytes: i
 class _Walk:
     """Tries all paths of a packet. `ends` are the failed attempts: (number of interfaces passed, reason)."""
 
-    def __init__(self, lookup: Lookup) -> None:
-        self.lookup = lookup
+    def __init__(self, network: Network, without: Collection[str], noticed: bool | None) -> None:
+        self.index, self.noticed = NetworkIndex(network), noticed
+        self.down: set[Key] = set()
+        for one in self.index.interfaces.values():
+            if one.far is not None and (one.at in without or f"{one.at}:{one.name}" in without):
+                self.down |= {one.key, one.far}
         self.ends: list[tuple[int, str]] = []
         self.taken = 0  # frames that a node has accepted
 
     def arrivals(self, source: str, target: str) -> Arrivals:
         """Yield each path as its trail, with the packet as it arrives."""
-        nodes, network = self.lookup.nodes, self.lookup.network
+        nodes, network = self.index.nodes, self.index.network
         if source not in nodes:
             raise BadInput(f"{network.name} has no node {source}; there are {', '.join(nodes)}")
         to = address_of(network, target) if target in nodes else target
@@ -130,93 +140,126 @@ class _Walk:
     def _end(self, trail: Trail, why: str) -> None:
         self.ends.append((len(trail), why))
 
+    def _owns(self, node: str, address: str) -> bool:
+        """Return whether a node accepts packets to an address.
+
+        It may have the address on any interface (weak host model, arp_ignore 0), or a VXLAN that joined the group.
+        """
+        to = ip_address(address)
+        if to.is_multicast:
+            return any(address in remotes(tunnel) for one, tunnel in self._tunnels() if one.at == node)
+        return to in self.index.owner and self.index.owner[to].at == node
+
+    def _tunnels(self) -> Iterator[tuple[DescribedInterface, Tunnel]]:
+        for one in self.index.tunnels:
+            if isinstance(one.part, Tunnel):
+                yield one, one.part
+
+    def _hops(self, node: str, target: str, out: str | None) -> list[RouteChoice]:
+        """Return the next hops of a node to a target, all of equal cost.
+
+        `out`: only over this interface; without a route the target is assumed to be on that link, as the kernel does.
+        """
+        to = ip_address(target)
+        noticed = self.index.nodes[node].ignores_linkdown if self.noticed is None else self.noticed
+        for entry in self.index.routing_tables[node]:
+            usable = [
+                hop
+                for hop in entry.hops
+                if out in (None, hop.out.name) and not (noticed and hop.out.key in self.down)
+            ]
+            if to in entry.to and usable:
+                return usable
+        return [RouteChoice(self.index.interfaces[node, out], None)] if out is not None else []
+
     def _passes(
-        self, trail: Trail, node: str, interface: str, what: EncapsulatedPacket | Frame
+        self, trail: Trail, one: DescribedInterface, what: EncapsulatedPacket | Frame
     ) -> Trail | None:
         """Return the trail with one more interface; None if the packet passed it before, which would be a loop."""
-        before = [
-            without_ttl(step.what) for step in trail if (step.node, step.interface) == (node, interface)
-        ]
+        before = [without_ttl(step.what) for step in trail if (step.node, step.interface) == one.key]
         if without_ttl(what) not in before:
-            return (*trail, PathStep(node, interface, what))
-        self._end(trail, f"the packet returns to {node}:{interface}, which is a routing loop")
+            return (*trail, PathStep(*one.key, what))
+        self._end(trail, f"the packet returns to {one.at}:{one.name}, which is a routing loop")
         return None
 
     def _route(self, node: str, packet: EncapsulatedPacket, trail: Trail, out: str | None = None) -> Arrivals:
         """Route a packet that a node made or forwards; multicast always goes out."""
-        if self.lookup.owns(node, packet.target) and not ip_address(packet.target).is_multicast:
+        to = ip_address(packet.target)
+        if self._owns(node, packet.target) and not to.is_multicast:
             yield from self._arrive(node, packet, trail)
             return
-        hops = self.lookup.hops(node, packet.target, out)
+        hops = self._hops(node, packet.target, out)
         if not hops:
             self._end(trail, f"{node} has no route to {packet.target}")
         for hop in hops:
-            sent = packet if packet.source else packet._replace(source=hop.source)
-            if sent.source:
-                yield from self._leave(node, hop.out, sent, hop.via or packet.target, trail)
+            source = packet.source or self.index.source(hop.out, to.version)
+            if source:
+                near = packet.target if hop.via is None else str(hop.via)
+                yield from self._leave(hop.out, packet._replace(source=source), near, trail)
             else:
                 self._end(trail, f"{node} has no source address for {packet.target}")
 
-    def _leave(self, node: str, out: str, packet: EncapsulatedPacket, to: str, trail: Trail) -> Arrivals:
+    def _leave(self, out: DescribedInterface, packet: EncapsulatedPacket, to: str, trail: Trail) -> Arrivals:
         """Send a packet out of an interface, in a frame if the interface has frames."""
-        tunnel = self.lookup.tunnels.get((node, out))
-        if tunnel is not None and tunnel.kind not in LAYER_2:
-            yield from self._encapsulate(tunnel, packet, trail)
+        if isinstance(out.part, Tunnel) and out.kind not in LAYER_2:
+            yield from self._encapsulate(out, out.part, packet, trail)
             return
         frame, taken = Frame(to, packet), self.taken
-        if (node, out) in self.lookup.bridges:
-            if passed := self._passes(trail, node, out, frame):
-                yield from self._bridge(node, out, frame, passed, out)
+        if out.kind == "bridge":
+            if passed := self._passes(trail, out, frame):
+                yield from self._bridge(out, frame, passed, out)
         else:
-            yield from self._port(node, out, frame, trail)
+            yield from self._port(out, frame, trail)
         if self.taken == taken:
-            self._end(trail, f"no node answers for {to} at {node}:{out}")
+            self._end(trail, f"no node answers for {to} at {out.at}:{out.name}")
 
-    def _port(self, node: str, name: str, frame: Frame, trail: Trail) -> Arrivals:
+    def _port(self, port: DescribedInterface, frame: Frame, trail: Trail) -> Arrivals:
         """Send a frame out of a cable's end or a tunnel."""
-        if tunnel := self.lookup.tunnels.get((node, name)):
-            yield from self._encapsulate(tunnel, frame, trail)
-        elif passed := self._passes(trail, node, name, frame):
-            _, far = self.lookup.cables[node, name]
-            if (node, name) not in self.lookup.down:
-                yield from self._enter(far, frame, passed)
+        if isinstance(port.part, Tunnel):
+            yield from self._encapsulate(port, port.part, frame, trail)
+        elif (passed := self._passes(trail, port, frame)) and port.far and port.key not in self.down:
+            yield from self._enter(self.index.interfaces[port.far], frame, passed)
 
-    def _enter(self, port: CableEnd | Tunnel, frame: Frame, trail: Trail) -> Arrivals:
+    def _enter(self, port: DescribedInterface, frame: Frame, trail: Trail) -> Arrivals:
         """Receive a frame at a node, from a cable or a tunnel."""
-        passed = self._passes(trail, port.at, port.name, frame)
+        passed = self._passes(trail, port, frame)
         if passed is None:
             return
         if port.master is not None:
-            yield from self._bridge(port.at, port.master, frame, passed, port.name)
-        elif self.lookup.owns(port.at, frame.to):
+            yield from self._bridge(self.index.interfaces[port.at, port.master], frame, passed, port)
+        elif self._owns(port.at, frame.to):
             self.taken += 1
             yield from self._receive(port.at, frame.packet, passed)
 
-    def _bridge(self, node: str, bridge: str, frame: Frame, trail: Trail, came: str) -> Arrivals:
+    def _bridge(
+        self, bridge: DescribedInterface, frame: Frame, trail: Trail, came: DescribedInterface
+    ) -> Arrivals:
         """Bridge a frame: to its own node, or out of every other port, where other nodes drop it."""
-        if came != bridge and self.lookup.owns(node, frame.to):
-            if passed := self._passes(trail, node, bridge, frame):
+        if came is not bridge and self._owns(bridge.at, frame.to):
+            if passed := self._passes(trail, bridge, frame):
                 self.taken += 1
-                yield from self._receive(node, frame.packet, passed)
+                yield from self._receive(bridge.at, frame.packet, passed)
             return
-        for port in self.lookup.ports(node, bridge):
-            if port.name != came:
-                yield from self._port(node, port.name, frame, trail)
+        for port in self.index.interfaces.values():
+            if (port.at, port.master) == bridge.key and port is not came:
+                yield from self._port(port, frame, trail)
 
     def _receive(self, node: str, packet: EncapsulatedPacket, trail: Trail) -> Arrivals:
         """Handle a packet at a node that it was addressed to on this link."""
-        if self.lookup.owns(node, packet.target):
+        if self._owns(node, packet.target):
             yield from self._arrive(node, packet, trail)
-        elif not self.lookup.nodes[node].forwards:
+        elif not self.index.nodes[node].forwards:
             self._end(trail, f"{node} does not forward, and {packet.target} is not its address")
         elif packet.ttl <= 1:
             self._end(trail, f"the TTL expires at {node}")
         else:
             yield from self._route(node, packet._replace(ttl=packet.ttl - 1), trail)
 
-    def _encapsulate(self, tunnel: Tunnel, what: EncapsulatedPacket | Frame, trail: Trail) -> Arrivals:
+    def _encapsulate(
+        self, one: DescribedInterface, tunnel: Tunnel, what: EncapsulatedPacket | Frame, trail: Trail
+    ) -> Arrivals:
         """Send into a tunnel; the outer packet is routed from the tunnel's node."""
-        passed = self._passes(trail, tunnel.at, tunnel.name, what)
+        passed = self._passes(trail, one, what)
         if passed is None:
             return
         if nesting_depth(what) == DEEPEST:
@@ -234,12 +277,14 @@ class _Walk:
         learned."""
         result = []
         for remote in remotes(tunnel):
-            if not ip_address(remote).is_multicast or not tunnel.learning:
+            to = ip_address(remote)
+            if not to.is_multicast or not tunnel.learning:
                 result.append(remote)
                 continue
-            for other in self.lookup.tunnels.values():
+            for _, other in self._tunnels():
                 if other != tunnel and are_compatible(other, tunnel) and remote in remotes(other):
-                    result.append(other.local or self.lookup.hops(other.at, remote, other.link)[0].source)
+                    [hop, *_] = self._hops(other.at, remote, other.link)
+                    result.append(other.local or self.index.source(hop.out, to.version))
         return result
 
     def _arrive(self, node: str, packet: EncapsulatedPacket, trail: Trail) -> Arrivals:
@@ -247,8 +292,8 @@ class _Walk:
         if packet.inner is None:
             yield trail, packet
             return
-        own = (tunnel for (at, _), tunnel in self.lookup.tunnels.items() if at == node)
-        tunnel = next((one for one in own if decapsulates(one, packet)), None)
+        own = (one for one, tunnel in self._tunnels() if one.at == node and decapsulates(tunnel, packet))
+        tunnel = next(own, None)
         if tunnel is None:
             kind = packet.by.kind if packet.by else ""
             self._end(
@@ -256,5 +301,5 @@ class _Walk:
             )
         elif isinstance(packet.inner, Frame):
             yield from self._enter(tunnel, packet.inner, trail)
-        elif passed := self._passes(trail, node, tunnel.name, packet.inner):
+        elif passed := self._passes(trail, tunnel, packet.inner):
             yield from self._receive(node, packet.inner, passed)

@@ -1,9 +1,10 @@
-"""A Network's description, indexed: interfaces by node and name, links, and possible hops. The kernel is not read."""
+"""A Network's description, indexed: interfaces by node and name, links, and routing tables. The kernel is not read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -16,6 +17,7 @@ from ipaddress import (
     ip_network,
 )
 
+from labkit.common.errors import BadInput
 from labkit.measure.topologies.network.encapsulation import LAYER_2, PORTS
 from labkit.measure.topologies.network.parts import Bridge, Cable, Network, Node, Route, Tunnel
 
@@ -51,6 +53,15 @@ class RouteChoice:
 
     out: DescribedInterface
     via: Address | None
+
+
+@dataclass(frozen=True)
+class RouteEntry:
+    """An entry of a node's routing table."""
+
+    to: Subnet
+    metric: int
+    hops: tuple[RouteChoice, ...]
 
 
 def interfaces(network: Network) -> Iterator[DescribedInterface]:
@@ -101,10 +112,10 @@ class NetworkIndex:
         self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
         # the interface that has an address; addresses are unique
         self.owner = {one.address.ip: one for one in self.interfaces.values() if one.address is not None}
-        self.link = self._links()
 
-    def _links(self) -> dict[Key, Key]:
-        """Map each interface to a representative of its link, across cables, bridges and tunnels."""
+    @cached_property
+    def link(self) -> dict[Key, Key]:
+        """Each interface with a representative of its link, across cables, bridges and tunnels."""
         stands = {key: key for key in self.interfaces}
 
         def top(key: Key) -> Key:
@@ -129,11 +140,7 @@ class NetworkIndex:
 
     def _same_tunnel(self, one: Tunnel, other: Bridge | Cable | Tunnel) -> bool:
         """Return whether one tunnel sends to the other, or both to the same group."""
-        if not isinstance(other, Tunnel) or (one.kind, one.id, port(one)) != (
-            other.kind,
-            other.id,
-            port(other),
-        ):
+        if not isinstance(other, Tunnel) or not are_compatible(one, other):
             return False
         for to in map(ip_address, remotes(one)):
             if to in self.owner and self.owner[to].at == other.at:
@@ -164,17 +171,34 @@ class NetworkIndex:
         ]
         return max(result, key=lambda one: one.address.network.prefixlen if one.address else 0, default=None)
 
+    @cached_property
+    def routing_tables(self) -> dict[str, list[RouteEntry]]:
+        """Each node with its connected and static routes in lookup order: longest prefix, then metric."""
+        result: dict[str, list[RouteEntry]] = {name: [] for name in self.nodes}
+        for one in self.interfaces.values():
+            if one.address is not None:
+                result[one.at].append(RouteEntry(one.address.network, 0, (RouteChoice(one, None),)))
+        for route in self.routes:
+            result[route.at].append(RouteEntry(target(route), route.metric or 0, tuple(self.hops(route))))
+        for table in result.values():
+            table.sort(key=lambda entry: (-entry.to.prefixlen, entry.metric))
+        return result
+
     def next_hops(self, at: str, to: Address) -> list[RouteChoice]:
         """Return all hops of a node to an address: those of the longest prefix, with any metric."""
-        near = self.connected(at, to)
-        length = near.address.network.prefixlen if near is not None and near.address is not None else -1
-        own = [route for route in self.routes if route.at == at and to in target(route)]
-        longest = max((target(route).prefixlen for route in own), default=-1)
-        result = [RouteChoice(near, None)] if near is not None and length >= longest else []
-        for route in own:
-            if target(route).prefixlen == longest >= length:
-                result += self.hops(route)
-        return result
+        entries = [entry for entry in self.routing_tables[at] if to in entry.to]
+        return [hop for entry in entries if entry.to == entries[0].to for hop in entry.hops]
+
+    def source(self, out: DescribedInterface, version: int) -> str:
+        """Return the source address of a node's own packets on one of its interfaces.
+
+        It is the interface's address, else the node's first; "" if the node has none of this IP version
+        (inet_select_addr, net/ipv4/devinet.c).
+        """
+        for one in (out, *self.interfaces_with_address(out.at)):
+            if one.address is not None and one.address.version == version:
+                return str(one.address.ip)
+        return ""
 
     def hops(self, route: Route) -> list[RouteChoice]:
         """Return the hops of a route, without gateways that are in no subnet of the node."""
@@ -201,3 +225,16 @@ class NetworkIndex:
 def port(tunnel: Tunnel) -> int | None:
     """Return the UDP port of a tunnel."""
     return tunnel.port if tunnel.port is not None else PORTS.get(tunnel.kind)
+
+
+def are_compatible(one: Tunnel, other: Tunnel) -> bool:
+    """Return whether two tunnels understand each other's packets: same kind, identifier and port."""
+    return (one.kind, one.id, port(one)) == (other.kind, other.id, port(other))
+
+
+def address_of(network: Network, node: str) -> str:
+    """Return the first address of a node. Raises BadInput if it has none."""
+    for one in interfaces(network):
+        if one.at == node and one.address is not None:
+            return str(one.address.ip)
+    raise BadInput(f"{node} has no address in the network {network.name}, so nothing can be sent to it")

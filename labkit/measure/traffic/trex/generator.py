@@ -105,7 +105,9 @@ class TrexTrials:
         at the end of the trial, and frames that it could not send by then are not offered.
         """
         if count is not None:
-            raise Unsupported(f"a trial of exactly {count} frames: TRex's trials have a rate and a time here")
+            raise Unsupported(
+                f"TRex cannot send exactly {count} frames: its trials have a rate and a duration"
+            )
         probes_pps = PROBES_PPS if latency else 0.0
         if probes_pps != self._probes_pps:
             self._client.load_frames(self._mix, self._ends, probes_pps)

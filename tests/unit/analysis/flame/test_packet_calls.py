@@ -110,7 +110,9 @@ def test_several_arms_on_one_scale(tmp_path: Path) -> None:
 
 def test_missing_calls_are_one_sentence(tmp_path: Path) -> None:
     result = rows(tmp_path)
-    with pytest.raises(BadInput, match="veth has no calls of a packet: run it with observe=function_graph"):
+    with pytest.raises(
+        BadInput, match="veth has no recorded calls of a packet: run it with observe=function_graph"
+    ):
         flame.packets(result[result["observer"].ne("function_graph")], "veth")
     with pytest.raises(
         BadInput, match=r"veth was traced, but none of its calls can be used: failed \(it ended early\)"

@@ -13,7 +13,7 @@ from labkit.measure.endpoints.guest import initramfs, qemu_guest
 from labkit.measure.endpoints.guest.spec import GuestAdditions, Nic, parse
 from labkit.measure.experiments import DatapathParameters
 from labkit.system import process
-from labkit.system.qemu import kvm
+from labkit.system.qemu import boot
 from labkit.system.qemu.kernels import Kernel
 
 NEIGHBOUR = ("fd00::2:1", "02:00:00:00:00:01")
@@ -103,7 +103,7 @@ def test_boot_timeout_shows_the_console(tmp_path: Path) -> None:
     with process.all_ended([program]):
         late = qemu_guest.QemuGuest("client0", tmp_path, program, {})
         with pytest.raises(
-            qemu_guest.BootTimeout, match=r"client0 did not boot in time; .*last line: waiting for nothing"
+            boot.BootTimeout, match=r"client0 did not boot in time; .*last line: waiting for nothing"
         ):
             late.greet(time.monotonic() - 1)
         program.kill()
@@ -119,7 +119,7 @@ def test_early_qemu_exit_is_not_a_kvm_failure(tmp_path: Path) -> None:
     with process.all_ended([program]):
         dead = qemu_guest.QemuGuest("client0", tmp_path, program, {})
         with pytest.raises(Failed, match="client0 did not boot: sh ended with 1: no such CPU"):
-            kvm.check(tmp_path / "console", "first words", dead.gone)
+            dead.check_kvm()
 
 
 def test_shared_guest_size_is_bounded() -> None:

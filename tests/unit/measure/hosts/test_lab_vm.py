@@ -20,7 +20,7 @@ from labkit.commands import doctor
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import hosts
 from labkit.measure.hosts import vm, vm_channel, vm_initramfs
-from labkit.system.qemu import command, cpio, kvm, vm_spec
+from labkit.system.qemu import boot, command, cpio, kvm, vm_spec
 from labkit.system.qemu.kernels import Kernel
 from labkit.system.qemu.vm_spec import Shape
 
@@ -133,16 +133,17 @@ def test_initramfs_format(tmp_path: Path) -> None:
 def test_hung_kvm_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(kvm, "DEVICE", tmp_path / "kvm")
-    monkeypatch.setattr(kvm, "FIRST_WORDS_S", 0.1)
+    monkeypatch.setattr(boot, "USER_SPACE_S", 0.1)
     assert not kvm.worth_trying()
     (tmp_path / "kvm").touch()
     assert kvm.worth_trying()
     console = tmp_path / "console"
-    console.write_text(f"BIOS\r\n{vm_initramfs.FIRST_WORDS}\r\n")
-    kvm.check(console, vm_initramfs.FIRST_WORDS, lambda: None)
+    console.write_text(f"BIOS\r\n{boot.FIRST_WORDS}\r\n")
+    guest = vm_channel.LabVm("vm:x", tmp_path, None)
+    guest.check_kvm()
     console.write_text("BIOS\r\n")
     with pytest.raises(Failed, match="KVM does not work here"):
-        kvm.check(console, vm_initramfs.FIRST_WORDS, lambda: None)
+        guest.check_kvm()
     assert kvm.worth_trying()
     assert kvm.reason() is None
     kvm.remember("it ended with SIGABRT:\nout of luck")
@@ -153,21 +154,19 @@ def test_hung_kvm_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_aborted_kvm_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     works = {False: True, True: False}
 
-    def attempt(*_: object, accelerated: bool) -> tuple[str, str]:
+    def attempt(accelerated: bool) -> str:
         if not works[accelerated]:
             raise Failed("qemu was ended by SIGABRT")
-        return "guest", "talk"
+        return "guest"
 
     report: list[str] = []
     monkeypatch.setattr(kvm, "worth_trying", lambda: True)
     monkeypatch.setattr(kvm, "remember", report.append)
-    monkeypatch.setattr(vm, "_attempt", attempt)
-    with ExitStack() as stack:
-        vm.booted(stack, "vm:x", None, lambda _: None, None)
-        assert report == ["qemu was ended by SIGABRT"]
-        works[False] = False
-        with pytest.raises(Failed):
-            vm.booted(stack, "vm:x", None, lambda _: None, None)
+    assert boot.attempted(attempt, boot.BootTimeout) == "guest"
+    assert report == ["qemu was ended by SIGABRT"]
+    works[False] = False
+    with pytest.raises(Failed):
+        boot.attempted(attempt, boot.BootTimeout)
     assert len(report) == 1, "where emulation fails as well, KVM is not to blame"
 
 
@@ -176,12 +175,12 @@ def test_slow_boot_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(vm_channel, "REPORT_S", 0.1)
     report: list[str] = []
     guest = vm_channel.LabVm("vm:x", tmp_path, None)
-    with pytest.raises(Failed, match="did not answer in time"):
+    with pytest.raises(Failed, match="did not boot in time"):
         vm_channel.VmConversation(guest, time.monotonic() + 0.35, report.append)
     assert 1 <= len(report) <= 4
     assert report[0].endswith("its console is still empty")
     (tmp_path / "console").write_text("early console\r\nBooting the kernel.\r\n")
-    with pytest.raises(Failed, match="did not answer in time"):
+    with pytest.raises(Failed, match="did not boot in time"):
         vm_channel.VmConversation(guest, time.monotonic() + 0.35, report.append)
     assert report[-1].endswith("the last line of its console: Booting the kernel.")
 

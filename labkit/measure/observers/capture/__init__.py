@@ -1,1 +1,0 @@
-"""Packet capture at any set of interfaces."""
