@@ -22,7 +22,8 @@ $(BIN)/python -m pytest $(if $(PYTEST),$(PYTEST),$(1)) || code=$$?
 echo $$code >.pytest_cache/exit-code
 exit $$code
 endef
-PARALLEL := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
+# One worker more than CPUs: an experiment waits for nearly half of its time.
+PARALLEL := --numprocesses=$(shell echo $$(($$(nproc) + 1))) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: help setup debian report test test-long test-alone test-all bench docs-reference docs-figures docs lab lock
 

@@ -213,7 +213,7 @@ class LiveTopology:
 
         At most the first `snap_bytes` of each packet, `rate_pps` packets per second and interface, and `total_bytes` in
         total are kept. At the end, the capture waits up to `settle_s` seconds for packets in flight. Raises like
-        `labkit.measure.observers.capture.capture`.
+        `labkit.measure.observers.capture`.
         """
         check_limits(snap_bytes, rate_pps, total_bytes, settle_s)
         limits = {"snap_bytes": int(snap_bytes), "rate_pps": int(rate_pps), "total_bytes": int(total_bytes)}
