@@ -35,6 +35,8 @@ from labkit.measure.topologies import State
 from labkit.runner import permissions
 from labkit.runner import run as running
 
+theme.configure_renderers()
+
 LISTEN_S, READ_S = 30.0, 0.1
 LARGE = 3.0  # from this ratio on, a change is written as a factor instead of in per cent
 PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}

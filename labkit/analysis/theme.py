@@ -328,7 +328,11 @@ pio.templates["labkit"] = _template()
 pio.templates.default = "labkit"
 # plotly's own bar of a figure has a button that uploads the figure's data to plotly's cloud.
 CONFIG = {"showSendToCloud": False, "displaylogo": False}
-for _name in pio.renderers:
-    _renderer = pio.renderers[_name]
-    if hasattr(_renderer, "config"):
-        _renderer.config = {**(_renderer.config or {}), **CONFIG}
+
+
+def configure_renderers() -> None:
+    """Let notebooks show figures with CONFIG. Only they pay for it: plotly's renderers import IPython and kaleido."""
+    for name in pio.renderers:
+        renderer = pio.renderers[name]
+        if hasattr(renderer, "config"):
+            renderer.config = {**(renderer.config or {}), **CONFIG}

@@ -124,5 +124,5 @@ def page(state: State) -> str:
 
     Its background follows the reader's choice of light or dark; the drawing's colours suit both.
     """
-    drawn: str = topology(state).to_html(include_mathjax=False)
+    drawn: str = topology(state).to_html(include_mathjax=False, config=theme.CONFIG)
     return drawn.replace("<head>", f"<head><style>{PAGE_STYLE}</style>", 1)

@@ -15,6 +15,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from labkit.analysis import theme
 from labkit.analysis.report import notebook_cells as notebooks
 from labkit.common import packages, run_folder
 from labkit.common.printable import printable
@@ -34,7 +35,7 @@ def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[P
     stem = Path(stem)
     figures = _figures_in(Path(of), stem) if isinstance(of, str | Path) else {stem: of}
     for path, figure in figures.items():
-        page = figure.to_html(include_plotlyjs=True, include_mathjax=False, config={"displaylogo": False})
+        page = figure.to_html(include_plotlyjs=True, include_mathjax=False, config=theme.CONFIG)
         run_folder.write(_ending(path, "html"), page.encode())
     written = [_ending(path, "html") for path in figures]
     try:

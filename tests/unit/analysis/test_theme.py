@@ -41,6 +41,7 @@ def test_colour_contrast() -> None:
 
 def test_figures_offer_no_upload() -> None:
     """plotly's own bar would have a button that uploads the figure's data to plotly's cloud."""
+    theme.configure_renderers()  # as labkit.notebook does
     figure = go.Figure()
     for kind in ("plotly_mimetype", "jupyterlab", "vscode"):
         bundle = pio.renderers[kind].to_mimebundle(figure.to_dict())
