@@ -141,7 +141,7 @@ class Panel:
     def _stop(self, _button: Any) -> None:
         self.stop.disabled = True
         self._ending.set()
-        if self._bar is not None:
+        if self._bar is not None and self._thread is not None and self._thread.is_alive():
             self._bar.stopping()
 
     def _measure(self, given: dict[str, str], folder: Path, bar: _Bar) -> None:

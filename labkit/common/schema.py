@@ -311,7 +311,8 @@ COLUMNS: tuple[Column, ...] = (
         ("passes", "", "list", "the rate of each pass in 1/s: the result is their geometric mean, or the middle one"),
         ("lower_bound_pps", "1/s", "number", "the search's lower bound of the throughput; of passes: their mean"),
         ("upper_bound_pps", "1/s", "number", "the search's upper bound of the throughput; of passes: their mean"),
-        ("constant_loss_ratio", "1", "number", "the share lost at every load, if that is above the goal; else null"),
+        ("constant_loss_ratio", "1", "number", "the share lost on average, if even the lowest loads lose more"
+         " than the goal; else null"),
         ("most_pps", "1/s", "number", "the greatest rate that the search tried"),
         ("trials_count", "1", "integer", "trials of the search"),
         ("repeated_count", "1", "integer", "trials that were repeated because the machine disturbed them"),

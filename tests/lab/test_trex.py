@@ -318,9 +318,7 @@ def test_search_with_a_server_elsewhere(box: Sandbox) -> None:
     assert 15_000 < pdr["throughput_pps"] < 22_500  # the replaying server keeps time badly on a busy machine
     assert ndr["status"] == "invalid"
     assert ndr["constant_loss_ratio"] == pytest.approx(0.002, rel=0.15)
-    assert (
-        f"the path loses {100 * ndr['constant_loss_ratio']:.2g} % at every load, from 1 kpps" in ndr["reason"]
-    )
+    assert f" and {100 * ndr['constant_loss_ratio']:.2g} % on average up to " in ndr["reason"]
     trials = [row for row in rows if row["method"] == "trial"]
     assert len({frozenset(row) for row in rows}) == 1
     assert {row["latency_clock"] for row in trials if "latency" in str(row["phase"])} == {"trex"}

@@ -107,7 +107,7 @@ def test_search_in_the_kernel_ends_in_time(shared_vm: SharedVm) -> None:
     assert [row["loss_goal_ratio"] for row in searches] == [0, 0.005]
     for row in searches:
         # What the last trial took longer than the one before, and the trials that look for loss at every load
-        assert row["search_s"] <= 20 + 2 + 2 * mlrsearch.LONGEST_S, row
+        assert row["search_s"] <= 20 + 2 + mlrsearch.LONGEST_S, row
         if row["status"] == "ok":
             assert 0 < row["throughput_pps"] <= row["lower_bound_pps"] * 1.001 < row["upper_bound_pps"]
         else:

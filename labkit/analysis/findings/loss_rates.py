@@ -25,11 +25,12 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
 
     rows: `load.load` of a run of the experiment. Columns: `median_pps`; `low_pps` and `high_pps` (95 % by Student's t
     on logarithms; NaN below three searches); `spread_ratio` (greatest divided by least, minus 1); `searches_count`;
-    `limited_count` (searches that ended at the generator's limit); `most_pps` (the greatest lower bound of these, NaN
-    without any); `constant_loss_ratio` (the share lost at every load, of searches without a rate for that reason: their
-    median; NaN without any); `reason` (why a search found no rate, or None); `repeated_ratio` (`repeated_count`
-    divided by `trials_count`); `exceed_ratio` (the greatest share of the trial time in which the loss may be above the
-    goal; NaN in rows of another labkit).
+    `all_count` (all searches); `limited_count` (searches that ended at the generator's limit); `most_pps` (the
+    greatest lower bound of these, NaN without any); `constant_loss_ratio` (the share lost at every load, of searches
+    without a rate for that reason: their median; NaN without any); `constant_count` (how many these are; if they are
+    half of the searches or more, there is no rate); `reason` (why a search found no rate, or None); `repeated_ratio`
+    (`repeated_count` divided by `trials_count`); `exceed_ratio` (the greatest share of the trial time in which the loss
+    may be above the goal; NaN in rows of another labkit).
     """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
@@ -37,6 +38,9 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
         values = group.loc[group["status"].eq("ok"), "throughput_pps"].dropna().to_numpy(float)
         limited = group["reason"].astype("str").str.startswith("generator-limited")
+        constant_count = int(group["constant_loss_ratio"].notna().sum())
+        if constant_count and constant_count >= len(values):  # the others had luck in their short trials
+            values = values[:0]
         without = group[group["status"].ne("ok") & group["reason"].notna()].sort_values("constant_loss_ratio")
         effect = (
             stats.effect(np.log(values), [str(n) for n in range(len(values))], False) if len(values) else None
@@ -52,6 +56,8 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
                 "searches_count": len(values),
                 "limited_count": int(limited.sum()),
                 "most_pps": float(group.loc[limited, "lower_bound_pps"].max()) if limited.any() else math.nan,
+                "all_count": len(group),
+                "constant_count": constant_count,
                 "constant_loss_ratio": float(group["constant_loss_ratio"].median()),
                 "reason": str(without["reason"].iloc[0]) if len(without) else None,
                 "repeated_ratio": float(
@@ -96,6 +102,10 @@ def _rate(line: pd.Series[Any]) -> str:
     goal = goal_name(line["loss_goal_ratio"])
     where = f"{line['arm']}, frames {line['frame']}, {line['flows_count']:g} flows: {goal}"
     if not line["searches_count"]:
+        if line["constant_count"]:
+            some = line["constant_count"] < line["all_count"]
+            of_all = f" (so say {line['constant_count']} of {line['all_count']} searches)" if some else ""
+            return f"{where} was not found: {line['reason']}{of_all}"
         if line["limited_count"]:
             return (
                 f"{where} is not known: generator-limited, no such loss up to {si(line['most_pps'], 'pps')}"
@@ -107,8 +117,10 @@ def _rate(line: pd.Series[Any]) -> str:
     else:
         text += f" [{si(line['low_pps'], 'pps')}, {si(line['high_pps'], 'pps')}]"
         text += f" over {line['searches_count']} searches, which spread by {percent(line['spread_ratio'])}"
-    if not math.isnan(line["constant_loss_ratio"]):
-        text += f"; another search says: {line['reason']}"
+    if line["constant_count"]:
+        text += (
+            f", but {line['constant_count']} of {line['all_count']} searches found no rate: {line['reason']}"
+        )
     if not math.isnan(line["exceed_ratio"]):
         text += f"; exceed ratio {percent(line['exceed_ratio'])}"
     if line["repeated_ratio"]:

@@ -136,7 +136,7 @@ def table(taxes: Sequence[Tax]) -> pd.DataFrame:
 
 
 def copies(rows: pd.DataFrame) -> list[str]:
-    """Return sentences on whether every mirror made all its copies, and how many copies the readers missed."""
+    """Return sentences on whether all copies of every mirror arrived, and how many copies the readers missed."""
     result = mirror_tax.copy_counts(rows)
     if not result:
         return []
@@ -148,8 +148,8 @@ def copies(rows: pd.DataFrame) -> list[str]:
     ]
     points = f"{len(result) - len(short)} of {counted(len(result), 'point')} (arm and load)"
     lines = [
-        f"At {points} every mirror made all its copies within {units.percent(MISSING)}. The two counts are not read at"
-        " the same moment."
+        f"At {points} all copies of every mirror arrived within {units.percent(MISSING)}. The two counts are not read"
+        " at the same moment."
     ]
     lines += [
         f"**{one.topology}**, {load_label(one.key, among)}: {_share(one.made_ratio)} of the copies"
@@ -167,9 +167,10 @@ def copies(rows: pd.DataFrame) -> list[str]:
 
 def _uneven(of_mirrors: Sequence[float]) -> str:
     """Return the least and the greatest share among mirrors in words; "" if they are alike or not known."""
-    if not of_mirrors or max(of_mirrors) - min(of_mirrors) <= MISSING:
+    known = [one for one in of_mirrors if not math.isnan(one)]
+    if not known or max(known) - min(known) <= MISSING:
         return ""
-    least, most = (of_mirrors.index(limit(of_mirrors)) for limit in (min, max))
+    least, most = (of_mirrors.index(limit(known)) for limit in (min, max))
     return (
         f": {_share(of_mirrors[least])} of mirror{least}'s, {_share(of_mirrors[most])} of mirror{most}'s"
         + (", the others between" if len(of_mirrors) > 2 else "")

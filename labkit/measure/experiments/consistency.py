@@ -17,7 +17,7 @@ MAX_RATE_RATIO = (
 )
 MAX_LINK_SHARE = 1.05  # the largest share of the link's rate, because a token bucket lets a burst through
 ROUNDING = 1e-6
-# Of one mirror's copies: the difference from another's that counts read one after the other may have
+# Tolerated difference between two mirrors, because counters are read one after the other
 UNEVEN_SHARE, UNEVEN_COUNT = 0.05, 100
 SHOWN = 4  # mirrors in a sentence
 COUNTED = (
@@ -54,8 +54,9 @@ def doubts(row: dict[str, Any]) -> list[str]:
         return []
     more = f" and of {len(short) - SHOWN} more" if len(short) > SHOWN else ""
     return [
-        f"mirrors did not copy alike: each should have made {wanted:.0f} copies, {best} of mirror{each.index(best)}"
-        f" arrived, but {', '.join(short[:SHOWN])}{more}"
+        f"copies of the mirrors did not arrive alike: each mirror should have made {wanted:.0f}, {best} of"
+        f" mirror{each.index(best)} arrived, but {', '.join(short[:SHOWN])}{more};"
+        " a link that they share may have been full"
     ]
 
 

@@ -15,20 +15,28 @@ from dataclasses import dataclass
 
 from labkit.measure.traffic.base import Trial
 
-FAR = 2.0  # factor between the rate found and loads far above it, and far below it
+FAR_FACTOR = 2.0  # between the rate found and loads far above it, and far below it
 LOST = 10  # frames that must be lost, or expected to be, before loss ratios are compared
-ENOUGH = 0.5  # of these: a generator may send a few frames less than it was to
-ALIKE = 4.0  # up to this factor two loss ratios are alike: small counts scatter
-WITHIN = 2.0  # factor between a load's loss ratio and that of lower loads, from which it depends on the load
+EXPECTED_SHARE = 0.5  # of LOST that must be expected: a generator may send a few frames less than it was to
+# Loss in proportion to the load is at this limit: half the rate found loses a quarter of what twice the rate loses. It
+# is above the goal at both, so there is no rate in either case.
+ALIKE_FACTOR = 4.0
+RISE_FACTOR = 2.0  # between a load's loss ratio and that of lower loads, from which it depends on the load
 # A path with a greatest rate passes a smaller share the higher the load is. Up to this factor it is the same share.
-PASSED = 0.9
+SAME_PASSED_SHARE = 0.9
 
 
 @dataclass(frozen=True)
 class ConstantLoss:
-    """The share of the frames that is lost at every load between two loads in frames per second."""
+    """Loss above the goal at loads far below the rate found and far above it.
+
+    `loss_ratio`: of all frames at loads from `least_pps` to `most_pps`. `low_loss_ratio`: of those at loads up to
+    `low_pps`, which are far below the rate.
+    """
 
     loss_ratio: float
+    low_loss_ratio: float
+    low_pps: float
     least_pps: float
     most_pps: float
 
@@ -50,17 +58,17 @@ class Comparison:
     def __init__(self, trials: Sequence[Trial], found_pps: float, least_pps: float, goal: float) -> None:
         self._loads = _by_load(trials)
         self._goal = goal
-        self.low_pps = max(least_pps, found_pps / FAR)  # far below the rate
+        self.low_pps = max(least_pps, found_pps / FAR_FACTOR)  # far below the rate
         up_to_it = [one for one in self._loads if one.pps <= found_pps * 1.000001]
         self._low = [one for one in up_to_it if one.pps <= self.low_pps * 1.000001]
-        self._far = [one for one in self._loads if one.pps >= found_pps * FAR]
+        self._far = [one for one in self._loads if one.pps >= found_pps * FAR_FACTOR]
         self._loss_ratio = _least_ratio(self._far)
         passed = 1 - self._loss_ratio
-        self._is_possible = self._loss_ratio > goal and passed >= PASSED * (1 - _ratio(up_to_it))
+        self._is_possible = self._loss_ratio > goal and passed >= SAME_PASSED_SHARE * (1 - _ratio(up_to_it))
 
     def frames_needed(self) -> int:
-        """Return how many more frames at `low_pps` show whether the loss there is that far above, or at most the
-        goal; 0 if it is known that the loss depends on the load."""
+        """Return how many more frames at `low_pps` decide whether as much is lost there as far above; 0 if it is known
+        that the loss depends on the load."""
         if not self._is_possible:
             return 0
         # a bit more than three standard deviations between the two
@@ -74,19 +82,23 @@ class Comparison:
         expected = self._loss_ratio * sum(one.offered_count for one in self._low)
         if (
             not self._is_possible
-            or expected < ENOUGH * LOST
+            or expected < EXPECTED_SHARE * LOST
             or here <= self._goal
-            or here < self._loss_ratio / ALIKE
+            or here < self._loss_ratio / ALIKE_FACTOR
         ):
             return None
-        alike = [*itertools.takewhile(self._is_alike, self._far)] or self._low
+        alike = [*itertools.takewhile(self._is_alike, self._far)]
+        if not alike:
+            return None
         every = [one for one in self._loads if one.pps <= alike[-1].pps]
-        return ConstantLoss(_ratio(every), every[0].pps, every[-1].pps)
+        return ConstantLoss(_ratio(every), here, self.low_pps, every[0].pps, every[-1].pps)
 
     def _is_alike(self, load: _Load) -> bool:
-        most = WITHIN * self._loss_ratio * load.offered_count
+        most = RISE_FACTOR * self._loss_ratio * load.offered_count
         passed = 1 - _ratio([load])
-        return load.lost_count <= most + 3 * math.sqrt(most) and passed >= PASSED * (1 - self._loss_ratio)
+        return load.lost_count <= most + 3 * math.sqrt(most) and passed >= SAME_PASSED_SHARE * (
+            1 - self._loss_ratio
+        )
 
 
 def _by_load(trials: Sequence[Trial]) -> list[_Load]:

@@ -294,8 +294,8 @@ def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, record: 
         take = _trial_runner(live, trials, monitor, record)
         least_pps, line_pps = parameters.bounds(point.frame)
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.least_trial_s))
-        # A generator that fills the line keeps every rate below it.
-        fills = line_pps is not None and reach_pps >= FULL * line_pps
+        # Ports of TRex that fill their line keep every rate below it.
+        fills = parameters.server is not None and line_pps is not None and reach_pps >= FULL * line_pps
         most_pps = min(reach_pps * (1 if fills else WITHIN_REACH), line_pps or reach_pps)
 
         def trial_s(rate_pps: float, duration_s: float) -> float:
@@ -487,6 +487,11 @@ def _row(
         doubts.append(
             f"{result.left_out_count} of {settings.passes} passes are left out, because the generator reached no load"
         )
+    if one.frames_missing_count and one.rate_pps is not None:
+        doubts.append(
+            f"it is not known whether as many frames are lost at every load: {one.frames_missing_count} more frames far"
+            " below the rate would tell; use a longer limit_s, or a higher least_rate"
+        )
     if 0 < one.open_count < len(one.passes_pps):
         doubts.append(
             f"{one.open_count} of {len(one.passes_pps)} passes found no rate or no upper bound, so the one in the"
@@ -499,9 +504,12 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
     """Return the status and reason of a search without a valid rate; None for a valid one."""
     goal = f"loss of at most {units.percent(one.loss_ratio)}"
     if (loss := one.constant_loss) is not None:
-        least, most = (units.si(pps, "pps") for pps in (loss.least_pps, loss.most_pps))
-        share = f"{100 * loss.loss_ratio:.2g} %"
-        return "invalid", f"no rate has {goal}: the path loses {share} at every load, from {least} to {most}"
+        least, most = (units.si(pps, "pps") for pps in (loss.low_pps, loss.most_pps))
+        low, every = (f"{100 * ratio:.2g} %" for ratio in (loss.low_loss_ratio, loss.loss_ratio))
+        return "invalid", (
+            f"no rate has {goal}: the path loses {low} of the frames even at loads up to {least}, and {every} on"
+            f" average up to {most}"
+        )
     if result.limited and one.lower_pps is not None:
         most = units.si(one.lower_pps, "pps")
         return "invalid", f"generator-limited: {goal} up to {most} in a trial; {result.problem}"

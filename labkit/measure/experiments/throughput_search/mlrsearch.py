@@ -26,10 +26,12 @@ REPEATS = 6
 RESTARTS = 4
 REACHED = 0.97  # share of the requested rate: below it, the maximum load is lowered
 MIN_SPAN = 1.05  # ratio of the maximum to the minimum load
-MIN_RANGE = 2.0  # the same, where the generator's limit has lowered the maximum: in less, no rate is found but its own
+MIN_RANGE = 2.0  # the same, where the generator's limit has lowered the maximum: a smaller range shows this limit only
 NO_LIMIT_S = 1e9
 TIME_UP = "time is up"
-LONGEST_S = 10.0  # of a trial that shows whether the loss is the same at every load
+LONGEST_S = (
+    10.0  # of the trials that show whether the loss is the same at every load, beyond a search's limit
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ PRESETS = {
 class FoundRate:
     """The result for one loss ratio: the rate and its bounds; None for a missing bound. `passes_pps`: the rates of the
     passes. `open_count`: passes without a rate or without an upper bound. `constant_loss`: more than the goal is lost
-    at every load, so there is no rate."""
+    at every load, so there is no rate. `frames_missing_count`: how many more frames would tell whether that is so.
+    """
 
     loss_ratio: float
     rate_pps: float | None
@@ -70,6 +73,7 @@ class FoundRate:
     passes_pps: tuple[float | None, ...] = ()
     open_count: int = 0
     constant_loss: ConstantLoss | None = None
+    frames_missing_count: int = 0
 
 
 @dataclass(frozen=True)
@@ -138,8 +142,12 @@ def search(
     limited = problem not in (None, TIME_UP)
     if problem == TIME_UP:
         problem = f"the search did not end within {limit_s:.0f} s"
+    attempts.prolong(max(LONGEST_S, settings.trial_s))
     return Result(
-        [attempts.compared(mean(one), least_pps) for one in zip(*passes, strict=True)],
+        [
+            attempts.without_constant_loss(mean(one), least_pps, settings.trial_s)
+            for one in zip(*passes, strict=True)
+        ],
         tried_pps,
         attempts.trials_count,
         attempts.repeated_count,
@@ -173,6 +181,7 @@ def _pass(
 ) -> tuple[list[FoundRate], float, str | None]:
     """Search once; return the rates, the greatest load tried, and why the search ended early, or None."""
     known = [FoundRate(loss, None, None, None) for loss in losses]
+    is_wide = most_pps >= MIN_RANGE * least_pps
     for _ in range(RESTARTS):
         most_pps = max(most_pps, least_pps * MIN_SPAN)
         one = _Search(attempts, settings, losses, least_pps, most_pps)
@@ -183,7 +192,7 @@ def _pass(
         except _Limited as limit:
             known = _joined(one.known(), known)
             most_pps = limit.reached_pps * REACHED
-            if most_pps < MIN_RANGE * least_pps:
+            if is_wide and most_pps < MIN_RANGE * least_pps:
                 break
     return [attempts.carried(one) for one in known], most_pps, attempts.limit()
 
@@ -350,20 +359,23 @@ class Attempts:
         ]
         return dataclasses.replace(known, lower_pps=known.lower_pps or max(fine, default=None))
 
-    def compared(self, one: FoundRate, least_pps: float) -> FoundRate:
-        """Return a result, or one without a rate if the path loses more than the goal at every load alike.
+    def prolong(self, duration_s: float) -> None:
+        """Allow trials for this many more seconds, even after the deadline."""
+        self._deadline = max(self._deadline, time.monotonic() + duration_s + self._besides_s)
 
-        Takes another trial far below the rate if the frames so far are too few to tell. It may end after the deadline.
+    def without_constant_loss(self, one: FoundRate, least_pps: float, trial_s: float) -> FoundRate:
+        """Return a result, or one without a rate if the path loses more than the goal far below the rate, too.
+
+        While there is time, it takes more trials there if the frames so far are too few to tell.
         """
         if (pps := one.lower_pps or one.upper_pps) is None:
             return one
         comparison = Comparison(self._undisturbed, pps, least_pps, one.loss_ratio)
-        if count := comparison.frames_needed():
-            duration_s = min(count / comparison.low_pps, LONGEST_S)
-            self._deadline = max(self._deadline, time.monotonic() + 2 * (duration_s + self._besides_s))
-            with contextlib.suppress(_TimeUp, _Limited):
-                self.trial(comparison.low_pps, duration_s)
-        loss = Comparison(self._undisturbed, pps, least_pps, one.loss_ratio).loss()
-        return (
-            one if loss is None else FoundRate(one.loss_ratio, None, None, loss.least_pps, constant_loss=loss)
-        )
+        with contextlib.suppress(_TimeUp, _Limited):
+            while count := comparison.frames_needed():
+                left_s = self._deadline - time.monotonic() - self._besides_s
+                self.trial(comparison.low_pps, max(trial_s, min(count / comparison.low_pps, left_s)))
+                comparison = Comparison(self._undisturbed, pps, least_pps, one.loss_ratio)
+        if (loss := comparison.loss()) is not None:
+            return FoundRate(one.loss_ratio, None, None, loss.least_pps, constant_loss=loss)
+        return dataclasses.replace(one, frames_missing_count=comparison.frames_needed())

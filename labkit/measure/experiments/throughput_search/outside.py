@@ -85,5 +85,9 @@ def outside(parameters: Throughput, run_context: RunContext) -> Iterator[tuple[T
             endpoint_columns={"trex_server": str(at), "trex": about.version},
             doubts=list(about.doubts),
         )
-        line_rate_bps = parameters.line_rate_bps or line_bps
-        yield msgspec.structs.replace(parameters, line_rate_bps=line_rate_bps), arm
+        # Rates are of all senders together: of one port of each two.
+        line_rate_bps = parameters.line_rate_bps or line_bps * (len(client.ports) // 2)
+        with_line = msgspec.structs.replace(parameters, line_rate_bps=line_rate_bps)
+        for frame in with_line.frame_bytes:
+            with_line.check_bounds(frame)
+        yield with_line, arm

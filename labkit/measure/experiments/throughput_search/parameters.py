@@ -59,8 +59,8 @@ HELP = {
     "exceed_ratio": "share of sum_s in which the loss may exceed the goal; none: the preset's",
     "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
     "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s, and more"
-    f" for more passes than the preset has; a trial of up to {LONGEST_S:g} s may follow, to see whether the loss is the"
-    " same at every load",
+    f" for more passes than the preset has; trials of {LONGEST_S:g} s in all may follow, to see whether the loss is"
+    " the same at every load",
     "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
     "most_rate": "the highest load; none: what the generator reaches on this path",
     "line_rate_bps": "rate of the line, to which percentages refer; none: no line, or with server=HOST that of its"
@@ -144,10 +144,15 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         for frame in self.frame_bytes:
             for flows in self.flows:
                 self.mix(frame, flows)
-            least, most = self.bounds(frame)
-            self._check_frames(least)
-            if most is not None and most <= least:
-                raise BadInput(f"most_rate={self.most_rate} is not above least_rate={self.least_rate}")
+            if self.server is None or self.line_rate_bps is not None:
+                self.check_bounds(frame)
+
+    def check_bounds(self, frame: str) -> None:
+        """Raise BadInput for loads that cannot be searched. Percentages need the rate of the line."""
+        least, most = self.bounds(frame)
+        self._check_frames(least)
+        if most is not None and most <= least:
+            raise BadInput(f"most_rate={self.most_rate} is not above least_rate={self.least_rate}")
 
     def _check_load(self) -> None:
         """Raise BadInput for a load that the generator's trials do not support."""

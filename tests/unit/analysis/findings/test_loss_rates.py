@@ -94,7 +94,10 @@ def test_sentences() -> None:
     )
 
 
-LOST = "no rate has loss of at most 0 %: the path loses 0.2 % at every load, from 1 kpps to 340 kpps"
+LOST = (
+    "no rate has loss of at most 0 %: the path loses 0.19 % of the frames even at loads up to 1 kpps, and 0.2 % on"
+    " average up to 340 kpps"
+)
 
 
 def test_loss_at_every_load_is_said_and_drawn() -> None:
@@ -113,7 +116,10 @@ def test_loss_at_every_load_is_said_and_drawn() -> None:
     assert "dotted: lost at every load" in figure.layout.title.subtitle.text.replace("<br>", " ")
     mixed = load.complete(pd.DataFrame([both[0], search(1700, arm="veth")]))
     [line, *_] = loss_rates.report(mixed, TRIALS)
-    assert f"NDR 1.7 kpps (1 search: no interval); another search says: {LOST}" in line
+    assert f"NDR was not found: {LOST} (so say 1 of 2 searches)" in line
+    mostly = load.complete(pd.DataFrame([both[0], search(1700, arm="veth"), search(1800, arm="veth")]))
+    [line, *_] = loss_rates.report(mostly, TRIALS)
+    assert f"(2 searches: no interval), but 1 of 3 searches found no rate: {LOST}" in line
 
 
 def test_search_without_a_rate_says_why() -> None:

@@ -146,7 +146,7 @@ def test_missing_and_unread_copies_are_reported() -> None:
         copies_unread_count=table["copies_unread_count"].mask(eight, 0.1 * table["copies_count"]),
     )
     sentences = virtual_tap.copies(worse)
-    assert sentences[0].startswith("At 3 of 4 points (arm and load) every mirror made all its copies")
+    assert sentences[0].startswith("At 3 of 4 points (arm and load) all copies of every mirror arrived")
     assert "50 % of the copies arrived" in sentences[1]
     assert "the reader did not get 20 % of the copies" in sentences[2]
     assert len(sentences) == 3
@@ -159,7 +159,7 @@ def test_mirror_without_copies_is_named() -> None:
     lists = [([2 * PACKETS, 0], [400, 0]) if one else (None, None) for one in two]
     of_mirrors, unread = zip(*lists, strict=True)
     sentences = virtual_tap.copies(table.assign(copies_of_mirrors=of_mirrors, unread_of_mirrors=unread))
-    assert sentences[0].startswith("At 3 of 4 points (arm and load) every mirror made all its copies")
+    assert sentences[0].startswith("At 3 of 4 points (arm and load) all copies of every mirror arrived")
     assert "100 % of the copies arrived: 0 % of mirror1's, 200 % of mirror0's." in sentences[1]
     assert len(sentences) == 3
     alike = virtual_tap.copies(

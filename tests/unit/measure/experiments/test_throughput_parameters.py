@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from labkit.common.errors import BadInput
@@ -109,6 +110,18 @@ def test_a_preset_has_time_to_end() -> None:
     assert (
         experiment.planned_s(rfc) > 3 * experiment.PLANNED_SUMS * 60 > experiment.planned_s(Throughput.of({}))
     )
+
+
+def test_percentages_refer_to_the_line_of_a_server_elsewhere() -> None:
+    """The rate of its ports' line is known only when it answers. labkit's own topologies have no line."""
+    parameters = Throughput.of({"server": "host", "least_rate": "5%", "most_rate": "50%"})
+    with_line = msgspec.structs.replace(parameters, line_rate_bps=2 * 672e6)
+    assert with_line.bounds("64") == pytest.approx((1e5, 1e6))
+    turned = Throughput.of({"server": "host", "least_rate": "50%", "most_rate": "5%"})
+    with pytest.raises(BadInput, match="most_rate=5% is not above least_rate=50%"):
+        msgspec.structs.replace(turned, line_rate_bps=1e9).check_bounds("64")
+    with pytest.raises(BadInput, match="line_rate_bps"):
+        Throughput.of({"least_rate": "5%"})
 
 
 def test_server_elsewhere() -> None:

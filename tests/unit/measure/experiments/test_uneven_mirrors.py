@@ -19,15 +19,16 @@ from labkit.measure.topologies.open_vswitch import mirrors
         (
             [10_000, 400],
             [
-                "mirrors did not copy alike: each should have made 10000 copies, 10000 of mirror0 arrived, but 400 of"
-                " mirror1"
+                "copies of the mirrors did not arrive alike: each mirror should have made 10000, 10000 of mirror0"
+                " arrived, but 400 of mirror1; a link that they share may have been full"
             ],
         ),
         (
             [0, 0, 0, 0, 0, 9_000],
             [
-                "mirrors did not copy alike: each should have made 10000 copies, 9000 of mirror5 arrived, but 0 of"
-                " mirror0, 0 of mirror1, 0 of mirror2, 0 of mirror3 and of 1 more"
+                "copies of the mirrors did not arrive alike: each mirror should have made 10000, 9000 of mirror5"
+                " arrived, but 0 of mirror0, 0 of mirror1, 0 of mirror2, 0 of mirror3 and of 1 more; a link that they"
+                " share may have been full"
             ],
         ),
     ],
