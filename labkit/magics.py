@@ -99,7 +99,10 @@ def _parse_cell(cell: str | None) -> dict[str, Any]:
     try:
         content = yaml.safe_load(cell or "")
     except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise BadInput(f"the cell is not valid YAML: {' '.join(str(error).split())[:200]}") from None
+        why = " ".join(str(error).split())[:200]
+        raise BadInput(
+            f"the cell is not valid YAML ({why}): write a line `name: value` for each parameter"
+        ) from None
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):

@@ -282,11 +282,12 @@ def _no_evidence(
 
 def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataFrame) -> list[str]:
     count = len(table)
+    with_interval = int(table["relative_low"].fillna(table["low"]).notna().sum())
     lines = [
         f"every ratio is {right.name} divided by {left.name}: above 1, throughput is higher or a ping takes longer in"
         f" {right.name}",
-        f"{count} point{'s' * (count != 1)} compared at 95 %: without any true difference, chance would still show"
-        f" about {0.05 * count:.1g}",
+        f"{units.counted(with_interval, 'comparison')} with 95 % intervals: if the runs did not differ, chance would"
+        f" still put about {0.05 * with_interval:.1g} of them beside 1",
         f"{left.name} and {right.name} were measured at different times, not interleaved",
     ]
     other_hosts = table[table["left_host"].ne(table["right_host"])]

@@ -295,8 +295,8 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
         return []
     count = len(compared)
     lines = [
-        f"{counted(count, 'comparison')} at 95 %: without any true difference, chance would still show about"
-        f" {0.05 * count:.1g}"
+        f"{counted(count, 'comparison')} with 95 % intervals: if no arm differed from the baseline, chance would still"
+        f" put about {0.05 * count:.1g} of them beside 1"
     ]
     disjoint = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
     few = compared["rounds_count"].lt(stats.MIN_SETUPS) & compared["how"].str.contains("slice", na=False)

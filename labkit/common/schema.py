@@ -1,7 +1,8 @@
 """The columns of a row: name, unit, type, meaning, writer and role, each defined once.
 
 `labkit.measure` writes rows and `labkit.analysis` reads them with these definitions. docs/ROWS.md is generated from
-them (`python -m labkit.common.schema docs/ROWS.md`). A new column is one line here.
+them (`python -m labkit.common.schema docs/ROWS.md`). A new column is one line here; its writer fills it: a
+generator, an observer, or `row_of` in `labkit.measure.experiments.rows`.
 """
 
 from __future__ import annotations
@@ -260,10 +261,11 @@ COLUMNS: tuple[Column, ...] = (
         ("copies_expected_count", "1", "integer", "copies that the mirrors should have made"),
         ("copies_count", "1", "integer", "copies of all mirrors that arrived where they are monitored"),
         ("copies_of_mirrors", "", "list", "copies of each mirror that arrived, in the order of their numbers; each"
-         " mirror should have made the same share of copies_expected_count; null: not told apart"),
+         " should have made copies_expected_count / mirrors; null: not told apart"),
         ("copies_dropped_count", "1", "integer", "copies that the link out of the host lost (tbf: its drops)"),
         ("copies_unread_count", "1", "integer", "copies that arrived and that no reader took"),
-        ("unread_of_mirrors", "", "list", "those of each mirror; null: mirrors share a reader, or nobody can know"),
+        ("unread_of_mirrors", "", "list", "copies of each mirror that arrived and that its reader did not take;"
+         " null: mirrors share a reader, or nobody can know"),
     ),
     *_columns(
         "machine",

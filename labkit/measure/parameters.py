@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import msgspec
 
 from labkit.common.errors import BadInput
+from labkit.common.plain_types import wrong_type
 
 MAX_INTEGER = 1 << 62  # the largest integer that JSON and the kernel can hold
 
@@ -110,7 +111,10 @@ def _value(name: str, given: Any, kind: Any) -> Any:
         if not isinstance(given, bool) and kind in (int, int | None) and _is_fraction(value):
             unit = " of seconds" if name.endswith("_s") else ""
             raise BadInput(f"{name}={given}: write a whole number{unit}, for example 1") from None
-        raise BadInput(f"{name}={given}: {str(error).split(' - at')[0].lower().replace('`', '')}") from None
+        shown = ",".join(map(str, given)) if isinstance(given, (list, tuple)) else given
+        if str(error).startswith("Number out of range"):
+            raise BadInput(f"{name}={str(shown)[:30]}… is too large for any parameter") from None
+        raise BadInput(f"{name}={shown}: {wrong_type(error).split(': ')[-1]}") from None
 
 
 def _is_fraction(value: Any) -> bool:

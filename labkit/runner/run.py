@@ -72,7 +72,9 @@ def one_topology(topology: str | Network, given: Mapping[str, Any]) -> dict[str,
     topologies.check_names([topology])
     request_parameters = experiments.find("datapaths").parameters.of({**given, "topology": topology}).asdict()
     if len(request_parameters["pairs"]) > 1:
-        raise BadInput(f"pairs={given['pairs']}: one topology is built, so name one number")
+        raise BadInput(
+            f"pairs={given['pairs']}: one topology has one number of pairs: name one, for example pairs=2"
+        )
     if len(request_parameters["endpoint"]) > 1:
         raise BadInput(f"endpoint={given['endpoint']}: one topology is built, so name one kind of endpoint")
     hosts.check(request_parameters["where"])

@@ -10,6 +10,7 @@ import msgspec
 import yaml
 
 from labkit.common.errors import BadInput
+from labkit.common.plain_types import wrong_type
 from labkit.measure import experiments
 from labkit.measure.experiments import Change, Files
 from labkit.measure.topologies import Network, check_network
@@ -59,7 +60,7 @@ def network(path: Path) -> Network:
             content = {"name": path.stem, **content}
         result = msgspec.convert(content, Network)
     except msgspec.ValidationError as error:
-        raise BadInput(f"{path} does not describe a network: {error}") from None
+        raise BadInput(f"{path} does not describe a network: {wrong_type(error)}") from None
     check_network(result)
     return result
 

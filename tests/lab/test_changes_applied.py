@@ -125,7 +125,7 @@ def test_shaper_limits_only_its_arm(rows: list[Row]) -> None:
 def test_change_without_effect_is_an_error(rows: list[Row]) -> None:
     status, reason = refused(rows, "none")
     assert status == "failed"
-    assert "has no effect, the kernel reports generic-receive-offload off as before" in reason
+    assert "has no effect: the kernel still reports generic-receive-offload off" in reason
 
 
 def test_missing_or_refused_setting_is_reported(rows: list[Row]) -> None:

@@ -53,12 +53,12 @@ def run(machine: Sandbox) -> Path:
 
 
 BAD_RUNS = [
-    ("run nothing", "there is no experiment nothing; there are: datapaths"),
+    ("run nothing", "nothing is not an experiment: choose datapaths"),
     ("run datapaths topologie=veth", "there is no parameter topologie (did you mean topology?); there are: "),
     ("run datapaths topology=vethh", f"vethh is not a topology: choose {', '.join(TABLE)}"),
     ("run datapaths pairs=0", "pairs=0 is outside 1 to 500"),
     ("run datapaths pairs=10000", "pairs=10000 is outside 1 to 500"),
-    ("run datapaths pairs=x", "pairs=x: expected int"),
+    ("run datapaths pairs=x", "pairs=x: a whole number is needed, not a text"),
     ("run datapaths pairs=", "pairs"),
     ("run datapaths mtu_bytes=20", "mtu_bytes=20 is outside 68 to 65535"),
     ("run datapaths mtu_bytes=100000", "mtu_bytes=100000 is outside 68 to 65535"),

@@ -75,7 +75,7 @@ def test_figure_of_many_pairs_as_file(machine: Sandbox, tmp_path: Path) -> None:
 
 BAD = [
     ("nothing", "nothing is not a topology: choose loopback, veth"),
-    ("veth pairs=1,2", "pairs=1,2: one topology is built, so name one number"),
+    ("veth pairs=1,2", "pairs=1,2: one topology has one number of pairs: name one"),
     ("veth where=moon", "where=moon is not a host: choose here"),
     ("veth parent=eth9", "parent=eth9: veth has no parent"),
     ("macvlan_passthru", "macvlan passthru takes one device on a parent"),

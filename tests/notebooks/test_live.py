@@ -86,7 +86,7 @@ def test_programs_run_at_endpoints(notebook: Notebook) -> None:
     )
     assert refused('live.build("vethh")').startswith("BadInput: vethh is not a topology: choose")
     assert refused('live.build("veth", pairs=[1, 2])').startswith(
-        "BadInput: pairs=[1, 2]: one topology is built"
+        "BadInput: pairs=[1, 2]: one topology has one number of pairs"
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.common.plain_types import wrong_type
 from labkit.measure.experiments.change_kinds import checks, registry
 from labkit.measure.experiments.change_kinds.base import Files, Place
 from labkit.measure.experiments.change_kinds.interface import OFFLOAD_NAMES
@@ -237,7 +238,7 @@ def _steps(name: str, item: Mapping[Any, Any], files: Files) -> tuple[Step, ...]
         try:
             return (msgspec.convert(dict(item), Step),)
         except msgspec.ValidationError as error:
-            raise BadInput(f"change {name}: {error}") from None
+            raise BadInput(f"change {name}: {wrong_type(error)}") from None
     at = item.get("at", "")
     kinds = [(str(kind), value) for kind, value in item.items() if kind != "at"]
     if not kinds or not isinstance(at, str):
@@ -334,7 +335,7 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
                 now = "; ".join(f"{name} {value}" for name, value in shown.items())
                 raise Failed(
                     f"change {change.name}: {step.kind} at {place} has no effect"
-                    + (f", the kernel reports {now} as before" if now else "")
+                    + (f": the kernel still reports {now}; give a value that differs" if now else "")
                 )
             result.update(effects)
     names = ("at", "kind", "setting", "before", "after")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import msgspec
 
 from labkit.common.errors import BadInput
+from labkit.common.plain_types import wrong_type
 from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.changes import Change
@@ -108,7 +109,7 @@ def _topology(given: Any) -> str | Network:
     try:
         return msgspec.convert(given, Network)
     except msgspec.ValidationError as error:
-        raise BadInput(f"topology: a value is neither a name nor a network: {error}") from None
+        raise BadInput(f"topology: a value is neither a name nor a network: {wrong_type(error)}") from None
 
 
 class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
@@ -496,7 +497,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         is_size = size.isascii() and size.isdigit() and len(size) < 7
         if protocol not in registry.PROTOCOLS or bool(colon) != is_size:
             raise BadInput(
-                f"loads={load}: a load is {', '.join(registry.PROTOCOLS)}, each with or without :BYTES"
+                f"loads={load} is not a load: write {', '.join(registry.PROTOCOLS)}, or with a size,"
+                " for example udp:800"
             )
         length = int(size) if colon else None
         return DatapathParameters.like(self, protocol=protocol, length_bytes=length)

@@ -31,7 +31,7 @@ TABLE = (*OWN, *_OUTSIDE)
 def find(name: str) -> Experiment:
     """Return the experiment `name`. Raises BadInput with the list of experiments if there is none."""
     if name not in TABLE:
-        raise BadInput(f"there is no experiment {name}; there are: {', '.join(TABLE)}")
+        raise BadInput(f"{name} is not an experiment: choose {', '.join(TABLE)}")
     if name in _OUTSIDE:
         return extensions.load(_OUTSIDE[name], Experiment)
     experiment: Experiment = importlib.import_module(f"labkit.measure.experiments.{OWN[name]}").EXPERIMENT

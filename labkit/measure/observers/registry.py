@@ -70,4 +70,4 @@ def check(parameters: ObservedLoad) -> None:
 
 def _check_twice(name: str, value: object) -> None:
     if isinstance(value, tuple) and len(set(value)) < len(value):
-        raise BadInput(f"{name} names a value twice: {', '.join(map(str, value))}")
+        raise BadInput(f"{name} names a value twice: {', '.join(map(str, value))}; keep one of them")

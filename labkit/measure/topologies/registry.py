@@ -1,4 +1,4 @@
-"""The table of topologies: the one place to add a new one."""
+"""The table of topologies. The names of Open vSwitch come from `open_vswitch.switch_options.NAMES`."""
 
 from __future__ import annotations
 

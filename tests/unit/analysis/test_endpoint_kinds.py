@@ -259,8 +259,8 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"loads": "sctp"}, "loads=sctp: a load is tcp, udp, ping"),
-        ({"loads": "udp:"}, "loads=udp:: a load is"),
+        ({"loads": "sctp"}, "loads=sctp is not a load: write tcp, udp, ping"),
+        ({"loads": "udp:"}, "loads=udp: is not a load: write"),
         ({"loads": "udp:800,udp:800"}, "each once"),
         ({"loads": "udp:99999"}, "length_bytes=99999 is outside"),
         ({"loads": "ping", "rate_bps": "1e6"}, "ping supports neither"),

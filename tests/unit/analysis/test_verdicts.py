@@ -207,7 +207,8 @@ def test_every_doubt_is_shown() -> None:
     lines = "\n".join(verdicts.doubts(df))
     for doubt in (
         "the run a is not finished",
-        "1 comparison at 95 %: without any true difference, chance would still show about 0.05",
+        "1 comparison with 95 % intervals: if no arm differed from the baseline, chance would still put about 0.05 of"
+        " them beside 1",
         "tcp, 1 pair, MTU 1500: fewer than 5 fresh set-ups",
         "a flow began late (veth_bridge: 12 of 48 rows; macvlan_bridge: 6 of 24 rows)",
         "load was high (veth_bridge: 12 of 48 rows; macvlan_bridge: 6 of 24 rows)",

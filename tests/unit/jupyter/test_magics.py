@@ -68,7 +68,7 @@ def test_folders_are_completed(
     ("cell", "sentence"),
     [
         ("%labkit run datapaths topology=nope", "nope is not a topology"),
-        ("%labkit run nope", "there is no experiment nope"),
+        ("%labkit run nope", "nope is not an experiment"),
         ("%labkit fly", "%labkit fly is no command: choose open, doctor"),
         ("%labkit open absent", "there is no run folder absent"),
         ("%%labkit run datapaths\n- 1", "write a line `name: value`"),

@@ -61,7 +61,7 @@ class Offload(Kind):
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():
             if after[OFFLOAD_NAMES.get(name, name)] != value:
-                raise Unsupported(f"{place} cannot set its offload {name} to {value}")
+                raise Unsupported(f"the interface {place} does not let its offload {name} be set to {value}")
 
 
 class Counts(Kind):
@@ -80,7 +80,9 @@ class Counts(Kind):
     def check(self, options: Mapping[str, Any]) -> None:
         for name, value in options.items():
             if name not in ("rx", "tx", "combined", "other", "rx-mini", "rx-jumbo"):
-                raise BadInput(f"{self._name} {name}: choose rx, tx, combined, other, rx-mini, rx-jumbo")
+                raise BadInput(
+                    f"{self._name} has no number {name}: choose rx, tx, combined, other, rx-mini, rx-jumbo"
+                )
             checks.whole_number(f"{self._name} {name}", value, 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:

@@ -157,7 +157,10 @@ class Bpf(Kind):
         if wanted_digest is None:
             raise BadInput(f"{self._name} {name}: add the digest of the file, {own[:19]}")
         if not re.fullmatch(SHORT_DIGEST, str(wanted_digest)) or not own.startswith(str(wanted_digest)):
-            raise BadInput(f"{self._name} {name}: its digest is {own[:19]}, not {wanted_digest}")
+            raise BadInput(
+                f"{self._name} {name}: the file has the digest {own[:19]}, but the change gives {wanted_digest}:"
+                " correct the digest, or use the other file"
+            )
         return self._options(Path(name).name, section, content)
 
     @staticmethod

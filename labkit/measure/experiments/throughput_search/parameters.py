@@ -38,8 +38,7 @@ NOT_OUTSIDE = (
 )  # fmt: skip
 HELP = {
     **usual.help_without(UNUSED, "not used: trials are of frames at a rate"),
-    "generator": "the traffic generator: packets, or trex (LABKIT_TREX names the folder of a TRex release, or server a"
-    " server)",
+    "generator": "the traffic generator: packets, or trex (LABKIT_TREX=FOLDER with a TRex release, or server=HOST)",
     **{name: TREX_HELP[name] for name in OF_SERVER},
     "observe": "observers; after the searches each watches every arm at one common rate, half of what the slowest arm"
     " carries: " + ", ".join(observing.NAMES),
@@ -64,7 +63,7 @@ HELP = {
     "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
     "most_rate": "the highest load; none: what the generator reaches on this path",
     "line_rate_bps": "rate of the line, to which percentages refer; none: no line, or with server=HOST that of its"
-    " ports",
+    " sending ports together",
     "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
     "latency": "after each search, one-way latency at 10, 50 and 90 % of the last rate found; not between two kernels",
 }

@@ -31,7 +31,8 @@ _WORDS = {
     "server": "HOST or HOST:PORT of a TRex server that runs: PORT (4501) is that of its RPC, and its publisher has the"
     " port below (4500), as TRex's own; none: labkit starts one on the topology",
     "trex": "the folder of an unpacked TRex release, to start the server from; none: that of LABKIT_TREX",
-    "ports": "pairs of its ports that send to each other through the device: 0,1",
+    "ports": "pairs of its ports that send to each other through the device: 0,1; a throughput search sends from the"
+    " first of each pair alone",
     "force": "take ports that somebody else owns, and stop their traffic",
     "profile": f"{', '.join(PROFILES)}, or FILE.py: a stateless profile of TRex; labkit runs it as Python code with"
     " your rights",

@@ -225,13 +225,15 @@ class StatParameters(ObserverParameters, frozen=True, kw_only=True):
     events_of: str = "machine"
 
     def check(self) -> None:
-        """Raise BadInput for anything else to count."""
+        """Raise BadInput unless `events_of` is one of EVENTS_OF."""
         one_of("events_of", self.events_of, EVENTS_OF)
 
 
 def _check_parameters(parameters: ObservedLoad) -> None:
     if not own_parameters(parameters, StatParameters).events:
-        raise BadInput("observe=perf_stat needs events=NAME,NAME, or leave events out")
+        raise BadInput(
+            "events is empty, but observe=perf_stat needs events: give events=NAME,NAME, or leave events out"
+        )
 
 
 def _check(parameters: ObservedLoad) -> None:

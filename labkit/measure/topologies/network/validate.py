@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import BadInput
+from labkit.common.plain_types import wrong_type
 from labkit.measure.topologies.network import mtu, validate_addresses, validate_tunnels
 from labkit.measure.topologies.network.model import NetworkIndex, interfaces
 from labkit.measure.topologies.network.mtu import Mtus
@@ -59,7 +60,7 @@ def _convert_parts(network: Network) -> Network:
     try:
         return msgspec.convert(msgspec.to_builtins(network), Network)
     except (msgspec.ValidationError, TypeError) as error:
-        raise BadInput(f"the network {network.name} is invalid: {error}") from None
+        raise BadInput(f"the network {network.name} is invalid: {wrong_type(error)}") from None
 
 
 def _names(network: Network) -> None:

@@ -40,7 +40,7 @@ def _number(one: DescribedInterface, tunnel: Tunnel) -> None:
     """Raise BadInput for a missing, superfluous or out-of-range VNI, key or UDP port."""
     number = tunnel.id
     if number is None and one.kind in PORTS:
-        raise BadInput(f"{one} needs an id, its VNI")
+        raise BadInput(f"{one} has no id: give its VNI, for example id: 42")
     if number is not None and one.kind not in TOO_LARGE:
         raise BadInput(f"{one} has the id {number}, but {one.kind} has no field for it")
     if number is not None and not 0 <= number < TOO_LARGE[one.kind][0]:

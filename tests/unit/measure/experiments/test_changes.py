@@ -181,7 +181,7 @@ def test_content_digest(tmp_path: Path) -> None:
     (tmp_path / "pass.o").write_bytes(b"object")
     with pytest.raises(BadInput, match="add the digest of the file, sha256:"):
         one("x: xdp pass.o xdp at server", tmp_path)
-    with pytest.raises(BadInput, match="its digest is"):
+    with pytest.raises(BadInput, match="the file has the digest"):
         one("x: xdp pass.o xdp sha256:000000000000 at server", tmp_path)
     result = one(f"x: xdp pass.o xdp {digest(b'object')[:19]} at server", tmp_path).steps[0].options
     assert result["digest"] == digest(b"object")

@@ -189,7 +189,7 @@ ADDED: list[tuple[list[Any], str]] = [
      "the subnets 10.0.0.0/24 of eth0 (c1) and 10.0.0.0/24"),
     ([Bridge("n1", "b2", "10.0.0.1/24")], "10.0.0.1 is the address of eth0 (c1) and of b2 (n1)"),
     ([Tunnel("sit", "n1", "t", "192.168.2.1")], "t (n1) has the unknown kind sit: choose vxlan, geneve, gre"),
-    ([Tunnel("vxlan", "n1", "t", "192.168.2.1")], "t (n1) needs an id, its VNI"),
+    ([Tunnel("vxlan", "n1", "t", "192.168.2.1")], "t (n1) has no id: give its VNI"),
     ([Tunnel("vxlan", "n1", "t", "192.168.2.1", id=1 << 24)],
      "the VNI 16777216 of t (n1) does not fit: it is outside 0 to 2^24 - 1"),
     ([Tunnel("gre", "n1", "t", "192.168.2.1", id=1 << 32)],
@@ -256,8 +256,8 @@ ADDED: list[tuple[list[Any], str]] = [
      "the kernel adds the route of n1 to fd00:5::/64 itself, for the address of b6 (n1)"),
     ([Bridge("n1", "b6", "fd00:5::1/64"), Route("n1", "fd00:6::/64", out="b6"),
       Route("n1", "fd00:6::/64", via="fd00:5::2", metric=1024)], "n1 has two routes to fd00:6::/64 with one metric"),
-    (["n1"], "the network routed is invalid: Expected `object`"),
-    ([Bridge("n1", 5)], "the network routed is invalid: Expected `str`, got `int`"),
+    (["n1"], "the network routed is invalid: parts[15]: a mapping with names and values is needed, not a text"),
+    ([Bridge("n1", 5)], "the network routed is invalid: parts[15].name: a text is needed, not a whole number"),
 ]  # fmt: skip
 
 
