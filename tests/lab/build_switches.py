@@ -18,6 +18,7 @@ from unittest import mock
 
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
+from labkit.measure.endpoints import Endpoint
 from labkit.measure.topologies.open_vswitch import mirrors
 from labkit.measure.topologies.open_vswitch.configuration import COLLECTOR
 from labkit.measure.topologies.open_vswitch.readers import COUNTER
@@ -52,6 +53,9 @@ def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
     assert switch is not None
     assert topology.meter is not None
     words = ping.reachable(topology.pairs, topology.spec.mtu_bytes, topology.spec.family)
+    for pair in topology.pairs:
+        keep_neighbours(pair.client)
+        keep_neighbours(pair.server)
     # A copy that arrives late would be counted with the pings.
     settled(topology.meter(), "what was sent before")
     with collected(switch) as samples:
@@ -78,6 +82,17 @@ def seen(topology: topologies.Topology, stray: bool) -> dict[str, Any]:
         "offloads": process.output([*topology.pairs[0].client.prefix, "ethtool", "-k", "eth0"]),
         "words": switch.warnings(),
     }
+
+
+def keep_neighbours(endpoint: Endpoint) -> None:
+    """Make the known neighbours permanent: on a busy machine the kernel would ask them again while copies are
+    counted."""
+    for line in process.output([*endpoint.prefix, "ip", "neigh", "show", "dev", "eth0"]).splitlines():
+        address, *words = line.split()
+        if "lladdr" in words:
+            mac = words[words.index("lladdr") + 1]
+            change = ["ip", "neigh", "replace", address, "lladdr", mac, "dev", "eth0", "nud", "permanent"]
+            process.output([*endpoint.prefix, *change])
 
 
 def settled(end: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
