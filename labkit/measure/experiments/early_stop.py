@@ -30,12 +30,15 @@ class History:
         self._parameters = parameters
         self._method = "slice" if parameters.slices else "whole"
         self._seen: dict[int, Seen] = defaultdict(lambda: defaultdict(dict))
+        self._rounds: dict[int, set[int]] = defaultdict(set)  # also those of which no row is valid
         self._lost_freedom = 0
         self.add(rows)
 
     def add(self, rows: list[dict[str, Any]]) -> None:
         """Add rows to the history."""
         for row in rows:
+            if row["round"] is not None:
+                self._rounds[row["pairs"]].add(row["round"])
             value = row[self._parameters.load_generator.capabilities.metric]
             if row["status"] == "ok" and row["method"] == self._method and value:
                 if row["method"] == "slice" and row.get("placement") is None:
@@ -58,7 +61,8 @@ class History:
         if not widths or max(widths) > self._parameters.half_width:
             return None
         width = f"{self._parameters.half_width * 100:g} %"
-        return f"every half-width was below {width} after {rounds} of {self._parameters.rounds} rounds"
+        done = len(self._rounds[pairs])
+        return f"every half-width was below {width} after {done} of {self._parameters.rounds} rounds"
 
     def _half_width(self, seen: Seen, name: str, both: tuple[str, str]) -> float:
         """Return the wider of two half-widths: over all slices, and over rounds, which also differ by their set-up."""

@@ -55,6 +55,11 @@ def test_quiet_slices_stop_early() -> None:
     )
 
 
+def test_rounds_without_a_valid_row_count_as_measured_too() -> None:
+    rows = [row | {"status": "invalid"} if row["round"] == 0 else row for row in made(MIN_ROUNDS + 1, 0.01)]
+    assert history(rows).enough(1) == f"every half-width was below 2 % after {MIN_ROUNDS + 1} of 20 rounds"
+
+
 def test_slices_that_were_not_placed_need_a_narrower_spread() -> None:
     rows = made(MIN_ROUNDS, 0.001, between=0.0, slices=12)
     unplaced = history(rows)._half_width(history(rows)._seen[1], "macvlan_bridge", tuple(list(ARMS)[:2]))
