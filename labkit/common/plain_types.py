@@ -16,7 +16,7 @@ _TYPES = {
 _SENTENCES = (
     (re.compile(r"Object missing required field (`.*`)"), r"\1 is missing"),
     (re.compile(r"Object contains unknown field (`.*`)"), r"there is no field \1"),
-    (re.compile(r"Invalid value ('.*')"), r"\1 is not one of the known values"),
+    (re.compile(r"Invalid (?:enum )?value ('.*')"), r"\1 is not one of the known values"),
 )
 _EXPECTED = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?")
 

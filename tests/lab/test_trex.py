@@ -236,18 +236,23 @@ def test_force_takes_the_ports_of_a_stateful_server(box: Sandbox) -> None:
     assert rows[0]["status"] == "ok"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
+def invalid_profiles(kind: str) -> list[tuple[str, str]]:
+    """Return texts that are no profile of this kind, each with a part of the sentence that refuses it."""
+    return [
         ("def register(:\n", "is not valid Python"),
         ("raise RuntimeError('broken here')\n", "RuntimeError: broken here"),
         (
             "import sys\nsys.exit(3)\n",
-            "a stateful profile: it ends Python (sys.exit) instead of returning a profile",
+            f"a {kind} profile: it ends Python (sys.exit) instead of returning a profile",
         ),
-        ("x = 1\n", "TRex cannot take it as a stateful profile"),
-    ],
+        ("x = 1\n", f"TRex cannot take it as a {kind} profile"),
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    invalid_profiles("stateful"),
 )
 def test_invalid_profile_of_connections_is_refused(box: Sandbox, text: str, sentence: str) -> None:
     path = box.folder / "connections.py"
@@ -443,13 +448,7 @@ def test_own_profile_runs_where_it_is_named(box: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("def register(:\n", "is not valid Python"),
-        ("raise RuntimeError('broken here')\n", "RuntimeError: broken here"),
-        (
-            "import sys\nsys.exit(3)\n",
-            "a stateless profile: it ends Python (sys.exit) instead of returning a profile",
-        ),
-        ("x = 1\n", "TRex cannot take it as a stateless profile"),
+        *invalid_profiles("stateless"),
         (
             PROFILE.replace("direction, **more", "port_id, **more").replace(
                 "packet =", "[0, 1][port_id + 1]; packet ="

@@ -13,20 +13,13 @@ READER = (
 # The threads of ovs-vswitchd, as perf names them: those that forward packets in user space, and those that handle
 # upcalls and check flows
 FORWARDING, HANDLING = r"ovs-vswitchd|pmd.*|urcu\d*", r"handler\d+|revalidator\d+"
-NAMED = {
-    "switch": rf"{FORWARDING}|{HANDLING}"
-}  # processes that a user can choose without a regular expression
+NAMED = {"switch": rf"{FORWARDING}|{HANDLING}"}  # what a user can choose without a regular expression
 # Other processes that belong to the load: kernel threads that carry packets, switches in user space, idle CPUs, labkit
 WORKS = re.compile(
     r"(swapper.*|ksoftirqd.*|kworker.*|napi.*|irq/.*|rcu.*|migration.*|ovs.*"
     rf"|{FORWARDING}|{HANDLING}|{READER}"
     r"|virtiofsd|python.*|labkit.*|perf|ip|tc|nsenter|conmon|crun|runc)"
 )
-
-
-def expression(processes: str) -> str:
-    """Return the regular expression of processes that are given by a name of NAMED, or by an expression."""
-    return NAMED.get(processes, processes)
 
 
 def foreign(names: Sequence[str]) -> list[bool]:

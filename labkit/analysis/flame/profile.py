@@ -12,6 +12,7 @@ import numpy as np
 
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import Tree, build_tree
+from labkit.analysis.flame.processes import NAMED
 from labkit.analysis.flame.significance import Floats
 from labkit.analysis.protocols import CostUnit
 from labkit.common import units
@@ -36,9 +37,9 @@ class Round:
 
 
 def process_pattern(processes: str) -> re.Pattern[str]:
-    """Compile the regular expression of the processes to count. Raises BadInput for an invalid one."""
+    """Compile the regular expression of the processes to count, or of a name in NAMED. Raises BadInput."""
     try:
-        return re.compile(processes)
+        return re.compile(NAMED.get(processes, processes))
     except (re.error, OverflowError, RecursionError) as error:
         raise BadInput(f"{processes!r} is not a valid regular expression: {error}") from None
 

@@ -19,7 +19,6 @@ from nbformat import from_dict
 
 from labkit.analysis import figures, flame, report
 from labkit.analysis.flame import load_profiles, speedscope
-from labkit.analysis.flame.processes import expression
 from labkit.analysis.report.notebook_cells import PLOTLY
 from labkit.analysis.why import (
     conclusion,
@@ -132,7 +131,6 @@ def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN)
     processes: a regular expression, or `switch`, the threads of ovs-vswitchd; only the time of matching processes
     counts. Raises BadInput if the sides cannot be compared or were not profiled.
     """
-    processes = expression(processes)
     flame.process_pattern(processes)  # reject an invalid pattern; else the page would only lack its profiles
     sides = selection.select_sides(left, right)
     points = list(selection.points(sides))

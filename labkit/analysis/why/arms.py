@@ -16,7 +16,6 @@ import pandas as pd
 
 from labkit.analysis import flame, load, stats
 from labkit.analysis.flame import load_profiles
-from labkit.analysis.flame.processes import expression
 from labkit.analysis.why import conclusion, conclusion_tables, selection
 from labkit.analysis.why.conclusion import Conclusion
 from labkit.common import run_folder
@@ -87,7 +86,6 @@ def explain_run(folder: Path, processes: str = load_profiles.WITHIN) -> Arms:
 
     processes: as of `explain`. Raises BadInput if it is invalid.
     """
-    processes = expression(processes)
     flame.process_pattern(processes)
     profiles = load.profiles(folder)
     baselines, variants = _arms_with_role(profiles, "baseline"), _arms_with_role(profiles, "variant")

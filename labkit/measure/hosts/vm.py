@@ -113,7 +113,7 @@ def booted(
 ) -> tuple[LabVm, VmConversation]:
     """Boot a lab VM and wait for its hello; both end with the stack."""
     attempt = functools.partial(_attempt, stack, where, folder, say, nic)
-    return boot.attempted(attempt, NotStarted, say)
+    return boot.boot_twice(attempt, NotStarted, say)
 
 
 def _attempt(

@@ -30,19 +30,19 @@ class BootTimeout(Failed):
     """A machine did not answer before its deadline."""
 
 
-def attempted(
-    attempt: Callable[[bool], Booted], last: type[Failed], say: Callable[[str], None] = lambda _text: None
+def boot_twice(
+    attempt: Callable[[bool], Booted], final: type[Failed], say: Callable[[str], None] = lambda _text: None
 ) -> Booted:
     """Return what `attempt(accelerated)` returns; after a failure there is a second attempt, without KVM.
 
     KVM is used where it may work. If it fails but emulation works, that is remembered. Emulated boots sometimes fail,
-    so they are tried twice. A failure of the kind `last` is not tried again. `say` gets a sentence before the second
+    so they are tried twice. A failure of the kind `final` is not tried again. `say` gets a sentence before the second
     attempt. Raises Failed as the last attempt does.
     """
     accelerated = kvm.worth_trying()
     try:
         return attempt(accelerated)
-    except last:
+    except final:
         raise
     except Failed as error:
         why = str(error)

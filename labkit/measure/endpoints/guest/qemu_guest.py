@@ -141,7 +141,7 @@ def guests(text: str, nics: Sequence[Nic], more: GuestAdditions = NO_ADDITIONS) 
         )
     with ExitStack() as stack:
         attempt = functools.partial(_boot, stack, spec, kernel, nics)
-        yield boot.attempted(attempt, boot.BootTimeout)
+        yield boot.boot_twice(attempt, boot.BootTimeout)
 
 
 def _boot(

@@ -334,7 +334,7 @@ class Mirrors:
                 if self._parameters.mirrors:
                     selected_count = now.selected - before.selected
                     result["copies_expected_count"] = self._parameters.mirrors * selected_count
-                    result |= since(before.copies, now.copies)
+                    result |= copy_columns(before.copies, now.copies)
                 if now.dropped is not None and before.dropped is not None:
                     # The monitor on another host is read a little later than this host's NIC.
                     result["copies_dropped_count"] = max(0, now.dropped - before.dropped)
@@ -393,8 +393,8 @@ class Mirrors:
             until = time.monotonic() + TRY_S
             while time.monotonic() < until:
                 now = self.counts(switch)
-                wanted, made = now.selected - before.selected, since(before.copies, now.copies)
-                wrong = incomplete(self._parameters.mirrors, wanted, made)
+                wanted, made = now.selected - before.selected, copy_columns(before.copies, now.copies)
+                wrong = missing_copies(self._parameters.mirrors, wanted, made)
                 if wanted > 0 and wrong is None:
                     return
                 time.sleep(0.002)
@@ -404,7 +404,7 @@ class Mirrors:
             switch.command("revalidator/purge")
 
 
-def since(before: Copies, now: Copies) -> dict[str, Any]:
+def copy_columns(before: Copies, now: Copies) -> dict[str, Any]:
     """Return the columns of the copies that arrived between two moments. What nobody can know is left out."""
     result: dict[str, Any] = {"copies_count": now.count - before.count}
     if now.of_mirrors is not None and before.of_mirrors is not None:
@@ -424,8 +424,8 @@ def _differences(before: Sequence[int | None], now: Sequence[int | None]) -> lis
     ]
 
 
-def incomplete(mirrors: int, wanted: int, made: Mapping[str, Any]) -> str | None:
-    """Return in words which mirrors did not make `wanted` copies each, from the columns of `since`; None: all did."""
+def missing_copies(mirrors: int, wanted: int, made: Mapping[str, Any]) -> str | None:
+    """Return in words which mirrors did not make `wanted` copies each; None: all did. `made`: `copy_columns`."""
     if (each := made.get("copies_of_mirrors")) is None:
         whole = f"{mirrors} mirrors should have made {mirrors * wanted} copies, and {made['copies_count']} arrived"
         return None if made["copies_count"] == mirrors * wanted else whole

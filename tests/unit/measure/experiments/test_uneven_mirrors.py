@@ -47,34 +47,35 @@ def test_few_copies_may_differ() -> None:
 def test_columns_of_copies() -> None:
     before = Copies(10, (4, 6), (0, 1))
     now = Copies(110, (54, 56), (7, 1))
-    assert mirrors.since(before, now) == {
+    assert mirrors.copy_columns(before, now) == {
         "copies_count": 100, "copies_of_mirrors": [50, 50], "copies_unread_count": 7, "unread_of_mirrors": [7, 0],
     }  # fmt: skip
 
 
 def test_unknown_copies_have_no_column() -> None:
     """Mirrors on one cable may not be told apart, and share a reader; tcpdump's losses are unknown."""
-    assert mirrors.since(Copies(0, None, (0,)), Copies(9, None, (2,))) == {
+    assert mirrors.copy_columns(Copies(0, None, (0,)), Copies(9, None, (2,))) == {
         "copies_count": 9, "copies_unread_count": 2,
     }  # fmt: skip
-    assert mirrors.since(Copies(0, (0, 0), (0,)), Copies(9, (4, 5), (2,))) == {
+    assert mirrors.copy_columns(Copies(0, (0, 0), (0,)), Copies(9, (4, 5), (2,))) == {
         "copies_count": 9, "copies_of_mirrors": [4, 5], "copies_unread_count": 2,
     }  # fmt: skip
-    assert mirrors.since(Copies(0, (0, 0), (None, 0)), Copies(9, (4, 5), (None, 0))) == {
+    assert mirrors.copy_columns(Copies(0, (0, 0), (None, 0)), Copies(9, (4, 5), (None, 0))) == {
         "copies_count": 9, "copies_of_mirrors": [4, 5],
     }  # fmt: skip
 
 
 def test_proof_needs_the_copies_of_each_mirror() -> None:
-    assert mirrors.incomplete(2, 3, {"copies_count": 6, "copies_of_mirrors": [3, 3]}) is None
-    assert mirrors.incomplete(2, 3, {"copies_count": 6}) is None
-    words = mirrors.incomplete(2, 3, {"copies_count": 6, "copies_of_mirrors": [6, 0]})
+    assert mirrors.missing_copies(2, 3, {"copies_count": 6, "copies_of_mirrors": [3, 3]}) is None
+    assert mirrors.missing_copies(2, 3, {"copies_count": 6}) is None
+    words = mirrors.missing_copies(2, 3, {"copies_count": 6, "copies_of_mirrors": [6, 0]})
     assert words == "each mirror should have made 3 copies, and 6 of mirror0, 0 of mirror1 arrived"
-    words = mirrors.incomplete(6, 1, {"copies_count": 1, "copies_of_mirrors": [1, 0, 0, 0, 0, 0]})
+    words = mirrors.missing_copies(6, 1, {"copies_count": 1, "copies_of_mirrors": [1, 0, 0, 0, 0, 0]})
     assert words == (
         "each mirror should have made 1 copy, and 0 of mirror1, 0 of mirror2, 0 of mirror3, 0 of mirror4 and of 1 more"
         " arrived"
     )
     assert (
-        mirrors.incomplete(2, 3, {"copies_count": 5}) == "2 mirrors should have made 6 copies, and 5 arrived"
+        mirrors.missing_copies(2, 3, {"copies_count": 5})
+        == "2 mirrors should have made 6 copies, and 5 arrived"
     )

@@ -162,11 +162,11 @@ def test_aborted_kvm_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     report: list[str] = []
     monkeypatch.setattr(kvm, "worth_trying", lambda: True)
     monkeypatch.setattr(kvm, "remember", report.append)
-    assert boot.attempted(attempt, boot.BootTimeout) == "guest"
+    assert boot.boot_twice(attempt, boot.BootTimeout) == "guest"
     assert report == ["qemu was ended by SIGABRT"]
     works[False] = False
     with pytest.raises(Failed):
-        boot.attempted(attempt, boot.BootTimeout)
+        boot.boot_twice(attempt, boot.BootTimeout)
     assert len(report) == 1, "where emulation fails as well, KVM is not to blame"
 
 
