@@ -26,6 +26,8 @@ MARKER = ".labkit-made-this"
 # A marker from another boot may belong to a running lab VM that shares the folder, whose locks are invisible here. So
 # only old ones count as left behind.
 OTHER_BOOT_S = 7 * 86400.0
+# A child of a killed owner (a program that unpacks) may write for a moment after it.
+TRIES_TO_EMPTY = 20
 LINKS = 40  # the kernel's limit (path_resolution(7))
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -244,10 +246,17 @@ def _open_checked(path: str | Path, flags: int, folder: int | None = None) -> It
 def _remove(parent: int, name: str, folder: int) -> None:
     """Remove the open folder, but not another folder that has taken its name.
 
-    The marker is removed last, so that a later call can finish the removal if this one is killed.
+    The marker is removed last, so that a later call can finish the removal if this one is killed, or if a child of a
+    killed owner still writes into the folder.
     """
     with contextlib.suppress(OSError):
-        _empty(folder, _mount(folder), MARKER)
+        for _ in range(TRIES_TO_EMPTY):
+            _empty(folder, _mount(folder), MARKER)
+            if os.listdir(folder) == [MARKER]:
+                break
+            time.sleep(0.05)
+        else:
+            return
         os.unlink(MARKER, dir_fd=folder)
         os.rmdir(name, dir_fd=parent)  # rmdir fails unless the folder is empty
 

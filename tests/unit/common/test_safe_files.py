@@ -130,6 +130,28 @@ def test_half_removed_folder_is_removed(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
+@pytest.mark.parametrize("writes", [1, 1000])
+def test_what_a_child_of_a_killed_owner_still_writes(
+    writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that unpacks outlives a killed owner. The folder goes once it ends, and keeps its marker until then."""
+    left = killed(tmp_path)
+    empty, remaining = safe_files._empty, [writes]
+
+    def empty_then_write(folder: int, mount: str, kept: str | None = None) -> None:
+        empty(folder, mount, kept)
+        if kept and remaining[0]:
+            remaining[0] -= 1
+            (left / "new").touch()
+
+    monkeypatch.setattr(safe_files, "_empty", empty_then_write)
+    safe_files.remove_leftovers(tmp_path, PREFIX)
+    assert left.exists() == (left / safe_files.MARKER).exists() == bool(remaining[0])
+    remaining[0] = 0
+    safe_files.remove_leftovers(tmp_path, PREFIX)
+    assert [*tmp_path.iterdir()] == []
+
+
 def _forged(top: Path, change: dict[str, object]) -> None:
     left = killed(top)
     marker = left / safe_files.MARKER

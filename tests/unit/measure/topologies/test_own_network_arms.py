@@ -85,7 +85,7 @@ def test_file_beside_the_parameters_or_in_the_project(tmp_path: Path) -> None:
         ({}, {"topology": "none.yaml"}, "there is no file .*none.yaml"),
         ({"parts": "rm -rf"}, {}, "does not describe a network"),
         ({"name": "$(id)"}, {}, "is not a valid network name"),
-        ({"run": "id"}, {}, "unknown field `run`"),
+        ({"run": "id"}, {}, "does not describe a network: there is no field `run`"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_one_sentence(
