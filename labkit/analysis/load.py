@@ -114,6 +114,8 @@ def _is_number(value: Any) -> bool:
 
 def complete(df: pd.DataFrame) -> pd.DataFrame:
     """Return the table with every column of the schema, each with one type. Missing numbers are NaN."""
+    if _is_complete(df):
+        return df.reset_index(drop=True)
     missing = [name for name in (*WORDS, *NUMBERS) if name not in df]
     whole = df.reindex(columns=[*df.columns, *missing]).reset_index(drop=True)
     for name in NUMBERS:
@@ -127,6 +129,16 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     whole["generator"] = whole["generator"].fillna(usual.astype("str"))
     whole["nodes"] = whole["nodes"].fillna("one")  # older rows are all of one node
     return _parameters_of_points(_variants(whole))
+
+
+def _is_complete(df: pd.DataFrame) -> bool:
+    """Return whether `complete` has nothing to do."""
+    if "built_topology" not in df:
+        return False
+    types = dict(zip(df.columns, df.dtypes, strict=True))
+    return all(str(types.get(name)) == "str" for name in WORDS) and all(
+        name in types and types[name].kind in "fiu" for name in NUMBERS
+    )
 
 
 AGAIN = " (again)"
@@ -199,11 +211,13 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
     ok["method"] = ok["method"].where(ok["method"].eq("slice"), "whole")
     ok["role"] = ok["role"].where(ok["role"].isin(["baseline", "control"]), "variant")
     ok["setup"] = ok["folder"].astype(str) + ":" + ok["round"].astype(str)
-    least = ok.groupby([*GROUP, "role", "topology", "method"], dropna=False)["value"].transform(starved_limit)
+    arms = [*varying(ok, [*GROUP, "role", "topology"]), "method"]
+    least = ok.groupby(arms, dropna=False)["value"].transform(starved_limit)
     ok["starved"] = ok["value"].lt(least) | least.isna()
     ok["log"] = np.log(ok["value"].astype(float).mask(ok["starved"], least))
-    for key, group in groups(ok):
-        for name, (one, other, *_) in differing(group, [*PROVENANCE, *OF_GUESTS]).items():
+    different = varying(ok, [*PROVENANCE, *OF_GUESTS])  # in the whole table; most often in none of its groups
+    for key, group in groups(ok[[*GROUP, *different]]) if different else ():
+        for name, (one, other, *_) in differing(group, different).items():
             raise BadInput(
                 f"rows that differ in {name} are never pooled: {one} and {other} ({group_text(key)})"
             )
@@ -220,16 +234,41 @@ def metric_values(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
 
 def starved_limit(values: pd.Series[float]) -> float:
     """Return the least of an arm's values that is not starved, or NaN."""
-    fed = values[values.gt(0) & values.ge(STARVED * values.median())]
+    known = values.to_numpy(float)
+    fed = known[(known > 0) & (known >= STARVED * np.median(known))] if len(known) else known
     return float(fed.min()) if len(fed) else math.nan
 
 
 def groups(df: pd.DataFrame, by: Sequence[str] = GROUP) -> Iterator[tuple[Key, pd.DataFrame]]:
-    """Yield the groups of a table: the values of `by` (None for NaN, so that keys compare equal) and the rows."""
-    if len(df):
-        for key, group in df.groupby(list(by), dropna=False, sort=True):
-            values: Key = key
-            yield tuple(None if pd.isna(value) else value for value in values), group
+    """Yield the groups of a table: the values of `by` (None for NaN, so that keys compare equal) and the rows.
+
+    The rows have all columns of the table. A table with few columns is divided much faster.
+    """
+    if not len(df):
+        return
+    names = varying(df, by)
+    key = [_value(one) for name in by for one in df[name].iloc[:1].tolist()]
+    if not names:
+        yield tuple(key), df
+        return
+    places = [by.index(name) for name in names]
+    for values, group in df.groupby(names, dropna=False, sort=True):
+        for place, value in zip(places, values, strict=True):
+            key[place] = _value(value)
+        yield tuple(key), group
+
+
+def _value(of_column: Any) -> Any:
+    """Return a value of a column, None for null."""
+    return None if pd.isna(of_column) else of_column
+
+
+def varying(df: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return the columns with several values; null counts as one.
+
+    Grouping by these alone gives the same groups. Most columns of GROUP have one value in most tables.
+    """
+    return [name for name in names if df[name].nunique(dropna=False) > 1]
 
 
 def differing(df: pd.DataFrame, names: list[str]) -> dict[str, list[Any]]:

@@ -6,7 +6,7 @@ Arms are compared with the baseline within a group, whose rows are equal in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from labkit.analysis.load import (
     groups,
     hosts,
     measured_rows,
+    varying,
 )
 from labkit.analysis.load import load as load
 from labkit.common.errors import BadInput
@@ -34,6 +35,9 @@ from labkit.common.units import counted
 
 DOUBTFUL = ["microcode", "labkit", "git_revision", "duration_s", "omit_s"]
 MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP, identifies compared measurements
+RATIOS = [
+    *MEASUREMENT, "setup", "topology", "baseline", "log_ratio", "log_control", "starved", "placed",
+]  # fmt: skip
 VERDICTS = [
     "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
     "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
@@ -52,14 +56,15 @@ def ratios(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -
 
     `metrics` has the compared column of each protocol, and whether higher values are better.
 
-    Columns: GROUP, MEASUREMENT, setup (label of the round), topology, baseline, log_ratio (to the mean of both
-    measurements of the baseline, see `stats.log_ratios`), log_control (the baseline to itself; NaN if it was not
+    Columns: GROUP and RATIOS: MEASUREMENT, setup (label of the round), topology, baseline, log_ratio (to the mean of
+    both measurements of the baseline, see `stats.log_ratios`), log_control (the baseline to itself; NaN if it was not
     measured twice), starved (almost nothing arrived at one of the arms), placed (labkit chose the CPUs of the ends, in
     all arms alike). Raises BadInput for two different baselines in one group, and like `measured_rows`.
     """
-    keys = [*GROUP, *MEASUREMENT, "setup"]
+    every = [*GROUP, *MEASUREMENT, "setup"]
     ok = measured_rows(complete(df), metrics)
     ok = ok[ok["log"].notna()].assign(placed=ok["placement"].notna())
+    keys = [*varying(ok, every[:-1]), "setup"]
     by_arm = ok.groupby([*keys, "role", "topology"], dropna=False)
     values = by_arm.agg(
         value=("log", "mean"), starved=("starved", "any"), placed=("placed", "all")
@@ -72,16 +77,23 @@ def ratios(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -
     base = base.rename(columns={"topology": "baseline", "value": "first", "starved": "first_starved"})
     again = again.rename(columns={"topology": "baseline", "value": "second", "starved": "second_starved"})
     both = base.merge(again, "outer", [*keys, "baseline"])  # null matches null
-    for key, group in groups(both):
-        if several := differing(group, ["baseline"]):
-            raise BadInput(
-                f"a group needs one baseline, not {' and '.join(several['baseline'])} ({group_text(key)})"
-            )
-    result = arms.merge(both, "inner", keys)
+    if both["baseline"].nunique() > 1:
+        for key, group in groups(_with_constants(both, ok, GROUP)):
+            if several := differing(group, ["baseline"]):
+                raise BadInput(
+                    f"a group needs one baseline, not {' and '.join(several['baseline'])} ({group_text(key)})"
+                )
+    result = _with_constants(arms.merge(both, "inner", keys), ok, every)
     numbers = (result[name].to_numpy(float) for name in ("value", "first", "second"))
     result["log_ratio"], result["log_control"] = stats.log_ratios(*numbers)
     result["starved"] = result[["starved", "first_starved", "second_starved"]].eq(True).any(axis=1)
-    return result[[*keys, "topology", "baseline", "log_ratio", "log_control", "starved", "placed"]]
+    return result[[*GROUP, *RATIOS]]
+
+
+def _with_constants(df: pd.DataFrame, rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Return the table with the missing columns of `names`, which have one value in `rows`."""
+    missing = {name: rows[name].iloc[[0] * len(df)].set_axis(df.index) for name in names if name not in df}
+    return pd.concat([df, *(column.rename(name) for name, column in missing.items())], axis="columns")
 
 
 def verdicts(
@@ -97,9 +109,9 @@ def verdicts(
     its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
     """
     df = complete(df)
-    pairs = dict(groups(ratios(df, metrics)))
+    pairs = {key: group[RATIOS] for key, group in groups(ratios(df, metrics))}
     result: list[dict[str, Any]] = []
-    for key, group in groups(df):
+    for key, group in groups(df[[*GROUP, "role", "topology", "guest_accelerator"]]):
         base = group[group["role"].isin(["baseline", "control"])]
         variants = group.drop(base.index)
         baseline = next(iter(base["topology"]), None)
@@ -113,7 +125,8 @@ def verdicts(
             if ratios_here["topology"].eq(topology).any():
                 line |= _line(ratios_here, str(topology), str(baseline), margin, metrics[line["protocol"]][1])
             else:
-                word, sentence = _unmeasured(rows, base, str(topology), baseline, metrics)
+                own, other = df.loc[rows.index], df.loc[base.index]
+                word, sentence = _unmeasured(own, other, str(topology), baseline, metrics)
                 line |= {"word": word, "sentence": sentence}
             result.append(line)
     table = pd.DataFrame(result, columns=[*GROUP, *VERDICTS])
@@ -405,7 +418,11 @@ def _mixed(ok: pd.DataFrame) -> list[str]:
             lines.append(
                 f"{name} is not recorded in {unknown.sum()} of {counted(len(ok), 'row')}: it may have differed"
             )
-    lesser = {name: name for key, group in groups(ok) for name in differing(group, DOUBTFUL)}
-    for (topology, *_), group in ok.groupby(["topology", *GROUP], dropna=False):
-        lesser |= {f"{name} of {topology}": name for name in differing(group, ["offloads", "qdisc"])}
+    doubtful, of_arms = varying(ok, DOUBTFUL), varying(ok, ["offloads", "qdisc"])
+    few = ok[list(dict.fromkeys([*GROUP, "topology", *doubtful, *of_arms]))]
+    lesser = (
+        {name: name for _, group in groups(few) for name in differing(group, doubtful)} if doubtful else {}
+    )
+    for (topology, *_), group in groups(few, ["topology", *GROUP]) if of_arms else ():
+        lesser |= {f"{name} of {topology}": name for name in differing(group, of_arms)}
     return [*lines, *(f"compared rows differ in {name}" for name in lesser)]

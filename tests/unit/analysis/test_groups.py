@@ -1,0 +1,32 @@
+"""Dividing and completing tables takes short cuts, and gives what the plain way gives."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+
+from labkit.analysis import load
+
+
+@pytest.mark.parametrize("name", ["container_vs_vm", "uplink", "virtual_tap"])
+def test_groups_are_those_of_all_columns(name: str) -> None:
+    table = load.load(ROOT / "data/results" / name)
+    plain = [
+        (tuple(None if pd.isna(value) else value for value in key), list(rows.index))
+        for key, rows in table.groupby(load.GROUP, dropna=False)
+    ]
+    assert [(key, list(rows.index)) for key, rows in load.groups(table)] == plain
+    first = next(rows for _, rows in load.groups(table))
+    [(key, rows)] = load.groups(first)  # no column has several values
+    assert (key, list(rows.index)) == plain[0]
+    assert list(load.groups(table[:0])) == []
+
+
+def test_complete_table_stays_what_it_is() -> None:
+    table = load.load(ROOT / "data/results/uplink")
+    pd.testing.assert_frame_equal(load.complete(table), table)
+    few = table[table["status"].eq("ok")][3:]
+    pd.testing.assert_frame_equal(load.complete(few), few.reset_index(drop=True))
+    without = table.drop(columns="reason")
+    assert load.complete(without)["reason"].isna().all()
