@@ -6,7 +6,6 @@ Commands run in it as root and outside of any experiment. What they write is dis
 from __future__ import annotations
 
 import json
-import shlex
 import socket
 import sys
 import time
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sandbox import LABKIT, TOGETHER, Done, ended_together
+from sandbox import LABKIT, Done
 
 from labkit.common.errors import Failed
 from labkit.measure.hosts import vm
@@ -70,12 +69,6 @@ class Machine:
     def labkit(self, *words: str, timeout: float = 240, **environment: str) -> Done:
         """Run labkit with its data in memory."""
         return self.run(*LABKIT, *words, timeout=timeout, **{"LABKIT_DATA": "/tmp/data", **environment})
-
-    def commands(self, *lines: str, timeout: float = 240) -> list[Done]:
-        """Run labkit commands in one process: under emulation, each start takes twenty seconds."""
-        argvs = json.dumps([shlex.split(line) for line in lines])
-        done = self.run(sys.executable, "-P", "-c", TOGETHER, argvs, timeout=timeout, LABKIT_DATA="/tmp/data")
-        return ended_together(done, lines)
 
     def rows(self, *words: str, timeout: float = 240) -> list[dict[str, Any]]:
         """Return the rows of `labkit run datapaths`."""

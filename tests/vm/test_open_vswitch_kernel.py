@@ -100,7 +100,8 @@ def _run(shared_vm: SharedVm, experiment: str, *parameters: str) -> Path:
 @pytest.mark.long
 @pytest.mark.needs("nft")
 def test_search_in_the_kernel_ends_in_time(shared_vm: SharedVm) -> None:
-    """It ends with a rate: that of the datapath, or the most that a generator on an emulated CPU offers."""
+    """It ends with a rate: that of the datapath, or the most that a generator on an emulated CPU offers. If the host is
+    busy, no trial may be without loss in time."""
     words = ("topology=ovs", "rounds=1", "flows=100", "sum_s=0.6", "limit_s=20", "latency=false")
     rows = run_folder.read_rows(_run(shared_vm, "throughput", *words))
     searches = [row for row in rows if row["method"] == "search"]
@@ -113,9 +114,8 @@ def test_search_in_the_kernel_ends_in_time(shared_vm: SharedVm) -> None:
         else:
             assert row["status"] == "invalid"
             assert "generator-limited: " in row["reason"] or "did not end within 20 s" in row["reason"]
-        assert row["lower_bound_pps"], row["reason"]
-    trials = [row for row in rows if row["method"] == "trial"]
-    assert max(row["offered_pps"] for row in trials if row["lost_count"] == 0) > 1000
+        assert row["lower_bound_pps"] or "lay between 0 and" in row["reason"], row["reason"]
+    assert max(row["offered_pps"] for row in rows if row["method"] == "trial") > 1000
 
 
 @pytest.mark.long
