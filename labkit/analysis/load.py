@@ -247,20 +247,20 @@ def groups(df: pd.DataFrame, by: Sequence[str] = GROUP) -> Iterator[tuple[Key, p
     if not len(df):
         return
     names = varying(df, by)
-    key = [_value(one) for name in by for one in df[name].iloc[:1].tolist()]
+    key = [_none_if_null(value) for name in by for value in df[name].iloc[:1].tolist()]
     if not names:
         yield tuple(key), df
         return
     places = [by.index(name) for name in names]
     for values, group in df.groupby(names, dropna=False, sort=True):
         for place, value in zip(places, values, strict=True):
-            key[place] = _value(value)
+            key[place] = _none_if_null(value)
         yield tuple(key), group
 
 
-def _value(of_column: Any) -> Any:
-    """Return a value of a column, None for null."""
-    return None if pd.isna(of_column) else of_column
+def _none_if_null(value: Any) -> Any:
+    """Return the value; None for NaN and other nulls of pandas."""
+    return None if pd.isna(value) else value
 
 
 def varying(df: pd.DataFrame, names: Sequence[str]) -> list[str]:
