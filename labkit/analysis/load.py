@@ -198,9 +198,10 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
     slices, an arm that livelocks its receivers would lose its worst results. With their own logarithms, they alone
     would decide. The logarithm is NaN if nothing arrived in any slice.
 
-    Raises BadInput for a protocol without a metric, and for rows of one group that differ in PROVENANCE.
+    Rates that `outvoted` names are left out. Raises BadInput for a protocol without a metric, and for rows of one group
+    that differ in PROVENANCE.
     """
-    ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE)].copy()
+    ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE) & ~outvoted(df)].copy()
     if unknown := sorted(set(ok["protocol"].astype(str)) - set(metrics)):
         raise BadInput(
             f"rows with protocol={unknown[0]} cannot be compared: labkit compares {', '.join(metrics)}"
@@ -222,6 +223,21 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
                 f"rows that differ in {name} are never pooled: {one} and {other} ({group_text(key)})"
             )
     return ok
+
+
+def outvoted(df: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows are rates of searches whose arm has no rate.
+
+    An arm has none if as many of its searches or more found that the path loses frames at every load. The others had
+    luck in their short trials.
+    """
+    none = df["constant_loss_ratio"].notna()
+    found = df["loss_goal_ratio"].notna() & df["status"].eq("ok")
+    if not none.any():
+        return none
+    by = [df[name].rename(name) for name in [*varying(df, [*GROUP, "topology"]), "role"]]
+    counts = pd.DataFrame({"none": none, "found": found}).groupby(by, dropna=False).transform("sum")
+    return found & counts["none"].ge(counts["found"])
 
 
 def metric_values(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.Series[float]:

@@ -27,6 +27,7 @@ from labkit.analysis.load import (
     groups,
     hosts,
     measured_rows,
+    outvoted,
     varying,
 )
 from labkit.analysis.load import load as load
@@ -212,6 +213,10 @@ def _unmeasured(
                 return str(status), str(reason)
             return "no evidence", f"no evidence about {topology}: {about} has no valid measurement ({reason})"
     for about, own in ((topology, rows), (baseline, base)):
+        if outvoted(own).any():
+            reason = own.loc[own["constant_loss_ratio"].notna(), "reason"].iloc[0]
+            return "no evidence", f"no evidence about {topology}: {about} has no rate ({reason})"
+    for about, own in ((topology, rows), (baseline, base)):
         ok = measured_rows(own, metrics)
         if len(ok) and ok["log"].isna().all():
             return (
@@ -359,7 +364,12 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
         else f"left out as {reason} ({_each(one)})"
         for reason, one in _by_sentence(reasons, bad["topology"], df)
     ]
-    if unusable := int(df["status"].eq("ok").sum()) - len(ok):
+    lucky = outvoted(df)
+    if count := int(lucky.sum()):
+        lines.append(
+            f"{counted(count, 'rate')} left out: at least as many searches of the arm found frames lost at every load"
+        )
+    if unusable := int((df["status"].eq("ok") & ~lucky).sum()) - len(ok):
         lines.append(f"{counted(unusable, 'row')} left out: status ok, but the compared metric is null")
     for topology, rows in ok.groupby("topology", sort=False):
         if count := int(rows["starved"].sum()):

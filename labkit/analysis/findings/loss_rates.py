@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import stats
-from labkit.analysis.load import groups
+from labkit.analysis.load import groups, outvoted
 from labkit.common.units import counted, percent, si
 
 BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
@@ -34,13 +34,13 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
+    lucky = outvoted(some)
     for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
-        values = group.loc[group["status"].eq("ok"), "throughput_pps"].dropna().to_numpy(float)
+        found = group["status"].eq("ok") & ~lucky[group.index]
+        values = group.loc[found, "throughput_pps"].dropna().to_numpy(float)
         limited = group["reason"].astype("str").str.startswith("generator-limited")
         constant_count = int(group["constant_loss_ratio"].notna().sum())
-        if constant_count and constant_count >= len(values):  # the others had luck in their short trials
-            values = values[:0]
         without = group[group["status"].ne("ok") & group["reason"].notna()].sort_values("constant_loss_ratio")
         effect = (
             stats.effect(np.log(values), [str(n) for n in range(len(values))], False) if len(values) else None

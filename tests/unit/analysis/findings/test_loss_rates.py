@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from labkit.analysis import figures, load
+from labkit.analysis import figures, load, verdicts
 from labkit.analysis.findings import loss_rates, registry
 
 SENT = {
@@ -120,6 +120,32 @@ def test_loss_at_every_load_is_said_and_drawn() -> None:
     mostly = load.complete(pd.DataFrame([both[0], search(1700, arm="veth"), search(1800, arm="veth")]))
     [line, *_] = loss_rates.report(mostly, TRIALS)
     assert f"(2 searches: no interval), but 1 of 3 searches found no rate: {LOST}" in line
+
+
+@pytest.mark.parametrize(("lossy_count", "compared"), [(1, True), (2, False)])
+def test_rates_of_a_path_without_one_enter_no_verdict(lossy_count: int, compared: bool) -> None:
+    """Three searches of one arm: as many as found loss at every load decide whether the others' rates count."""
+    common = {"generator": "packets", "protocol": "udp", "folder": "run", "where": "here"}
+    rows = [
+        {**search(pps + 1e3 * at), **common, "role": role, "round": at}
+        for at in range(3)
+        for role, pps in (("baseline", 200e3), ("control", 201e3))
+    ]
+    for at in range(3):
+        lost = {"reason": LOST, "constant_loss_ratio": 0.002} if at < lossy_count else {}
+        one = search(None if lost else 2e3, arm="veth", **lost)
+        rows.append({**one, **common, "role": "variant", "round": at})
+    table = pd.DataFrame(rows)
+    table = load.complete(table.assign(throughput_bps=table["throughput_pps"] * 512))
+    [line] = verdicts.verdicts(table).to_dict("records")
+    assert pd.notna(line["ratio"]) == compared
+    doubts = "\n".join(verdicts.doubts(table))
+    words = "1 rate left out: at least as many searches of the arm found frames lost at every load"
+    assert (words in doubts) != compared
+    assert "the compared metric is null" not in doubts
+    if not compared:
+        assert line["word"] == "no evidence"
+        assert line["sentence"] == f"no evidence about veth: veth has no rate ({LOST})"
 
 
 def test_search_without_a_rate_says_why() -> None:
