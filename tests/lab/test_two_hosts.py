@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from sandbox import LABKIT, Process, Sandbox, one_sentence, only_run, sandbox, until
+from searches import searched
 from sshd import lab
 
 from labkit.common import run_folder
@@ -156,6 +157,21 @@ def test_udp_and_ping_rows(machine: Sandbox) -> None:
         assert row["loop"] == "closed"
         assert 0 < row["latency_p50_s"] <= row["latency_max_s"]
         assert row["peer_cpu_s"] >= 0
+
+
+@pytest.mark.needs("nft")
+def test_packet_generator_across(machine: Sandbox) -> None:
+    """Senders are on one host and counters on the other. A limit of 20 Mbit/s at the senders' NIC decides the rate."""
+    limit = "tc qdisc add dev nic0 root tbf rate 20mbit burst 8kb limit 32kb"
+    assert machine.run(*limit.split()).returncode == 0
+    search = ("frame_bytes=1518", "width=0.2", "limit_s=20", "least_rate=200pps", "loss=0.005")
+    [result], trials = searched(machine, *TWO, CABLE, "topology=macvlan_bridge", *search)
+    assert {(row["nodes"], row["peer"]) for row in trials} == {("two", "here")}
+    most_pps = 20e6 / 8 / 1514
+    assert max(row["lost_count"] for row in trials if row["offered_pps"] > 2 * most_pps) > 0
+    if result["status"] == "ok":
+        # The buffer of 32 KB carries 21 frames more than the limit.
+        assert 0.5 * most_pps < result["throughput_pps"] < 1.5 * most_pps
 
 
 def test_path_mtu_too_small_is_reported(tmp_path: Path) -> None:
