@@ -261,7 +261,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # Files in tests/vm whose lab VMs serve no other file, and which wait for no deadline of an emulated kernel.
-OWN_VMS = ("vm/test_notebook_kernel.py", "vm/test_kernel_browser.py", "vm/test_kernels_ask.py")
+OWN_VMS = (
+    "vm/test_vm_faults.py",
+    "vm/test_vm_lifetimes.py",
+    "vm/test_notebook_kernel.py",
+    "vm/test_kernel_browser.py",
+    "vm/test_kernels_ask.py",
+)
 
 
 class Scheduling(LoadFileScheduling):
