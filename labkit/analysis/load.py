@@ -232,12 +232,12 @@ def outvoted(df: pd.DataFrame) -> pd.Series[bool]:
     luck in their short trials.
     """
     none = df["constant_loss_ratio"].notna()
-    found = df["loss_goal_ratio"].notna() & df["status"].eq("ok")
+    with_rate = df["loss_goal_ratio"].notna() & df["status"].eq("ok")
     if not none.any():
         return none
     by = [df[name].rename(name) for name in [*varying(df, [*GROUP, "topology"]), "role"]]
-    counts = pd.DataFrame({"none": none, "found": found}).groupby(by, dropna=False).transform("sum")
-    return found & counts["none"].ge(counts["found"])
+    counts = pd.DataFrame({"none": none, "with_rate": with_rate}).groupby(by, dropna=False).transform("sum")
+    return with_rate & counts["none"].ge(counts["with_rate"])
 
 
 def metric_values(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -> pd.Series[float]:

@@ -37,8 +37,8 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     lucky = outvoted(some)
     for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
-        found = group["status"].eq("ok") & ~lucky[group.index]
-        values = group.loc[found, "throughput_pps"].dropna().to_numpy(float)
+        with_rate = group["status"].eq("ok") & ~lucky[group.index]
+        values = group.loc[with_rate, "throughput_pps"].dropna().to_numpy(float)
         limited = group["reason"].astype("str").str.startswith("generator-limited")
         constant_count = int(group["constant_loss_ratio"].notna().sum())
         without = group[group["status"].ne("ok") & group["reason"].notna()].sort_values("constant_loss_ratio")
