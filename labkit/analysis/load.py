@@ -198,10 +198,10 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
     slices, an arm that livelocks its receivers would lose its worst results. With their own logarithms, they alone
     would decide. The logarithm is NaN if nothing arrived in any slice.
 
-    Rates that `outvoted` names are left out. Raises BadInput for a protocol without a metric, and for rows of one group
+    `lucky_rates` are left out. Raises BadInput for a protocol without a metric, and for rows of one group
     that differ in PROVENANCE.
     """
-    ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE) & ~outvoted(df)].copy()
+    ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE) & ~lucky_rates(df)].copy()
     if unknown := sorted(set(ok["protocol"].astype(str)) - set(metrics)):
         raise BadInput(
             f"rows with protocol={unknown[0]} cannot be compared: labkit compares {', '.join(metrics)}"
@@ -225,10 +225,10 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
     return ok
 
 
-def outvoted(df: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows are rates of searches whose arm has no rate.
+def lucky_rates(df: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows are rates that searches found by luck, because their arm has none.
 
-    An arm has none if as many of its searches or more found that the path loses frames at every load. The others had
+    An arm has no rate if at least as many of its searches saw frames lost at every load as found a rate. The latter had
     luck in their short trials.
     """
     none = df["constant_loss_ratio"].notna()

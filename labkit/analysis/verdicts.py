@@ -26,8 +26,8 @@ from labkit.analysis.load import (
     group_text,
     groups,
     hosts,
+    lucky_rates,
     measured_rows,
-    outvoted,
     varying,
 )
 from labkit.analysis.load import load as load
@@ -62,10 +62,10 @@ def ratios(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -
     measured twice), starved (almost nothing arrived at one of the arms), placed (labkit chose the CPUs of the ends, in
     all arms alike). Raises BadInput for two different baselines in one group, and like `measured_rows`.
     """
-    every = [*GROUP, *MEASUREMENT, "setup"]
+    all_keys = [*GROUP, *MEASUREMENT, "setup"]
     ok = measured_rows(complete(df), metrics)
     ok = ok[ok["log"].notna()].assign(placed=ok["placement"].notna())
-    keys = [*varying(ok, every[:-1]), "setup"]
+    keys = [*varying(ok, all_keys[:-1]), "setup"]
     by_arm = ok.groupby([*keys, "role", "topology"], dropna=False)
     values = by_arm.agg(
         value=("log", "mean"), starved=("starved", "any"), placed=("placed", "all")
@@ -84,7 +84,7 @@ def ratios(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -
                 raise BadInput(
                     f"a group needs one baseline, not {' and '.join(several['baseline'])} ({group_text(key)})"
                 )
-    result = _with_constants(arms.merge(both, "inner", keys), ok, every)
+    result = _with_constants(arms.merge(both, "inner", keys), ok, all_keys)
     numbers = (result[name].to_numpy(float) for name in ("value", "first", "second"))
     result["log_ratio"], result["log_control"] = stats.log_ratios(*numbers)
     result["starved"] = result[["starved", "first_starved", "second_starved"]].eq(True).any(axis=1)
@@ -213,7 +213,7 @@ def _unmeasured(
                 return str(status), str(reason)
             return "no evidence", f"no evidence about {topology}: {about} has no valid measurement ({reason})"
     for about, own in ((topology, rows), (baseline, base)):
-        if outvoted(own).any():
+        if lucky_rates(own).any():
             reason = own.loc[own["constant_loss_ratio"].notna(), "reason"].iloc[0]
             return "no evidence", f"no evidence about {topology}: {about} has no rate ({reason})"
     for about, own in ((topology, rows), (baseline, base)):
@@ -364,10 +364,10 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
         else f"left out as {reason} ({_each(one)})"
         for reason, one in _by_sentence(reasons, bad["topology"], df)
     ]
-    lucky = outvoted(df)
+    lucky = lucky_rates(df)
     if count := int(lucky.sum()):
         lines.append(
-            f"{counted(count, 'rate')} left out: at least as many searches of the arm found frames lost at every load"
+            f"{counted(count, 'rate')} left out: at least as many searches of the arm saw frames lost at every load"
         )
     if unusable := int((df["status"].eq("ok") & ~lucky).sum()) - len(ok):
         lines.append(f"{counted(unusable, 'row')} left out: status ok, but the compared metric is null")
@@ -429,10 +429,8 @@ def _mixed(ok: pd.DataFrame) -> list[str]:
                 f"{name} is not recorded in {unknown.sum()} of {counted(len(ok), 'row')}: it may have differed"
             )
     doubtful, of_arms = varying(ok, DOUBTFUL), varying(ok, ["offloads", "qdisc"])
-    few = ok[list(dict.fromkeys([*GROUP, "topology", *doubtful, *of_arms]))]
-    lesser = (
-        {name: name for _, group in groups(few) for name in differing(group, doubtful)} if doubtful else {}
-    )
-    for (topology, *_), group in groups(few, ["topology", *GROUP]) if of_arms else ():
+    narrow = ok[list(dict.fromkeys([*GROUP, "topology", *doubtful, *of_arms]))]
+    lesser = {name: name for _, group in groups(narrow) for name in differing(group, doubtful)}
+    for (topology, *_), group in groups(narrow, ["topology", *GROUP]):
         lesser |= {f"{name} of {topology}": name for name in differing(group, of_arms)}
     return [*lines, *(f"compared rows differ in {name}" for name in lesser)]

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import stats
-from labkit.analysis.load import groups, outvoted
+from labkit.analysis.load import groups, lucky_rates
 from labkit.common.units import counted, percent, si
 
 BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
@@ -34,7 +34,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
-    lucky = outvoted(some)
+    lucky = lucky_rates(some)
     for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
         with_rate = group["status"].eq("ok") & ~lucky[group.index]

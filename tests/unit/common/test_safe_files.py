@@ -131,7 +131,7 @@ def test_half_removed_folder_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writes", [1, 1000])
-def test_what_a_child_of_a_killed_owner_still_writes(
+def test_folder_keeps_its_marker_until_it_is_empty(
     writes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that unpacks outlives a killed owner. The folder goes once it ends, and keeps its marker until then."""

@@ -140,7 +140,7 @@ def test_rates_of_a_path_without_one_enter_no_verdict(lossy_count: int, compared
     [line] = verdicts.verdicts(table).to_dict("records")
     assert pd.notna(line["ratio"]) == compared
     doubts = "\n".join(verdicts.doubts(table))
-    words = "1 rate left out: at least as many searches of the arm found frames lost at every load"
+    words = "1 rate left out: at least as many searches of the arm saw frames lost at every load"
     assert (words in doubts) != compared
     assert "the compared metric is null" not in doubts
     if not compared:
