@@ -27,6 +27,7 @@ UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
 FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunnel adds headers
 PUBLISHED = "published numbers"  # the run of evidence that was computed from the document's own numbers
 COMPUTED, COUNTED = "computed", "counted"
+FUNCTION_TIMERS = ("function_times", "guest_function_times")  # observers
 EXACT_WAYS = (COMPUTED, COUNTED)
 
 
@@ -70,7 +71,7 @@ def ratio_of_arms(run: str, arm: str, other: str = "", **only: Any) -> Source:
     def find(results: Results) -> list[Evidence]:
         rows = rows_with(results.rows(run), only)
         if other and not rows.loc[rows["role"].eq("baseline"), "topology"].eq(other).any():
-            return list(_to_other(run, rows, arm, other))
+            return list(_to_other(run, rows, rows_with(results.ratios(run), only), arm, other))
         return list(_to_baseline(run, rows_with(results.verdicts(run), only), rows, arm))
 
     return _measured_by(run, find)
@@ -86,7 +87,8 @@ def ratio_of_values(
     """
 
     def find(results: Results) -> list[Evidence]:
-        return list(_compare_ends(run, rows_with(results.rows(run), only), column, (left, right), arm, of))
+        rows, ratios = rows_with(results.rows(run), only), rows_with(results.ratios(run), only)
+        return list(_compare_ends(run, rows, ratios, column, (left, right), arm, of))
 
     return _measured_by(run, find)
 
@@ -103,29 +105,30 @@ def function_time_ratio(run: str) -> Source:
     return _measured_by(run, find)
 
 
-def function_ratio(function: str, left: tuple[str, str], right: tuple[str, str]) -> Source:
-    """Return the ratio of a function's durations (right divided by left), each (run, kind of endpoint).
+def function_ratio(run: str, left: tuple[str, str], right: tuple[str, str]) -> Source:
+    """Return the ratio of two functions' durations (right divided by left), each (kind of endpoint, function).
 
     A duration is the median of a round of profiles in the kernel that the endpoints use: the guests' for guests.
     """
 
     def find(results: Results) -> list[Evidence]:
-        measured = []
-        for run, kind in (left, right):
-            profiles = results.profiles(run)
-            values = _durations(profiles, kind, function)
+        profiles = results.profiles(run)
+        timed = profiles[profiles["status"].eq("ok") & profiles["observer"].isin(FUNCTION_TIMERS)]
+        durations, words, hosts = [], [], []
+        for kind, function in (left, right):
+            own = timed[timed["endpoint"].eq(kind)]
+            values = _durations(own, kind, function)
             if not len(values):
-                why = "; ".join(function_time_claim.why_not(profiles)) or "it was not observed"
-                return [Evidence(run, f"{function}, {kind}", _host(profiles), doubt=f"no duration: {why}")]
-            measured.append((values, kind, _host(profiles)))
-        effect = stats.difference(measured[0][0], measured[1][0])
-        times = " and ".join(
-            f"{math.exp(values.mean()) * 1e6:.3g} µs ({kind})" for values, kind, _ in measured
-        )
-        host = "; ".join(dict.fromkeys(host for _, _, host in measured))
-        return [_add_effect(Evidence(right[0], f"{function}: {times}", host), effect, "")]
+                doubt = f"no profile has a duration of {function} for endpoint={kind}"
+                return [Evidence(run, f"{function} ({kind})", _host(own), doubt=doubt)]
+            durations.append(values)
+            words.append(f"{function}: {math.exp(values.mean()) * 1e6:.3g} µs ({kind})")
+            hosts.append(_host(own))
+        effect = stats.difference(durations[0], durations[1])
+        one = Evidence(run, " and ".join(words), "; ".join(dict.fromkeys(hosts)))
+        return [_add_effect(one, effect, "")]
 
-    return _measured_by(left[0], _measured_by(right[0], find))
+    return _measured_by(run, find)
 
 
 def undecided_if_emulated(source: Source) -> Source:
@@ -277,8 +280,8 @@ def rows_with(rows: pd.DataFrame, only: Filter) -> pd.DataFrame:
 
 
 def _host(rows: pd.DataFrame) -> str:
-    ok = rows[rows["kernel"].notna()]
-    return ", ".join(dict.fromkeys(_host_words(row) for row in ok.drop_duplicates(HOST).to_dict("records")))
+    ok = rows.loc[rows["kernel"].notna(), [*HOST, "guest_accelerator"]].drop_duplicates(HOST)
+    return ", ".join(dict.fromkeys(map(_host_words, ok.to_dict("records"))))
 
 
 def _host_words(row: Mapping[Any, Any]) -> str:
@@ -314,10 +317,10 @@ def _fills_link(rows: pd.DataFrame) -> bool:
 
 def _fill_link(rows: pd.DataFrame, key: Key, *arms: str) -> bool:
     """Return whether each of these arms fills the link at this point."""
-    ok = rows[rows["status"].eq("ok") & rows["link_rate_bps"].notna()]
-    own = [_key(row) == key for row in ok[list(GROUP)].to_dict("records")]
-    ok = ok[np.array(own, dtype=bool)]
-    return all(_fills_link(ok[ok["topology"].eq(arm)]) for arm in arms)
+    linked = rows["status"].eq("ok") & rows["link_rate_bps"].notna()
+    ok = rows.loc[linked, [*GROUP, "topology", "throughput_bps"]]
+    own = next((some for other, some in load.groups(ok) if other == key), None)
+    return own is not None and all(_fills_link(own[own["topology"].eq(arm)]) for arm in arms)
 
 
 def _to_baseline(run: str, lines: pd.DataFrame, rows: pd.DataFrame, arm: str) -> Iterator[Evidence]:
@@ -353,9 +356,17 @@ def _control(line: Mapping[Any, Any]) -> Effect | None:
     return Effect(ratio, low, high, 0, "")
 
 
-def _to_other(run: str, rows: pd.DataFrame, arm: str, other: str) -> Iterator[Evidence]:
+def _to_other(run: str, rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, other: str) -> Iterator[Evidence]:
     """Yield the ratio of two arms: the difference of their log-ratios to the baseline in each measurement."""
-    for key, group in load.groups(verdicts.ratios(rows)):
+    ok = rows.loc[
+        rows["status"].eq("ok") & rows["topology"].isin([arm, other]), [*GROUP, "guest_accelerator"]
+    ]
+    hosts = {
+        key: some.iloc[0].to_dict()
+        | {"guest_accelerator": next(iter(some["guest_accelerator"].dropna()), None)}
+        for key, some in load.groups(ok)
+    }
+    for key, group in load.groups(ratios):
         one, two = (group[group["topology"].eq(name)] for name in (arm, other))
         both = one.merge(two, on=verdicts.MEASUREMENT, suffixes=("", "_other"))
         if both.empty:
@@ -371,8 +382,7 @@ def _to_other(run: str, rows: pd.DataFrame, arm: str, other: str) -> Iterator[Ev
             doubt = doubt or "the baseline was not measured twice in several rounds"
         elif stats.vetoes(control):
             doubt = doubt or "the baseline differs from itself"
-        row = next(row for row in rows[rows["status"].eq("ok")].to_dict("records") if _key(row) == key)
-        evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", row)
+        evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", hosts[key])
         evidence = replace(evidence, link_full=_fill_link(rows, key, arm, other))
         yield judge(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
 
@@ -403,11 +413,11 @@ def _veto(why: str) -> str:
 
 
 def _compare_ends(
-    run: str, rows: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
+    run: str, rows: pd.DataFrame, ratios: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
 ) -> Iterator[Evidence]:
     controls = {
         key: verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
-        for key, some in load.groups(verdicts.ratios(rows))
+        for key, some in load.groups(ratios)
     }
     ok = load.measured_rows(rows)
     ok = ok[ok["topology"].eq(arm) & ok["role"].ne("control")]
@@ -464,8 +474,7 @@ def _between(left: pd.Series[float], right: pd.Series[float]) -> Effect | None:
 def _durations(profiles: pd.DataFrame, kind: str, function: str) -> stats.Floats:
     """Return the logarithms of a function's median durations in the kernel that the endpoints of this kind use."""
     values = []
-    own = profiles[profiles["endpoint"].eq(kind) & profiles["status"].eq("ok") & profiles["observer"].notna()]
-    for report in map(observed, own["observed"]):
+    for report in map(observed, profiles.get("observed", ())):
         place = report.get("guest") if "guest" in kind else report
         timed = (place or {}).get("functions", {}).get(function, {})
         if timed.get("p50_s"):

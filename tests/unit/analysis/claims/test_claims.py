@@ -42,6 +42,7 @@ from labkit.analysis.claims.evidence import (
     Source,
     computed,
     deviation,
+    function_ratio,
     ratio_of_arms,
     ratio_of_values,
     undecided_if_emulated,
@@ -202,6 +203,46 @@ def test_emulated_guests_decide_nothing_about_guests(tmp_path: Path) -> None:
     [one] = undecided_if_emulated(ratio_of_arms("mine", "macvlan"))(results)
     assert one.doubt.startswith("the guests were emulated")
     assert reading(one, LESS) == UNDECIDED
+
+
+def test_emulated_guests_decide_nothing_about_guests_against_another_arm(tmp_path: Path) -> None:
+    """The rows of namespaces and containers come first and have no guests."""
+    arms = {"veth": 1.0, "veth (again)": 1.0, "veth/container": 1.0, "veth/guest": 0.5}
+    rows = synthetic_rows.rows(arms)
+    for row in rows:
+        row["guest_accelerator"] = "tcg" if row["arm"] == "veth/guest" else None
+        row["topology"] = row["arm"].removesuffix(" (again)")
+    source = ratio_of_arms("mine", "veth/guest", "veth/container")
+    results = published(tmp_path, rows)
+    assert judge(claimed(LESS, source), results).word == CONFIRMED
+    [one] = undecided_if_emulated(source)(results)
+    assert one.doubt.startswith("the guests were emulated")
+    assert one.host.endswith(", guests emulated")
+
+
+def test_durations_of_functions_in_two_kernels(tmp_path: Path) -> None:
+    """A container's function runs in the kernel of its host, a guest's in the guest's kernel."""
+    arms = {"veth/container": 1.0, "veth/guest": 0.5}
+    rows = synthetic_rows.rows(arms, rounds=4, slices=1, method="profile")
+    for number, row in enumerate(rows):
+        row["endpoint"] = row["arm"].partition("/")[2]
+        place, name, p50_s = (
+            ("guest", "ip_list_rcv", 4e-5) if row["endpoint"] == "guest" else (None, "ip_rcv", 1e-5)
+        )
+        timed = {"functions": {name: {"count": 9, "p50_s": p50_s * (1 + number / 100)}}}
+        row["observer"] = "guest_function_times" if place else "function_times"
+        row["observed"] = {place: timed} if place else timed
+        row["guest_accelerator"] = "tcg" if place else None
+    results = published(tmp_path, rows)
+    [one] = function_ratio("mine", ("container", "ip_rcv"), ("guest", "ip_list_rcv"))(results)
+    assert one.low < 4 < one.high
+    assert re.fullmatch(r"ip_rcv: 10.\d µs \(container\) and ip_list_rcv: 41.\d µs \(guest\)", one.what)
+    assert one.host == "Linux 6.1.0; Linux 6.1.0, guests emulated"
+    [missing] = function_ratio("mine", ("container", "ip_rcv"), ("guest", "ip_rcv"))(results)
+    assert missing.doubt == "no profile has a duration of ip_rcv for endpoint=guest"
+    bare = published(tmp_path / "bare", synthetic_rows.rows())
+    [missing] = function_ratio("mine", ("container", "ip_rcv"), ("guest", "ip_rcv"))(bare)
+    assert missing.doubt == "no profile has a duration of ip_rcv for endpoint=container"
 
 
 def test_a_full_link_decides_nothing(tmp_path: Path) -> None:
