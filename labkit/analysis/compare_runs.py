@@ -116,12 +116,13 @@ def _side(path: str | Path, name: str) -> RunSide:
         parts = list(load.load(path, None)["part"].dropna().unique()) if rows.empty else list[str]()
         only = f" of throughput or latency, only the parts {', '.join(parts)}" if parts else ""
         raise BadInput(f"{path} has no valid measurement{only}: there is nothing to compare")
-    return RunSide(name, rows, ok, dict(groups(ok)), dict(groups(verdicts.ratios(rows))))
+    points = ok[[*GROUP, "topology", "method", "setup", "value", "log", "starved", *verdicts.DOUBTFUL]]
+    return RunSide(name, rows, ok, dict(groups(points)), dict(groups(verdicts.ratios(rows))))
 
 
 def _refuse(left: RunSide, right: RunSide) -> None:
     """Raise BadInput if rows of the same host differ in PROVENANCE."""
-    both = pd.concat([left.ok, right.ok], ignore_index=True)
+    both = pd.concat([side.ok[[*HOST, *PROVENANCE]] for side in (left, right)], ignore_index=True)
     for _, rows in groups(both, HOST):
         if differ := differing(rows, PROVENANCE):
             lines = "; ".join(f"{name}: {' and '.join(map(str, values))}" for name, values in differ.items())
@@ -165,7 +166,7 @@ def _matching(left: RunSide, right: RunSide, equal_counts: tuple[int, ...]) -> I
 
 
 def _host_names(left: RunSide, right: RunSide) -> dict[Key, str]:
-    both = pd.concat([left.ok, right.ok], ignore_index=True)
+    both = pd.concat([side.ok[HOST] for side in (left, right)], ignore_index=True)
     return {key: name for name, rows in hosts(both) for key, _ in groups(rows, HOST)}
 
 
@@ -307,7 +308,8 @@ def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataF
     # Points of one sweep may differ in these. Only the same point on both sides counts.
     differences: dict[str, dict[Any, None]] = {}
     for one, other in dict.fromkeys(point.keys for point in common):
-        both = pd.concat([left.points[one], right.points[other]], ignore_index=True)
+        parts = (left.points[one], right.points[other])
+        both = pd.concat([rows[verdicts.DOUBTFUL] for rows in parts], ignore_index=True)
         for name, values in differing(both, verdicts.DOUBTFUL).items():
             differences.setdefault(name, {}).update(dict.fromkeys(values))
     for name, each in differences.items():

@@ -37,6 +37,10 @@ HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the large
 COMPARED = tuple(writer for writer in schema.WRITERS if writer != "overlay")
 WORDS = [*schema.names(writer=COMPARED, type=("text", "flag")), "folder"]
 NUMBERS = schema.names(writer=COMPARED, type=("number", "integer"))
+_NUMBERS = frozenset(NUMBERS)
+# The type "str" of pandas with Python's strings, not Arrow's: rows of tables with so many columns are selected twice as
+# fast.
+TEXT = pd.StringDtype("python", na_value=np.nan)
 # Columns in which compared rows of one host must be equal
 PROVENANCE = schema.names(writer=("machine",), use="equal")
 OF_GUESTS = schema.names(writer=("endpoint",), use="equal")  # the same for rows with guests
@@ -50,9 +54,7 @@ def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
     them; other experiments have only `cost`. `attrs["unfinished"]` is a list of sentences, one for each missing part.
     Raises BadInput if this is not a folder of a run or sweep, or if a file is incomplete, with its name.
     """
-    return _table(
-        Path(path), lambda row: row.get("method") != PROFILE and part in (None, row.get("part") or "cost")
-    )
+    return _tables(Path(path), lambda row: _is_of(part, row))[0]
 
 
 def profiles(path: str | Path) -> pd.DataFrame:
@@ -60,10 +62,24 @@ def profiles(path: str | Path) -> pd.DataFrame:
 
     In the latter, `observer` is null. `observed` is the observer's result; `artefact` is a file in `folder`.
     """
-    return _table(Path(path), lambda row: row.get("method") == PROFILE)
+    return _tables(Path(path), _is_of_profile)[0]
 
 
-def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
+def rows_and_profiles(path: str | Path) -> list[pd.DataFrame]:
+    """Return what `load` and `profiles` return. The folder is read once."""
+    return _tables(Path(path), lambda row: _is_of("cost", row), _is_of_profile)
+
+
+def _is_of(part: str | None, row: dict[str, Any]) -> bool:
+    return not _is_of_profile(row) and part in (None, row.get("part") or "cost")
+
+
+def _is_of_profile(row: dict[str, Any]) -> bool:
+    return row.get("method") == PROFILE
+
+
+def _tables(top: Path, *wanted: Callable[[dict[str, Any]], bool]) -> list[pd.DataFrame]:
+    """Return a table of the rows that each of these functions selects."""
     if not top.is_dir():
         raise BadInput(f"there is no run folder {top}")
     there, unfinished = [top], []
@@ -74,15 +90,18 @@ def _table(top: Path, wanted: Callable[[dict[str, Any]], bool]) -> pd.DataFrame:
             unfinished = [f"{missing} of {len(names)} points of the sweep {top.name} are not measured yet"]
     elif not (top / "run.json").exists():
         raise BadInput(f"{top} is not a run, or is incomplete: it has neither run.json nor sweep.json")
-    rows: list[dict[str, Any]] = []
+    selected: list[list[dict[str, Any]]] = [[] for _ in wanted]
     for folder in there:
         run = run_folder.read_begun(folder)
         if not run.get("finished"):
             unfinished.append(f"the run {folder.name} is not finished")
-        rows += [{**row, "folder": _run_folder(folder, row)} for row in _rows(folder) if wanted(row)]
-    table = complete(pd.DataFrame(rows))
-    table.attrs["unfinished"] = unfinished
-    return table
+        own = _rows(folder)
+        for rows, is_wanted in zip(selected, wanted, strict=True):
+            rows += [{**row, "folder": _run_folder(folder, row)} for row in own if is_wanted(row)]
+    tables = [complete(pd.DataFrame(rows)) for rows in selected]
+    for table in tables:
+        table.attrs["unfinished"] = list(unfinished)
+    return tables
 
 
 def _run_folder(folder: Path, row: dict[str, Any]) -> str:
@@ -98,7 +117,12 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
     rows = published_runs.read_rows(folder)
     for row in rows:
         wrong = [name for name in ("topology", "protocol", "status") if not isinstance(row.get(name), str)]
-        wrong += [name for name in NUMBERS if not _is_number(row.get(name))]
+        # Millions of values: nearly all of them are null, numbers with a fraction, or in no column of numbers.
+        wrong += [
+            name
+            for name, value in row.items()
+            if value is not None and type(value) is not float and name in _NUMBERS and not _is_number(value)
+        ]
         if wrong:
             value = row.get(wrong[0])
             shown = "an integer too large" if isinstance(value, int) else repr(value)[:100]
@@ -108,21 +132,25 @@ def _rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is null or a number that a table can hold."""
-    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**300)
+    """Return whether a value is a number that a table can hold."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**300)
 
 
 def complete(df: pd.DataFrame) -> pd.DataFrame:
     """Return the table with every column of the schema, each with one type. Missing numbers are NaN."""
     if _is_complete(df):
         return df.reset_index(drop=True)
-    missing = [name for name in (*WORDS, *NUMBERS) if name not in df]
-    whole = df.reindex(columns=[*df.columns, *missing]).reset_index(drop=True)
-    for name in NUMBERS:
-        whole[name] = pd.to_numeric(whole[name]) if len(whole) and whole[name].notna().any() else np.nan
+    given = df.reset_index(drop=True)
+    columns: dict[Any, Any] = {name: given[name] for name in given}
+    no_numbers, no_words = np.full(len(df), np.nan), pd.array([None] * len(df), dtype=TEXT)
     for name in WORDS:
-        whole[name] = whole[name].astype("str")
-    whole = whole.copy()  # defragments the table; pandas warns about more than a hundred blocks
+        columns[name] = columns[name].astype(TEXT) if name in columns else no_words
+    for name in NUMBERS:
+        is_there = name in columns and columns[name].notna().any()
+        columns[name] = pd.to_numeric(columns[name]) if is_there else no_numbers
+    # Built at once: a table that grows column by column is slow, and pandas warns about its many blocks.
+    whole = pd.DataFrame(columns, index=given.index)
+    whole.attrs = dict(df.attrs)
     whole["folder"] = whole["folder"].fillna(whole["run"])
     # Older rows name no generator; each protocol had only one.
     usual = whole["protocol"].map(lambda name: protocols.find(name).generator, na_action="ignore")

@@ -6,7 +6,8 @@ Arms are compared with the baseline within a group, whose rows are equal in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ _NONE = pd.DataFrame({"topology": []})
 ABSENT = ("unsupported", "isolated", "failed")  # each has its own word in the table of verdicts
 WANDERS_BY = 1.2  # least ratio of the largest to the smallest set-up that is worth a sentence
 SURE = 0.01  # p value for differences between set-ups, and for their correlation with busy CPUs
+MARGIN = 0.05  # a smaller difference counts as equal
 MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
 
 
@@ -62,8 +64,12 @@ def ratios(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = METRIC) -
     measured twice), starved (almost nothing arrived at one of the arms), placed (labkit chose the CPUs of the ends, in
     all arms alike). Raises BadInput for two different baselines in one group, and like `measured_rows`.
     """
+    return _ratios(measured_rows(complete(df), metrics))
+
+
+def _ratios(ok: pd.DataFrame) -> pd.DataFrame:
+    """Return `ratios` of valid rows (`measured_rows`)."""
     all_keys = [*GROUP, *MEASUREMENT, "setup"]
-    ok = measured_rows(complete(df), metrics)
     ok = ok[ok["log"].notna()].assign(placed=ok["placement"].notna())
     keys = [*varying(ok, all_keys[:-1]), "setup"]
     by_arm = ok.groupby([*keys, "role", "topology"], dropna=False)
@@ -98,7 +104,7 @@ def _with_constants(df: pd.DataFrame, rows: pd.DataFrame, names: Sequence[str]) 
 
 
 def verdicts(
-    df: pd.DataFrame, margin: float = 0.05, metrics: Mapping[str, tuple[str, bool]] = METRIC
+    df: pd.DataFrame, margin: float = MARGIN, metrics: Mapping[str, tuple[str, bool]] = METRIC
 ) -> pd.DataFrame:
     """Return a verdict for each group and each topology except the baseline; columns GROUP and VERDICTS.
 
@@ -110,21 +116,35 @@ def verdicts(
     its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
     """
     df = complete(df)
-    pairs = {key: group[RATIOS] for key, group in groups(ratios(df, metrics))}
+    return _verdicts(df, ratios(df, metrics), margin, metrics)
+
+
+def _verdicts(
+    df: pd.DataFrame,
+    pairs: pd.DataFrame,
+    margin: float = MARGIN,
+    metrics: Mapping[str, tuple[str, bool]] = METRIC,
+) -> pd.DataFrame:
+    """Return the verdicts about a complete table, with its `ratios`."""
+    ratios_by_group = {key: group[RATIOS] for key, group in groups(pairs)}
     result: list[dict[str, Any]] = []
     for key, group in groups(df[[*GROUP, "role", "topology", "guest_accelerator"]]):
         base = group[group["role"].isin(["baseline", "control"])]
         variants = group.drop(base.index)
         baseline = next(iter(base["topology"]), None)
+        ratios_here = ratios_by_group.get(key, _NONE)
+        # The control is the same for all topologies of the group.
+        control = functools.cache(functools.partial(column_effect, ratios_here, "log_control"))
         for topology, rows in variants.groupby("topology", sort=False):
             if baseline is None and variants["topology"].nunique() == 1:
                 continue
             line: dict[str, Any] = dict(zip(GROUP, key, strict=True))
             line |= {"topology": topology, "baseline": baseline, "disagree": False, "vetoed": False}
             line["guest_accelerator"] = next(iter(rows["guest_accelerator"].dropna()), None)
-            ratios_here = pairs.get(key, _NONE)
-            if ratios_here["topology"].eq(topology).any():
-                line |= _line(ratios_here, str(topology), str(baseline), margin, metrics[line["protocol"]][1])
+            mine = ratios_here[ratios_here["topology"].eq(topology)]
+            if len(mine):
+                higher = metrics[line["protocol"]][1]
+                line |= _line(mine, control, str(topology), str(baseline), margin, higher)
             else:
                 own, other = df.loc[rows.index], df.loc[base.index]
                 word, sentence = _unmeasured(own, other, str(topology), baseline, metrics)
@@ -134,14 +154,20 @@ def verdicts(
     return table.astype(dict.fromkeys(_NUMBERS, float)).astype({"disagree": bool, "vetoed": bool})
 
 
-def _line(group: pd.DataFrame, topology: str, baseline: str, margin: float, higher: bool) -> dict[str, Any]:
-    """Return the verdict about one topology; `group` has the ratios of its group."""
-    mine = group[group["topology"].eq(topology)]
+def _line(
+    mine: pd.DataFrame,
+    control_by: Callable[[bool], stats.Effect | None],
+    topology: str,
+    baseline: str,
+    margin: float,
+    higher: bool,
+) -> dict[str, Any]:
+    """Return the verdict about one topology from its ratios, and from the effect of the control by slices or runs."""
     slices = bool(mine["method"].eq("slice").any())
     if why := starved(mine[mine["method"].eq("slice" if slices else "whole")], slices):
         sentence = f"no evidence about {topology} against {baseline}: {why}"
         return {"word": "no evidence", "sentence": sentence}
-    effect, control = column_effect(mine, "log_ratio", slices), column_effect(group, "log_control", slices)
+    effect, control = column_effect(mine, "log_ratio", slices), control_by(slices)
     assert effect is not None, "the caller has checked that there are ratios"
     verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
     whole = column_effect(mine, "log_ratio", slices=False) if slices else None
@@ -233,9 +259,9 @@ def contradicting_medians(df: pd.DataFrame) -> list[str]:
     """Return a sentence for each verdict whose interval does not contain the quotient of the two arms' medians."""
     df = complete(df)
     ok = measured_rows(df)
-    rows_by_group = dict(groups(ok))
+    rows_by_group = dict(groups(ok[[*GROUP, "method", "role", "topology", "value"]]))
     lines = []
-    for line in verdicts(df).dropna(subset=["low", "high"]).to_dict("records"):
+    for line in _verdicts(df, _ratios(ok)).dropna(subset=["low", "high"]).to_dict("records"):
         key = tuple(None if pd.isna(line[name]) else line[name] for name in GROUP)
         rows = rows_by_group[key]
         rows = rows[rows["method"].eq("slice")] if rows["method"].eq("slice").any() else rows
@@ -258,12 +284,15 @@ def wandering(df: pd.DataFrame) -> list[str]:
     ratio of the two arms was 1.38 in one and 1.05 in the other, and several set-ups in a row were in the same one. The
     busy CPUs during the baseline's slices tell them apart.
     """
-    df = complete(df)
-    ok = measured_rows(df)
+    ok = measured_rows(complete(df))
+    return _wandering(ok, _ratios(ok))
+
+
+def _wandering(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     base = ok[ok["role"].eq("baseline") & ok["method"].eq("slice")]
     busy = base.assign(busy=base["cpu_s"] / base["window_s"]).groupby("setup")["busy"].mean()
     lines = []
-    for key, group in groups(ratios(df)):
+    for key, group in groups(pairs):
         slices = group[group["method"].eq("slice") & group["log_ratio"].notna()]
         for (topology, baseline), mine in slices.groupby(["topology", "baseline"], sort=False):
             setups = {name: logs.to_numpy(float) for name, logs in mine.groupby("setup")["log_ratio"]}
@@ -296,9 +325,9 @@ def doubts(df: pd.DataFrame) -> list[str]:
     """Return every reason for doubt about a table and its verdicts, one sentence each. Raises like `verdicts`."""
     unfinished = list(df.attrs.get("unfinished", []))
     df = complete(df)
-    result = verdicts(df)
     ok = measured_rows(df)
-    lines = [*unfinished, *_about_verdicts(result), *wandering(df)]
+    pairs = _ratios(ok)
+    lines = [*unfinished, *_about_verdicts(_verdicts(df, pairs)), *_wandering(ok, pairs)]
     all_hosts = hosts(df)
     for name, rows in all_hosts:
         own = ok[ok.index.isin(rows.index)]

@@ -26,8 +26,9 @@ class Results:
         places = [folder] if folder else [root / "data" / "results" for root in roots]
         self.folder = next((place for place in places if place.is_dir()), places[0])
         self.rows = functools.cache(self._rows)
-        self.profiles = functools.cache(self._profiles)
+        self._rows_and_profiles = functools.cache(lambda name: load.rows_and_profiles(self._place(name)))
         self.verdicts = functools.cache(self._verdicts)
+        self.ratios = functools.cache(self._ratios)
 
     def names(self) -> list[str]:
         """Return the names of the published runs."""
@@ -45,10 +46,14 @@ class Results:
         return self._runs.get(name, self.folder / name)
 
     def _rows(self, name: str, part: str | None = "cost") -> pd.DataFrame:
-        return load.load(self._place(name), part)
+        return self._rows_and_profiles(name)[0] if part == "cost" else load.load(self._place(name), part)
+
+    def profiles(self, name: str) -> pd.DataFrame:
+        """Return the rows of a run that were measured beside an observer."""
+        return self._rows_and_profiles(name)[1]
 
     def _verdicts(self, name: str) -> pd.DataFrame:
         return verdicts.verdicts(self.rows(name))
 
-    def _profiles(self, name: str) -> pd.DataFrame:
-        return load.profiles(self._place(name))
+    def _ratios(self, name: str) -> pd.DataFrame:
+        return verdicts.ratios(self.rows(name))

@@ -43,7 +43,8 @@ def arm(rows: pd.DataFrame, name: str, processes: str = WITHIN) -> Arm:
     if rows.empty:
         raise BadInput(f"{name} was not profiled: run it with observe=perf_record")
     observations = [observed(value) for value in rows["observed"]]
-    rounds = [_round(row, one) for (_, row), one in zip(rows.iterrows(), observations, strict=True)]
+    used = rows[["folder", "artefact", "received_count", "received_bytes", "cpu_s"]].to_dict("records")
+    rounds = [_round(row, one) for row, one in zip(used, observations, strict=True)]
     return Arm(name, rounds, " and ".join(sorted({str(one.get("event")) for one in observations}))).only(
         processes
     )
@@ -71,7 +72,7 @@ def why_not(rows: pd.DataFrame) -> str:
     return "; ".join(dict.fromkeys(f"{status} ({reason})" for status, reason in report))
 
 
-def _round(row: pd.Series, report: Mapping[str, Any]) -> Round:
+def _round(row: Mapping[Any, Any], report: Mapping[str, Any]) -> Round:
     stacks = _with_bpf_marked(folded_stacks.read(run_folder.artefact(row["folder"], row["artefact"])))
     hertz = report.get("frequency_hz")
     if not isinstance(hertz, int | float) or hertz <= 0:

@@ -65,7 +65,8 @@ def times(profiles: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=COLUMNS)
     seen = table[table["observer"].eq(OBSERVER) & table["status"].eq("ok") & table["observed"].notna()]
     result = []
-    for row in seen.to_dict("records"):
+    names = [*KEYS[:-1], "round", "overhead_ratio", "folder", "observed", "received_count", "window_s"]
+    for row in seen[names].to_dict("records"):
         of: dict[Any, Any] = {name: row[name] for name in [*KEYS[:-1], "round", "overhead_ratio"]}
         of["setup"] = f"{row['folder']}:{row['round']}"
         report = observed(row["observed"])

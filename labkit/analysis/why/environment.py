@@ -6,6 +6,7 @@ reason to refuse a comparison.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import re
@@ -165,7 +166,11 @@ def differences(point: ProfiledPoint) -> list[Setting]:
         Setting(name, one, other, tuple(place for place in places if place != "row"))
         for (name, one, other), places in result.items()
     ]
-    rest = [replace(one, outside=_is_outside(one, both)) for one in _once(rest)]
+    inside = [
+        {_CONF.sub(".conf.*.", name) for place, name in side if place not in ("machine", "row")}
+        for side in both
+    ]
+    rest = [replace(one, outside=_is_outside(one, inside)) for one in _once(rest)]
     return [
         *parameters,
         *sorted(
@@ -174,16 +179,15 @@ def differences(point: ProfiledPoint) -> list[Setting]:
     ]
 
 
-def _is_outside(one: Setting, both: Sequence[Mapping[tuple[str, str], str]]) -> bool:
-    """Return whether a sysctl differs in the machine's own network namespace only, although every other one has it."""
-    own = [
-        {_CONF.sub(".conf.*.", name) for place, name in side if place not in ("machine", "row")}
-        for side in both
-    ]
+def _is_outside(one: Setting, inside: Sequence[set[str]]) -> bool:
+    """Return whether a sysctl differs in the machine's own network namespace only, although every other one has it.
+
+    inside: the names of the settings of the experiment's namespaces, for both sides.
+    """
     return (
         one.name.startswith("sysctl net.")
         and one.places == ("machine",)
-        and all(one.name in names for names in own)
+        and all(one.name in names for names in inside)
     )
 
 
@@ -301,7 +305,8 @@ def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     def take(place: str, settings: Any) -> None:
         for name, value in settings.items() if isinstance(settings, Mapping) else ():
             if value is not None:
-                text = UNLIMITED if _NO_LIMIT.fullmatch(f"{name}: {value}") else str(value)
+                is_limit = "cgroup " in str(name)
+                text = UNLIMITED if is_limit and _NO_LIMIT.fullmatch(f"{name}: {value}") else str(value)
                 text = _TIMES.sub("", text) if str(name).startswith("BPF program ") else text
                 result.setdefault((place, generic(str(name))), {})[text] = None
 
@@ -354,6 +359,7 @@ def _object(path: Path) -> dict[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
+@functools.cache
 def generic(name: str) -> str:
     """Return a name without a pair's number, and a sysctl's name without its interface."""
     return _NUMBER.sub(r"\1", _INTERFACE.sub(r"\1*", name))

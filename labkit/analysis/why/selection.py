@@ -36,16 +36,18 @@ class Run:
 
     def arms(self, *roles: str) -> list[str]:
         """Return the names of the arms, or only those that have one of the roles."""
-        both = pd.concat([self.profiles, self.rows])
-        return list(dict.fromkeys(both[both["role"].isin(roles)]["arm"] if roles else both["arm"]))
+        names: list[str] = []
+        for rows in (self.profiles, self.rows):
+            names += list(rows.loc[rows["role"].isin(roles), "arm"] if roles else rows["arm"])
+        return list(dict.fromkeys(names))
 
     def arm(self, name: str) -> str | None:
         """Return the arm with this name, or None if there is none.
 
         The name is as in tables, or with the topology that all arms share in front of the arm's change.
         """
-        short = name.partition("+")[2]
-        return next((one for one in (name, short) if one and one in self.arms()), None)
+        short, arms = name.partition("+")[2], self.arms()
+        return next((one for one in (name, short) if one and one in arms), None)
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,7 @@ def _folders(text: str) -> tuple[Path, ...]:
 
 def _read_runs(folders: tuple[Path, ...]) -> Run:
     """Read one run, or several runs of the same experiment as one side."""
-    rows, profiles = ([read(one) for one in folders] for read in (load.load, load.profiles))
+    rows, profiles = zip(*map(load.rows_and_profiles, folders), strict=True)
     if len(folders) == 1:
         return Run(folders[0], rows[0], profiles[0], folders)
     return Run(
@@ -257,7 +259,7 @@ def _read_runs(folders: tuple[Path, ...]) -> Run:
 def _usual(run: Run) -> tuple[str, str]:
     """Return the baseline and the only variant that was measured. Raises BadInput if there are several or none."""
     baseline = run.arms("baseline")
-    both = pd.concat([run.profiles, run.rows])
+    both = pd.concat([rows[["role", "status", "arm", "reason"]] for rows in (run.profiles, run.rows)])
     both = both[both["role"].eq("variant")]
     variants = list(both.loc[both["status"].eq("ok"), "arm"].unique())
     if not variants and len(both):
@@ -288,8 +290,8 @@ def _arm(run: Run, name: str | None) -> str:
 
 def _values(run: Run, arm: str, given: Values) -> Values:
     """Return the given values as `load.value_text` writes them. Raises BadInput for a value that the arm lacks."""
-    both = pd.concat([run.rows, run.profiles])
-    rows, result = both[both["arm"].eq(arm)], Values()
+    rows = pd.concat([own.loc[own["arm"].eq(arm), POINT] for own in (run.rows, run.profiles)])
+    result = Values()
     for name, text in given.items():
         where = f"{run.folder}:{','.join([arm, *(f'{one}={value}' for one, value in result.items())])}"
         if name not in POINT:

@@ -7,11 +7,13 @@ is in the first factor. A change in code is in the second.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -64,6 +66,17 @@ _NIC = re.compile(
     r"\w*(poll|clean)\w*"
 )
 MACHINE = re.compile(r"kernel|swapper|ksoftirqd.*")  # processes that work for the whole machine
+COLUMNS = [
+    "folder",
+    "protocol",
+    "nodes",
+    "parent",
+    "window_s",
+    "cpus_count",
+    "steal_s",
+    "sent_count",
+    "lost_count",
+]  # of the row of a profiled round
 _KTHREADS = "kernel"  # the process name of the kernel's threads (labkit.measure.observers.perf.fold_stacks)
 
 
@@ -94,6 +107,7 @@ class Round:
         return self.period_s / (self.arrived * self.passed[stage])
 
 
+@functools.lru_cache(maxsize=100_000)  # the same stacks occur in every round
 def stage_of(stack: str, over_nic: bool = False) -> tuple[str, str] | None:
     """Return the stage of a folded stack, and the stack from the start of that stage.
 
@@ -161,13 +175,13 @@ def rounds(point: ProfiledPoint, side: int, processes: str = WITHIN) -> list[Rou
     before = _lost_before(rows)
     return [
         _round(row, each.stacks, each.period_s, getattr(each, unit.work), unit, before, processes)
-        for (_, row), each in zip(own.iterrows(), profile.rounds, strict=True)
+        for row, each in zip(own[COLUMNS].to_dict("records"), profile.rounds, strict=True)
         if (getattr(each, unit.work) or 0) > 0
     ]
 
 
 def _round(
-    row: pd.Series,
+    row: Mapping[Any, Any],
     stacks: folded_stacks.Stacks,
     period_s: float,
     arrived: float,
@@ -197,7 +211,7 @@ def _round(
     )  # fmt: skip
 
 
-def _passed_packets(row: pd.Series, before: float) -> dict[str, float]:
+def _passed_packets(row: Mapping[Any, Any], before: float) -> dict[str, float]:
     """Return the packets that passed each stage per packet that arrived.
 
     before: the share of lost packets that were lost before the kernel's receive stage.
@@ -213,14 +227,6 @@ def _passed_packets(row: pd.Series, before: float) -> dict[str, float]:
         return whole
     spent = float(sent / (sent - lost))
     return whole | {SEND: spent, RECEIVE: 1 + (spent - 1) * (1 - before), REST: spent}
-
-
-def lost(row: pd.Series) -> float:
-    """Return the share of sent packets that did not arrive, or NaN if unknown."""
-    sent, missing = row.get("sent_count"), row.get("lost_count")
-    if protocols.find(row["protocol"]).work != "packet" or pd.isna(sent) or pd.isna(missing) or not sent:
-        return math.nan
-    return float(missing / sent)
 
 
 def loss_by_hop(rows: pd.DataFrame) -> dict[str, float]:

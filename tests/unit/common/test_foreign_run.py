@@ -55,7 +55,7 @@ def test_stacks_outside_of_the_run_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("root:x 1\n")
     row = {"observer": "perf_record", "status": "ok", "observed": {}, "folder": str(tmp_path / "run")}
     with pytest.raises(BadInput, match="is no file of this run"):
-        load_profiles.arm(pd.DataFrame([row | {"artefact": "../secret"}]), "veth")
+        load_profiles.arm(load.complete(pd.DataFrame([row | {"artefact": "../secret"}])), "veth")
 
 
 @pytest.mark.parametrize("name", ["..", "/etc", "a/b", ""])

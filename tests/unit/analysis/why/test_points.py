@@ -87,8 +87,8 @@ def test_page_about_two_points(folder: Path, tmp_path: Path, capsys: pytest.Capt
 )
 def test_names_of_points(folder: Path, monkeypatch: pytest.MonkeyPatch, left: str, right: str) -> None:
     read: list[Path] = []
-    load = loading.load
-    monkeypatch.setattr(loading, "load", lambda path: read.append(path) or load(path))
+    load = loading.rows_and_profiles
+    monkeypatch.setattr(loading, "rows_and_profiles", lambda path: read.append(path) or load(path))
     result = selection.select_sides(f"{folder}{left}", right.format(folder))
     assert read == [folder], "a run is read once"
     names = [side.name for side in result if side]
