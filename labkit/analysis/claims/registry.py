@@ -260,8 +260,9 @@ CLAIMS: tuple[Claim, ...] = (
             for in_guests in (("shared_guest", "ip_rcv"), ("guest", "ip_list_rcv"))
         ),
         "The guests' kernel and that of the lab VM with the containers are the same release, and both are emulated."
-        " They received datagrams of 400 and of 800 bytes. A guest takes packets from its NIC in lists and"
-        " does not call ip_rcv. It calls ip_list_rcv for several packets at once, which takes longer than one packet."
+        " They received datagrams of 400 and of 800 bytes. Where each end is a guest, packets come from its NIC in"
+        " lists. Its kernel does not call ip_rcv. It calls ip_list_rcv for several packets at once, which takes longer"
+        " than one packet."
         " The report reads the 10 µs from a trace of calls. By the order of its lines, 10.97 µs may belong to"
         " ip_local_deliver_finish, which ip_rcv calls, and 23.9 µs to ip_rcv itself. The lines are not aligned, so this"
         " is not sure.",
