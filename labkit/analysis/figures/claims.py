@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 
 from labkit.analysis import theme
 from labkit.analysis.figures.forest_plot import ratio_ticks
-from labkit.common.units import counted
+from labkit.common.units import counted, digits
 
 LINE_PX, EDGES_PX = 52, 190
-LEFT_PX, RIGHT_PX, LABEL_LETTERS, VERDICT_LETTERS = 275, 125, 40, 12
+LEFT_PX, RIGHT_PX, LABEL_LETTERS, VERDICT_LETTERS = 275, 140, 40, 12
 MIN_RATIO, MAX_RATIO = 0.02, 50.0  # ratios beyond are drawn at the edge
 READINGS = {
     "agrees": (theme.PALETTE[2], "circle"),
@@ -36,11 +36,13 @@ def claims(evidence: pd.DataFrame) -> go.Figure:
     low, high = min([0.8, *inside]) / 1.1, max([1.25, *inside]) * 1.1
     for place, name in enumerate(names):
         own = evidence[evidence["name"].eq(name)]
-        left, right = max(own["low_meant"].iloc[0], low), min(own["high_meant"].iloc[0], high)
-        figure.add_shape(type="rect", x0=min(left, high), x1=max(right, low), y0=place - 0.4, y1=place + 0.4)
+        meant = float(own["low_meant"].iloc[0]), float(own["high_meant"].iloc[0])
+        left, right = max(meant[0], low), min(meant[1], high)
+        if left < right:
+            figure.add_shape(type="rect", x0=left, x1=right, y0=place - 0.4, y1=place + 0.4)
         _points(figure, own, place, (low, high))
         verdict = textwrap.wrap(str(own["verdict"].iloc[0]), VERDICT_LETTERS)
-        text = f"<b>{'<br>'.join(map(theme.plain, verdict))}</b>"
+        text = f"<b>{'<br>'.join(map(theme.plain, verdict))}</b>{_beyond(meant, low, high)}"
         at = {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 8, "showarrow": False}
         figure.add_annotation(text=text, y=place, align="left", **at)
     rule = {"type": "line", "x0": 1, "x1": 1, "y0": -0.5, "y1": max(len(names), 1) - 0.5}
@@ -69,7 +71,10 @@ def claims(evidence: pd.DataFrame) -> go.Figure:
             "yanchor": "bottom",
         },
     )
-    subtitle = "shaded: where the claim holds; points: measured ratios with 95 % intervals (counts have none)"
+    subtitle = (
+        "shaded, or at the right: where the claim holds; points: measured ratios with 95 % intervals (counts have"
+        " none)"
+    )
     theme.titled(
         figure, "Claims, and the ratios that answer them", f"{subtitle}; {counted(len(evidence), 'ratio')}"
     )
@@ -82,6 +87,13 @@ def _label(evidence: pd.DataFrame, name: str) -> str:
     )  # figures have no code
     lines = textwrap.wrap(sentence, LABEL_LETTERS, max_lines=3, placeholder=" …")
     return f'<span style="font-size:11.5px">{"<br>".join(map(theme.plain, lines))}</span>'
+
+
+def _beyond(meant: tuple[float, float], low: float, high: float) -> str:
+    """Return the range of ratios for which a claim holds as a line of its own, if it lies beyond the axis, else ""."""
+    words = f"{digits(meant[0])} to {digits(meant[1])}"
+    arrow = f"{words} →" if meant[0] >= high else f"← {words}" if meant[1] <= low else ""
+    return f'<br><span style="font-size:11px">{arrow}</span>' if arrow else ""
 
 
 def _points(figure: go.Figure, own: pd.DataFrame, place: int, ends: tuple[float, float]) -> None:

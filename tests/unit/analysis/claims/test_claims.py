@@ -483,6 +483,15 @@ def test_page_is_current(judgements: list[Judgement]) -> None:
     assert sorted(drawn) == sorted(str(verdict).removesuffix(" told here") for verdict in shown)
 
 
+def test_ranges_beyond_the_axis_are_written(judgements: list[Judgement]) -> None:
+    figure = pictures.claim_figures(Results(ROOT), judgements)["claims"]
+    words = [str(one.text) for one in figure.layout.annotations if " to " in str(one.text)]
+    assert ["← 0.0021 to 0.00328<" in words[0], ">480 to 750 →" in words[1], len(words)] == [True, True, 2]
+    frame = document.frame(judgements)
+    drawn = frame.loc[frame["run"].ne(evidence.PUBLISHED), "name"].nunique()
+    assert len(figure.layout.shapes) + len(words) == drawn + 1  # and the rule at 1
+
+
 def test_readme_counts_the_claims() -> None:
     assert f"{len(CLAIMS)} claims of five documents" in " ".join((ROOT / "README.md").read_text().split())
 
