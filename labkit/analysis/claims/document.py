@@ -77,6 +77,11 @@ not measurement. [METHOD.md](METHOD.md) explains how ratios and intervals are ma
 """
 
 
+def _joined(words: Sequence[str]) -> str:
+    """Join words as a sentence does: `a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
 def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     """Return the first paragraphs: how short the runs were, on what, and how to run them at full length."""
     descriptions = [results.description(name) for name in results.names()]
@@ -95,10 +100,11 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     of_memory = f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else ""
     return (
         f"**These runs were measured on a shared virtual machine with {counted(cpus, 'CPU')}{of_memory}**, on"
-        f" {' and '.join(days)}, with {duration(total_s)} of measuring in all."
+        f" {_joined(days)}, with {duration(total_s)} of measuring in all."
         f" {of_full_length if full else 'They are shortened.'} Other virtual machines use the same hardware, so speeds"
         " mean nothing here, and only ratios count. Two arms are interleaved in time, with the"
-        " baseline measured twice (A/A). Ratios of two values of a parameter have an interval, but no A/A. Each run"
+        " baseline measured twice (A/A). Ratios of two values of a parameter, and of durations of functions, have an"
+        " interval, but no A/A. Each run"
         " below has its command, and the sweep that repeats it at full length, which takes from ten"
         " minutes to about seven hours, for example `labkit sweep params/datapaths.yaml`. The rows are published:"
         " `labkit compare RUN data/results/datapaths` compares a run of your own with them and judges their claims by"

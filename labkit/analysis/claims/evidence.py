@@ -17,6 +17,7 @@ import pandas as pd
 
 from labkit.analysis import compare_runs, load, stats, verdicts
 from labkit.analysis.claims.results import Results
+from labkit.analysis.endpoint_kinds import NAMES
 from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.load import GROUP, HOST, Key
 from labkit.analysis.packet_cost import function_time_claim
@@ -108,27 +109,40 @@ def function_time_ratio(run: str) -> Source:
 def function_ratio(run: str, left: tuple[str, str], right: tuple[str, str]) -> Source:
     """Return the ratio of two functions' durations (right divided by left), each (kind of endpoint, function).
 
-    A duration is the median of a round of profiles in the kernel that the endpoints use: the guests' for guests.
+    There is a ratio for each size of datagrams. A duration is the median of a round of profiles in the kernel that the
+    endpoints use: the guests' for guests. The two sides are not measured side by side, so the interval is widened by
+    the drift between runs.
     """
 
     def find(results: Results) -> list[Evidence]:
         profiles = results.profiles(run)
         timed = profiles[profiles["status"].eq("ok") & profiles["observer"].isin(FUNCTION_TIMERS)]
-        durations, words, hosts = [], [], []
-        for kind, function in (left, right):
-            own = timed[timed["endpoint"].eq(kind)]
-            values = _durations(own, kind, function)
-            if not len(values):
+        sides = [_durations(timed, kind, function) for kind, function in (left, right)]
+        for side, (kind, function) in zip(sides, (left, right), strict=True):
+            if not len(side):
                 doubt = f"no profile has a duration of {function} for endpoint={kind}"
-                return [Evidence(run, f"{function} ({kind})", _host(own), doubt=doubt)]
-            durations.append(values)
-            words.append(f"{function}: {math.exp(values.mean()) * 1e6:.3g} µs ({kind})")
-            hosts.append(_host(own))
-        effect = stats.difference(durations[0], durations[1])
-        one = Evidence(run, " and ".join(words), "; ".join(dict.fromkeys(hosts)))
-        return [_add_effect(one, effect, "")]
+                return [Evidence(run, f"{function} of {NAMES[kind]}", "", doubt=doubt)]
+        one, other = (dict(iter(side.groupby("length_bytes", dropna=False))) for side in sides)
+        return [_duration_ratio(run, one[size], other[size]) for size in one.keys() & other.keys()]
 
     return _measured_by(run, find)
+
+
+def _duration_ratio(run: str, left: pd.DataFrame, right: pd.DataFrame) -> Evidence:
+    """Return the ratio of durations (`_durations`) of one size of datagrams."""
+    words, logs = [], []
+    for side in (right, left):
+        by_round = side.groupby("setup", sort=False)["log"].mean().to_numpy(float)
+        logs.append(by_round)
+        words.append(f"{side['what'].iloc[0]} ({math.exp(by_round.mean()) * 1e6:.3g} µs)")
+    hosts = list(dict.fromkeys([*left["host"], *right["host"]]))
+    size = left["length_bytes"].iloc[0]
+    what = " / ".join(words) + ("" if pd.isna(size) else f": {size:.0f} bytes each")
+    emulated = bool(right["guest_emulated"].any() or left["guest_emulated"].any())
+    one = Evidence(run, what, "; ".join(hosts), guests_emulated=emulated)
+    if any(side["host"].nunique() > 1 for side in (left, right)):
+        return replace(one, doubt="a side was measured in several kernels")
+    return _add_effect(one, compare_runs.with_drift(stats.difference(logs[1], logs[0])), "")
 
 
 def undecided_if_emulated(source: Source) -> Source:
@@ -471,12 +485,28 @@ def _between(left: pd.Series[float], right: pd.Series[float]) -> Effect | None:
     )
 
 
-def _durations(profiles: pd.DataFrame, kind: str, function: str) -> stats.Floats:
-    """Return the logarithms of a function's median durations in the kernel that the endpoints of this kind use."""
-    values = []
-    for report in map(observed, profiles.get("observed", ())):
-        place = report.get("guest") if "guest" in kind else report
+def _durations(profiles: pd.DataFrame, kind: str, function: str) -> pd.DataFrame:
+    """Return the logarithm of a function's median duration for each profile of endpoints of this kind.
+
+    Columns: log, length_bytes, setup (the round), host (the kernel that called the function), guest_emulated, and what
+    (the function and the endpoints in words).
+    """
+    lines = []
+    for row in profiles[profiles["endpoint"].eq(kind)].to_dict("records"):
+        report, is_guest = observed(row.get("observed")), "guest" in kind
+        place = report.get("guest") if is_guest else report
         timed = (place or {}).get("functions", {}).get(function, {})
         if timed.get("p50_s"):
-            values.append(math.log(timed["p50_s"]))
-    return np.array(values)
+            emulated = row["guest_accelerator"] == "tcg"
+            host = f"guests with Linux {row['guest_kernel']}{', emulated' * emulated}"
+            lines.append(
+                {
+                    "log": math.log(timed["p50_s"]),
+                    "length_bytes": row["length_bytes"],
+                    "setup": f"{row['folder']}:{row['round']}",
+                    "host": host if is_guest else _host_words(row),
+                    "guest_emulated": is_guest and emulated,
+                    "what": f"{function} of {NAMES[kind]}",
+                }
+            )
+    return pd.DataFrame(lines)

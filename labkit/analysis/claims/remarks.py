@@ -34,9 +34,24 @@ def report_conditions() -> str:
         f"In the report, containers received datagrams of {lengths[0]} and virtual machines of {lengths[1]}. "
     )
     return (
-        f"{sizes if len(lengths) == 2 else ''}Here both receive datagrams of one size. The report's host is itself a"
-        " guest of QEMU, by its name in the prompts, so its virtual machines are nested and perhaps emulated. Here"
-        " the guests are emulated."
+        f"{sizes if len(lengths) == 2 else ''}Here both sides of a ratio have datagrams of one size. {_REPORT_HOST}"
+        " Here the guests are emulated."
+    )
+
+
+_REPORT_HOST = (
+    "Prompts in part 1 of the report name its host as a machine of QEMU. If part 2 used the same host, its virtual"
+    " machines are nested, and perhaps emulated."
+)
+
+
+def function_conditions() -> str:
+    """Return what differs from the course report's traces of a function in a container and in a virtual machine."""
+    return (
+        f"{_REPORT_HOST} In the report, containers run on the host. Here they run in a lab VM, which is emulated as the"
+        " guests are. Containers and guests were traced in different runs. One thread plays both CPUs of the lab VM,"
+        " and both of a guest that two ends share. Two guests have two threads. In a shared guest, no packet crosses a"
+        " border between machines."
     )
 
 
