@@ -58,7 +58,7 @@ def watched(browser: Any, address: str) -> Iterator[Any]:
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
     page.on("dialog", lambda dialog: (wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.goto(address)
+    page.goto(address, timeout=120_000)  # a page of many figures, on a busy machine
     yield page
     page.close()
     assert not wrong, wrong
