@@ -281,7 +281,7 @@ class Run:
                 where += f" in {parameters['where']}" if parameters.get("where", "here") != "here" else ""
                 result.setdefault(f"{why} ({where})", {})[pairs] = None
         return [
-            f"{_list(sorted(pairs, key=int))} pair{'s' * (list(pairs) != ['1'])}: {why}"
+            f"{units.listed(sorted(pairs, key=int))} pair{'s' * (list(pairs) != ['1'])}: {why}"
             for why, pairs in result.items()
         ]
 
@@ -540,10 +540,6 @@ def _accelerator(name: str) -> str:
     return {"none": "bare metal", "tcg": "emulated by QEMU"}.get(name, f"a virtual machine under {name}")
 
 
-def _list(words: list[str]) -> str:
-    return " and ".join([*([", ".join(words[:-1])] if words[1:] else []), words[-1]])
-
-
 def _claims(topology: str, lines: pd.DataFrame) -> str:
     """Return the verdicts about a topology at one protocol and MTU.
 
@@ -560,10 +556,10 @@ def _claims(topology: str, lines: pd.DataFrame) -> str:
         for _, line in same.iterrows():
             size = "" if pd.isna(line["low"]) else f" ({_interval(line)})"
             each.append(f"{line['pairs']:g}{' pair' * bool(line['pairs'] == 1 == len(same))}{size}")
-        claims.append(f"{word} for {_list(each)}{' pairs' * bool(same['pairs'].max() > 1)}")
+        claims.append(f"{word} for {units.listed(each)}{' pairs' * bool(same['pairs'].max() > 1)}")
     head = f"{topology} against {lines['baseline'].iloc[0]}"
     unclear = [
-        f"no evidence for {_list(pairs)} pair{'s' * (pairs != ['1'])}: {reason}."
+        f"no evidence for {units.listed(pairs)} pair{'s' * (pairs != ['1'])}: {reason}."
         for reason, pairs in reasons.items()
     ]
     if claims:

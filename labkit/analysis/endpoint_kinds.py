@@ -14,6 +14,7 @@ import pandas as pd
 
 from labkit.analysis import reference_tables
 from labkit.analysis.load import HOST, emulated, groups
+from labkit.common import units
 
 SHARED, OWN_GUEST = "shared_guest", "guest"
 ENDPOINTS = ("namespace", "container", OWN_GUEST, SHARED)
@@ -120,7 +121,7 @@ def _judged(rows: pd.DataFrame, left: str, right: str) -> str | None:
         what = "the boundary between machines, NICs with their offloads and queues included"
         what = what if OWN_GUEST in (left, right) else "what surrounds the programs"
         return f"A fair pair: {pair}. Both have {of[0][0].description}; what differs is {what}"
-    both = " and ".join([", ".join(differ[:-1]), differ[-1]] if differ[1:] else differ)
+    both = units.listed(differ)
     verb = "differ" if differ[1:] else "differs"
     return f"Not a fair pair: {pair}. {both[0].upper()}{both[1:]} also {verb}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 
@@ -38,6 +39,11 @@ def counted(count: int, thing: str) -> str:
     """Format a count with its noun: `1 round`, `2 rounds`, `2 searches`."""
     ending = "" if count == 1 else "es" if thing.endswith("ch") else "s"
     return f"{count} {thing}{ending}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Join words as a sentence does: `a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def digits(value: float) -> str:

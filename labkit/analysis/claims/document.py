@@ -30,7 +30,7 @@ from labkit.analysis.claims.claim import (
 from labkit.analysis.claims.evidence import PUBLISHED, Evidence
 from labkit.analysis.claims.registry import CLAIMS, DOCUMENTS
 from labkit.analysis.claims.results import Results
-from labkit.common.units import counted, duration
+from labkit.common.units import counted, duration, listed
 
 FULL_LENGTH = {
     "datapaths": "datapaths", "ipvlan": "datapaths", "switched": "nodes", "container_vs_vm": "container_vs_vm",
@@ -77,11 +77,6 @@ not measurement. [METHOD.md](METHOD.md) explains how ratios and intervals are ma
 """
 
 
-def _joined(words: Sequence[str]) -> str:
-    """Join words as a sentence does: `a`, `a and b`, `a, b and c`."""
-    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
-
-
 def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     """Return the first paragraphs: how short the runs were, on what, and how to run them at full length."""
     descriptions = [results.description(name) for name in results.names()]
@@ -100,7 +95,7 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     of_memory = f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else ""
     return (
         f"**These runs were measured on a shared virtual machine with {counted(cpus, 'CPU')}{of_memory}**, on"
-        f" {_joined(days)}, with {duration(total_s)} of measuring in all."
+        f" {listed(days)}, with {duration(total_s)} of measuring in all."
         f" {of_full_length if full else 'They are shortened.'} Other virtual machines use the same hardware, so speeds"
         " mean nothing here, and only ratios count. Two arms are interleaved in time, with the"
         " baseline measured twice (A/A). Ratios of two values of a parameter, and of durations of functions, have an"

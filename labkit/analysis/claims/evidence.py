@@ -67,7 +67,8 @@ Filter = Mapping[str, Any]  # columns with a value each, or a tuple of allowed v
 
 
 def ratio_of_arms(run: str, arm: str, other: str = "", **only: Any) -> Source:
-    """Return an arm's metric divided by the baseline's or another arm's, at each point that has `only`."""
+    """Return an arm's metric divided by the baseline's or another arm's, at each point that has `only` (columns of
+    GROUP)."""
 
     def find(results: Results) -> list[Evidence]:
         rows = rows_with(results.rows(run), only)
@@ -123,7 +124,7 @@ def function_ratio(run: str, left: tuple[str, str], right: tuple[str, str]) -> S
                 doubt = f"no profile has a duration of {function} for endpoint={kind}"
                 return [Evidence(run, f"{function} of {NAMES[kind]}", "", doubt=doubt)]
         one, other = (dict(iter(side.groupby("length_bytes", dropna=False))) for side in sides)
-        return [_duration_ratio(run, one[size], other[size]) for size in one.keys() & other.keys()]
+        return [_duration_ratio(run, one[size], other[size]) for size in one if size in other]
 
     return _measured_by(run, find)
 
@@ -375,7 +376,7 @@ def _to_other(run: str, rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, othe
     ok = rows.loc[
         rows["status"].eq("ok") & rows["topology"].isin([arm, other]), [*GROUP, "guest_accelerator"]
     ]
-    hosts = {
+    row_of = {
         key: some.iloc[0].to_dict()
         | {"guest_accelerator": next(iter(some["guest_accelerator"].dropna()), None)}
         for key, some in load.groups(ok)
@@ -396,7 +397,7 @@ def _to_other(run: str, rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, othe
             doubt = doubt or "the baseline was not measured twice in several rounds"
         elif stats.vetoes(control):
             doubt = doubt or "the baseline differs from itself"
-        evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", hosts[key])
+        evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", row_of[key])
         evidence = replace(evidence, link_full=_fill_link(rows, key, arm, other))
         yield judge(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
 

@@ -116,4 +116,4 @@ def _names(table: pd.DataFrame) -> str:
     more = len(table) - len(names)
     if more:
         return f"{', '.join(names)} and {more} more"
-    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
+    return units.listed(names)

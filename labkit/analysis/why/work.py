@@ -66,7 +66,7 @@ _NIC = re.compile(
     r"\w*(poll|clean)\w*"
 )
 MACHINE = re.compile(r"kernel|swapper|ksoftirqd.*")  # processes that work for the whole machine
-COLUMNS = [
+ROUND_COLUMNS = [
     "folder",
     "protocol",
     "nodes",
@@ -76,7 +76,7 @@ COLUMNS = [
     "steal_s",
     "sent_count",
     "lost_count",
-]  # of the row of a profiled round
+]
 _KTHREADS = "kernel"  # the process name of the kernel's threads (labkit.measure.observers.perf.fold_stacks)
 
 
@@ -175,7 +175,7 @@ def rounds(point: ProfiledPoint, side: int, processes: str = WITHIN) -> list[Rou
     before = _lost_before(rows)
     return [
         _round(row, each.stacks, each.period_s, getattr(each, unit.work), unit, before, processes)
-        for row, each in zip(own[COLUMNS].to_dict("records"), profile.rounds, strict=True)
+        for row, each in zip(own[ROUND_COLUMNS].to_dict("records"), profile.rounds, strict=True)
         if (getattr(each, unit.work) or 0) > 0
     ]
 
