@@ -122,7 +122,7 @@ def function_ratio(run: str, left: tuple[str, str], right: tuple[str, str]) -> S
         for side, (kind, function) in zip(sides, (left, right), strict=True):
             if not len(side):
                 doubt = f"no profile has a duration of {function} for endpoint={kind}"
-                return [Evidence(run, f"{function} of {NAMES[kind]}", "", doubt=doubt)]
+                return [Evidence(run, f"{function}, {NAMES[kind]}", "", doubt=doubt)]
         one, other = (dict(iter(side.groupby("length_bytes", dropna=False))) for side in sides)
         return [_duration_ratio(run, one[size], other[size]) for size in one if size in other]
 
@@ -507,7 +507,7 @@ def _durations(profiles: pd.DataFrame, kind: str, function: str) -> pd.DataFrame
                     "setup": f"{row['folder']}:{row['round']}",
                     "host": host if is_guest else _host_words(row),
                     "guest_emulated": is_guest and emulated,
-                    "what": f"{function} of {NAMES[kind]}",
+                    "what": f"{function}, {NAMES[kind]}",
                 }
             )
     return pd.DataFrame(lines)

@@ -400,6 +400,14 @@ def test_percent(share: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "text"),
+    [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")],
+)
+def test_words_of_a_sentence(words: list[str], text: str) -> None:
+    assert units.listed(words) == text
+
+
+@pytest.mark.parametrize(
     ("value", "text"),
     [(2281.4, "2,280"), (663_210, "663,000"), (0.76841, "0.768"), (1.0, "1"), (1.23e6, "1,230,000")],
 )

@@ -259,7 +259,7 @@ def test_durations_of_functions_in_two_kernels(tmp_path: Path) -> None:
     assert four.high > 4 * 1.04  # by the drift between runs
     assert eight.ratio == pytest.approx(8)
     assert re.fullmatch(
-        r"ip_rcv of a guest each \(41 µs\) / ip_rcv of containers \(10.2 µs\): 400 bytes each", four.what
+        r"ip_rcv, a guest each \(41 µs\) / ip_rcv, containers \(10.2 µs\): 400 bytes each", four.what
     )
     assert four.host == "Linux 6.1.0; guests with Linux 6.1.0-56, emulated"
     assert four.guests_emulated
