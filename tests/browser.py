@@ -67,13 +67,13 @@ def watched(browser: Any, address: str) -> Iterator[Any]:
 
 
 @contextmanager
-def chromium(profile: Path) -> Iterator[Any]:
-    """Start a browser; `profile` is its own folder."""
+def chromium(profile: Path, **options: Any) -> Iterator[Any]:
+    """Start a browser; `profile` is its own folder. `options`: playwright's, for example `color_scheme`."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
-            str(profile), executable_path="/usr/bin/chromium", headless=True, args=ARGUMENTS
+            str(profile), executable_path="/usr/bin/chromium", headless=True, args=ARGUMENTS, **options
         )
         try:
             yield context

@@ -28,14 +28,15 @@ _BLUE, _VERMILLION, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#1F9D38", "#BC54BC"
 _OCHRE, _SKY, _OLIVE, _BROWN, _VIOLET = "#B98300", "#2F97D3", "#8C8200", "#9A6A3A", "#8A6BBE"
 PALETTE = (_BLUE, _VERMILLION, _GREEN, _PURPLE, _OCHRE, _SKY, _OLIVE, _BROWN, _VIOLET)
 
-MARGIN_LEFT_PX, MARGIN_TOP_PX = 65, 95
+MARGIN_LEFT_PX, MARGIN_TOP_PX, TITLE_PAD_PX = 65, 95, 14
 NOTE_LINE_PX = 16
 LEGEND_LINE_PX, LEGEND_ENDS_PX = 20, 12
 LEGEND_LETTERS = 24  # of a name in a legend beside the plots; a longer one would leave them no room
 LEGEND_BELOW_LETTERS = 78  # of a line of a legend below the plots of a figure 680 px wide
 LEGEND_SYMBOL_LETTERS = 7  # as wide as a name's symbol
 LONGEST_TEXT = 300  # characters of a text in a figure
-_SUBTITLE_LETTERS = 104  # of a 12 px font between the margins of a figure 680 px wide
+_TITLE_LETTERS, TITLE_LINE_PX = 72, 22  # of a 17 px font between the margins of a figure 680 px wide
+_SUBTITLE_LETTERS = 96  # the same for the 12 px font of the subtitle
 _NOTE_LETTERS = 92  # the same for notes, whose names of arms have wide letters
 _NOTE_LINES = 14
 
@@ -187,22 +188,24 @@ def plain(text: object) -> str:
 
 
 def folded(text: object, width: int) -> str:
-    """Return `plain` text wrapped to lines of at most `width` characters, for a hover box."""
+    """Return `plain` text wrapped to lines of at most `width` characters."""
     return "<br>".join(plain(line) for line in textwrap.wrap(str(text), width))
 
 
 def titled(figure: go.Figure, title: str, subtitle: str = "", emulated: str = "") -> None:
     """Put title and subtitle above the figure. `emulated` is added to the title in brackets (METHOD rule 12)."""
-    text = plain(f"{title} ({emulated})" if emulated else title)
+    text = folded(f"{title} ({emulated})" if emulated else title, _TITLE_LETTERS)
     lines = [
         part for line in subtitle.split("<br>") for part in textwrap.wrap(line, _SUBTITLE_LETTERS) or [""]
     ]
-    room = NOTE_LINE_PX * (len(lines) - 1 - subtitle.count("<br>"))
+    room = NOTE_LINE_PX * (len(lines) - 1 - subtitle.count("<br>")) + TITLE_LINE_PX * text.count("<br>")
     if room:
         top = figure.layout.margin.t
         figure.update_layout(margin_t=(MARGIN_TOP_PX if top is None else top) + room)
         figure.update_layout(height=(figure.layout.height or 450) + room)
-    figure.update_layout(title={"text": text, "subtitle": {"text": "<br>".join(lines)}})
+    # plotly centres lines of the title around the place of the first one.
+    pad = {"t": TITLE_PAD_PX + TITLE_LINE_PX / 2 * text.count("<br>")}
+    figure.update_layout(title={"text": text, "pad": pad, "subtitle": {"text": "<br>".join(lines)}})
 
 
 def add_notes(figure: go.Figure, notes: Sequence[str], below_px: int) -> None:
@@ -300,7 +303,7 @@ def _template() -> go.layout.Template:
         "font": {"family": "system-ui, 'Liberation Sans', Arial, 'DejaVu Sans', sans-serif", "size": 13, "color": GREY},
         "title": {
             "x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top",
-            "pad": {"t": 14, "l": 10}, "font": {"size": 17}, "subtitle": {"font": {"size": 12.5}},
+            "pad": {"t": TITLE_PAD_PX, "l": 10}, "font": {"size": 17}, "subtitle": {"font": {"size": 12.5}},
         },
         "margin": {"l": MARGIN_LEFT_PX, "r": 20, "t": MARGIN_TOP_PX, "b": 55},
         "paper_bgcolor": "rgba(0,0,0,0)",

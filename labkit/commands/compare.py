@@ -40,18 +40,21 @@ def run(given: argparse.Namespace) -> int:
     if os.path.realpath(given.left) == os.path.realpath(given.right):
         raise BadInput(f"{given.right} is named twice: name two runs")
     import pandas as pd
+    from rich.console import Console
 
     from labkit.analysis import compare_runs
     from labkit.analysis.claims import repeated
     from labkit.commands import json_output, terminal_tables
 
-    claims = repeated.judge_by_both(given.left, given.right)
-    try:
-        table, sentences = compare_runs.compare(given.left, given.right)
-    except BadInput as error:
-        if not claims:  # some claims are about counts or durations, which `compare_runs` does not compare
-            raise
-        table, sentences = pd.DataFrame(), [f"speeds are not compared: {error}"]
+    # A published run has thousands of rows. The status is shown on a terminal only.
+    with Console(stderr=True).status("reading and comparing both runs"):
+        claims = repeated.judge_by_both(given.left, given.right)
+        try:
+            table, sentences = compare_runs.compare(given.left, given.right)
+        except BadInput as error:
+            if not claims:  # some claims are about counts or durations, which `compare_runs` does not compare
+                raise
+            table, sentences = pd.DataFrame(), [f"speeds are not compared: {error}"]
     if given.json:
         print(json_output.text(json_output.compared(table, sentences, claims)))
         return 0

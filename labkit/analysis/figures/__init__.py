@@ -35,6 +35,7 @@ from labkit.analysis.figures.trex_load import line_shares, probe_latency, ramp
 from labkit.analysis.figures.uplink import uplink
 from labkit.analysis.load import metric_values
 from labkit.analysis.protocols import PROTOCOLS, TIMED
+from labkit.common import units
 
 __all__ = [
     "claims",
@@ -80,11 +81,10 @@ def throughput(rows: pd.DataFrame) -> go.Figure:
     """
     figure = against_pairs(rows.assign(value=metric_values(rows)), THROUGHPUT)
     drawn = set(rows["protocol"])
-    quantities = dict.fromkeys(
-        one.quantity.capitalize() for name, one in PROTOCOLS.items() if name in drawn
-    ) or ["Throughput"]
+    quantities = dict.fromkeys(one.quantity for name, one in PROTOCOLS.items() if name in drawn)
+    title = f"{units.listed(list(quantities)) or 'throughput'} against number of pairs"
     subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); {FAINT}"
-    return finish(figure, rows, f"{' and '.join(quantities)} against number of pairs", subtitle)
+    return finish(figure, rows, title[0].upper() + title[1:], subtitle)
 
 
 def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:

@@ -17,6 +17,10 @@ from labkit.analysis.figures.cost_by_size import PREFIXES
 from labkit.analysis.figures.panels import Panel, finish, grid, panels
 
 LINE_PX, EDGES_PX = 40, 56  # height of a kind of endpoints, and of the rest of a plot
+LETTER_PX, AXIS_PX = (
+    7.4,
+    25,
+)  # width of a letter of a kind's name, and of what is between the name and the axis
 NOT_OURS = "the report, on another machine"
 BELOW = 0.3  # vertical distance between two quantities of a kind, in rows
 RAW = 0.2  # vertical distance between single rounds and their mean, in rows
@@ -111,9 +115,10 @@ def _finish(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "") -
     lines = [theme.plain(line) for line in machines(rows)]
     lines += [*filter(None, [more]), "small: single rounds; large: their geometric mean and 95 % interval"]
     room = SUBTITLE_PX * max(0, len(lines) - 2)
-    figure.update_layout(
-        margin_t=figure.layout.margin.t + room, height=figure.layout.height + room, showlegend=False
-    )
+    left = AXIS_PX + LETTER_PX * max((len(NAMES[name]) for name in rows["endpoint"].unique()), default=0)
+    figure.update_layout(margin={"t": figure.layout.margin.t + room, "l": left}, showlegend=False)
+    figure.update_layout(height=figure.layout.height + room)
+    figure.update_yaxes(automargin=False)  # the notes begin at the figure's edge only if the margin is known
     return finish(figure, rows, title, "<br>".join(lines))
 
 
@@ -138,11 +143,11 @@ def _draw_panel(
 
 
 def _load(panel: Panel) -> str:
-    """Describe the load of a panel: `UDP, 800 bytes`."""
+    """Describe the load of a panel: `UDP · 800 bytes`."""
     lengths = panel.table["length_bytes"].dropna().unique()
     words = [protocols.find(panel.protocol).label, *(f"{length:.0f} bytes" for length in lengths)]
     more = panel.title.split(" · ")[2:]
-    return ", ".join([*words, *(word for word in more if "B each" not in word and "length" not in word)])
+    return " · ".join([*words, *(word for word in more if "B each" not in word and "length" not in word)])
 
 
 def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str], others: list[float]) -> None:

@@ -11,18 +11,18 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import protocols, theme
-from labkit.analysis.figures.panels import Panel, finish, pairs_word, panels, titled_grid
+from labkit.analysis.figures.panels import HOST_PX, Panel, finish, pairs_word, panels, titled_grid, wrapped
 
 LINE_PX, STACKED_PX = 22, 36  # height of a line; of one whose texts are in two rows
 MAX_TEXT_PX = 450  # beside the plots, in a figure 700 px wide; more text is put in two rows for each line
-BETWEEN_PX = 62  # between two panels: an axis and the next title
+BETWEEN_PX, TOP_PX = 62, 100  # between two panels: an axis and the next title; above the first
 # Right of the plot to the column of numbers; between that, the words and the edge.
 NUMBERS_PX, APART_PX = 10, 12
 DIGIT_PX, LETTER_PX, LABEL_PX = 7.0, 7.4, 7.4  # width of a character of the numbers, the words and the labels
 LONGEST_LABEL = 30  # characters of an arm's name; longer ones lose their middle
 # Labels of the ratio axis in order of preference; a label is used if there is room for it.
 _TICKS = (1, 0.5, 2, 0.1, 10, 0.2, 5, 0.8, 1.2, 0.9, 1.1, 0.7, 1.5, 0.6, 1.4, 3, 0.3, 1.3, 0.95, 1.05, 0.85)
-ABOUT_LETTERS = 130
+ABOUT_LETTERS, TITLE_LETTERS = 130, 84
 LARGEST_RATIO = 999  # larger ratios are not printed as numbers
 # Ratios beyond are cut off, because one very wide interval would hide all others.
 _MIN_RATIO, _MAX_RATIO = 0.001, 1000.0
@@ -74,7 +74,7 @@ def forest(
     """
     parts = [replace(panel, table=_lines(panel.table)) for panel in panels(verdicts, columns_count=1)]
     texts = _Texts.of(parts)
-    figure, height = _empty(parts, reading, STACKED_PX if texts.stacked else LINE_PX)
+    figure = _empty(parts, reading, STACKED_PX if texts.stacked else LINE_PX)
     low, high = drawn_range(verdicts)
     ticks, ends = ratio_ticks(low, high), [math.log10(low), math.log10(high)]
     figure.update_xaxes(type="log", tickangle=0, tickvals=ticks, range=ends)
@@ -84,8 +84,7 @@ def forest(
     baselines = ", ".join(theme.plain(name) for name in verdicts["baseline"].dropna().unique())
     text = f"ratio to {baselines or 'the baseline'} (log scale)"
     figure.update_xaxes(title_text=text, row=max(len(parts), 1), col=1)
-    margin = {"l": texts.left_px, "r": texts.right_px, "t": 100, "b": 0}
-    figure.update_layout(height=height + 100, margin=margin, showlegend=False)
+    figure.update_layout(margin={"l": texts.left_px, "r": texts.right_px, "b": 0}, showlegend=False)
     subtitle = "ratio and 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"
     lines = [theme.plain(line) for line in textwrap.wrap(about, ABOUT_LETTERS)]
     room = LINE_PX * max(0, len(lines) - 1)
@@ -99,18 +98,19 @@ def as_rows(verdicts: pd.DataFrame) -> pd.DataFrame:
     return verdicts.assign(status=status, reason=verdicts["sentence"])
 
 
-def _empty(parts: list[Panel], reading: str | None, line_px: int) -> tuple[go.Figure, int]:
-    """Return an empty grid of titled plots, one below the other, and the sum of their heights in pixels."""
-    lines = [len(panel.table) for panel in parts] or [1]
-    height = line_px * sum(lines) + BETWEEN_PX * (len(lines) - 1)
-    titles = {}
+def _empty(parts: list[Panel], reading: str | None, line_px: int) -> go.Figure:
+    """Return an empty grid of titled plots, one below the other, with its height and its upper margin."""
+    lines, titles = [len(panel.table) for panel in parts] or [1], {}
     for panel in parts:
-        text = " · ".join(filter(None, [panel.title, panel.host]))
         faster = "right" if protocols.find(panel.protocol).higher_is_better else "left"
-        titles[panel.at] = f"<b>{text}: {reading or f'{faster} of 1 is faster'}</b>"
-    spacing = BETWEEN_PX / height if len(lines) > 1 else 0
-    grid = titled_grid(titles, rows=len(lines), cols=1, row_heights=lines, vertical_spacing=spacing)
-    return grid, height
+        title = f"{panel.title}: {reading or f'{faster} of 1 is faster'}"
+        titles[panel.at] = replace(panel, title=wrapped(title, TITLE_LETTERS)).titled
+    more_px = HOST_PX * max((title.count("<br>") for title in titles.values()), default=0)
+    between, top = BETWEEN_PX + more_px, TOP_PX + more_px
+    height = line_px * sum(lines) + between * (len(lines) - 1)
+    spacing = between / height if len(lines) > 1 else 0
+    figure = titled_grid(titles, rows=len(lines), cols=1, row_heights=lines, vertical_spacing=spacing)
+    return figure.update_layout(height=height + top, margin={"t": top})
 
 
 def drawn_range(verdicts: pd.DataFrame) -> tuple[float, float]:

@@ -163,7 +163,7 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
         max((part.row for part in parts), default=1),
         max((part.column for part in parts), default=1),
     )
-    parts = [replace(part, title=_wrap(part.title, TITLES_WIDTH // columns)) for part in parts]
+    parts = [replace(part, title=wrapped(part.title, TITLES_WIDTH // columns)) for part in parts]
     more_px = HOST_PX * max((part.titled.count("<br>") for part in parts), default=0)
     between, top = BETWEEN_PX + more_px, TOP_PX + more_px
     spacing = {"horizontal_spacing": 0.25 / columns if columns > 1 else 0}
@@ -173,14 +173,17 @@ def grid(parts: list[Panel], panel_px: int) -> go.Figure:
     return figure
 
 
-def _wrap(title: str, width: int) -> str:
-    """Break a panel's title between its words (at ` · `) into lines of at most `width` characters."""
+def wrapped(title: str, width: int) -> str:
+    """Break each line of a panel's title between its words (at ` · `) into lines of at most `width` characters."""
     lines: list[str] = []
-    for word in title.split(" · "):
-        if lines and len(f"{lines[-1]} · {word}") <= width:
-            lines[-1] += f" · {word}"
-        else:
-            lines.append(word)
+    for line in title.split("<br>"):
+        lines.append("")
+        for word in line.split(" · "):
+            longer = f"{lines[-1]} · {word}".removeprefix(" · ")
+            if not lines[-1] or len(longer) <= width:
+                lines[-1] = longer
+            else:
+                lines.append(word)
     return "<br>".join(lines)
 
 
