@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -115,7 +116,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "bpftrace": (lambda: works("bpftrace", "--version"), "there is no bpftrace (Debian package bpftrace)"),
     "perf-tools": (
-        lambda: Path("/usr/sbin/funcgraph-perf").exists(),
+        lambda: shutil.which("kprobe-perf") is not None,
         "there are no perf-tools (Debian package perf-tools-unstable)",
     ),
     "sshd": (

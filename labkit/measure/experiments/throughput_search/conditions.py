@@ -149,11 +149,11 @@ class SwitchState:
 
     def __init__(self, switch: Switch | None) -> None:
         self._switch = switch
-        self._missed_count = self._missed_deadlines()
+        self._flow_misses_before = self._flow_misses_count()
 
     def begin(self) -> None:
         """Start a trial."""
-        self._missed_count = self._missed_deadlines()
+        self._flow_misses_before = self._flow_misses_count()
 
     def row(self) -> dict[str, Any]:
         """Return columns of a row: counts since the start, and the current state."""
@@ -164,12 +164,13 @@ class SwitchState:
         if masks is None and state["flows"] <= MAX_FLOWS:
             masks = len(counters.masks(self._switch.command("dpctl/dump-flows")))
         return {
-            "upcalls_count": own["missed"] - self._missed_count,
+            "upcalls_count": own["missed"] - self._flow_misses_before,
             "megaflows_count": state["flows"],
             "masks_count": masks,
         }
 
-    def _missed_deadlines(self) -> int:
+    def _flow_misses_count(self) -> int:
+        """Return the packets so far for which the datapath had no flow."""
         if self._switch is None:
             return 0
         _ports, own, _state = counters.datapaths(self._switch.command("dpctl/show"))
@@ -177,8 +178,10 @@ class SwitchState:
 
 
 def give_cpus(pids: frozenset[int], apart_from: int) -> bool:
-    """Let the datapath's processes run before others, on the CPUs that the generator does not use; whether that could
-    be done for all of their threads. Without it a switch in userspace waits for most of a trial on a busy machine.
+    """Raise the priority of the datapath's processes, on the CPUs that the generator does not use. Return whether it
+    worked for all of their threads.
+
+    With the usual priority a switch in userspace waits for most of a trial on a busy machine.
 
     A thread that polls without a pause gets the highest ordinary priority: with SCHED_FIFO it would keep the switch's
     other threads from that CPU for good.

@@ -26,7 +26,7 @@ from labkit.measure.endpoints import Pair
 from labkit.measure.observers import switch as switch_observer
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import Counters, counters
-from labkit.measure.observers.counters.receive_counters import IN_UDP
+from labkit.measure.topologies.network.encapsulation import IN_UDP
 from labkit.measure.topologies.state.packet_path import IN, OUT
 
 Step = tuple[str, str, str]  # namespace, interface, out or in

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from labkit.common import errors
 from labkit.measure.endpoints import Endpoint, Pair, Reading
+from labkit.measure.topologies.network.encapsulation import IN_UDP
 from labkit.system import netlink
 from labkit.system.machine.mibs import mibs, mibs6
 
-IN_UDP = ("vxlan", "geneve")  # kinds of tunnels over UDP
 ATTEMPTS = 4  # attempts to read two counters at the same moment
 
 

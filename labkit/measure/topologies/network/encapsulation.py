@@ -38,6 +38,7 @@ HEADERS: dict[str, tuple[Header, ...]] = {
     "vxlan_gre": (GRE, IPV4, UDP, VXLAN, ETHERNET),
 }
 
+IN_UDP = tuple(kind for kind, added in HEADERS.items() if added[:1] == (UDP,))
 LAYER_2 = ("vxlan", "geneve", "gretap")  # these carry frames and can be bridge ports
 PORTS = {kind: port for port, kind in packets.PORTS.items()}  # of the kinds in UDP
 
