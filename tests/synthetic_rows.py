@@ -62,7 +62,7 @@ def save(folder: Path, some: list[Row], **run: Any) -> Path:
 
 
 # A host of each kind: this machine, two kernels in emulated lab VMs (one of them a tenth as fast), and a second machine
-# that a fleet also calls "here".
+# that a cluster also calls "here".
 HOSTS: dict[str, dict[str, Any]] = {
     "here": {"kernel": "6.18.5", "accelerator": "kvm"},
     "vm:6.1": {
@@ -77,9 +77,9 @@ HOSTS: dict[str, dict[str, Any]] = {
         "accelerator": "tcg",
         "cpu": "QEMU Virtual CPU",
     },
-    "fleet": {"kernel": "6.18.5", "accelerator": "kvm", "machine": "m2", "cpu": "Another CPU"},
+    "cluster": {"kernel": "6.18.5", "accelerator": "kvm", "machine": "m2", "cpu": "Another CPU"},
 }
-SPEED = {"here": 1.0, "vm:6.1": 1e-3, "vm:6.12": 1e-6, "fleet": 1e3}  # far apart, so that mixing them shows
+SPEED = {"here": 1.0, "vm:6.1": 1e-3, "vm:6.12": 1e-6, "cluster": 1e3}  # far apart, so that mixing them shows
 
 
 def on_hosts(*names: str, ratios: dict[str, float] = PREPARED, **changes: Any) -> list[Row]:

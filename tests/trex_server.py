@@ -62,7 +62,7 @@ class Plan:
     """What the server and the device behind it do. Rates are packets per second of each port.
 
     `capacity_pps`: the device drops packets above this rate. `loss_ratio`: the device drops this share of all packets.
-    `ring_pps`: TRex's own ring drops packets above this rate (`ierrors`). `most_pps`: TRex sends no faster. `swallows`:
+    `ring_pps`: TRex's own ring drops packets above this rate (`ierrors`). `max_pps`: TRex sends no faster. `swallows`:
     frames exceed the MTU, so only `oerrors` rise. `dies_after`: the process ends at the n-th start of traffic;
     `dies_at`: at this method, after traffic was started. `silent`: it never answers. `silent_at`: it stops answering at
     this method, after traffic was started unless that starts it. `publishes`: it has a publisher. `wires`: the ports'
@@ -78,7 +78,7 @@ class Plan:
     capacity_pps: float = 1e12
     loss_ratio: float = 0.0
     ring_pps: float = 1e12
-    most_pps: float = 1e12
+    max_pps: float = 1e12
     swallows: bool = False
     silent: bool = False
     silent_at: str = ""
@@ -140,7 +140,7 @@ class Server:
         if not port.running:
             return 0, 0, 0, 0
         wanted = port.rate_pps + self._probes_pps(port)
-        rate = min(wanted, self.plan.most_pps)
+        rate = min(wanted, self.plan.max_pps)
         whole = wanted * port.duration if port.duration > 0 else 1e18
         count = min(rate * (now - port.since), whole)
         if self.plan.swallows:
@@ -202,7 +202,7 @@ class Server:
         for number, port in self.ports.items():
             wanted = port.rate_pps + self._probes_pps(port)
             if port.running and port.duration > 0 and wanted:
-                rate = min(wanted, self.plan.most_pps)
+                rate = min(wanted, self.plan.max_pps)
                 if (now - port.since) * rate >= wanted * port.duration:
                     self._settle(number, now)
                     self._of_port(JOB_DONE, number)

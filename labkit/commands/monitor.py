@@ -91,7 +91,7 @@ def watch(
         one.stop()
         if writer:
             writer.write(one)
-        last = one.read(most=MAX_SHOWN)
+        last = one.read(limit=MAX_SHOWN)
     if as_json:
         print(printable_json(msgspec.json.encode(summary(one.hop, last)).decode()))
     else:
@@ -140,7 +140,7 @@ def _until(end: float, one: LiveMonitor, writer: _Writer | None, screen: Live | 
         if writer:
             writer.write(one)
         if screen is not None:
-            now, report = time.monotonic(), one.read(most=MAX_SHOWN)
+            now, report = time.monotonic(), one.read(limit=MAX_SHOWN)
             screen.update(tables(one.hop, report, before and (now - before[0], before[1])), refresh=True)
             before = now, report
 

@@ -73,7 +73,7 @@ def run(given: argparse.Namespace) -> int:
     bar = Bar()
     plan = sweep.load(given.file)
     say_limits(bar)
-    folder = sweep.run(plan, bar, bar.say, _fleet(given.dask) if given.dask else None, given.keep_failed)
+    folder = sweep.run(plan, bar, bar.say, _on_cluster(given.dask) if given.dask else None, given.keep_failed)
     bar.doing("writing the report")
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     bar.stop()
@@ -98,7 +98,7 @@ def judge_sweep(folder: Path) -> int:
     return max(judge(measured), 2 if failed else 0)
 
 
-def _fleet(address: str) -> Measure:
+def _on_cluster(address: str) -> Measure:
     """Return the function that measures the points of a sweep on a Dask cluster."""
     try:
         from labkit.runner.cluster import caller  # imported here, because it takes half a second

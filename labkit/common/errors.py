@@ -65,7 +65,7 @@ FOREIGN = (
 
 
 @dataclass
-class Place:
+class ReadPosition:
     """The position of a reader, for its error message: `line` counts from 1, `byte` from 0."""
 
     line: int | None = None
@@ -80,17 +80,17 @@ class Place:
 
 
 @contextmanager
-def reading(source: str, kind: type[LabkitError] = Failed) -> Iterator[Place]:
+def reading(source: str, kind: type[LabkitError] = Failed) -> Iterator[ReadPosition]:
     """Convert errors of parsers and of the system (FOREIGN) in the block to `kind`, with the source's name and the
     position.
 
     It is a context manager, and also a decorator for a function that reads.
     """
-    place = Place()
+    position = ReadPosition()
     try:
-        yield place
+        yield position
     except FOREIGN as error:
         what = " ".join(str(error).split())[:200]
         if isinstance(error, KeyError):
             what = f"it has no {what}"
-        raise kind(f"{source}{place.text()} cannot be read: {what or type(error).__name__}") from None
+        raise kind(f"{source}{position.text()} cannot be read: {what or type(error).__name__}") from None

@@ -315,7 +315,7 @@ COLUMNS: tuple[Column, ...] = (
         ("upper_bound_pps", "1/s", "number", "the search's upper bound of the throughput; of passes: their mean"),
         ("constant_loss_ratio", "1", "number", "the share lost on average, if even the lowest loads lose more"
          " than the goal; else null"),
-        ("most_pps", "1/s", "number", "the greatest rate that the search tried"),
+        ("max_pps", "1/s", "number", "the greatest rate that the search tried"),
         ("trials_count", "1", "integer", "trials of the search"),
         ("repeated_count", "1", "integer", "trials that were repeated because the machine disturbed them"),
         ("disturbed_count", "1", "integer", "trials that stayed disturbed"),

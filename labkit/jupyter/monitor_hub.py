@@ -140,7 +140,9 @@ class Hub:
             one = self._shared[key][0]
         if request.get("do") == "file":
             return _Answer(file=one.pcapng())
-        return _Answer(report=one.read(int(request.get("since", -1)), min(int(request.get("most", 0)), 1000)))
+        return _Answer(
+            report=one.read(int(request.get("since", -1)), min(int(request.get("limit", 0)), 1000))
+        )
 
     def _clear(self, key: bytes) -> bytes:
         """Forget what one page has seen, and return the key of its monitor.
@@ -219,9 +221,9 @@ class SharedMonitor:
             raise error_by_name(answer.error.kind, answer.error.text)
         return answer
 
-    def read(self, since: int = -1, most: int = 100) -> MonitorReport:
+    def read(self, since: int = -1, limit: int = 100) -> MonitorReport:
         """Return the newest report."""
-        report = self._ask({"do": "read", "since": since, "most": most}).report
+        report = self._ask({"do": "read", "since": since, "limit": limit}).report
         if report is None:
             raise BadInput("the monitor's process gave no report: start it again")
         return report

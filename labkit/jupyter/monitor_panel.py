@@ -34,7 +34,7 @@ HEX_BYTES = 16  # in a line
 class Monitored(Protocol):
     """A monitor as a panel uses it: a LiveMonitor, or one that several viewers share."""
 
-    def read(self, since: int = -1, most: int = 100) -> Any:
+    def read(self, since: int = -1, limit: int = 100) -> Any:
         """Return the newest report."""
 
     def pcapng(self) -> bytes:

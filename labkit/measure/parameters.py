@@ -125,11 +125,11 @@ def _is_fraction(value: Any) -> bool:
         return False
 
 
-def within(name: str, value: float | None, least: float, most: float, why: str = "") -> None:
+def within(name: str, value: float | None, minimum: float, maximum: float, why: str = "") -> None:
     """Raise BadInput unless value is absent or lies within the bounds."""
-    if value is not None and not least <= value <= most:
+    if value is not None and not minimum <= value <= maximum:
         because = f": {why}" if why else ""
-        raise BadInput(f"{name}={value:.12g} is outside {least:.12g} to {most:.12g}{because}")
+        raise BadInput(f"{name}={value:.12g} is outside {minimum:.12g} to {maximum:.12g}{because}")
 
 
 def check_unused(parameters: Parameters, names: tuple[str, ...], words: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit.common.errors import Failed
-from labkit.measure.endpoints import FarPair, Pair
+from labkit.measure.endpoints import Pair, RemotePair
 from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters
 from labkit.system import process
 
@@ -38,7 +38,7 @@ class Refused(LatencyGenerator):
         """The version of Python."""
         return sys.version.split()[0]
 
-    def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
+    def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> dict[str, Any]:
         """Times in seconds, of all pairs at once. Raises Failed when a client ends badly."""
         argv, seconds = [sys.executable, "-I", "-c", CLIENT], str(parameters.duration_s)
         clients = [pair.client.start([*argv, pair.server.address, seconds]) for pair in pairs]

@@ -78,7 +78,7 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
         changes = "; ".join(
             f"{name}: nftables {made.folder / name}.nft at between" for name in ("fifth", "percent")
         )
-        words = ["rounds=1", "sum_s=1", "passes=1", "limit_s=40", "most_rate=60kpps", "latency=false"]
+        words = ["rounds=1", "sum_s=1", "passes=1", "limit_s=40", "max_rate=60kpps", "latency=false"]
         folder = made.folder / "run"
         done = made.labkit(
             "run", "throughput", *words, f"change={changes}", "--folder", str(folder), timeout=300
@@ -98,7 +98,7 @@ def test_planted_loss_at_every_load_has_no_ndr(change: str, loss: float, lossy: 
         assert row["constant_loss_ratio"] == pytest.approx(loss, rel=0.2)
     if loss < pdr["loss_goal_ratio"]:
         assert (pdr["constant_loss_ratio"], pdr["upper_bound_pps"]) == (None, None)
-        assert pdr["lower_bound_pps"] == pytest.approx(pdr["most_pps"] * (1 - loss), rel=0.01)
+        assert pdr["lower_bound_pps"] == pytest.approx(pdr["max_pps"] * (1 - loss), rel=0.01)
 
 
 def test_every_trial_is_a_row(searched: list[Row]) -> None:
@@ -135,7 +135,7 @@ def test_latency_at_three_shares_of_the_rate(searched: list[Row]) -> None:
     [
         (["flows=0"], "flows=0 is outside 1 to 1000000"),
         (["frame_bytes=9000"], "a frame of 9000 bytes is outside 64 to 1518"),
-        (["most_rate=2Mpps", "line_rate_bps=1e9"], "more than the link carries"),
+        (["max_rate=2Mpps", "line_rate_bps=1e9"], "more than the link carries"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
@@ -152,7 +152,7 @@ def test_killed_search_keeps_every_finished_trial_and_leaves_nothing(tmp_path: P
         "sum_s=0.1",
         "passes=1",
         "limit_s=2",
-        "most_rate=20kpps",
+        "max_rate=20kpps",
         "latency=false",
     )
     moment_s = random.Random(SEED).random()
@@ -196,7 +196,7 @@ def test_why_explains_two_searched_arms(tmp_path: Path) -> None:
             "limit_s=20",
             "latency=false",
         ]
-        observed = ["observe=perf_record", "profile_rounds=3", "most_rate=60kpps"]
+        observed = ["observe=perf_record", "profile_rounds=3", "max_rate=60kpps"]
         done = made.labkit("run", "throughput", *words, *observed, "--folder", str(folder), timeout=300)
         assert done.returncode == 0, done.stderr
         profiles = [row for row in run_folder.read_rows(folder) if row["method"] == "profile"]

@@ -146,7 +146,7 @@ def test_ring_drops_make_the_run_invalid(box: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        ({"most_pps": 15_000}, "generator-limited: TRex sent "),
+        ({"max_pps": 15_000}, "generator-limited: TRex sent "),
         ({"swallows": True}, "interfaces refused "),
         ({"loss_ratio": 1.0}, "arrived: check the cables of ports 0,1"),
     ],
@@ -310,7 +310,7 @@ def search(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[Any, lis
 def test_search_with_a_server_elsewhere(box: Sandbox) -> None:
     """TRex sends 100 kpps at most, and the device forwards 22 kpps, loses 0.2 % of them, and has no topology."""
     done, rows, server, _ = search(
-        box, "search", "loss=0,0.005", "sum_s=1", most_pps=100_000, capacity_pps=22_000, loss_ratio=0.002
+        box, "search", "loss=0,0.005", "sum_s=1", max_pps=100_000, capacity_pps=22_000, loss_ratio=0.002
     )
     assert done.returncode == 0, done.stderr
     ndr, pdr = [row for row in rows if row["method"] == "search"]
@@ -343,7 +343,7 @@ def test_search_whose_device_carries_the_whole_line(box: Sandbox) -> None:
 
 @pytest.mark.long
 def test_search_keeps_its_trials_when_the_server_dies(box: Sandbox) -> None:
-    done, rows, server, _ = search(box, "search-dies", "rounds=3", most_pps=100_000, dies_after=9)
+    done, rows, server, _ = search(box, "search-dies", "rounds=3", max_pps=100_000, dies_after=9)
     assert done.returncode == 2
     assert f"the TRex server {server} does not answer any more" in one_sentence(done)
     assert [row["method"] for row in rows] == ["trial"] * 8 + ["search"]
@@ -352,7 +352,7 @@ def test_search_keeps_its_trials_when_the_server_dies(box: Sandbox) -> None:
 
 @pytest.mark.long
 def test_killed_search_leaves_the_server_stopped_and_released(box: Sandbox) -> None:
-    with served(box, most_pps=100_000, capacity_pps=22_000) as (server, log):
+    with served(box, max_pps=100_000, capacity_pps=22_000) as (server, log):
         process = box.start(*LABKIT, "run", "throughput", f"server={server}", "rounds=9")
         assert until(lambda: calls(log).count("start_traffic") > 5, 30), calls(log)
         process.send_signal(signal.SIGKILL)

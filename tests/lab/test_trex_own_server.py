@@ -162,7 +162,7 @@ SEARCH = [
 @pytest.mark.long
 def test_search_finds_what_the_device_carries(box: Sandbox) -> None:
     """The stand-in sends at most 100 kpps, and its device carries 22 kpps."""
-    rows, _, _ = own(box, "search", *SEARCH, "topology=veth_bridge", most_pps=100_000, capacity_pps=22_000)
+    rows, _, _ = own(box, "search", *SEARCH, "topology=veth_bridge", max_pps=100_000, capacity_pps=22_000)
     row = results(rows)["veth_bridge"]
     assert row["status"] == "ok", row["reason"]
     assert row["generator"] == "trex"
@@ -176,7 +176,7 @@ def test_search_finds_what_the_device_carries(box: Sandbox) -> None:
 @pytest.mark.long
 def test_search_counts_ring_drops_as_delivered_and_names_the_generators_limit(box: Sandbox) -> None:
     """TRex's own ring drops half of the frames, which is no loss of the device; 30 kpps is all that TRex sends."""
-    rows, _, _ = own(box, "ring", *SEARCH, "topology=veth_bridge", most_pps=30_000, ring_pps=15_000)
+    rows, _, _ = own(box, "ring", *SEARCH, "topology=veth_bridge", max_pps=30_000, ring_pps=15_000)
     row = results(rows)["veth_bridge"]
     assert row["status"] == "invalid"
     assert row["reason"].startswith("generator-limited: ")

@@ -105,7 +105,7 @@ def test_extras_are_imported_by_their_command_only() -> None:
         at_top = {alias.name for node in module.body if isinstance(node, ast.Import) for alias in node.names}
         at_top |= {node.module or "" for node in module.body if isinstance(node, ast.ImportFrom)}
         if at_top & names(OPTIONAL):
-            assert path.parent.name in ("fleet", "cluster"), path
+            assert path.parent.name == "cluster", path
 
 
 def test_missing_extra_is_one_sentence(

@@ -69,7 +69,7 @@ def test_killed_run_leaves_no_guest(lab_kernel: str, machine: Sandbox) -> None:
 def test_packet_generator_between_guests(lab_kernel: str, machine: Sandbox) -> None:
     """Everything that the sending guest's interface sends is offered, and the receiving guest counts what arrives."""
     words = ("endpoint=guest", f"guest={lab_kernel},offloads=off", "flows=10")
-    results, trials = searched(machine, *words, "trial_s=0.2", "width=0.3", "limit_s=20", "least_rate=500pps")
+    results, trials = searched(machine, *words, "trial_s=0.2", "width=0.3", "limit_s=20", "min_rate=500pps")
     assert {row["endpoint"] for row in (*results, *trials)} == {"guest"}
     assert any(row["lost_count"] == 0 for row in trials if row["phase"] == "search"), trials
     assert {row["datapath_scheduling"] for row in results} == {"normal"}

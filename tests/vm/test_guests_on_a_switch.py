@@ -44,8 +44,8 @@ def test_vms_of_the_test_plan_are_guests(lab_kernel: str, tmp_path: Path) -> Non
         "passes=1",
         "width=0.3",
         "limit_s=15",
-        "least_rate=200pps",
-        "most_rate=2kpps",
+        "min_rate=200pps",
+        "max_rate=2kpps",
     )
     with sandbox(tmp_path, user=False) as machine:
         folder = machine.folder / "run"

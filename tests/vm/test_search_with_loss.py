@@ -22,7 +22,7 @@ LOSS = {"fifth": 0.002, "percent": 0.01}
 def test_planted_loss_at_every_load_gives_no_rate(shared_vm: SharedVm) -> None:
     """An emulated generator is often late, and then says so. Never is there a rate with less loss than netem's."""
     folder = shared_vm.folder / "loss"
-    words = ["rounds=1", "sum_s=1", "passes=1", "limit_s=15", "most_rate=8kpps", "latency=false"]
+    words = ["rounds=1", "sum_s=1", "passes=1", "limit_s=15", "max_rate=8kpps", "latency=false"]
     change = "; ".join(f"{name}: {text}" for name, text in CHANGES.items())
     argv = [*LABKIT, "run", "throughput", f"where={shared_vm.where}", *words, f"change={change}"]
     done = subprocess.run(

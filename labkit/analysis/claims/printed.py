@@ -146,12 +146,12 @@ def slow_probes() -> float | None:
 
 def latency_ratio(port: int) -> float | None:
     """Return the printed mean latency, divided by the least that the printed histogram allows."""
-    table, least_s = reference_tables.table("trex_loadtests.csv"), histogram_mean_s(port)
-    if table is None or least_s is None:
+    table, min_s = reference_tables.table("trex_loadtests.csv"), histogram_mean_s(port)
+    if table is None or min_s is None:
         return None
     words = str(table.loc[table["test"].eq("astf"), "verdict"].iloc[0])
     means = re.search(r"avg latency (\d+)/(\d+) us", words)
-    return float(means[port + 1]) / 1e6 / least_s if means else None
+    return float(means[port + 1]) / 1e6 / min_s if means else None
 
 
 def flows(script: str) -> float:

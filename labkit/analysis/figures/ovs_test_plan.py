@@ -59,7 +59,7 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
 
 def _arm(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, first: bool) -> None:
     style = theme.arm_style(arm)
-    limited = own["median_pps"].isna() & own["most_pps"].notna()
+    limited = own["median_pps"].isna() & own["max_pps"].notna()
     for column, factor in ((1, 1.0), (2, own["frame_bytes"] * 8)):
         middle = own["median_pps"] * factor
         figure.add_trace(
@@ -86,7 +86,7 @@ def _arm(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, first: bool) 
             figure.add_trace(
                 go.Scatter(
                     x=own.loc[limited, "frame_bytes"],
-                    y=(own["most_pps"] * factor)[limited],
+                    y=(own["max_pps"] * factor)[limited],
                     mode="markers",
                     name=f"{theme.plain(arm)}: at least, generator-limited",
                     legendgroup=arm,

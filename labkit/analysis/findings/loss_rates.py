@@ -25,7 +25,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
 
     rows: `load.load` of a run of the experiment. Columns: `median_pps`; `low_pps` and `high_pps` (95 % by Student's t
     on logarithms; NaN below three searches); `spread_ratio` (greatest divided by least, minus 1); `searches_count`;
-    `all_count` (all searches); `limited_count` (searches that ended at the generator's limit); `most_pps` (the
+    `all_count` (all searches); `limited_count` (searches that ended at the generator's limit); `max_pps` (the
     greatest lower bound of these, NaN without any); `constant_loss_ratio` (the share lost at every load, of searches
     without a rate for that reason: their median; NaN without any); `constant_count` (how many these are; if they are
     half of the searches or more, there is no rate); `reason` (why a search found no rate, or None); `repeated_ratio`
@@ -55,7 +55,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
                 "spread_ratio": float(values.max() / values.min() - 1) if len(values) else math.nan,
                 "searches_count": len(values),
                 "limited_count": int(limited.sum()),
-                "most_pps": float(group.loc[limited, "lower_bound_pps"].max()) if limited.any() else math.nan,
+                "max_pps": float(group.loc[limited, "lower_bound_pps"].max()) if limited.any() else math.nan,
                 "all_count": len(group),
                 "constant_count": constant_count,
                 "constant_loss_ratio": float(group["constant_loss_ratio"].median()),
@@ -107,9 +107,7 @@ def _rate(line: pd.Series[Any]) -> str:
             of_all = f" (so say {line['constant_count']} of {line['all_count']} searches)" if some else ""
             return f"{where} was not found: {line['reason']}{of_all}"
         if line["limited_count"]:
-            return (
-                f"{where} is not known: generator-limited, no such loss up to {si(line['most_pps'], 'pps')}"
-            )
+            return f"{where} is not known: generator-limited, no such loss up to {si(line['max_pps'], 'pps')}"
         return f"{where} was not found" + (f": {line['reason']}" if line["reason"] else "")
     text = f"{where} {si(line['median_pps'], 'pps')}"
     if math.isnan(line["low_pps"]):

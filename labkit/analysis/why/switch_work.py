@@ -34,7 +34,7 @@ COPYING = (
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkArea:
     """Where work is done, with the kinds of work there: each a name, and the kernel functions that do it.
 
     process, functions: what a stack must have; None fits every stack. A kind without functions is all that is left.
@@ -46,8 +46,8 @@ class Place:
 
 
 PLACES = (
-    Place(HANDLING, None, (("handling upcalls and checking flows", None),)),
-    Place(None, r"ovs_\w+|do_execute_actions|do_output|output_userspace", (
+    WorkArea(HANDLING, None, (("handling upcalls and checking flows", None),)),
+    WorkArea(None, r"ovs_\w+|do_execute_actions|do_output|output_userspace", (
         ("handing packets to ovs-vswitchd (upcalls)", r"ovs_dp_upcall|queue_userspace_packet|output_userspace"),
         ("segmenting packets in software", r"skb_segment\w*|__skb_gso_segment|skb_mac_gso_segment|\w+_gso_segment"),
         ("cloning packets", r"skb_clone|__skb_clone"),
@@ -55,9 +55,9 @@ PLACES = (
         ("sending packets to ports", r"do_output|ovs_vport_send|__?dev_queue_xmit|dev_hard_start_xmit"),
         ("looking up flows in the kernel's datapath", None),
     )),
-    Place(None, SOFTIRQ, (("delivering packets to the other ends of the ports", None),)),
-    Place(READER, None, (("reading the copies", None),)),
-    Place(FORWARDING, None, (
+    WorkArea(None, SOFTIRQ, (("delivering packets to the other ends of the ports", None),)),
+    WorkArea(READER, None, (("reading the copies", None),)),
+    WorkArea(FORWARDING, None, (
         COPYING,
         ("sending packets through packet sockets", r"packet_sendmsg|packet_snd|\w*sys_sendm?msg|tun_chr_write_iter"),
         ("receiving packets from packet sockets", r"packet_recvmsg|\w*sys_recvm?msg|tun_chr_read_iter"),

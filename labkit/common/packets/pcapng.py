@@ -113,7 +113,7 @@ def read(content: bytes) -> Recorded:
         return _read(content, at)
 
 
-def _read(content: bytes, at: errors.Place) -> Recorded:
+def _read(content: bytes, at: errors.ReadPosition) -> Recorded:
     hops: list[tuple[str, int]] = []
     frames: list[Frame] = []
     counts: dict[str, Counts] = {}

@@ -30,7 +30,7 @@ from labkit.common.errors import LabkitError
 from labkit.measure import experiments
 from labkit.measure.agent import main as agent_main
 from labkit.measure.endpoints import exec_server
-from labkit.measure.endpoints.exec_server import ClientDisconnected, Line
+from labkit.measure.endpoints.exec_server import ByteStream, ClientDisconnected
 from labkit.system import machine, netlink, process
 from labkit.system.qemu import command
 
@@ -46,7 +46,7 @@ def _call(function: str, *arguments: Any) -> None:
         raise OSError(number, f"{function}: {os.strerror(number)}")
 
 
-def write_event(port: Line, event: dict[str, Any]) -> None:
+def write_event(port: ByteStream, event: dict[str, Any]) -> None:
     """Write an event. Raises ClientDisconnected."""
     port.write(msgspec.json.encode(event) + b"\n")
 
@@ -122,7 +122,7 @@ def _out_of_memory() -> bool:
     return False
 
 
-def _converse(port: Line, report: dict[str, Any]) -> None:
+def _converse(port: ByteStream, report: dict[str, Any]) -> None:
     """Serve one request, from its first line to the end of its process."""
     line = b""
     while not line.endswith(b"\n"):
@@ -137,7 +137,7 @@ def _converse(port: Line, report: dict[str, Any]) -> None:
     write_event(port, {"event": "over", "text": how})
 
 
-def _read_input(port: Line) -> bytes:
+def _read_input(port: ByteStream) -> bytes:
     """Return the next input from the host. Raises ClientDisconnected."""
     while True:
         select.select([port.fd], [], [], BEAT_S)
@@ -145,7 +145,7 @@ def _read_input(port: Line) -> bytes:
             return data
 
 
-def _relay(port: Line, child: Child, rest: bytes) -> None:
+def _relay(port: ByteStream, child: Child, rest: bytes) -> None:
     """Pass lines on in both directions until the child closes its output. Raises ClientDisconnected."""
     if rest:
         os.write(child.stdin, rest)

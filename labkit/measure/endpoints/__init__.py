@@ -3,12 +3,21 @@
 from labkit.measure.endpoints.namespace import (
     Endpoint,
     EndpointRuntime,
-    FarEnd,
-    FarPair,
     Namespace,
     Pair,
     Reading,
+    RemoteEnd,
+    RemotePair,
     namespaces,
 )
 
-__all__ = ["Endpoint", "EndpointRuntime", "FarEnd", "FarPair", "Namespace", "Pair", "Reading", "namespaces"]
+__all__ = [
+    "Endpoint",
+    "EndpointRuntime",
+    "Namespace",
+    "Pair",
+    "Reading",
+    "RemoteEnd",
+    "RemotePair",
+    "namespaces",
+]

@@ -66,7 +66,7 @@ class ClientDisconnected(Exception):
     """The client has disconnected."""
 
 
-class Line:
+class ByteStream:
     """The descriptor of a conversation: a socket, or a virtio-serial port (drivers/char/virtio_console.c).
 
     poll reports HUP while no client is connected.
@@ -132,11 +132,11 @@ class Program:
         if held:  # otherwise it might stop after the signal that continues it
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
-    def forward(self, line: Line, fd: int) -> None:
+    def forward(self, stream: ByteStream, fd: int) -> None:
         """Send what a pipe holds."""
         data = os.read(fd, BLOCK)
         if data:
-            line.send(self.letters[fd], data)
+            stream.send(self.letters[fd], data)
         else:
             os.close(fd)
             del self.letters[fd]
@@ -190,7 +190,7 @@ def _become(words: list[bytes], given: int, writes: list[int], held: bool) -> No
     os._exit(127)
 
 
-def _file(line: Line, kind: bytes, content: bytes) -> None:
+def _file(stream: ByteStream, kind: bytes, content: bytes) -> None:
     path, _, data = content.partition(b"\0")
     try:
         fd = os.open(path, os.O_RDONLY if kind == b"F" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o755)
@@ -204,32 +204,32 @@ def _file(line: Line, kind: bytes, content: bytes) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        line.send(b"N", b"%d" % (error.errno or 0))
+        stream.send(b"N", b"%d" % (error.errno or 0))
     else:
-        line.send(b"V", result)
+        stream.send(b"V", result)
 
 
-def converse(line: Line) -> None:
+def converse(stream: ByteStream) -> None:
     """Serve one conversation, from the hello until the client disconnects."""
     frames = Frames()
     program: Program | None = None
     try:
-        line.send(b"H", HELLO)
+        stream.send(b"H", HELLO)
         while True:
-            watched = [line.fd] if program is None else [line.fd, program.fd, *program.letters]
+            watched = [stream.fd] if program is None else [stream.fd, program.fd, *program.letters]
             ready, _, _ = select.select(watched, [], [], WAKE_S)
-            for kind, content in frames.add(line.read()) if line.fd in ready else []:
+            for kind, content in frames.add(stream.read()) if stream.fd in ready else []:
                 if kind in (b"R", b"T", b"P"):
                     program = Program(content.split(b"\0"), held=kind == b"T", reads=kind == b"P")
-                    line.send(b"B")
+                    stream.send(b"B")
                 elif kind == b"I" and program is not None:
                     program.give(content)
                 elif kind == b"S" and program is not None:
                     program.send(int(content))
                 elif kind in (b"F", b"W"):
-                    _file(line, kind, content)
+                    _file(stream, kind, content)
             if program is not None:
-                program = _watch(line, program, ready)
+                program = _watch(stream, program, ready)
     except ClientDisconnected:
         pass
     finally:
@@ -237,18 +237,18 @@ def converse(line: Line) -> None:
             program.end()
 
 
-def _watch(line: Line, program: Program, ready: list[int]) -> Program | None:
+def _watch(stream: ByteStream, program: Program, ready: list[int]) -> Program | None:
     """Send the program's output, and its end; return the program while it runs, else None."""
     for fd in [fd for fd in program.letters if fd in ready]:
-        program.forward(line, fd)
+        program.forward(stream, fd)
     if not program.ended():
         return program
     # Its children may hold the pipes open; read only what it wrote itself.
     for fd in list(program.letters):
         while fd in program.letters and select.select([fd], [], [], 0)[0]:
-            program.forward(line, fd)
+            program.forward(stream, fd)
     code, cpu_s = program.end()
-    line.send(b"D", b"%d %.6f" % (code, cpu_s))
+    stream.send(b"D", b"%d %.6f" % (code, cpu_s))
     return None
 
 
@@ -264,7 +264,7 @@ def serve_socket(path: str) -> None:
             connected, _ = listening.accept()
             if os.fork() == 0:
                 listening.close()
-                converse(Line(connected.detach()))
+                converse(ByteStream(connected.detach()))
                 os._exit(0)
             connected.close()
         reap()
@@ -276,18 +276,18 @@ def serve_ports(count: int) -> None:
     A port without a host is always ready (HUP), so only edge-triggered events show a new host (epoll(7), EPOLLET).
     """
     events = select.epoll()
-    lines = {}
-    for line in ports(PORT, count):
-        events.register(line.fd, select.EPOLLIN | select.EPOLLOUT | select.EPOLLHUP | select.EPOLLET)
-        lines[line.fd] = line
+    streams = {}
+    for stream in ports(PORT, count):
+        events.register(stream.fd, select.EPOLLIN | select.EPOLLOUT | select.EPOLLHUP | select.EPOLLET)
+        streams[stream.fd] = stream
     served: dict[int, int] = {}  # port to process
     ends: dict[int, int] = {}  # a process's descriptor to port
     while True:
-        for fd, line in lines.items():
-            if fd not in served and line.connected():
+        for fd, stream in streams.items():
+            if fd not in served and stream.connected():
                 served[fd] = os.fork()
                 if served[fd] == 0:
-                    _serve_port(line)
+                    _serve_port(stream)
                 ends[pidfd := os.pidfd_open(served[fd])] = fd
                 events.register(pidfd, select.EPOLLIN)
         for fd, _ in events.poll(IDLE_S):
@@ -297,20 +297,20 @@ def serve_ports(count: int) -> None:
         reap()
 
 
-def _serve_port(line: Line) -> None:
+def _serve_port(stream: ByteStream) -> None:
     """In a forked process: serve one conversation."""
     # Requests must be answered while the load uses all CPUs. Programs do not inherit the priority.
     os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(2))
     try:
-        while line.read():  # discard input that was meant for an earlier program
+        while stream.read():  # discard input that was meant for an earlier program
             pass
-        converse(line)
+        converse(stream)
     except ClientDisconnected:
         pass
     os._exit(0)
 
 
-def ports(prefix: str, count: int) -> list[Line]:
+def ports(prefix: str, count: int) -> list[ByteStream]:
     """Open the ports with names of this prefix; they appear some time after their module was loaded.
 
     Fewer than `count` are returned if the others do not appear in time.
@@ -324,7 +324,7 @@ def ports(prefix: str, count: int) -> list[Line]:
                 if file.read().startswith(prefix) and os.path.exists(f"/dev/{name}"):
                     result.append(f"/dev/{name}")
         if len(result) == count or time.monotonic() > deadline:
-            return [Line(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)) for path in result]
+            return [ByteStream(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)) for path in result]
         time.sleep(0.01)
 
 

@@ -187,7 +187,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class FarEnd:
+class RemoteEnd:
     """An end on another host, as this host knows it."""
 
     name: str
@@ -195,11 +195,11 @@ class FarEnd:
 
 
 @dataclass(frozen=True)
-class FarPair:
+class RemotePair:
     """A client on this host and its server on another host."""
 
     client: Endpoint
-    server: FarEnd
+    server: RemoteEnd
 
 
 def first_sysctls(family: int) -> dict[str, int]:

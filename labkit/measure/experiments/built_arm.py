@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
-from labkit.measure.endpoints import Endpoint, FarPair, Namespace, Pair
+from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemotePair
 from labkit.measure.experiments import changes, consistency, rows
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured
@@ -58,7 +58,7 @@ class BuiltArm(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def pairs(self) -> Sequence[Pair | FarPair]:
+    def pairs(self) -> Sequence[Pair | RemotePair]:
         """The pairs between which the load runs."""
 
     @abc.abstractmethod
@@ -208,7 +208,7 @@ class LocalArm(BuiltArm):
         return [end for pair in self.pairs for end in (pair.client, pair.server)]
 
 
-def live(
+def local_arm(
     arm: Arm, topology: topologies.Topology, accelerator: str | None, effects: Sequence[dict[str, Any]] = ()
 ) -> LocalArm:
     """Return the arm of a topology on this host; `accelerator` runs the host, `effects` are those of the arm's

@@ -469,7 +469,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         side: int | None = None,
         ours: bytes = b"",
         endpoint: str = "namespace",
-        monitor: topologies.FarMonitor | None = None,
+        monitor: topologies.RemoteMonitor | None = None,
     ) -> topologies.Spec:
         """Return the specification of a topology, or of one side of it; `ours` and `monitor` as in topologies.Spec."""
         if side is None:

@@ -204,16 +204,18 @@ def _together(
     """Build all arms at once, run each load between the endpoints of every arm, and remove the arms."""
     rng = random.Random(f"{run_context.seed} {point.name}")
     built = point.loads[0].parameters if len(point.loads) == 1 else plan.parameters
-    with survey.built(built, run_context, point.pairs, usable, rng) as (live, refused):
-        of = {one.arm.label: one for one in live}
+    with survey.built(built, run_context, point.pairs, usable, rng) as (built_arms, refused):
+        of = {one.arm.label: one for one in built_arms}
         order = rng.sample(point.loads, len(point.loads)) if len(point.loads) > 1 else point.loads
         for load in order:
             measured += [(load, one) for one in refused]
             artefacts = run_context.folder / "artefacts" / _artefact_folder(point, load)
             before = f"{load.name}, " if load.name else ""
-            if load.parameters.slices and live:
-                yield f"{before}slices of {len(live)} arms", _slices_s(point, load, len(live))
-                measured += [(load, one) for one in slices.measure(load.parameters, live, rng, artefacts)]
+            if load.parameters.slices and built_arms:
+                yield f"{before}slices of {len(built_arms)} arms", _slices_s(point, load, len(built_arms))
+                measured += [
+                    (load, one) for one in slices.measure(load.parameters, built_arms, rng, artefacts)
+                ]
             for label in (
                 row_columns.order(run_context, point.pairs, point.round, list(of)) if load.whole_runs else ()
             ):

@@ -147,10 +147,10 @@ def _measure(
     parameters = point.parameters
     rng = random.Random(f"{run_context.seed} {point.name}")
     observers: list[str | None] = [None, *parameters.observe]
-    with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
+    with survey.built(parameters, run_context, point.pairs, usable, rng) as (built_arms, refused):
         measured += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
-        live = _with_moving_ends(parameters, live, f"{run_context.seed} {point.name}")
-        arm_by_label = {one.arm.label: one for one in live}
+        built_arms = _with_moving_ends(parameters, built_arms, f"{run_context.seed} {point.name}")
+        arm_by_label = {one.arm.label: one for one in built_arms}
         bpf, ran = machine.bpf_settings(), list[Measured]()
         programs: dict[str, dict[str, dict[str, str]]] = {}  # by arm and namespace
         for observer in rng.sample(observers, len(observers)):
@@ -170,7 +170,9 @@ def _measure(
         measured += [(arm, {**metrics, "settings": settings_by_label[arm.label]}) for arm, metrics in ran]
 
 
-def _with_moving_ends(parameters: DatapathParameters, live: list[LocalArm], seed: str) -> list[LocalArm]:
+def _with_moving_ends(
+    parameters: DatapathParameters, built_arms: list[LocalArm], seed: str
+) -> list[LocalArm]:
     """Return the arms with moving ends: in every run of the round to the same CPUs at the same times.
 
     Otherwise one arm's ends may share a CPU in most runs and another's not, and the profiles show that instead of the
@@ -178,13 +180,13 @@ def _with_moving_ends(parameters: DatapathParameters, live: list[LocalArm], seed
     """
 
     def turns() -> Iterator[list[slices.Cpus]]:
-        return filter(None, slices.placements(parameters, live, random.Random(seed)))
+        return filter(None, slices.placements(parameters, built_arms, random.Random(seed)))
 
-    if not live or not isinstance(parameters.load_generator, FlowGenerator):
-        return live
-    if next(slices.placements(parameters, live, random.Random(seed))) is None:
-        return live
-    return [replace(one, placements=turns) for one in live]
+    if not built_arms or not isinstance(parameters.load_generator, FlowGenerator):
+        return built_arms
+    if next(slices.placements(parameters, built_arms, random.Random(seed))) is None:
+        return built_arms
+    return [replace(one, placements=turns) for one in built_arms]
 
 
 def _bpf_settings(before: dict[str, str]) -> dict[str, str]:
@@ -196,29 +198,29 @@ def _bpf_settings(before: dict[str, str]) -> dict[str, str]:
     return machine.bpf_settings()
 
 
-def _recording_programs(live: LocalArm, programs: dict[str, dict[str, dict[str, str]]]) -> Counting:
+def _recording_programs(built_arm: LocalArm, programs: dict[str, dict[str, dict[str, str]]]) -> Counting:
     """Return a context that records the settings of the load's programs as the measured window begins, when all of
     them run."""
 
     @contextmanager
     def record() -> Iterator[None]:
-        inodes = {os.fstat(space.fd).st_ino: name for name, space in _spaces(live).items()}
-        programs[live.arm.label] = machine.program_settings(inodes)
+        inodes = {os.fstat(space.fd).st_ino: name for name, space in _spaces(built_arm).items()}
+        programs[built_arm.arm.label] = machine.program_settings(inodes)
         yield
 
     return record
 
 
-def _spaces(live: LocalArm) -> dict[str, Namespace]:
+def _spaces(built_arm: LocalArm) -> dict[str, Namespace]:
     """Return the namespaces of the first pair and between the ends, by name."""
-    pair = live.topology.pairs[0]
-    ends = {end.namespace.name for one in live.pairs for end in (one.client, one.server)}
-    between = [space for space in live.topology.namespaces if space.name not in ends][:BETWEEN]
+    pair = built_arm.topology.pairs[0]
+    ends = {end.namespace.name for one in built_arm.pairs for end in (one.client, one.server)}
+    between = [space for space in built_arm.topology.namespaces if space.name not in ends][:BETWEEN]
     return {space.name: space for space in (pair.client.namespace, pair.server.namespace, *between)}
 
 
 def _settings(
-    live: LocalArm, bpf: dict[str, str], programs: Mapping[str, dict[str, str]], folder: Path
+    built_arm: LocalArm, bpf: dict[str, str], programs: Mapping[str, dict[str, str]], folder: Path
 ) -> str:
     """Write the settings of an arm into the run's folder and return the name of the file.
 
@@ -227,7 +229,7 @@ def _settings(
     """
     result: dict[str, dict[str, str]] = {
         name: machine.namespace_settings(space.fd) | programs.get(name, {})
-        for name, space in _spaces(live).items()
+        for name, space in _spaces(built_arm).items()
     }
     result["machine"] = bpf
     name = Path(
@@ -239,26 +241,28 @@ def _settings(
 
 
 def _measure_observed(
-    point: Profile, live: LocalArm, observer: str | None, folder: Path, recording: Counting = nullcontext
+    point: Profile, built_arm: LocalArm, observer: str | None, folder: Path, recording: Counting = nullcontext
 ) -> Measured:
     """Measure one run of an arm under an observer, or without one (None): then `recording` is open in the window."""
     parameters, artefacts = point.parameters, folder / "artefacts" / point.name
     suffix = f"-{observer or 'not_observed'}"
     own: dict[str, Any] = {"method": METHOD, "observer": observer}
-    if live.placements is not None:
+    if built_arm.placements is not None:
         own["placement"] = "balanced"
     if observer is None:
-        arm, metrics = point.run(parameters, live, artefacts, recording, suffix)
+        arm, metrics = point.run(parameters, built_arm, artefacts, recording, suffix)
         return arm, {**metrics, **own}
     try:
         with TABLE[observer].armed(
-            live.arm.parameters(parameters), live.topology, artefacts / f"{live.arm.stem}{suffix}"
+            built_arm.arm.parameters(parameters),
+            built_arm.topology,
+            artefacts / f"{built_arm.arm.stem}{suffix}",
         ) as watch:
-            arm, metrics = point.run(parameters, live, artefacts, watch.counting, suffix)
+            arm, metrics = point.run(parameters, built_arm, artefacts, watch.counting, suffix)
             report = watch.report()
     except LabkitError as error:
         # An observer that has nothing to observe at this arm has not failed: other arms of the run have it.
-        return live.arm, {**row_columns.not_measured(error), "reason": f"{observer}: {error}", **own}
+        return built_arm.arm, {**row_columns.not_measured(error), "reason": f"{observer}: {error}", **own}
     doubts = "; ".join(filter(None, [metrics.get("doubts"), *report.doubts]))
     seen = {
         "observed": report.observed,

@@ -48,8 +48,8 @@ def establish_s(flows_count: int) -> float:
 class Sender:
     """An arm with its established flows and the counters of its receivers."""
 
-    def __init__(self, live: LocalArm, flows: Flows, counters: Receivers) -> None:
-        self.live = live
+    def __init__(self, built_arm: LocalArm, flows: Flows, counters: Receivers) -> None:
+        self.built_arm = built_arm
         self.flows = flows
         self.counters = counters
         self.problem: str | None = None
@@ -62,7 +62,7 @@ class Sender:
         self.flows.go()
         if not ready.carrying(within_s):
             words = self.flows.early_end()
-            late = f"not every flow of {self.live.arm.label} carried data within {within_s:.0f} s"
+            late = f"not every flow of {self.built_arm.arm.label} carried data within {within_s:.0f} s"
             raise Failed(words or late)
         self.flows.hold()
 
@@ -73,7 +73,7 @@ class Sender:
         end = time.monotonic() + SLICE_S
         self.flows.go()
         time.sleep(SETTLE_S)
-        metered = self.live.metered()
+        metered = self.built_arm.metered()
         times, begin, before = machine.cpu_times(), time.monotonic(), self.counters.read()
         time.sleep(max(0.01, end - time.monotonic()))
         now, finish, total = machine.cpu_times(), time.monotonic(), self.counters.read()
@@ -81,7 +81,7 @@ class Sender:
         self.flows.hold()
         self.problem = self.flows.early_end()
         window, passed, used = finish - begin, total - before, now - times
-        return self.live.measured(
+        return self.built_arm.measured(
             {
                 "method": "slice",
                 "slice": number,
@@ -103,7 +103,7 @@ class Sender:
 
 
 def measure(
-    parameters: DatapathParameters, live: list[LocalArm], rng: random.Random, artefacts: Path
+    parameters: DatapathParameters, built_arms: list[LocalArm], rng: random.Random, artefacts: Path
 ) -> list[Measured]:
     """Measure `parameters.slices` slices of every arm and return their rows.
 
@@ -114,7 +114,7 @@ def measure(
     rows: list[Measured] = []
     with ExitStack() as stack:
         senders = []
-        for one in live:
+        for one in built_arms:
             own = one.arm.parameters(parameters)
             counters = stack.enter_context(receivers(one.topology.pairs, own.protocol, own.datagram_bytes))
             try:
@@ -126,19 +126,19 @@ def measure(
                 senders.append(sender)
             except Failed as error:
                 rows.append((one.arm, _failed_columns(str(error))))
-        bound = placements(parameters, live, rng)
+        bound = placements(parameters, built_arms, rng)
         for number in range(parameters.slices):
             placement = next(bound)
             for sender in rng.sample(senders, len(senders)):
                 try:
-                    with sender.live.while_measured():
+                    with sender.built_arm.while_measured():
                         rows.append(sender.slice(number, placement))
                 except Failed as error:  # a program that joins the ends has ended
                     sender.problem = str(error)
                     sender.flows.hold()
-                    rows.append((sender.live.arm, {}))
+                    rows.append((sender.built_arm.arm, {}))
                 if sender.problem:
-                    rows[-1] = (sender.live.arm, _failed_columns(sender.problem) | {"slice": number})
+                    rows[-1] = (sender.built_arm.arm, _failed_columns(sender.problem) | {"slice": number})
                     senders.remove(sender)
         for sender in senders:
             _end(sender, artefacts)
@@ -146,7 +146,7 @@ def measure(
 
 
 def placements(
-    parameters: DatapathParameters, live: list[LocalArm], rng: random.Random
+    parameters: DatapathParameters, built_arms: list[LocalArm], rng: random.Random
 ) -> Iterator[list[Cpus] | None]:
     """Yield for each slice the CPUs of every pair's client and server, or None: the scheduler chooses.
 
@@ -157,8 +157,8 @@ def placements(
     arm runs in a container or guest, because all arms must be placed alike.
     """
     cpus = sorted(os.sched_getaffinity(0))
-    own = [one.arm.parameters(parameters) for one in live]
-    ends = (end for one in live for pair in one.topology.pairs for end in (pair.client, pair.server))
+    own = [one.arm.parameters(parameters) for one in built_arms]
+    ends = (end for one in built_arms for pair in one.topology.pairs for end in (pair.client, pair.server))
     if (
         parameters.placement == "scheduler"
         or len(cpus) == 1
@@ -171,7 +171,7 @@ def placements(
     while True:
         for one in rng.sample(range(count * count), count * count):
             first, distance = divmod(one, count)
-            clients = [first + number for number in range(len(live[0].topology.pairs))]
+            clients = [first + number for number in range(len(built_arms[0].topology.pairs))]
             yield [(cpus[client % count], cpus[(client + distance) % count]) for client in clients]
 
 
@@ -183,4 +183,4 @@ def _end(sender: Sender, artefacts: Path) -> None:
     """Interrupt the flows and write their raw reports as an artefact."""
     sender.flows.interrupt()
     pages, _interrupted = sender.flows.finish(time.monotonic() + 2)
-    run_folder.write_artefact(artefacts / f"{sender.live.arm.stem}-slices.json.gz", pages)
+    run_folder.write_artefact(artefacts / f"{sender.built_arm.arm.stem}-slices.json.gz", pages)

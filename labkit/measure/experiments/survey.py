@@ -19,7 +19,7 @@ from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured, row_of
 from labkit.measure.experiments.two_hosts.client_side import across
-from labkit.measure.experiments.two_hosts.remote_monitor import remote_monitor
+from labkit.measure.experiments.two_hosts.peer_monitor import peer_monitor
 from labkit.measure.observers import registry
 from labkit.measure.traffic import ping
 from labkit.system import netlink
@@ -180,7 +180,7 @@ def built(
 
     Yields the arms whose endpoints reach each other, and a failed row for each other arm.
     """
-    live: list[LocalArm] = []
+    built_arms: list[LocalArm] = []
     failed: list[Measured] = []
     with ExitStack() as stack:
         for arm in rng.sample(arms, len(arms)):
@@ -194,20 +194,22 @@ def built(
                 if parameters.slices:
                     _keep_window(topology)
                 effects = apply_change(arm, topology, parameters)
-                live.append(built_arm.live(arm, topology, run_context.machine.get("accelerator"), effects))
+                built_arms.append(
+                    built_arm.local_arm(arm, topology, run_context.machine.get("accelerator"), effects)
+                )
             except (Failed, Unsupported) as error:
                 failed.append((arm, {"status": "failed", "reason": str(error)}))
-        baseline = next((one for one in live if one.arm.role == "baseline"), None)
-        for one in live:
+        baseline = next((one for one in built_arms if one.arm.role == "baseline"), None)
+        for one in built_arms:
             one.mark_as_replacement(parameters)
             if baseline is not None:
                 one.compare(baseline)
-        yield live, failed
+        yield built_arms, failed
 
 
 def _spec(parameters: DatapathParameters, run_context: RunContext, pairs: int, arm: Arm) -> topologies.Spec:
     """Return what to build for an arm with all ends on this host."""
-    monitor = remote_monitor(parameters, run_context)
+    monitor = peer_monitor(parameters, run_context)
     return parameters.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint, monitor=monitor)
 
 

@@ -31,7 +31,7 @@ SATURATED = 0.95  # the share of a CPU that each sender uses when the generator 
 
 def measure(
     parameters: DatapathParameters,
-    live: BuiltArm,
+    built_arm: BuiltArm,
     artefacts: Path,
     counting: Counting | None = None,
     suffix: str = "",
@@ -47,44 +47,51 @@ def measure(
 
     A failed run gives a row with the generator's error message as its reason.
     """
-    parameters = live.arm.parameters(parameters)
+    parameters = built_arm.arm.parameters(parameters)
     try:
-        with live.while_measured():
+        with built_arm.while_measured():
             generator = parameters.load_generator
             if isinstance(generator, LatencyGenerator):
-                return _round_trips(parameters, generator, live, counting)
+                return _round_trips(parameters, generator, built_arm, counting)
             assert isinstance(generator, FlowGenerator)
             return _flows(
-                parameters, generator, live, artefacts / f"{live.arm.stem}{suffix}.json.gz", counting
+                parameters,
+                generator,
+                built_arm,
+                artefacts / f"{built_arm.arm.stem}{suffix}.json.gz",
+                counting,
             )
     except Failed as error:
-        return live.arm, {"status": "failed", "reason": str(error), "method": "whole"}
+        return built_arm.arm, {"status": "failed", "reason": str(error), "method": "whole"}
 
 
 def _round_trips(
-    parameters: DatapathParameters, generator: LatencyGenerator, live: BuiltArm, counting: Counting | None
+    parameters: DatapathParameters,
+    generator: LatencyGenerator,
+    built_arm: BuiltArm,
+    counting: Counting | None,
 ) -> Measured:
-    remote_cpu = live.remote_cpu()
+    remote_cpu = built_arm.remote_cpu()
     with (counting or nullcontext)():
-        metered = live.metered()
+        metered = built_arm.metered()
         times, begin = machine.cpu_times(), time.monotonic()
-        result = generator.latency(live.pairs, parameters)
+        result = generator.latency(built_arm.pairs, parameters)
         used, window = machine.cpu_times() - times, time.monotonic() - begin
         joined = metered()
     here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
     row = {"method": "whole", "window_s": window, **here, **remote_cpu(window), **joined, **result}
-    return live.measured(row, machine.stolen(used.steal_s, window))
+    return built_arm.measured(row, machine.stolen(used.steal_s, window))
 
 
 def _flows(
     parameters: DatapathParameters,
     generator: FlowGenerator,
-    live: BuiltArm,
+    built_arm: BuiltArm,
     artefact: Path,
     counting: Counting | None,
 ) -> Measured:
-    with live.serving(parameters, generator) as (flows, there):
-        seen, joined = _counted(parameters, live, flows, there, counting or nullcontext)
+    with built_arm.serving(parameters, generator) as (flows, there):
+        seen, joined = _counted(parameters, built_arm, flows, there, counting or nullcontext)
         result, problem = flows.finish(time.monotonic() + START_S + generator.grace_s, there.pages)
     run_folder.write_artefact(artefact, result)
     if problem:
@@ -108,15 +115,15 @@ def _flows(
     ):  # a paced flow sends in blocks, and the window cuts off part of the first
         row["throughput_bps"] = row[generator.reported_bps]
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
-    invalid = _invalid(parameters, generator, live, row)
-    return live.measured(
+    invalid = _invalid(parameters, generator, built_arm, row)
+    return built_arm.measured(
         row | ({"status": "invalid", "reason": invalid} if invalid else {}),
         [*stolen, *_doubts(parameters, generator, row, len(result))],
     )
 
 
 def _counted(
-    parameters: DatapathParameters, live: BuiltArm, flows: Flows, there: ServerSide, counting: Counting
+    parameters: DatapathParameters, built_arm: BuiltArm, flows: Flows, there: ServerSide, counting: Counting
 ) -> tuple[Window, dict[str, Any]]:
     """Run the flows and return the window in which all of them ran, and the columns of what joins the ends.
 
@@ -131,7 +138,7 @@ def _counted(
     there.carrying(START_S)
     running = flows.wait(time.monotonic() + parameters.omit_s)
     with counting():
-        metered = live.metered()
+        metered = built_arm.metered()
         window = there.window(
             earliest + parameters.omit_s + parameters.duration_s if running else time.monotonic()
         )
@@ -139,21 +146,21 @@ def _counted(
 
 
 def _invalid(
-    parameters: DatapathParameters, generator: FlowGenerator, live: BuiltArm, row: dict[str, Any]
+    parameters: DatapathParameters, generator: FlowGenerator, built_arm: BuiltArm, row: dict[str, Any]
 ) -> str | None:
     """Return why the run is invalid, or None.
 
     METHOD.md: the flows must run together, and the generator must reach the offered load.
     """
     if row["window_s"] < TOGETHER * parameters.duration_s:
-        remedy = "make duration_s longer" + (", or use fewer pairs" if len(live.pairs) > 1 else "")
+        remedy = "make duration_s longer" + (", or use fewer pairs" if len(built_arm.pairs) > 1 else "")
         part = f"{max(row['window_s'], 0):.2f} of {parameters.duration_s} s"
         return f"the flows ran together for only {part}: {remedy}"
     if not row["received_bytes"] and not row[generator.reported_bps]:
         return f"nothing arrived while all flows ran, in {row['window_s']:.2f} s"
     if parameters.rate_bps is None:
         return None
-    flows = parameters.streams * len(live.pairs)
+    flows = parameters.streams * len(built_arm.pairs)
     offered = parameters.rate_bps * flows
     quantum = generator.block_bytes(parameters) * 8 * flows
     if row["sent_bps"] >= OFFERED * offered - quantum / parameters.duration_s:

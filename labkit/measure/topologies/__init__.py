@@ -4,8 +4,8 @@ A new topology is one function in a module of this package and one entry in TABL
 """
 
 from labkit.common.topology_state import State
-from labkit.measure.topologies.across_hosts import far_ends
-from labkit.measure.topologies.base import CLIENTS, SERVERS, BuiltSide, Copies, FarMonitor, Spec, Topology
+from labkit.measure.topologies.across_hosts import remote_ends
+from labkit.measure.topologies.base import CLIENTS, SERVERS, BuiltSide, Copies, RemoteMonitor, Spec, Topology
 from labkit.measure.topologies.network.build import build as build_network
 from labkit.measure.topologies.network.build import check as check_network
 from labkit.measure.topologies.network.parts import Network
@@ -38,8 +38,8 @@ __all__ = [
     "TABLE",
     "BuiltSide",
     "Copies",
-    "FarMonitor",
     "Network",
+    "RemoteMonitor",
     "Spec",
     "State",
     "Step",
@@ -53,10 +53,10 @@ __all__ = [
     "check_network",
     "check_parent",
     "check_tags",
-    "far_ends",
     "half",
     "kind_of",
     "packet_paths",
+    "remote_ends",
     "state",
     "usual",
 ]  # fmt: skip

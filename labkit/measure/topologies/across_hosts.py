@@ -9,7 +9,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from labkit.measure.endpoints import Endpoint, FarEnd, Namespace
+from labkit.measure.endpoints import Endpoint, Namespace, RemoteEnd
 from labkit.measure.topologies.base import (
     BuiltSide,
     SideBuilder,
@@ -75,7 +75,7 @@ def one_side(name: str, spec: Spec, build: SideBuilder) -> Iterator[tuple[list[E
         yield ends_of(spec, ends), side
 
 
-def far_ends(spec: Spec) -> list[FarEnd]:
+def remote_ends(spec: Spec) -> list[RemoteEnd]:
     """Return the ends of the other side, as this host knows them."""
     partners = [number ^ 1 for number in numbers(spec)]
-    return [FarEnd(end_name(number), str(end_address(spec, number).ip)) for number in partners]
+    return [RemoteEnd(end_name(number), str(end_address(spec, number).ip)) for number in partners]

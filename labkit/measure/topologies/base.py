@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from labkit.common.errors import Unsupported
-from labkit.measure.endpoints import Endpoint, FarPair, Namespace, Pair, namespaces
+from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemotePair, namespaces
 from labkit.system import netlink
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Copies(msgspec.Struct, frozen=True):
     unread: tuple[int | None, ...] = ()
 
 
-class FarMonitor(Protocol):
+class RemoteMonitor(Protocol):
     """A second host that receives what leaves this one by a cable.
 
     `parent`: this host's NIC at the cable; None: that of a lab VM.
@@ -90,7 +90,7 @@ class Spec:
     endpoint: str = "namespace"
     guest: str = "debian"
     guest_files: tuple[str, ...] = ()
-    monitor: FarMonitor | None = None
+    monitor: RemoteMonitor | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class BuiltSide:
     switch: Switch | None = None
     meter: Meter | None = None
     doubts: tuple[str, ...] = ()
-    begin: Callable[[Sequence[FarPair]], object] = lambda _pairs: None
+    begin: Callable[[Sequence[RemotePair]], object] = lambda _pairs: None
 
 
 # Joins the ends in these namespaces, in the namespace between them, with the cable to the other host.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from labkit.common.errors import BadInput
-from labkit.measure.endpoints import Endpoint, FarPair, Pair
+from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import process
 
@@ -243,13 +243,13 @@ class Receiving(Protocol):
 class TrialGenerator(Generator):
     """A generator that offers frames at a rate, counts them exactly, and runs any number of trials.
 
-    `least_trial_s`: a shorter trial would not be exact; a search uses longer ones. `exact_counts`: whether a trial can
+    `min_trial_s`: a shorter trial would not be exact; a search uses longer ones. `exact_counts`: whether a trial can
     have an exact number of frames. `guest_files`: the Python files that its ends in guests need; empty: it cannot run
     in guests. `across_hosts`: whether its two ends can be on two hosts.
     `takes_ends`: whether it moves the ends' interfaces away, so that a change there is lost.
     """
 
-    least_trial_s: ClassVar[float] = 0.0
+    min_trial_s: ClassVar[float] = 0.0
     exact_counts: ClassVar[bool] = False
     guest_files: ClassVar[tuple[str, ...]] = ()
     across_hosts: ClassVar[bool] = False
@@ -264,7 +264,7 @@ class TrialGenerator(Generator):
         """
 
     def receiving(
-        self, reversed_pairs: Sequence[Pair | FarPair], mix: Mix
+        self, reversed_pairs: Sequence[Pair | RemotePair], mix: Mix
     ) -> AbstractContextManager[Receiving]:
         """Count the load at the receivers.
 
@@ -274,7 +274,7 @@ class TrialGenerator(Generator):
         raise NotImplementedError(f"the generator {self.name} has both ends on one host")
 
     def trials_to(
-        self, pairs: Sequence[Pair | FarPair], mix: Mix, receiving: Receiving
+        self, pairs: Sequence[Pair | RemotePair], mix: Mix, receiving: Receiving
     ) -> AbstractContextManager[Trials]:
         """Start the senders of these pairs, whose load is counted by `receiving`; all of them end with the block."""
         raise NotImplementedError(f"the generator {self.name} has both ends on one host")
@@ -284,7 +284,7 @@ class LatencyGenerator(Generator):
     """A generator that measures round-trip times."""
 
     @abc.abstractmethod
-    def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
+    def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> dict[str, Any]:
         """Measure the round-trip times of all pairs at once; return columns of a row.
 
         Raises Failed if a pair gets no answer.
@@ -370,8 +370,8 @@ class FlowGenerator(Generator):
         """
 
     @abc.abstractmethod
-    def far_flows(
-        self, pairs: Sequence[FarPair], parameters: LoadParameters
+    def remote_flows(
+        self, pairs: Sequence[RemotePair], parameters: LoadParameters
     ) -> AbstractContextManager[Flows]:
         """Start flows to servers that listen on another host; all processes end with the block."""
 

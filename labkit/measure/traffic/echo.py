@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Sequence
 
-from labkit.measure.endpoints import FarPair, Pair
+from labkit.measure.endpoints import Pair, RemotePair
 from labkit.system import netlink
 
 INTERVAL_S = 0.2
@@ -78,13 +78,13 @@ class Echo:
 
 
 def unanswered(
-    pairs: Sequence[Pair | FarPair], length_bytes: int, patience_s: float
-) -> tuple[Pair | FarPair, str] | None:
+    pairs: Sequence[Pair | RemotePair], length_bytes: int, patience_s: float
+) -> tuple[Pair | RemotePair, str] | None:
     """Send requests from the client of every pair to its server, each INTERVAL_S until the first answer.
 
     Returns None if every pair got an answer, else one pair that got none, with the kernel's message or "".
     """
-    waiting: dict[int, tuple[Pair | FarPair, Echo]] = {}
+    waiting: dict[int, tuple[Pair | RemotePair, Echo]] = {}
     poll, now = select.poll(), time.monotonic()
     deadline, again = now + patience_s, now
     pair = pairs[0]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from labkit.common.errors import Failed, Unsupported
-from labkit.measure.endpoints import Endpoint, FarPair, Pair, Reading
+from labkit.measure.endpoints import Endpoint, Pair, Reading, RemotePair
 from labkit.measure.traffic import iperf3_json
 from labkit.measure.traffic.base import FLOW_TURN_S, TURN_S, Capabilities, FlowGenerator, LoadParameters, Page
 from labkit.system import process
@@ -127,7 +127,7 @@ class Servers:
 class Flow:
     """A client process, and its server process if that is on this host."""
 
-    def __init__(self, pair: Pair | FarPair, server: process.Running | None) -> None:
+    def __init__(self, pair: Pair | RemotePair, server: process.Running | None) -> None:
         self.pair = pair
         self.server = server
         self.client: process.Running | None = None
@@ -146,7 +146,7 @@ class Flows:
 
     def __init__(
         self,
-        pairs: Sequence[Pair | FarPair],
+        pairs: Sequence[Pair | RemotePair],
         servers: Servers | None,
         load: Load,
         start_s: float = START_S,
@@ -267,7 +267,7 @@ def flows(pairs: Sequence[Pair], load: Load, *, emulated: bool = False) -> Itera
 
 
 @contextmanager
-def far_flows(pairs: Sequence[FarPair], load: Load) -> Iterator[Flows]:
+def remote_flows(pairs: Sequence[RemotePair], load: Load) -> Iterator[Flows]:
     """Yield flows to servers that listen on another host; all clients end with the block."""
     made = Flows(pairs, None, load)
     with process.all_ended(made.programs):
@@ -352,11 +352,11 @@ class Iperf3(FlowGenerator):
         load = replace(load, duration_s=86400, omit_s=0) if endless else load
         return flows(pairs, load, emulated=emulated)
 
-    def far_flows(
-        self, pairs: Sequence[FarPair], parameters: LoadParameters
+    def remote_flows(
+        self, pairs: Sequence[RemotePair], parameters: LoadParameters
     ) -> AbstractContextManager[Flows]:
         """Start flows to servers that listen on another host."""
-        return far_flows(pairs, load_of(parameters))
+        return remote_flows(pairs, load_of(parameters))
 
     def servers(self, ends: Sequence[Endpoint], *, emulated: bool = False) -> AbstractContextManager[Servers]:
         """Start servers that listen at these ends."""

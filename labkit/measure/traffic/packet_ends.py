@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from labkit.common.errors import Failed, Unsupported
-from labkit.measure.endpoints import Endpoint, FarPair, Pair, exec_client
+from labkit.measure.endpoints import Endpoint, Pair, RemotePair, exec_client
 from labkit.measure.endpoints.ingress_counters import count_at_ingress
 from labkit.measure.traffic import packet_agent, packet_sender
 from labkit.measure.traffic.base import Arrived
@@ -43,7 +43,7 @@ NO_MAC = "00:00:00:00:00:00"
 AGENT = (packet_agent.__file__,)
 
 
-def frame_addresses(pair: Pair | FarPair) -> FrameAddresses:
+def frame_addresses(pair: Pair | RemotePair) -> FrameAddresses:
     """Return where a client's frames to its server go, with the next hop's MAC address from its route and neighbour
     table.
 
@@ -246,7 +246,7 @@ class Receivers:
     `reversed_pairs`: the pairs of the load with their ends swapped, so that `client` is the receiver.
     """
 
-    def __init__(self, stack: ExitStack, reversed_pairs: Sequence[Pair | FarPair], mix: Mix) -> None:
+    def __init__(self, stack: ExitStack, reversed_pairs: Sequence[Pair | RemotePair], mix: Mix) -> None:
         ends: dict[tuple[int, str], Endpoint] = {}
         self._learn: list[Callable[[], object]] = []
         self._counts: list[Callable[[], int]] = []

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import labkit
 from labkit.common.errors import BadInput, Unsupported
 from labkit.common.packets import ETHERNET_BYTES
-from labkit.measure.endpoints import FarPair, Pair
+from labkit.measure.endpoints import Pair, RemotePair
 from labkit.measure.traffic import latency_probes, packet_ends, packet_sender
 from labkit.measure.traffic.base import (
     Arrived,
@@ -64,9 +64,9 @@ def check_mix(mix: Mix, mtu_bytes: int, family: int = 4) -> None:
             raise BadInput(f"vary={name} is not a field: choose {', '.join(packet_sender.CAPACITY)}")
     if len(set(mix.vary)) < len(mix.vary) or not mix.vary:
         raise BadInput("vary needs at least one field, each named once")
-    if mix.flows > (most_flows := packet_sender.capacity(mix.vary)):
+    if mix.flows > (max_flows := packet_sender.capacity(mix.vary)):
         raise BadInput(
-            f"flows={mix.flows}: {' and '.join(mix.vary)} can distinguish {most_flows} flows: add a field to vary"
+            f"flows={mix.flows}: {' and '.join(mix.vary)} can distinguish {max_flows} flows: add a field to vary"
         )
 
 
@@ -98,7 +98,7 @@ class PacketGenerator(TrialGenerator):
                 yield made
 
     @contextmanager
-    def receiving(self, reversed_pairs: Sequence[Pair | FarPair], mix: Mix) -> Iterator[Receivers]:
+    def receiving(self, reversed_pairs: Sequence[Pair | RemotePair], mix: Mix) -> Iterator[Receivers]:
         """Count the load at the first end of each of these pairs, and drop it there."""
         self.version()
         with ExitStack() as stack:
@@ -106,7 +106,7 @@ class PacketGenerator(TrialGenerator):
 
     @contextmanager
     def trials_to(
-        self, pairs: Sequence[Pair | FarPair], mix: Mix, receiving: Receiving
+        self, pairs: Sequence[Pair | RemotePair], mix: Mix, receiving: Receiving
     ) -> Iterator[PacketTrials]:
         """Start senders whose load these receivers count."""
         with ExitStack() as stack:
@@ -117,10 +117,10 @@ class PacketTrials:
     """A sending process for each client, and the receivers."""
 
     def __init__(
-        self, pairs: Sequence[Pair | FarPair], mix: Mix, receiving: Receiving, stack: ExitStack
+        self, pairs: Sequence[Pair | RemotePair], mix: Mix, receiving: Receiving, stack: ExitStack
     ) -> None:
         self._mix, self._receiving, self._stack = mix, receiving, stack
-        first_of: dict[tuple[int, str], Pair | FarPair] = {}
+        first_of: dict[tuple[int, str], Pair | RemotePair] = {}
         for pair in pairs:
             first_of.setdefault(packet_ends.endpoint_key(pair.client), pair)
         self._sending = list(first_of.values())

@@ -14,7 +14,7 @@ from typing import Any
 
 from labkit.common import errors
 from labkit.common.errors import Failed
-from labkit.measure.endpoints import Endpoint, FarPair, Pair
+from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.traffic import echo
 from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters
 from labkit.system import process
@@ -28,7 +28,7 @@ _RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # without duplicates: each
 
 
 def reachable(
-    pairs: Sequence[Pair | FarPair], mtu_bytes: int, family: int, patience_s: int = PATIENCE_S
+    pairs: Sequence[Pair | RemotePair], mtu_bytes: int, family: int, patience_s: int = PATIENCE_S
 ) -> str | None:
     """Ping every pair with packets that fill the MTU and must not be fragmented, for up to `patience_s`.
 
@@ -48,8 +48,8 @@ def reachable(
 
 
 def _unanswered_by_program(
-    pairs: Sequence[Pair | FarPair], length_bytes: int, patience_s: int
-) -> tuple[Pair | FarPair, str] | None:
+    pairs: Sequence[Pair | RemotePair], length_bytes: int, patience_s: int
+) -> tuple[Pair | RemotePair, str] | None:
     """Ping from containers and guests, whose sockets this process cannot open; return as `echo.unanswered`."""
     options = ["-c1", "-i0.2", f"-w{patience_s}", "-Mdo", f"-s{length_bytes}"]
     programs = [_ping(pair.client, pair.server.address, options) for pair in pairs]
@@ -62,7 +62,7 @@ def _unanswered_by_program(
     return None
 
 
-def silent(pair: Pair | FarPair) -> bool:
+def silent(pair: Pair | RemotePair) -> bool:
     """Return whether small pings of one pair get no answer within 0.6 s."""
     return (
         process.run([*pair.client.prefix, *argv(pair.server.address, ["-c3", "-i0.2", "-W0.2"])]).returncode
@@ -78,7 +78,9 @@ def answered(client: Endpoint, address: str, count: int, length_bytes: int) -> N
         raise Failed(f"{client.name} lost pings to {address}: {ended.message()}")
 
 
-def latency(pairs: Sequence[Pair | FarPair], duration_s: float, length_bytes: int | None) -> dict[str, Any]:
+def latency(
+    pairs: Sequence[Pair | RemotePair], duration_s: float, length_bytes: int | None
+) -> dict[str, Any]:
     """Measure the round-trip times of all pairs at once, with a request every 2 ms for each pair.
 
     Returns the count, and p50, p99 and maximum in seconds. Raises Failed with ping's error message if one of them
@@ -142,6 +144,6 @@ class Ping(LatencyGenerator):
         """Return the version of ping. Raises Unsupported if it is missing."""
         return process.output(["ping", "-V"]).split()[-1]
 
-    def latency(self, pairs: Sequence[Pair | FarPair], parameters: LoadParameters) -> dict[str, Any]:
+    def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> dict[str, Any]:
         """Measure the round-trip times of all pairs at once; return columns of a row."""
         return latency(pairs, parameters.duration_s, parameters.length_bytes)

@@ -39,26 +39,26 @@ class Line:
         """Return the bytes that a frame of this size takes on the line."""
         return frame_bytes + self.tag_bytes + PREAMBLE_BYTES + GAP_BYTES
 
-    def most_pps(self, frame_bytes: float) -> float | None:
+    def max_pps(self, frame_bytes: float) -> float | None:
         """Return how many frames of this size per second fill the line, or None without a known rate."""
         return None if self.rate_bps is None else self.rate_bps / (8 * self.wire_bytes(frame_bytes))
 
     def left_pps(self, frame_bytes: float, other_pps: float, other_bytes: float) -> float | None:
         """Return how many frames of this size per second fill what `other_pps` frames of `other_bytes` leave of the
         line, or None without a known rate; 0 or less if nothing is left."""
-        if (most := self.most_pps(frame_bytes)) is None:
+        if (most := self.max_pps(frame_bytes)) is None:
             return None
         return most - other_pps * self.wire_bytes(other_bytes) / self.wire_bytes(frame_bytes)
 
     def arithmetic(self, frame_bytes: float) -> str:
-        """Explain `most_pps`: `64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps`."""
+        """Explain `max_pps`: `64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps`."""
         parts = [
             f"{frame_bytes:g}",
             *(f"{TAGS_BYTES[name]} ({name})" for name in self.tags),
             f"{PREAMBLE_BYTES + GAP_BYTES}",
         ]
         text = f"{' + '.join(parts)} = {self.wire_bytes(frame_bytes):g} bytes on the line"
-        if (most := self.most_pps(frame_bytes)) is None:
+        if (most := self.max_pps(frame_bytes)) is None:
             return text
         wire = f"{self.wire_bytes(frame_bytes):g}"
         return f"{text}; {si(self.rate_bps, 'bit/s')} / ({wire} · 8 bit) = {most:.0f} pps"
@@ -87,7 +87,7 @@ def pps(name: str, text: str, frame_bytes: Sequence[float], line: Line) -> float
     if match is None:
         raise BadInput(f"{name}={text}: write for example 100kpps, 500Mbit/s or 50%")
     number, mean = float(match[1]) * _UNITS[match[2].lower()], mean_bytes(frame_bytes)
-    most, unit = line.most_pps(mean), match[3].lower()
+    most, unit = line.max_pps(mean), match[3].lower()
     if unit == "%":
         if most is None:
             raise BadInput(f"{name}={text} is a share of a link's rate: give line_rate_bps as well")

@@ -32,7 +32,7 @@ def attempt_folder(root: Path) -> Iterator[Path]:
                 # This process chose the name, so no other process has it.
                 shutil.rmtree(left, ignore_errors=True)
                 _ended.discard(left)
-            folder = stack.enter_context(safe_files.own_folder(root, f".fleet-{os.uname().nodename}-"))
+            folder = stack.enter_context(safe_files.own_folder(root, f".cluster-{os.uname().nodename}-"))
             stack.callback(_ended.add, folder)
         yield folder
 

@@ -375,14 +375,14 @@ def _plain(prefix: list[str], name: str, *words: str) -> str:
         return ""
 
 
-def _text(path: Path, most: int = LONGEST) -> str | None:
+def _text(path: Path, limit: int = LONGEST) -> str | None:
     """Return the text of a small file; None if it is empty or cannot be read."""
     try:
         with open(path, errors="replace") as file:
-            return _short(file.read(max(most, 1 << 14)).strip(), most) or None
+            return _short(file.read(max(limit, 1 << 14)).strip(), limit) or None
     except OSError:
         return None
 
 
-def _short(text: str, most: int = LONGEST) -> str:
-    return text if len(text) <= most else f"{text[:most]} …"
+def _short(text: str, limit: int = LONGEST) -> str:
+    return text if len(text) <= limit else f"{text[:limit]} …"

@@ -1,6 +1,6 @@
 """Programs: argv lists, deadlines, CPU time. Only this package uses subprocess; a program ends with its starter."""
 
-from labkit.system.process.companion import Companion, Line
+from labkit.system.process.companion import Companion, CompanionClient
 from labkit.system.process.conversation import Conversation, Conversing
 from labkit.system.process.forked import Forked
 from labkit.system.process.limits import check as check_limits
@@ -27,11 +27,11 @@ __all__ = [
     "DIE_WITH_US",
     "LOCALE",
     "Companion",
+    "CompanionClient",
     "Conversation",
     "Conversing",
     "Ended",
     "Forked",
-    "Line",
     "Outliving",
     "Piped",
     "Running",

@@ -57,7 +57,7 @@ class Companion:
             self._popen.wait()
 
 
-class Line:
+class CompanionClient:
     """The connection to a companion, in the process that talks with it. `name` is the companion's in messages."""
 
     def __init__(self, descriptor: int, name: str) -> None:

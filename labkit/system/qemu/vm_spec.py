@@ -33,12 +33,12 @@ class Shape:
 Read = Callable[[str], object]
 
 
-def number(least: int, most: int) -> Read:
+def number(minimum: int, maximum: int) -> Read:
     """Return a reader of numbers within these bounds."""
 
     def read(text: str) -> int:
-        if not re.fullmatch(r"\d{1,6}", text) or not least <= int(text) <= most:
-            raise ValueError(f"a number from {least} to {most}")
+        if not re.fullmatch(r"\d{1,6}", text) or not minimum <= int(text) <= maximum:
+            raise ValueError(f"a number from {minimum} to {maximum}")
         return int(text)
 
     return read

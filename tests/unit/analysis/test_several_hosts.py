@@ -71,7 +71,7 @@ def test_host_names_and_order() -> None:
 
 @pytest.mark.parametrize("name", HOST)
 def test_hosts_are_judged_separately(name: str) -> None:
-    """Each verdict uses only its host's rows, although all have the same `where`, as in a fleet, and speeds far
+    """Each verdict uses only its host's rows, although all have the same `where`, as on a cluster, and speeds far
     apart."""
     another: dict[str, Any] = {name: "another"}
     left, right = rows(seed=1), rows(PREPARED | {"macvlan_bridge": 0.8}, seed=2, run="b", **another)
@@ -393,5 +393,5 @@ def test_kernel_figure_condition() -> None:
     assert several is not None
     assert "kernel" in several.layout.title.text
     assert Part("", pd.DataFrame(rows())).kernels() is None
-    # Two machines of a fleet shared the work, so there is nothing to show side by side.
+    # Two machines of a cluster shared the work, so there is nothing to show side by side.
     assert Part("", pd.DataFrame(rows() + rows(machine="m2", pairs=8))).kernels() is None

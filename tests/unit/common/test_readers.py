@@ -328,7 +328,7 @@ def test_error_names_the_position() -> None:
 def test_nonsense_of_a_companion_names_it(answer: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        line = process.Line(ours.fileno(), "TRex's client")
+        line = process.CompanionClient(ours.fileno(), "TRex's client")
         theirs.sendall(answer)
         with pytest.raises(Failed, match="the answer of TRex's client cannot be read"):
             line.ask({}, 1.0)

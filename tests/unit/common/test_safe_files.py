@@ -258,7 +258,7 @@ def test_sweep_keeps_foreign_folders(name: str, tmp_path: Path) -> None:
 
 
 def test_worker_and_caller_keep_foreign_folders(tmp_path: Path) -> None:
-    kept = {f".fleet-{os.uname().nodename}-4194999-abc", ".placed-4194999-x"}
+    kept = {f".cluster-{os.uname().nodename}-4194999-abc", ".placed-4194999-x"}
     for name in kept:
         (tmp_path / name).mkdir()
     with folders.attempt_folder(tmp_path):

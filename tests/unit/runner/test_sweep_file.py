@@ -220,9 +220,7 @@ def test_missing_or_binary_file(project: Path) -> None:
 
 
 MEASURING = sorted(
-    path
-    for path in (ROOT / "notebooks").glob("*.ipynb")
-    if sweep.experiment_of(path) in experiments.TABLE
+    path for path in (ROOT / "notebooks").glob("*.ipynb") if sweep.experiment_of(path) in experiments.TABLE
 )
 
 

@@ -72,12 +72,12 @@ def values_by_name(kind: str, text: str) -> dict[str, Any]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def whole_number(kind: str, value: Any, least: int, most: int) -> int:
+def whole_number(kind: str, value: Any, minimum: int, maximum: int) -> int:
     """Return a whole number within the bounds. Raises BadInput."""
     try:
         result = int(str(value))
     except ValueError:
         raise BadInput(f"{kind}={value}: a whole number is needed") from None
-    if not least <= result <= most:
-        raise BadInput(f"{kind}={value} is outside {least} to {most}")
+    if not minimum <= result <= maximum:
+        raise BadInput(f"{kind}={value} is outside {minimum} to {maximum}")
     return result

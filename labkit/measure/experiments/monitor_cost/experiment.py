@@ -128,7 +128,7 @@ class Session:
     """
 
     parameters: MonitorCost
-    live: LocalArm
+    built_arm: LocalArm
     trials: Trials
     observed: netlink.NftCounter
     offered_count: int = 0
@@ -136,7 +136,7 @@ class Session:
     @property
     def hop(self) -> CapturePoint:
         """The interface that is watched."""
-        server = self.live.topology.pairs[0].server
+        server = self.built_arm.topology.pairs[0].server
         return CapturePoint(server.namespace, server.interface)
 
 
@@ -191,10 +191,10 @@ def _measured(
     result: list[tuple[str, Measured]] = []
     yield progress.event(f"{what}: set-up")
     every = arms(parameters, built)
-    with survey.built(parameters, run_context, 1, [built], rng) as (live, failed):
+    with survey.built(parameters, run_context, 1, [built], rng) as (built_arms, failed):
         if failed:
             result += [(load, (arm, failed[0][1])) for load in parameters.loads for arm in every]
-        for one in live:
+        for one in built_arms:
             mix = parameters.mix
             with (
                 parameters.load_generator.trials(one.topology.pairs, mix) as trials,
@@ -232,7 +232,7 @@ def _row(
 
 def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
     """Measure one load beside one reader. What fails or is missing is a row with the reason."""
-    live = dataclasses.replace(session.live, arm=arm)
+    built_arm = dataclasses.replace(session.built_arm, arm=arm)
     parameters = session.parameters
     try:
         with readers.start_reader(reader, session.hop, FIRST_PORT, parameters.sample) as running:
@@ -276,7 +276,7 @@ def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
         "wanted_received_count": received_count,
         "wanted_throughput_pps": received_count / trial.elapsed_s if trial.elapsed_s else None,
     }
-    return live.measured(metrics, doubts)
+    return built_arm.measured(metrics, doubts)
 
 
 def observed_flow(server: Endpoint) -> AbstractContextManager[netlink.NftCounter]:

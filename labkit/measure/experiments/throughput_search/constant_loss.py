@@ -30,15 +30,15 @@ SAME_PASSED_SHARE = 0.9
 class ConstantLoss:
     """Loss above the goal at loads far below the rate found and far above it.
 
-    `loss_ratio`: of all frames at loads from `least_pps` to `most_pps`. `low_loss_ratio`: of those at loads up to
+    `loss_ratio`: of all frames at loads from `min_pps` to `max_pps`. `low_loss_ratio`: of those at loads up to
     `low_pps`, which are far below the rate.
     """
 
     loss_ratio: float
     low_loss_ratio: float
     low_pps: float
-    least_pps: float
-    most_pps: float
+    min_pps: float
+    max_pps: float
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ class _Load:
 class Comparison:
     """The loss far below the rate that a search found, beside the loss far above it.
 
-    `trials`: undisturbed ones. `found_pps`: the rate, or the lowest load where that lost too much. `least_pps`: the
+    `trials`: undisturbed ones. `found_pps`: the rate, or the lowest load where that lost too much. `min_pps`: the
     lowest load. `goal`: the loss ratio that was searched for.
     """
 
-    def __init__(self, trials: Sequence[Trial], found_pps: float, least_pps: float, goal: float) -> None:
+    def __init__(self, trials: Sequence[Trial], found_pps: float, min_pps: float, goal: float) -> None:
         self._loads = _by_load(trials)
         self._goal = goal
-        self.low_pps = max(least_pps, found_pps / FAR_FACTOR)  # far below the rate
+        self.low_pps = max(min_pps, found_pps / FAR_FACTOR)  # far below the rate
         up_to_it = [one for one in self._loads if one.pps <= found_pps * 1.000001]
         self._low = [one for one in up_to_it if one.pps <= self.low_pps * 1.000001]
         self._far = [one for one in self._loads if one.pps >= found_pps * FAR_FACTOR]
-        self._loss_ratio = _least_ratio(self._far)
+        self._loss_ratio = _min_ratio(self._far)
         passed = 1 - self._loss_ratio
         self._is_possible = self._loss_ratio > goal and passed >= SAME_PASSED_SHARE * (1 - _ratio(up_to_it))
 
@@ -117,7 +117,7 @@ def _ratio(loads: Sequence[_Load]) -> float:
     return sum(one.lost_count for one in loads) / offered_count if offered_count else 0.0
 
 
-def _least_ratio(far: list[_Load]) -> float:
+def _min_ratio(far: list[_Load]) -> float:
     """Return the loss ratio of the lower ones of these loads that together lost enough, where it is least; or 0."""
     some = [far[:count] for count in range(1, len(far) + 1)]
     return min((_ratio(one) for one in some if sum(load.lost_count for load in one) >= LOST), default=0.0)

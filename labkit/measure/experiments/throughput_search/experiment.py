@@ -240,10 +240,10 @@ def _together(
     record: Record,
 ) -> Iterator[str]:
     """Build all arms at once and search one after the other; yield each label before."""
-    with survey.built(parameters, run_context, point.pairs, usable, rng) as (live, refused):
+    with survey.built(parameters, run_context, point.pairs, usable, rng) as (built_arms, refused):
         for arm, metrics in refused:
             record((arm, {**metrics, "method": METHOD}))
-        of = {one.arm.label: one for one in live}
+        of = {one.arm.label: one for one in built_arms}
         for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
             yield label
             searched(parameters, of[label], point, record)
@@ -274,29 +274,29 @@ def _across(
             record((of[label], {"status": "failed", "reason": str(error), "method": METHOD}))
 
 
-def searched(parameters: Throughput, live: BuiltArm, point: SearchPoint, record: Record) -> None:
+def searched(parameters: Throughput, built_arm: BuiltArm, point: SearchPoint, record: Record) -> None:
     """Search one arm; record a row for each trial and for each loss ratio."""
     try:
-        _search(parameters, live, point, record)
+        _search(parameters, built_arm, point, record)
     except LabkitError as error:
-        record((live.arm, {**row_columns.not_measured(error), "method": METHOD}))
+        record((built_arm.arm, {**row_columns.not_measured(error), "method": METHOD}))
 
 
-def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, record: Record) -> None:
+def _search(parameters: Throughput, built_arm: BuiltArm, point: SearchPoint, record: Record) -> None:
     """Search one arm. Raises LabkitError, for example if the generator ends."""
     with ExitStack() as stack:
-        mix = parameters.mix_of(live.arm.topology, point.frame, point.flows)
-        trials = stack.enter_context(live.trials(parameters.load_generator, mix))
+        mix = parameters.mix_of(built_arm.arm.topology, point.frame, point.flows)
+        trials = stack.enter_context(built_arm.trials(parameters.load_generator, mix))
         generator_pids = frozenset(getattr(trials, "pids", ()))
-        monitor = ConditionsMonitor(live.namespaces, generator_pids, in_guests=parameters.in_guests)
+        monitor = ConditionsMonitor(built_arm.namespaces, generator_pids, in_guests=parameters.in_guests)
         stack.callback(monitor.close)
-        scheduling = _give_priority(monitor, generator_pids, live.switch, in_guests=parameters.in_guests)
-        take = _trial_runner(live, trials, monitor, record)
-        least_pps, line_pps = parameters.bounds(point.frame)
-        reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.least_trial_s))
+        scheduling = _give_priority(monitor, generator_pids, built_arm.switch, in_guests=parameters.in_guests)
+        take = _trial_runner(built_arm, trials, monitor, record)
+        min_pps, line_pps = parameters.bounds(point.frame)
+        reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.min_trial_s))
         # Ports of TRex that fill their line keep every rate below it.
         fills = parameters.server is not None and line_pps is not None and reach_pps >= FULL * line_pps
-        most_pps = min(reach_pps * (1 if fills else WITHIN_REACH), line_pps or reach_pps)
+        max_pps = min(reach_pps * (1 if fills else WITHIN_REACH), line_pps or reach_pps)
 
         def trial_s(rate_pps: float, duration_s: float) -> float:
             return duration_s if parameters.trial_frames is None else parameters.trial_frames / rate_pps
@@ -311,20 +311,20 @@ def _search(parameters: Throughput, live: BuiltArm, point: SearchPoint, record: 
             measure,
             parameters.settings,
             parameters.loss,
-            least_pps,
-            most_pps,
+            min_pps,
+            max_pps,
             parameters.search_limit_s,
             trial_s,
         )
-        costs = _costs(take, result.bounds, SwitchState(live.switch))
+        costs = _costs(take, result.bounds, SwitchState(built_arm.switch))
         last = next((one.rate_pps for one in reversed(result.bounds) if one.rate_pps), None)
-        for share in SHARES if parameters.latency and live.shares_a_clock and last else ():
+        for share in SHARES if parameters.latency and built_arm.shares_a_clock and last else ():
             assert last is not None
             _after(take, f"latency at {units.percent(share)}", share * last, latency=True)
         for one in result.bounds:
             metrics, doubts = _row(one, result, parameters, point, line_pps)
             metrics |= {"datapath_scheduling": scheduling} | costs.get(one.rate_pps, {})
-            record(live.measured(metrics, doubts))
+            record(built_arm.measured(metrics, doubts))
 
 
 def _give_priority(
@@ -347,7 +347,7 @@ def _give_priority(
     return "fifo" if give_cpus(monitor.pids, cpu) else "normal"
 
 
-def _trial_runner(live: BuiltArm, trials: Trials, monitor: ConditionsMonitor, record: Record) -> Take:
+def _trial_runner(built_arm: BuiltArm, trials: Trials, monitor: ConditionsMonitor, record: Record) -> Take:
     """Return a function that runs a trial and records its row."""
 
     def take(
@@ -356,7 +356,7 @@ def _trial_runner(live: BuiltArm, trials: Trials, monitor: ConditionsMonitor, re
         monitor.begin()
         trial = trials.trial(rate_pps, duration_s, latency=latency, count=count)
         conditions = monitor.end(trial)
-        record(live.measured(_trial_row(phase, trial, conditions)))
+        record(built_arm.measured(_trial_row(phase, trial, conditions)))
         return trial, conditions
 
     return take
@@ -458,7 +458,7 @@ def _row(
         "lower_bound_pps": one.lower_pps,
         "upper_bound_pps": one.upper_pps,
         "constant_loss_ratio": one.constant_loss and one.constant_loss.loss_ratio,
-        "most_pps": result.most_pps,
+        "max_pps": result.max_pps,
         "exceed_ratio": settings.exceed_ratio,
         "trial_s": settings.trial_s if parameters.trial_frames is None else None,
         "trial_frames_count": parameters.trial_frames,
@@ -490,7 +490,7 @@ def _row(
     if one.frames_missing_count and one.rate_pps is not None:
         doubts.append(
             f"it is not known whether as many frames are lost at every load: {one.frames_missing_count} more frames far"
-            " below the rate would tell; use a longer limit_s, or a higher least_rate"
+            " below the rate would tell; use a longer limit_s, or a higher min_rate"
         )
     if 0 < one.open_count < len(one.passes_pps):
         doubts.append(
@@ -504,7 +504,7 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
     """Return the status and reason of a search without a valid rate; None for a valid one."""
     goal = f"loss of at most {units.percent(one.loss_ratio)}"
     if (loss := one.constant_loss) is not None:
-        least, most = (units.si(pps, "pps") for pps in (loss.low_pps, loss.most_pps))
+        least, most = (units.si(pps, "pps") for pps in (loss.low_pps, loss.max_pps))
         low, every = (f"{100 * ratio:.2g} %" for ratio in (loss.low_loss_ratio, loss.loss_ratio))
         return "invalid", (
             f"no rate has {goal}: the path loses {low} of the frames even at loads up to {least}, and {every} on"
@@ -514,7 +514,7 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
         most = units.si(one.lower_pps, "pps")
         return "invalid", f"generator-limited: {goal} up to {most} in a trial; {result.problem}"
     if result.problem is not None:
-        known = f"between {one.lower_pps or 0:.0f} and {one.upper_pps or result.most_pps:.0f} pps"
+        known = f"between {one.lower_pps or 0:.0f} and {one.upper_pps or result.max_pps:.0f} pps"
         return "invalid", f"{result.problem}; by then the rate with {goal} lay {known}"
     if one.rate_pps is None:
         return (

@@ -78,11 +78,11 @@ class FoundRate:
 
 @dataclass(frozen=True)
 class Result:
-    """A search. `most_pps`: the greatest load tried. `problem`: why it ended early, or None; `limited`: because the
+    """A search. `max_pps`: the greatest load tried. `problem`: why it ended early, or None; `limited`: because the
     generator reached no load. `left_out_count`: later passes in which it reached none."""
 
     bounds: list[FoundRate]
-    most_pps: float
+    max_pps: float
     trials_count: int
     repeated_count: int
     disturbed_count: int
@@ -113,8 +113,8 @@ def search(
     measure: Measure,
     settings: Settings,
     losses: Sequence[float],
-    least_pps: float,
-    most_pps: float,
+    min_pps: float,
+    max_pps: float,
     limit_s: float,
     lasts: Duration = lambda _rate_pps, duration_s: duration_s,
 ) -> Result:
@@ -126,13 +126,13 @@ def search(
     """
     begun = time.monotonic()
     attempts = Attempts(measure, begun + limit_s, lasts)
-    first, tried_pps, problem = _pass(attempts, settings, losses, least_pps, most_pps)
+    first, tried_pps, problem = _pass(attempts, settings, losses, min_pps, max_pps)
     passes, left_out, longest_s = [first], 0, time.monotonic() - begun
     while problem is None and len(passes) + left_out < settings.passes:
         before = time.monotonic()
         if before + longest_s > begun + limit_s:
             break
-        later, reached_pps, words = _pass(attempts, settings, losses, least_pps, most_pps)
+        later, reached_pps, words = _pass(attempts, settings, losses, min_pps, max_pps)
         if words is None:
             passes.append(later)
             tried_pps = max(tried_pps, reached_pps)
@@ -145,7 +145,7 @@ def search(
     attempts.prolong(max(LONGEST_S, settings.trial_s))
     return Result(
         [
-            attempts.without_constant_loss(mean(one), least_pps, settings.trial_s)
+            attempts.without_constant_loss(mean(one), min_pps, settings.trial_s)
             for one in zip(*passes, strict=True)
         ],
         tried_pps,
@@ -177,24 +177,24 @@ def mean(passes: Sequence[FoundRate]) -> FoundRate:
 
 
 def _pass(
-    attempts: Attempts, settings: Settings, losses: Sequence[float], least_pps: float, most_pps: float
+    attempts: Attempts, settings: Settings, losses: Sequence[float], min_pps: float, max_pps: float
 ) -> tuple[list[FoundRate], float, str | None]:
     """Search once; return the rates, the greatest load tried, and why the search ended early, or None."""
     known = [FoundRate(loss, None, None, None) for loss in losses]
-    is_wide = most_pps >= MIN_RANGE * least_pps
+    is_wide = max_pps >= MIN_RANGE * min_pps
     for _ in range(RESTARTS):
-        most_pps = max(most_pps, least_pps * MIN_SPAN)
-        one = _Search(attempts, settings, losses, least_pps, most_pps)
+        max_pps = max(max_pps, min_pps * MIN_SPAN)
+        one = _Search(attempts, settings, losses, min_pps, max_pps)
         try:
-            return one.run(), most_pps, None
+            return one.run(), max_pps, None
         except _TimeUp:
-            return _joined(one.known(), known), most_pps, TIME_UP
+            return _joined(one.known(), known), max_pps, TIME_UP
         except _Limited as limit:
             known = _joined(one.known(), known)
-            most_pps = limit.reached_pps * REACHED
-            if is_wide and most_pps < MIN_RANGE * least_pps:
+            max_pps = limit.reached_pps * REACHED
+            if is_wide and max_pps < MIN_RANGE * min_pps:
                 break
-    return [attempts.carried(one) for one in known], most_pps, attempts.limit()
+    return [attempts.carried(one) for one in known], max_pps, attempts.limit()
 
 
 def _joined(later: list[FoundRate], before: list[FoundRate]) -> list[FoundRate]:
@@ -216,8 +216,8 @@ class _Search:
         attempts: Attempts,
         settings: Settings,
         losses: Sequence[float],
-        least_pps: float,
-        most_pps: float,
+        min_pps: float,
+        max_pps: float,
     ) -> None:
         try:  # which takes 60 ms, and other experiments need none
             from MLRsearch import Config, MultipleLossRatioSearch, SearchGoal
@@ -239,8 +239,8 @@ class _Search:
         ]
         config = Config()
         config.goals = self._goals
-        config.min_load = least_pps  # set first: a maximum load below the default minimum is refused
-        config.max_load = most_pps
+        config.min_load = min_pps  # set first: a maximum load below the default minimum is refused
+        config.max_load = max_pps
         # `attempts` knows the limit better: the library tries no clock before its first four trials have ended.
         config.search_duration_max = NO_LIMIT_S
         config.warmup_duration = min(
@@ -351,11 +351,11 @@ class Attempts:
 
     def carried(self, known: FoundRate) -> FoundRate:
         """Return bounds whose lower one, if it is missing, is the greatest rate really offered with so little loss."""
-        least_lossy_pps = known.upper_pps or math.inf
+        min_lossy_pps = known.upper_pps or math.inf
         fine = [
             one.offered_pps
             for one in self._made
-            if one.loss_ratio <= known.loss_ratio and one.offered_pps < least_lossy_pps
+            if one.loss_ratio <= known.loss_ratio and one.offered_pps < min_lossy_pps
         ]
         return dataclasses.replace(known, lower_pps=known.lower_pps or max(fine, default=None))
 
@@ -363,19 +363,19 @@ class Attempts:
         """Allow trials for this many more seconds, even after the deadline."""
         self._deadline = max(self._deadline, time.monotonic() + duration_s + self._besides_s)
 
-    def without_constant_loss(self, one: FoundRate, least_pps: float, trial_s: float) -> FoundRate:
+    def without_constant_loss(self, one: FoundRate, min_pps: float, trial_s: float) -> FoundRate:
         """Return a result, or one without a rate if the path loses more than the goal far below the rate, too.
 
         While there is time, it takes more trials there if the frames so far are too few to tell.
         """
         if (pps := one.lower_pps or one.upper_pps) is None:
             return one
-        comparison = Comparison(self._undisturbed, pps, least_pps, one.loss_ratio)
+        comparison = Comparison(self._undisturbed, pps, min_pps, one.loss_ratio)
         with contextlib.suppress(_TimeUp, _Limited):
             while count := comparison.frames_needed():
                 left_s = self._deadline - time.monotonic() - self._besides_s
                 self.trial(comparison.low_pps, max(trial_s, min(count / comparison.low_pps, left_s)))
-                comparison = Comparison(self._undisturbed, pps, least_pps, one.loss_ratio)
+                comparison = Comparison(self._undisturbed, pps, min_pps, one.loss_ratio)
         if (loss := comparison.loss()) is not None:
-            return FoundRate(one.loss_ratio, None, None, loss.least_pps, constant_loss=loss)
+            return FoundRate(one.loss_ratio, None, None, loss.min_pps, constant_loss=loss)
         return dataclasses.replace(one, frames_missing_count=comparison.frames_needed())

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import Unsupported
-from labkit.measure.endpoints import FarPair, Namespace, Pair
+from labkit.measure.endpoints import Namespace, Pair, RemotePair
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -39,7 +39,7 @@ class OutsideArm(BuiltArm):
     line_bps: float
 
     @property
-    def pairs(self) -> Sequence[Pair | FarPair]:
+    def pairs(self) -> Sequence[Pair | RemotePair]:
         """None: the ends are ports of the server."""
         return ()
 

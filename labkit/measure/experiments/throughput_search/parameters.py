@@ -60,8 +60,8 @@ HELP = {
     "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s, and more"
     f" for more passes than the preset has; trials of {LONGEST_S:g} s in all may follow, to see whether the loss is"
     " the same at every load",
-    "least_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
-    "most_rate": "the highest load; none: what the generator reaches on this path",
+    "min_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
+    "max_rate": "the highest load; none: what the generator reaches on this path",
     "line_rate_bps": "rate of the line, to which percentages refer; none: no line, or with server=HOST that of its"
     " sending ports together",
     "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
@@ -98,8 +98,8 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     exceed_ratio: float | None = None
     width: float | None = None
     limit_s: float | None = None
-    least_rate: str = "1kpps"
-    most_rate: str | None = None
+    min_rate: str = "1kpps"
+    max_rate: str | None = None
     line_rate_bps: float | None = None
     line_tag: str | None = None
     latency: bool = True
@@ -151,7 +151,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         least, most = self.bounds(frame)
         self._check_frames(least)
         if most is not None and most <= least:
-            raise BadInput(f"most_rate={self.most_rate} is not above least_rate={self.least_rate}")
+            raise BadInput(f"max_rate={self.max_rate} is not above min_rate={self.min_rate}")
 
     def _check_load(self) -> None:
         """Raise BadInput for a load that the generator's trials do not support."""
@@ -194,16 +194,16 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
                 f"generator={generator.name} cannot send an exact number of frames: leave out trial_frames or generator"
             )
 
-    def _check_frames(self, least_pps: float) -> None:
+    def _check_frames(self, min_pps: float) -> None:
         """Raise BadInput for a number of frames that takes longer than a search at the lowest load."""
         if self.trial_frames is None:
             return
         if self.trial_s is not None:
             raise BadInput(f"trial_frames={self.trial_frames} and trial_s={self.trial_s:g}: give one of them")
-        if (longest_s := self.trial_frames / least_pps) > self.search_limit_s:
+        if (longest_s := self.trial_frames / min_pps) > self.search_limit_s:
             raise BadInput(
-                f"trial_frames={self.trial_frames} takes {longest_s:g} s at least_rate={self.least_rate}, and a search"
-                f" at most {self.search_limit_s:g} s: use a higher least_rate, a longer limit_s, or fewer frames"
+                f"trial_frames={self.trial_frames} takes {longest_s:g} s at min_rate={self.min_rate}, and a search"
+                f" at most {self.search_limit_s:g} s: use a higher min_rate, a longer limit_s, or fewer frames"
             )
 
     @property
@@ -240,8 +240,8 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         Trials are at least as long as the generator needs.
         """
         preset = PRESETS[self.preset]
-        if preset.trial_s < (least_s := self.load_generator.least_trial_s):
-            preset = dataclasses.replace(preset, trial_s=least_s, sum_s=max(preset.sum_s, least_s))
+        if preset.trial_s < (min_s := self.load_generator.min_trial_s):
+            preset = dataclasses.replace(preset, trial_s=min_s, sum_s=max(preset.sum_s, min_s))
         names = ("trial_s", "sum_s", "exceed_ratio", "width", "passes")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.preset == "rfc2544" and "trial_s" in given:
@@ -282,8 +282,8 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         Raises BadInput.
         """
         sizes = rates.sizes(frame)
-        line_most = self.line().most_pps(rates.mean_bytes(sizes))
-        least = rates.pps("least_rate", self.least_rate, sizes, self.line())
-        if self.most_rate is None:
-            return least, line_most
-        return least, rates.pps("most_rate", self.most_rate, sizes, self.line())
+        line_max = self.line().max_pps(rates.mean_bytes(sizes))
+        least = rates.pps("min_rate", self.min_rate, sizes, self.line())
+        if self.max_rate is None:
+            return least, line_max
+        return least, rates.pps("max_rate", self.max_rate, sizes, self.line())

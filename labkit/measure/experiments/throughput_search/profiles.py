@@ -69,7 +69,7 @@ def common_pps(
 
 def _run(
     parameters: DatapathParameters,
-    live: BuiltArm,
+    built_arm: BuiltArm,
     _artefacts: Path,
     counting: Counting | None,
     _suffix: str,
@@ -83,15 +83,15 @@ def _run(
     assert isinstance(parameters, Throughput)
     mean_bytes = rates.mean_bytes(rates.sizes(frame))
     shared = columns | {"frame_bytes": mean_bytes, "loss_goal_ratio": parameters.loss[0]}
-    shared |= parameters.columns_of(live.arm.topology)
+    shared |= parameters.columns_of(built_arm.arm.topology)
     try:
-        mix = parameters.mix_of(live.arm.topology, frame, flows)
-        with live.trials(parameters.load_generator, mix) as trials, (counting or nullcontext)():
-            metered, times = live.metered(), machine.cpu_times()
+        mix = parameters.mix_of(built_arm.arm.topology, frame, flows)
+        with built_arm.trials(parameters.load_generator, mix) as trials, (counting or nullcontext)():
+            metered, times = built_arm.metered(), machine.cpu_times()
             trial = trials.trial(rate_pps, OBSERVED_S)
             used, joined = machine.cpu_times() - times, metered()
     except LabkitError as error:
-        return live.arm, shared | row_columns.not_measured(error)
+        return built_arm.arm, shared | row_columns.not_measured(error)
     received_bytes = round(trial.received_count * (mean_bytes - FCS_BYTES))
     limited = f"generator-limited: {trial.offered_pps:.0f} of {rate_pps:.0f} pps"
     row = {
@@ -114,4 +114,6 @@ def _run(
         "steal_s": used.steal_s,
     }
     doubts = [f"{trial.lost_count} of {trial.offered_count} frames were lost"] if trial.lost_count else []
-    return live.measured(shared | joined | row, [*doubts, *machine.stolen(used.steal_s, trial.elapsed_s)])
+    return built_arm.measured(
+        shared | joined | row, [*doubts, *machine.stolen(used.steal_s, trial.elapsed_s)]
+    )

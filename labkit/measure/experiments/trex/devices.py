@@ -200,10 +200,10 @@ def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode
             )
         return
     rng = random.Random(f"{run_context.seed} {arm.label}")
-    with survey.built(parameters, run_context, 1, [arm], rng) as (live, refused):
+    with survey.built(parameters, run_context, 1, [arm], rng) as (built_arms, refused):
         if refused:
             raise Failed(refused[0][1]["reason"])
-        [one] = live
+        [one] = built_arms
         mtu_bytes = arm.parameters(parameters).mtu_bytes
         with server.started(
             one.topology.pairs, mtu_bytes, folder=parameters.trex, stateful=mode == "ASTF"

@@ -247,7 +247,7 @@ def _shared(parameters: Stateless, device: Device, frame_bytes: float) -> dict[s
     return {
         "frame_bytes": frame_bytes,
         "line": line.arithmetic(frame_bytes),
-        "line_pps": line.most_pps(frame_bytes),
+        "line_pps": line.max_pps(frame_bytes),
         "senders_count": len(device.client.senders),
         "loss_goal_ratio": parameters.loss_limit,
     }

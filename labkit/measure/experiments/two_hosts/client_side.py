@@ -17,7 +17,7 @@ import msgspec
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure import topologies
-from labkit.measure.endpoints import FarPair, Namespace
+from labkit.measure.endpoints import Namespace, RemotePair
 from labkit.measure.experiments.built_arm import BuiltArm, offloads, qdisc
 from labkit.measure.experiments.context import Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -102,7 +102,7 @@ class Across(BuiltArm):
     """An arm with its clients on this host and its servers on the other."""
 
     peer: Peer
-    far_pairs: Sequence[FarPair]
+    remote_pairs: Sequence[RemotePair]
     side: topologies.BuiltSide
 
     @property
@@ -115,9 +115,9 @@ class Across(BuiltArm):
         return dict if self.side.meter is None else self.side.meter()
 
     @property
-    def pairs(self) -> Sequence[FarPair]:
+    def pairs(self) -> Sequence[RemotePair]:
         """The pairs between which the load runs."""
-        return self.far_pairs
+        return self.remote_pairs
 
     @contextmanager
     def serving(
@@ -126,7 +126,7 @@ class Across(BuiltArm):
         """Start servers on the other host; yield the flows and the remote counters."""
         self.peer.ask("listen")
         try:
-            with generator.far_flows(self.far_pairs, parameters) as flows:
+            with generator.remote_flows(self.remote_pairs, parameters) as flows:
                 yield flows, RemoteServer(self.peer)
         finally:
             self.peer.ask("stop_servers")
@@ -137,7 +137,7 @@ class Across(BuiltArm):
         report = self.peer.ask("receive", mix=dataclasses.asdict(mix))
         try:
             receiving = RemoteReceiving(self.peer, report["names"], report["settle_s"])
-            with generator.trials_to(self.far_pairs, mix, receiving) as trials:
+            with generator.trials_to(self.remote_pairs, mix, receiving) as trials:
                 yield trials
         finally:
             self.peer.ask("stop_servers")
@@ -146,7 +146,7 @@ class Across(BuiltArm):
     def namespaces(self) -> Sequence[Namespace]:
         """The namespaces on this host."""
         return list(
-            {id(space): space for pair in self.far_pairs if (space := pair.client.namespace)}.values()
+            {id(space): space for pair in self.remote_pairs if (space := pair.client.namespace)}.values()
         )
 
     def remote_cpu(self) -> Callable[[float], dict[str, Any]]:
@@ -174,7 +174,7 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
         stack.callback(peer.ask, "clear")
         spec = parameters.spec(pairs, run_context.machine_netns, topologies.CLIENTS, ours)
         ends, side = stack.enter_context(topologies.half(arm.topology, spec))
-        made = [FarPair(end, far) for end, far in zip(ends, topologies.far_ends(spec), strict=True)]
+        made = [RemotePair(end, far) for end, far in zip(ends, topologies.remote_ends(spec), strict=True)]
         _check_path(made, parameters)
         side.begin(made)
         one = Across(
@@ -183,7 +183,7 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
             server_offloads=report["offloads"],
             qdisc=qdisc(ends[0]),
             peer=peer,
-            far_pairs=made,
+            remote_pairs=made,
             side=side,
             doubts=list(side.doubts),
         )
@@ -191,7 +191,7 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
         yield one
 
 
-def _check_path(pairs: Sequence[FarPair], parameters: DatapathParameters) -> None:
+def _check_path(pairs: Sequence[RemotePair], parameters: DatapathParameters) -> None:
     words = ping.reachable(pairs, parameters.mtu_bytes, parameters.family)
     if words is None:
         return

@@ -13,7 +13,7 @@ import msgspec
 
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
-from labkit.measure.endpoints import Endpoint, FarEnd, FarPair
+from labkit.measure.endpoints import Endpoint, RemoteEnd, RemotePair
 from labkit.measure.experiments import server_counters
 from labkit.measure.experiments.built_arm import offloads
 from labkit.measure.experiments.context import Event, RunContext
@@ -34,7 +34,7 @@ class ServerHost:
         self._parameters, self._run_context, self._environment = parameters, run_context, environment
         self._arm, self._run = ExitStack(), ExitStack()
         self._ends: list[Endpoint] = []
-        self._far: list[FarEnd] = []
+        self._far: list[RemoteEnd] = []
         self._receiving: Receiving | None = None
         self._servers: Servers | None = None
         self._counters: Receivers | None = None
@@ -70,7 +70,7 @@ class ServerHost:
             pairs, self._run_context.machine_netns, topologies.SERVERS, bytes.fromhex(ours)
         )
         self._ends, _side = self._arm.enter_context(topologies.half(topology, spec))
-        self._far = topologies.far_ends(spec)
+        self._far = topologies.remote_ends(spec)
         return {"offloads": offloads(self._ends[0])}
 
     def clear(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class ServerHost:
         """Count a load of frames at every end."""
         generator = self._parameters.load_generator
         assert isinstance(generator, TrialGenerator)
-        reversed_pairs = [FarPair(end, far) for end, far in zip(self._ends, self._far, strict=True)]
+        reversed_pairs = [RemotePair(end, far) for end, far in zip(self._ends, self._far, strict=True)]
         self._receiving = self._run.enter_context(generator.receiving(reversed_pairs, Mix(**mix)))
         return {"names": list(self._receiving.names), "settle_s": self._receiving.settle_s}
 
@@ -136,12 +136,12 @@ class ServerHost:
 
     def monitor(self, switch: str, mtu_bytes: int) -> dict[str, Any]:
         """Count and read the copies of this switch that arrive at the NIC."""
-        from labkit.measure.topologies.open_vswitch import far_monitor  # what only a switch needs
+        from labkit.measure.topologies.open_vswitch import copies_at_nic  # what only a switch needs
 
         self.clear()
         spec = self._parameters.spec(1, self._run_context.machine_netns, topologies.SERVERS)
         of_nic = dataclasses.replace(spec, mtu_bytes=mtu_bytes)
-        mac, self._copies = self._arm.enter_context(far_monitor.receiving(of_nic, switch))
+        mac, self._copies = self._arm.enter_context(copies_at_nic.receiving(of_nic, switch))
         return {"mac": mac}
 
     def copies(self) -> dict[str, Any]:

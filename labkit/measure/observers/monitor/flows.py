@@ -124,17 +124,17 @@ class Totals:
         self._settle()
         return self._classes
 
-    def conversations(self, most: int) -> list[tuple[str, str, str, int, int]]:
-        """Return the `most` conversations with the most bytes: class, source, destination, packets, bytes."""
+    def conversations(self, limit: int) -> list[tuple[str, str, str, int, int]]:
+        """Return the `limit` conversations with the most bytes: class, source, destination, packets, bytes."""
         self._settle()
-        rows = sorted(self._conversations.items(), key=lambda one: one[1][1], reverse=True)[:most]
+        rows = sorted(self._conversations.items(), key=lambda one: one[1][1], reverse=True)[:limit]
         result = []
         for (kind, addresses), (count, length_bytes) in rows:
             source, destination = _ends(addresses)
             result.append((self._label(kind), source, destination, count, length_bytes))
         return result
 
-    def talkers(self, most: int) -> list[tuple[str, int, int, int, int]]:
+    def talkers(self, limit: int) -> list[tuple[str, int, int, int, int]]:
         """The hosts with the most bytes: address, packets and bytes sent, packets and bytes received.
 
         Packets without addresses are of no host, and neither are those of conversations beyond the table.
@@ -149,7 +149,7 @@ class Totals:
                 row = hosts.setdefault(address, [0, 0, 0, 0])
                 row[at] += count
                 row[at + 1] += length_bytes
-        rows = sorted(hosts.items(), key=lambda one: one[1][1] + one[1][3], reverse=True)[:most]
+        rows = sorted(hosts.items(), key=lambda one: one[1][1] + one[1][3], reverse=True)[:limit]
         return [(str(ip_address(host)), row[0], row[1], row[2], row[3]) for host, row in rows]
 
     def _label(self, kind: bytes) -> str:

@@ -35,10 +35,10 @@ class _Part:
 
 
 class KeptPackets:
-    """At most `most_count` packets in at most `most_bytes` bytes, the newest. What is pushed out is counted."""
+    """At most `max_count` packets in at most `max_bytes` bytes, the newest. What is pushed out is counted."""
 
-    def __init__(self, most_count: int, most_bytes: int) -> None:
-        self._most_count, self._most_bytes = most_count, most_bytes
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        self._max_count, self._max_bytes = max_count, max_bytes
         self._parts: deque[_Part] = deque()
         self._bytes = 0
         self.count = self.forgotten_count = 0
@@ -58,10 +58,10 @@ class KeptPackets:
         self._parts.append(part)
         self._bytes += part.size_bytes
         self.count += part.count
-        while self._parts and (self.count > self._most_count or self._bytes > self._most_bytes):
+        while self._parts and (self.count > self._max_count or self._bytes > self._max_bytes):
             oldest = self._parts[0]
             left = oldest.count - oldest.gone
-            drop = left if self._bytes > self._most_bytes else min(left, self.count - self._most_count)
+            drop = left if self._bytes > self._max_bytes else min(left, self.count - self._max_count)
             oldest.gone += drop
             self.count -= drop
             self.forgotten_count += drop
@@ -75,11 +75,11 @@ class KeptPackets:
         self._parts.clear()
         self._bytes = self.count = 0
 
-    def newest(self, since: int, most: int) -> list[Row]:
-        """Return the newest `most` packets with a number after `since`, in the order of their arrival."""
+    def newest(self, since: int, limit: int) -> list[Row]:
+        """Return the newest `limit` packets with a number after `since`, in the order of their arrival."""
         result: list[Row] = []
         for one in self._backwards():
-            if len(result) >= most or one[0] <= since:
+            if len(result) >= limit or one[0] <= since:
                 break
             result.append(one)
         return result[::-1]

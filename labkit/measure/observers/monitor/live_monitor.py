@@ -109,22 +109,22 @@ class LiveMonitor:
         self._lock = threading.Lock()
         self._last: MonitorReport | None = None
 
-    def read(self, since: int = -1, most: int = 100) -> MonitorReport:
-        """Return the counts, and the newest `most` kept packets after number `since`; after `close` the last counts."""
+    def read(self, since: int = -1, limit: int = 100) -> MonitorReport:
+        """Return the counts and the newest `limit` kept packets after number `since`; after `close` the last counts."""
         with self._lock:
             if self._last is not None:
                 return self._last
-            return self._report("monitor read", since=since, most=most)
+            return self._report("monitor read", since=since, limit=limit)
 
     @property
     def counts(self) -> MonitorCounts:
         """The current counts; after `close` the last ones."""
-        return self.read(most=0).counts
+        return self.read(limit=0).counts
 
     @property
     def packets(self) -> list[MonitoredPacket]:
         """All packets in memory, the oldest first."""
-        return self.read(most=SAVED_COUNT).packets
+        return self.read(limit=SAVED_COUNT).packets
 
     def stop(self) -> MonitorReport:
         """Stop capturing, and handle all captured packets. Packets in memory can still be read and saved."""
@@ -144,7 +144,7 @@ class LiveMonitor:
 
     def pcapng(self) -> bytes:
         """Return the packets in memory as the content of a pcapng file."""
-        report = self.read(most=SAVED_COUNT)
+        report = self.read(limit=SAVED_COUNT)
         head = pcapng.header([(self.hop, report.link_type)], self.request.snap_bytes)
         return head + b"".join(blocks(report.packets))
 

@@ -68,12 +68,12 @@ def check_request(request: Request) -> None:
     if request.display is not None:
         display_filter.check_text(request.display)
     display_filter.field_names(request.fields)
-    for name, value, least, most in (
+    for name, value, minimum, maximum in (
         ("keep_count", request.keep_count, 1, MAX_KEEP_COUNT),
         ("snap_bytes", request.snap_bytes, MIN_SNAP_BYTES, MAX_SNAP_BYTES),
     ):
-        if not least <= value <= most:
-            raise BadInput(f"{name}={value} is outside {least} to {most}")
+        if not minimum <= value <= maximum:
+            raise BadInput(f"{name}={value} is outside {minimum} to {maximum}")
 
 
 class Report(msgspec.Struct):
@@ -144,7 +144,7 @@ class _MonitorProcess:
                     buffer = bytearray(rest)
                     control.sendall(self._answer(msgspec.json.decode(line)) + b"\n")
         self._drain()
-        control.sendall(self._answer({"do": "read", "since": -1, "most": 0}))
+        control.sendall(self._answer({"do": "read", "since": -1, "limit": 0}))
         if self._display is not None:
             self._display.close()
 
@@ -212,16 +212,16 @@ class _MonitorProcess:
             self._display.awaiting_count if self._display else 0,
             self._totals.classes(),
             self._totals.conversations(REPORTED_CONVERSATIONS),
-            self._newest(request.get("since", -1), request.get("most", 0)),
+            self._newest(request.get("since", -1), request.get("limit", 0)),
             self._ring.link_type,
             problem=self._display.problem if self._display else None,
             talkers=self._totals.talkers(REPORTED_TALKERS),
         )
         return msgspec.json.encode(report)
 
-    def _newest(self, since: int, most: int) -> list[tuple[int, int, str, int, str, tuple[str, ...]]]:
-        """Return the newest `most` kept packets after number `since`, in the order of their arrival."""
-        return [(*one[:4], b64encode(one[4]).decode(), one[5]) for one in self._kept.newest(since, most)]
+    def _newest(self, since: int, limit: int) -> list[tuple[int, int, str, int, str, tuple[str, ...]]]:
+        """Return the newest `limit` kept packets after number `since`, in the order of their arrival."""
+        return [(*one[:4], b64encode(one[4]).decode(), one[5]) for one in self._kept.newest(since, limit)]
 
     def _drain(self) -> None:
         """Read all that the socket has received: the kernel hands over an unfilled block only after a while."""
@@ -288,10 +288,10 @@ class Monitor:
         report.seen_count, report.is_gone = self._seen, self._is_gone
         return report
 
-    def read(self, since: int = -1, most: int = 0) -> Report:
-        """Return the counts, and the newest `most` kept packets after number `since`. Raises Failed if the process
+    def read(self, since: int = -1, limit: int = 0) -> Report:
+        """Return the counts, and the newest `limit` kept packets after number `since`. Raises Failed if the process
         ended."""
-        return self._request({"do": "read", "since": since, "most": most})
+        return self._request({"do": "read", "since": since, "limit": limit})
 
     def stop(self) -> Report:
         """Stop capturing, and handle all captured packets; packets in memory can still be read."""

@@ -20,8 +20,8 @@ import msgspec
 
 from labkit.common import units
 from labkit.common.errors import BadInput, Failed
-from labkit.measure.endpoints import Endpoint, FarEnd, FarPair, Namespace, Pair
-from labkit.measure.topologies.base import PORT, Copies, FarMonitor, Meter, Spec, end_name, mac, numbers
+from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemoteEnd, RemotePair
+from labkit.measure.topologies.base import PORT, Copies, Meter, RemoteMonitor, Spec, end_name, mac, numbers
 from labkit.measure.topologies.network.encapsulation import (
     ETHERNET,
     GRE,
@@ -102,7 +102,7 @@ class Mirrors:
         self._datapath = datapath
         self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indexes in `monitor`
         self._far = spec.monitor if parameters.mirrors and parameters.output in TUNNELS else None
-        self._uplink, self._far_mac = ("uplink", UPLINK), mac(1, UPLINK_SIDE)
+        self._uplink, self._remote_mac = ("uplink", UPLINK), mac(1, UPLINK_SIDE)
         self._sockets: netlink.PacketSockets | None = None  # of the switch
         self._arrived: Callable[[], Copies] = lambda: Copies(0)
         self._unread: Callable[[], tuple[int | None, ...]] = lambda: (0,) * len(self._ends)
@@ -172,7 +172,7 @@ class Mirrors:
         output = self._parameters.output
         with ExitStack() as stack:
             if self._far is not None:
-                stack.enter_context(self._to_far_host(self._far))
+                stack.enter_context(self._to_other_host(self._far))
             elif self._monitor is not None and output == "veth":
                 self._cables(
                     [(name, MIRROR + number) for number, name in enumerate(self.outputs)], MIRROR_SIDE
@@ -182,13 +182,13 @@ class Mirrors:
             yield
 
     @contextmanager
-    def _to_far_host(self, far: FarMonitor) -> Iterator[None]:
+    def _to_other_host(self, far: RemoteMonitor) -> Iterator[None]:
         """Borrow the NIC at the cable to the other host, where copies are counted and read until the block ends."""
         of_nic = replace(self._spec, parent=far.parent, mtu_bytes=self._uplink_mtu)
         with borrowed_nic(of_nic, self._between, moved=True) as (kernel, index), ExitStack() as stack:
             self._uplink = next((one.name, index) for one in netlink.links(kernel) if one.index == index)
             stack.callback(far.stop)
-            self._far_mac = far.receive(self._parameters.name("ovs"), self._uplink_mtu)
+            self._remote_mac = far.receive(self._parameters.name("ovs"), self._uplink_mtu)
             yield
 
     @property
@@ -241,9 +241,9 @@ class Mirrors:
             with netlink.inside(self._between.fd):
                 index = netlink.index_of(UNDERLAY)
             self._between.netlink.do(netlink.set_link(index), netlink.new_address(index, NEAR))
-            switch.command("tnl/arp/set", UNDERLAY, str(FAR.ip), self._far_mac)
+            switch.command("tnl/arp/set", UNDERLAY, str(FAR.ip), self._remote_mac)
         else:
-            neighbour = netlink.new_neighbour(uplink, str(FAR.ip), self._far_mac)
+            neighbour = netlink.new_neighbour(uplink, str(FAR.ip), self._remote_mac)
             self._between.netlink.do(netlink.new_address(uplink, NEAR), neighbour)
         if (rate_bps := self._parameters.uplink_bps) is not None:
             burst = max(2 * (self._spec.mtu_bytes + 100), int(rate_bps / 8 / 1000))
@@ -375,7 +375,7 @@ class Mirrors:
             f" and are lost: {arithmetic(uplink_bytes, 'uplink', added)}",
         )
 
-    def prove(self, switch: Switch, pairs: Sequence[Pair | FarPair]) -> None:
+    def prove(self, switch: Switch, pairs: Sequence[Pair | RemotePair]) -> None:
         """Check that every mirror works: as many of its copies must arrive as its ports' counters say.
 
         A mirror applies to new flows only, so flows are removed before each further attempt. Raises Failed if copies
@@ -388,7 +388,7 @@ class Mirrors:
             before = self.counts(switch)
             for pair in pairs:
                 _send(pair.client, pair.server)
-                if not isinstance(pair, FarPair):
+                if not isinstance(pair, RemotePair):
                     _send(pair.server, pair.client)
             until = time.monotonic() + TRY_S
             while time.monotonic() < until:
@@ -468,7 +468,7 @@ def selected(parameters: SwitchOptions, spec: Spec) -> tuple[list[int], list[int
     return (one if direction != "out" else []), (one if direction != "in" else [])
 
 
-def _send(end: Endpoint, to: Endpoint | FarEnd) -> None:
+def _send(end: Endpoint, to: Endpoint | RemoteEnd) -> None:
     """Send one datagram to the discard port of another end."""
     if end.kernel is not None:
         process.run([*end.prefix, "ping", "-c1", "-W1", to.address])

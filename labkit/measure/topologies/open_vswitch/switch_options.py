@@ -149,11 +149,11 @@ def _choice(*known: str) -> Callable[[str], str]:
     return checked
 
 
-def _number(least: float, most: float, whole: bool = True) -> Callable[[str], float]:
+def _number(minimum: float, maximum: float, whole: bool = True) -> Callable[[str], float]:
     def checked(text: str) -> float:
         value = int(text) if whole and re.fullmatch(r"\d{1,9}", text) else _float(text, whole)
-        if not least <= value <= most:
-            raise ValueError(f"the range is {least:g} to {most:g}")
+        if not minimum <= value <= maximum:
+            raise ValueError(f"the range is {minimum:g} to {maximum:g}")
         return value
 
     return checked

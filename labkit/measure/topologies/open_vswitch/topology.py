@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from labkit.common.errors import BadInput
-from labkit.measure.endpoints import Endpoint, FarPair, Namespace, Pair, namespaces
+from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemotePair, namespaces
 from labkit.measure.topologies.base import (
     BETWEEN,
     CLIENTS,
@@ -133,7 +133,7 @@ def side(name: str, spec: Spec, ends: list[Namespace], between: Namespace, stack
     switched = _start_switch(here, spec, [between, *monitor], indices, _cable(cable, indices, parameters))
     one, mirrors = stack.enter_context(switched)
 
-    def begin(pairs: Sequence[FarPair]) -> None:
+    def begin(pairs: Sequence[RemotePair]) -> None:
         mirrors.prove(one, pairs)
         stack.enter_context(mirrors.read())
 

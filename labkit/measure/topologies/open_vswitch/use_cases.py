@@ -190,8 +190,8 @@ def _bridges(datapath: Datapath, ports: Sequence[Port], tunnelled: bool) -> list
 
 def _tunnel_end(spec: Spec, end: _End, between: Namespace, under_bytes: int) -> None:
     """Build the network's side: a cable `under` to the switch's `uplink`, and a VXLAN device over it."""
-    near_mac, far_mac = mac(0, UPLINK_SIDE, spec.ours), mac(1, UPLINK_SIDE, spec.ours)
-    peer = {"name": "under", "index": UNDER, "netns": end.space.fd, "mac": far_mac}
+    near_mac, remote_mac = mac(0, UPLINK_SIDE, spec.ours), mac(1, UPLINK_SIDE, spec.ours)
+    peer = {"name": "under", "index": UNDER, "netns": end.space.fd, "mac": remote_mac}
     between.netlink.do(
         netlink.new_link("veth", "uplink", index=UPLINK, mtu_bytes=under_bytes, mac=near_mac, peer=peer)
     )
@@ -214,15 +214,15 @@ def _tunnel_end(spec: Spec, end: _End, between: Namespace, under_bytes: int) -> 
 
 def _tunnel_switch(spec: Spec, end: _End, one: Switch, between: Namespace, datapath: Datapath) -> None:
     """Give the switch's side of the tunnel its address, and both sides each other as permanent neighbours."""
-    index, far_mac = UPLINK, mac(1, UPLINK_SIDE, spec.ours)
+    index, remote_mac = UPLINK, mac(1, UPLINK_SIDE, spec.ours)
     if datapath.in_userspace:
         with netlink.inside(between.fd):
             index = netlink.index_of(UNDERLAY)
-        one.command("tnl/arp/set", UNDERLAY, str(FAR.ip), far_mac)
+        one.command("tnl/arp/set", UNDERLAY, str(FAR.ip), remote_mac)
     between.netlink.do(
         netlink.set_link(index),
         netlink.new_address(index, NEAR),
-        netlink.new_neighbour(index, str(FAR.ip), far_mac),
+        netlink.new_neighbour(index, str(FAR.ip), remote_mac),
     )
     # The userspace datapath takes frames out of the tunnel only if they are for the MAC address of its bridge, and the
     # kernel would answer ARP for that address with the MAC address of `uplink`.

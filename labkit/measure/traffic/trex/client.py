@@ -85,7 +85,7 @@ class Client:
     """The ports of a TRex server, ours until `close` or the end of this process."""
 
     def __init__(self, descriptor: int, at: Address, numbers: Sequence[int]) -> None:
-        self._line = process.Line(descriptor, "TRex's client")
+        self._companion = process.CompanionClient(descriptor, "TRex's client")
         self._at = at
         self.ports = tuple(numbers)
         self.senders: tuple[int, ...] = ()
@@ -165,11 +165,11 @@ class Client:
         return report
 
     def _ask(self, do: str, **given: Any) -> Any:
-        return self._line.ask({"do": do, **given}, PATIENCE_S + given.get("duration_s", 0.0))
+        return self._companion.ask({"do": do, **given}, PATIENCE_S + given.get("duration_s", 0.0))
 
     def close(self) -> None:
         """Close the connection; when its last holder closes it, the client process stops and releases the ports."""
-        self._line.close()
+        self._companion.close()
 
 
 @contextmanager

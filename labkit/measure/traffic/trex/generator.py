@@ -34,7 +34,7 @@ class Trex(TrialGenerator):
         length_bytes={"udp": (MIN_FRAME, MAX_FRAME)}, metric="throughput_pps", paced=True
     )
     takes_ends = True
-    least_trial_s = 0.5  # requests to the server take milliseconds, and a trial has to be long against that
+    min_trial_s = 0.5  # requests to the server take milliseconds, and a trial has to be long against that
 
     def version(self) -> str:
         """Return the name of TRex's folder, which is its version. Raises Unsupported without TRex."""
@@ -76,7 +76,7 @@ def check_mix(mix: Mix) -> None:
 class TrexTrials:
     """Trials of a server: the first port of each pair sends to the second.
 
-    `ends`: the source and the destination address of each port's frames. `most_pps`: the most that a port sends.
+    `ends`: the source and the destination address of each port's frames. `max_pps`: the most that a port sends.
     `announce`: tells what joins the ports where they are. `pids`: the processes of the server and its client.
     """
 
@@ -86,11 +86,11 @@ class TrexTrials:
         ends: Sequence[tuple[str, str]],
         mix: Mix,
         line_bps: float,
-        most_pps: float = math.inf,
+        max_pps: float = math.inf,
         announce: Callable[[], None] = lambda: None,
         pids: frozenset[int] = frozenset(),
     ) -> None:
-        self._client, self._ends, self._mix, self._most_pps = client, ends, mix, most_pps
+        self._client, self._ends, self._mix, self._max_pps = client, ends, mix, max_pps
         self._announce, self.pids = announce, pids
         self._senders = client.ports[::2]
         self._line = Line(LINE_SHARE * line_bps)
@@ -114,7 +114,7 @@ class TrexTrials:
             self._probes_pps = probes_pps
         self._announce()
         each_pps = None if rate_pps is None else rate_pps / len(self._senders)
-        load_pps = most_load_pps(self._line, self._mix, each_pps, probes_pps, self._most_pps)
+        load_pps = max_load_pps(self._line, self._mix, each_pps, probes_pps, self._max_pps)
         grace_s = GRACE_S + GRACE_SHARE * duration_s
         before_s = machine.cpu_s(self.pids)
         directions, _raw = self._client.trial(load_pps, duration_s, grace_s)
@@ -136,16 +136,16 @@ class TrexTrials:
         )
 
 
-def most_load_pps(
+def max_load_pps(
     line: Line, mix: Mix, each_pps: float | None, probes_pps: float, port_pps: float = MAX_PPS
 ) -> float:
     """Return the load of a port that offers `each_pps` frames per second (None: as many as possible) with its probes:
     no more than these leave of the line and `port_pps`, and at least half of what is asked for."""
     left = line.left_pps(rates.mean_bytes(mix.frame_bytes), probes_pps, PROBE_FRAME_BYTES)
-    most_pps = min(port_pps, left if left is not None and left > 0 else MAX_PPS)
+    max_pps = min(port_pps, left if left is not None and left > 0 else MAX_PPS)
     if each_pps is None:
-        return most_pps
-    return min(max(each_pps - probes_pps, each_pps / 2), most_pps)
+        return max_pps
+    return min(max(each_pps - probes_pps, each_pps / 2), max_pps)
 
 
 def _delivered_count(one: Direction) -> int:

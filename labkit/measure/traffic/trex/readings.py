@@ -208,10 +208,10 @@ def stateful_latency(
     earlier = _buckets(before)
     buckets = {edge: count - earlier.get(edge, 0) for edge, count in _buckets(own).items()}
     buckets = {edge: count for edge, count in buckets.items() if count}
-    most_us, top = own["max_usec"], max(buckets, default=0)
+    max_us, top = own["max_usec"], max(buckets, default=0)
     # TRex brings its maximum up to date about once a second, and that of an earlier test may stand there.
-    if most_us < top or most_us <= before.get("max_usec", 0):
-        most_us = upper_edge(top)
+    if max_us < top or max_us <= before.get("max_usec", 0):
+        max_us = upper_edge(top)
     return ProbeLatency(
         sent_count=rise(peer, "m_tx_pkt_ok"),
         received_count=rise(port, "m_pkt_ok"),
@@ -219,7 +219,7 @@ def stateful_latency(
         duplicated_count=0,
         mean_s=own["s_avg"] * MICROSECOND if buckets else None,
         jitter_s=data[f"port-{port}"]["stats"]["m_jitter"] * MICROSECOND if buckets else None,
-        max_s=most_us * MICROSECOND if buckets else None,
+        max_s=max_us * MICROSECOND if buckets else None,
         buckets=buckets,
     )
 

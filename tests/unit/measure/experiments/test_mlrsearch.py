@@ -112,9 +112,9 @@ def test_loss_at_every_load_alike_has_no_rate(
             assert (one.rate_pps, one.lower_pps) == (None, None), (seed, one)
             assert one.constant_loss is not None
             assert one.constant_loss.loss_ratio == pytest.approx(loss, rel=0.15)
-            assert one.constant_loss.least_pps == one.upper_pps
-            assert one.constant_loss.least_pps <= 2e3
-            assert one.constant_loss.most_pps == pytest.approx(400e3)
+            assert one.constant_loss.min_pps == one.upper_pps
+            assert one.constant_loss.min_pps <= 2e3
+            assert one.constant_loss.max_pps == pytest.approx(400e3)
         if loss < 0.005:
             assert pdr.constant_loss is None
             assert (pdr.rate_pps, pdr.upper_pps) == (pytest.approx(400e3 * (1 - loss), rel=0.01), None)
@@ -127,7 +127,7 @@ def test_loss_at_every_load_up_to_a_capacity(monkeypatch: pytest.MonkeyPatch) ->
         assert ndr.rate_pps is None
         assert ndr.constant_loss is not None
         assert ndr.constant_loss.loss_ratio == pytest.approx(0.002, rel=0.2)
-        assert 60e3 <= ndr.constant_loss.most_pps <= 121e3
+        assert 60e3 <= ndr.constant_loss.max_pps <= 121e3
         assert pdr.rate_pps == pytest.approx(120e3, rel=0.06)
         assert pdr.constant_loss is None
 
@@ -172,7 +172,7 @@ def test_generator_limit_lowers_the_maximum() -> None:
         return one, "limited" if one.generator_limited else None
 
     result = searched(slow)
-    assert result.most_pps <= 80_000
+    assert result.max_pps <= 80_000
     assert all(one.upper_pps is None for one in result.bounds)
 
 
@@ -408,7 +408,7 @@ def test_pass_whose_generator_reaches_no_load_is_left_out(monkeypatch: pytest.Mo
     assert result.problem is None
     assert result.left_out_count == 2
     assert result.bounds[0].passes_pps == alone.bounds[0].passes_pps
-    assert result.most_pps == alone.most_pps
+    assert result.max_pps == alone.max_pps
 
 
 def test_generator_that_reaches_no_load() -> None:

@@ -65,7 +65,7 @@ def test_rows_say_what_the_switch_is() -> None:
         ({"flows": "100000"}, "flows=100000 is outside 1 to 65536"),
         ({"frame_bytes": "63"}, "a frame of 63 bytes is outside 64"),
         ({"frame_bytes": "1519"}, "a frame of 1519 bytes is outside 64 to 1518"),
-        ({"most_rate": "2Mpps", "line_rate_bps": "1e9"}, "more than the link carries: 64 \\+ 20 = 84 bytes"),
+        ({"max_rate": "2Mpps", "line_rate_bps": "1e9"}, "more than the link carries: 64 \\+ 20 = 84 bytes"),
         ({"endpoint": "shared_guest"}, "does not support endpoint=shared_guest"),
         ({"nodes": "two"}, "nodes=two: not used: the switch and its ends are on one host"),
         ({"vary": "source_ip"}, "vary=.*not used: flows differ in what the rules match"),

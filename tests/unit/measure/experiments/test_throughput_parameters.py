@@ -26,10 +26,10 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"frame_bytes": "64,64"}, "frame_bytes needs at least one value, each once"),
         ({"frame_bytes": "none"}, "frame_bytes needs at least one value"),
         ({"loss": "0.9"}, "loss=0.9 is outside 0 to 0.5: a ratio, not per cent"),
-        ({"most_rate": "2Mpps", "line_rate_bps": "1e9"}, "most_rate=2Mpps is more than the link carries: 64"),
-        ({"most_rate": "50%"}, "give line_rate_bps as well"),
-        ({"most_rate": "1kpps"}, "most_rate=1kpps is not above least_rate=1kpps"),
-        ({"least_rate": "1500"}, "least_rate=1500: write for example"),
+        ({"max_rate": "2Mpps", "line_rate_bps": "1e9"}, "max_rate=2Mpps is more than the link carries: 64"),
+        ({"max_rate": "50%"}, "give line_rate_bps as well"),
+        ({"max_rate": "1kpps"}, "max_rate=1kpps is not above min_rate=1kpps"),
+        ({"min_rate": "1500"}, "min_rate=1500: write for example"),
         ({"preset": "binary"}, "preset=binary: choose mlrsearch, rfc2544"),
         ({"vary": "ttl"}, "vary=ttl is not a field: choose source_mac"),
         ({"flows": "100000"}, "flows=100000: source_port can distinguish 64512 flows"),
@@ -78,7 +78,7 @@ from labkit.measure.traffic.packet_sender import Mix
         ({"vlan": "7", "topology": "ovs+mirrors=1+output=vlan"}, "because output=vlan makes the ends' ports"),
         ({"trial_frames": "0"}, "trial_frames=0 is outside 1 to"),
         ({"trial_frames": "9", "trial_s": "1"}, "trial_frames=9 and trial_s=1: give one of them"),
-        ({"trial_frames": "1000000"}, "trial_frames=1000000 takes 1000 s at least_rate=1kpps"),
+        ({"trial_frames": "1000000"}, "trial_frames=1000000 takes 1000 s at min_rate=1kpps"),
         ({"trial_frames": "9", "generator": "trex"}, "generator=trex cannot send an exact number of frames"),
         ({"frame": "64"}, "there is no parameter frame"),
     ],
@@ -114,18 +114,18 @@ def test_a_preset_has_time_to_end() -> None:
 
 def test_percentages_refer_to_the_line_of_a_server_elsewhere() -> None:
     """The rate of its ports' line is known only when it answers. labkit's own topologies have no line."""
-    parameters = Throughput.of({"server": "host", "least_rate": "5%", "most_rate": "50%"})
+    parameters = Throughput.of({"server": "host", "min_rate": "5%", "max_rate": "50%"})
     with_line = msgspec.structs.replace(parameters, line_rate_bps=2 * 672e6)
     assert with_line.bounds("64") == pytest.approx((1e5, 1e6))
-    turned = Throughput.of({"server": "host", "least_rate": "50%", "most_rate": "5%"})
-    with pytest.raises(BadInput, match="most_rate=5% is not above least_rate=50%"):
+    turned = Throughput.of({"server": "host", "min_rate": "50%", "max_rate": "5%"})
+    with pytest.raises(BadInput, match="max_rate=5% is not above min_rate=50%"):
         msgspec.structs.replace(turned, line_rate_bps=1e9).check_bounds("64")
     with pytest.raises(BadInput, match="line_rate_bps"):
-        Throughput.of({"least_rate": "5%"})
+        Throughput.of({"min_rate": "5%"})
 
 
 def test_server_elsewhere() -> None:
-    parameters = Throughput.of({"server": "host:5000", "ports": "2,3", "least_rate": "10kpps"})
+    parameters = Throughput.of({"server": "host:5000", "ports": "2,3", "min_rate": "10kpps"})
     assert parameters.load_generator.name == parameters.companion == "trex"
     assert (str(parameters.address), parameters.settings.trial_s) == ("host:5000", 0.5)
     assert Throughput.of({}).companion is None
@@ -145,7 +145,7 @@ def test_frame_sizes_and_imix() -> None:
 
 
 def test_line_rate_bounds() -> None:
-    least, most = Throughput.of({"line_rate_bps": 1e9, "least_rate": "10%"}).bounds("64")
+    least, most = Throughput.of({"line_rate_bps": 1e9, "min_rate": "10%"}).bounds("64")
     assert (least, most) == (pytest.approx(148_809.5), pytest.approx(1_488_095.2))
     assert Throughput.of({}).bounds("64") == (1000, None)
     tagged = Throughput.of({"line_rate_bps": 1e9, "vlan": "7"})

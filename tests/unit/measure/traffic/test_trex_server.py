@@ -110,10 +110,10 @@ def test_flows_that_a_stream_cannot_have(mix: Mix, words: str) -> None:
 
 def test_load_of_a_search_leaves_room_for_the_probes() -> None:
     line, mix = Line(84 * 8 * 10_000.0), Mix(frame_bytes=(64,))
-    assert generator.most_load_pps(line, mix, None, 0) == pytest.approx(10_000)
-    assert generator.most_load_pps(line, mix, None, 1000) == pytest.approx(9000)
-    assert generator.most_load_pps(line, mix, 5000, 1000) == pytest.approx(4000)
-    assert generator.most_load_pps(line, mix, 1000, 1000) == pytest.approx(500)
+    assert generator.max_load_pps(line, mix, None, 0) == pytest.approx(10_000)
+    assert generator.max_load_pps(line, mix, None, 1000) == pytest.approx(9000)
+    assert generator.max_load_pps(line, mix, 5000, 1000) == pytest.approx(4000)
+    assert generator.max_load_pps(line, mix, 1000, 1000) == pytest.approx(500)
 
 
 def test_search_takes_trex_from_the_registry() -> None:

@@ -85,11 +85,11 @@ def test_more_conversations_than_the_table_holds() -> None:
     assert sum(one[3] for one in rows) == 2 * len(frames)
 
 
-@pytest.mark.parametrize("most_bytes", [10**9, 30_000])
-def test_kept_packets_and_forgotten_ones_are_exact(most_bytes: int) -> None:
+@pytest.mark.parametrize("max_bytes", [10**9, 30_000])
+def test_kept_packets_and_forgotten_ones_are_exact(max_bytes: int) -> None:
     """Whatever comes as rows or as blocks: the newest are there, in order, and the others are counted."""
     draw = random.Random(7)
-    kept, number = KeptPackets(100, most_bytes), 0
+    kept, number = KeptPackets(100, max_bytes), 0
     came: deque[Row] = deque()
     for _ in range(300):
         frames = [MACS + b"\x08\x00" + draw.randbytes(20) for _ in range(draw.randrange(60))]
@@ -106,6 +106,6 @@ def test_kept_packets_and_forgotten_ones_are_exact(most_bytes: int) -> None:
         there = kept.newest(-1, 10**6)
         assert there == list(came)[len(came) - kept.count :]
         assert kept.newest(number - 10, 5) == there[-min(5, max(0, kept.count)) :][-9:]
-    assert most_bytes < 10**9 or kept.count == 100
+    assert max_bytes < 10**9 or kept.count == 100
     kept.clear()
     assert (kept.count, kept.forgotten_count, kept.newest(-1, 9)) == (0, number, [])

@@ -12,8 +12,8 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
 
 @dataclass(frozen=True)
-class RemoteMonitor:
-    """A `topologies.FarMonitor` that asks the other one of two hosts."""
+class PeerMonitor:
+    """A `topologies.RemoteMonitor` that asks the other one of two hosts."""
 
     peer: Peer
     parent: str | None
@@ -32,8 +32,8 @@ class RemoteMonitor:
         self.peer.ask("clear")
 
 
-def remote_monitor(parameters: DatapathParameters, run_context: RunContext) -> RemoteMonitor | None:
+def peer_monitor(parameters: DatapathParameters, run_context: RunContext) -> PeerMonitor | None:
     """Return the monitor on the other host; None if there is no other host, or if it has the servers."""
     if run_context.peer is None or not parameters.has_remote_monitor:
         return None
-    return RemoteMonitor(run_context.peer, parameters.nic(topologies.CLIENTS))
+    return PeerMonitor(run_context.peer, parameters.nic(topologies.CLIENTS))

@@ -89,7 +89,7 @@ def killed(machine: Sandbox, cluster: Cluster) -> Done:
     data = {address: cluster.data(f"worker-{number}") for number, address in enumerate(cluster.workers, 1)}
 
     def begun() -> list[str]:
-        return [address for address in data if list(data[address].glob(".fleet-*/*/rows/*.jsonl"))]
+        return [address for address in data if list(data[address].glob(".cluster-*/*/rows/*.jsonl"))]
 
     assert until(begun, PATIENCE_S, 0.01), sweep.lines.read_text()
     cluster.workers[begun()[0]].kill()
@@ -131,7 +131,7 @@ def test_point_matches_a_local_point(killed: Done, machine: Sandbox) -> None:
     assert executed["metadata"]["papermill"]["parameters"]["folder"] == str(point)
     for path in filter(Path.is_file, point.rglob("*.*")):
         # papermill records the path of the file it read, which was the worker's copy of the notebook.
-        assert path.read_bytes().count(b".fleet-") == (path.name == "notebook.ipynb"), path
+        assert path.read_bytes().count(b".cluster-") == (path.name == "notebook.ipynb"), path
 
 
 def test_no_leftover_files_or_processes(killed: Done, machine: Sandbox, cluster: Cluster) -> None:
@@ -161,7 +161,7 @@ def test_interrupt_releases_the_worker(killed: Done, machine: Sandbox, cluster: 
     lost = next(f"worker-{n}" for n, one in enumerate(cluster.workers.values(), 1) if one.poll() is not None)
     for living in (one for one in cluster.workers.values() if one.poll() is None):
         living.kill()
-    assert list(cluster.data(lost).glob(".fleet-*"))
+    assert list(cluster.data(lost).glob(".cluster-*"))
     # Moved, not copied: a folder's marker is not valid in a copy.
     cluster.data("worker-3").parent.mkdir(parents=True)
     cluster.data(lost).rename(cluster.data("worker-3"))
@@ -170,7 +170,9 @@ def test_interrupt_releases_the_worker(killed: Done, machine: Sandbox, cluster: 
     sweep = Sweep(machine, "long", cluster.address)
 
     def begun() -> bool:
-        return any(path.parents[2] not in left for path in cluster.data("worker-3").glob(".fleet-*/*/rows/*"))
+        return any(
+            path.parents[2] not in left for path in cluster.data("worker-3").glob(".cluster-*/*/rows/*")
+        )
 
     assert until(begun, PATIENCE_S), sweep.lines.read_text()
     assert len(list(cluster.data("worker-3").iterdir())) == 1
