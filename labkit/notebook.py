@@ -124,10 +124,9 @@ class Run:
     ) -> why_page.Explanation:
         """Explain why an arm differs from another one, by default from the baseline: `run.why("macvlan_bridge")`.
 
-        processes: count their CPU time alone: a regular expression, or `switch` (ovs-vswitchd).
-
-        Both arguments are written as after RUN: in `labkit why` and may contain values, for example `veth,pairs=8`.
-        Without an arm, the only variant is explained. Raises BadInput if the run lacks profiles of either arm.
+        arm, against: written as after RUN: in `labkit why`, so they may contain values, for example `veth,pairs=8`.
+        Without an arm, the only variant is explained. processes: count their CPU time alone: a regular expression, or
+        `switch` (ovs-vswitchd). Raises BadInput if the run lacks profiles of either arm.
         """
         left, right = against or self._baseline(), arm or self._variant()
         return why_page.explain(f"{self.folder}:{left}", right, processes)
@@ -322,7 +321,7 @@ class Run:
         return pd.DataFrame(lines, columns=["arm", "at", "setting", "before", "after", "count"]).fillna("")
 
     def doubts(self) -> Markdown:
-        """Return every reason for doubt as a list."""
+        """Return every reason for doubt as a Markdown list."""
         result = overlay.doubts(self.all[~self.all.index.isin(self.rows.index)])
         result += verdict_tables.doubts(self.rows) if len(self.rows) else []
         result += profile_doubts.profile_doubts(self.profiles, self.rows)
@@ -527,11 +526,11 @@ def _without_ratio(verdicts: pd.DataFrame) -> list[str]:
 
 
 def _name_compared(rows: pd.DataFrame) -> str:
-    """Return what the rows compare: `3 topologies`, or `1 topology with 3 kinds of ends`."""
+    """Return what the rows compare: `3 topologies`, or `1 topology with 3 endpoint kinds`."""
     topologies = rows["built_topology"].str.split("/").str[0].nunique()
     text = "1 topology" if topologies == 1 else f"{topologies} topologies"
     ends = rows["endpoint"].fillna("namespace").nunique()
-    text += f" with {ends} kinds of ends" if ends > 1 else ""
+    text += f" with {ends} endpoint kinds" if ends > 1 else ""
     changes = rows["change"].dropna().nunique()
     return text + (f" and {units.counted(changes, 'change')}" if changes else "")
 

@@ -226,10 +226,10 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
     slices, an arm that livelocks its receivers would lose its worst results. With their own logarithms, they alone
     would decide. The logarithm is NaN if nothing arrived in any slice.
 
-    `lucky_rates` are left out. Raises BadInput for a protocol without a metric, and for rows of one group
+    `unsupported_rates` are left out. Raises BadInput for a protocol without a metric, and for rows of one group
     that differ in PROVENANCE.
     """
-    ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE) & ~lucky_rates(df)].copy()
+    ok = df[df["status"].eq("ok") & df["method"].ne(PROFILE) & ~unsupported_rates(df)].copy()
     if unknown := sorted(set(ok["protocol"].astype(str)) - set(metrics)):
         raise BadInput(
             f"rows with protocol={unknown[0]} cannot be compared: labkit compares {', '.join(metrics)}"
@@ -253,11 +253,11 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
     return ok
 
 
-def lucky_rates(df: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows are rates that searches found by luck, because their arm has none.
+def unsupported_rates(df: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows are rates of arms whose searches mostly saw frames lost at every load.
 
-    An arm has no rate if at least as many of its searches saw frames lost at every load as found a rate. The latter had
-    luck in their short trials.
+    An arm has no rate if at least as many of its searches saw such loss as found a rate. In the latter, the short
+    trials missed the loss by chance.
     """
     none = df["constant_loss_ratio"].notna()
     with_rate = df["loss_goal_ratio"].notna() & df["status"].eq("ok")

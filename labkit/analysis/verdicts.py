@@ -27,8 +27,8 @@ from labkit.analysis.load import (
     group_text,
     groups,
     hosts,
-    lucky_rates,
     measured_rows,
+    unsupported_rates,
     varying,
 )
 from labkit.analysis.load import load as load
@@ -239,7 +239,7 @@ def _unmeasured(
                 return str(status), str(reason)
             return "no evidence", f"no evidence about {topology}: {about} has no valid measurement ({reason})"
     for about, own in ((topology, rows), (baseline, base)):
-        if lucky_rates(own).any():
+        if unsupported_rates(own).any():
             reason = own.loc[own["constant_loss_ratio"].notna(), "reason"].iloc[0]
             return "no evidence", f"no evidence about {topology}: {about} has no rate ({reason})"
     for about, own in ((topology, rows), (baseline, base)):
@@ -302,7 +302,7 @@ def _wandering(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
             if stats.setups_disagree(list(setups.values()), SURE):
                 low, high = np.exp([centres.min(), centres.max()])
                 lines.append(
-                    f"{group_text(key)}: the ratio of {topology} to {baseline} wanders between set-ups, from {low:.3g}"
+                    f"{group_text(key)}: the ratio of {topology} to {baseline} varies between set-ups, from {low:.3g}"
                     f" to {high:.3g}; {_regime(centres, busy.reindex(list(setups)).to_numpy(float))}"
                 )
     return lines
@@ -393,7 +393,7 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
         else f"left out as {reason} ({_each(one)})"
         for reason, one in _by_sentence(reasons, bad["topology"], df)
     ]
-    lucky = lucky_rates(df)
+    lucky = unsupported_rates(df)
     if count := int(lucky.sum()):
         lines.append(
             f"{counted(count, 'rate')} left out: at least as many searches of the arm saw frames lost at every load"

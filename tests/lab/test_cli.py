@@ -68,11 +68,11 @@ BAD_RUNS = [
     ("run datapaths pairs=1 pairs=2", "the parameter pairs is given twice"),
     ("run datapaths pairs", "'pairs' is not a parameter: write name=value"),
     ("run datapaths =5", "'=5' is not a parameter: write name=value"),
-    ("run datapaths affinity=99999", "affinity='99999' is not of the form"),
+    ("run datapaths affinity=99999", "affinity='99999' is not valid"),
     ("run datapaths affinity=9999", "affinity=9999: there is no CPU 9999; there are"),
     (
         "run datapaths topology=macvlan_bridge 'parent=eth0; rm -rf'",
-        "parent='eth0; rm -rf' is not of the form",
+        "parent='eth0; rm -rf' is not valid",
     ),
     ("run datapaths where=vm:x", "no kernel 'x' can be booted here"),
     ("run datapaths where=", "where"),

@@ -3,7 +3,7 @@
 A ratio **agrees** with a claim if its 95 % interval lies in the range for which the claim holds, and **contradicts**
 the claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed if more
 of its ratios agree than chance explains, and contradicted if more contradict it than chance explains. One exact count
-is enough for either. It depends if both is so. It also depends if it is contradicted under conditions other than the
+is enough for either. It depends if both hold. It also depends if it is contradicted under conditions other than the
 document's; then it was not reproduced here, which is said beside the word. Otherwise it cannot be told here. Chance
 lets one of twenty intervals miss the true ratio.
 

@@ -131,11 +131,15 @@ def counts(judgements: Sequence[Judgement]) -> str:
 
     def of(words: Sequence[str]) -> str:
         numbers = {word: sum(one.word == word for one in judgements) for word in words}
-        return ", ".join(f"{count} {word}{noted(word)}" for word, count in numbers.items() if count) or "none"
+        return (
+            ", ".join(f"{count} {word}{noted(word, count)}" for word, count in numbers.items() if count)
+            or "none"
+        )
 
-    def noted(word: str) -> str:
+    def noted(word: str, whole: int) -> str:
         notes = Counter(one.note for one in judgements if one.word == word and one.note)
-        return f" ({'; '.join(f'{count}: {note}' for note, count in notes.items())})" if notes else ""
+        lines = (f"{'all' if count == whole else count}: {note}" for note, count in notes.items())
+        return f" ({'; '.join(lines)})" if notes else ""
 
     return (
         f"{counted(len(judgements), 'claim')}. By measurement: {of(BY_RUNS)}. By the documents' own numbers alone:"

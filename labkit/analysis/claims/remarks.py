@@ -49,7 +49,7 @@ def function_conditions() -> str:
     """Return what differs from the course report's traces of a function in a container and in a virtual machine."""
     return (
         f"{_REPORT_HOST} In the report, containers run on the host. Here they run in a lab VM, which is emulated as the"
-        " guests are. Containers and guests were traced in different runs. One thread plays both CPUs of the lab VM,"
+        " guests are. Containers and guests were traced in different runs. One thread emulates both CPUs of the lab VM,"
         " and both of a guest that two ends share. Two guests have two threads. In a shared guest, no packet crosses a"
         " border between machines."
     )
@@ -97,6 +97,6 @@ def latencies() -> str:
     return (
         f"The lower edges of the histogram's buckets alone have means of {least} µs. {percent(slow)} of the probes took"
         ' 10 ms or more, while the document says that the link "does not suffer from outliers". The histogram has more'
-        " probes than the table of means, so it was read later. T-Rex's mean may be one that forgets: then the printed"
-        " numbers are of the last seconds."
+        " probes than the table of means, so it was read later. T-Rex's mean may be an exponentially weighted"
+        " one: then the printed numbers are of the last seconds."
     )

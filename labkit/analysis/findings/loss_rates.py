@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import stats
-from labkit.analysis.load import groups, lucky_rates
+from labkit.analysis.load import groups, unsupported_rates
 from labkit.common.units import counted, percent, si
 
 BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
@@ -34,7 +34,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
-    lucky = lucky_rates(some)
+    lucky = unsupported_rates(some)
     for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
         with_rate = group["status"].eq("ok") & ~lucky[group.index]
@@ -104,10 +104,11 @@ def _rate(line: pd.Series[Any]) -> str:
     if not line["searches_count"]:
         if line["constant_count"]:
             some = line["constant_count"] < line["all_count"]
-            of_all = f" (so say {line['constant_count']} of {line['all_count']} searches)" if some else ""
+            of_all = f" (in {line['constant_count']} of {line['all_count']} searches)" if some else ""
             return f"{where} was not found: {line['reason']}{of_all}"
         if line["limited_count"]:
-            return f"{where} is not known: generator-limited, no such loss up to {si(line['max_pps'], 'pps')}"
+            reached = si(line["max_pps"], "pps")
+            return f"{where} is not known: the generator was the limit, without such loss up to {reached}"
         return f"{where} was not found" + (f": {line['reason']}" if line["reason"] else "")
     text = f"{where} {si(line['median_pps'], 'pps')}"
     if math.isnan(line["low_pps"]):

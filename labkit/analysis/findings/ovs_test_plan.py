@@ -113,7 +113,9 @@ def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
                 "goal": loss_rates.goal_name(float(goal)),
                 "each receiver, packets/s": _range(pps, "pps"),
                 "each receiver, bit/s": _range(bps, "bit/s"),
-                "spread": percent(float(pps.max() / pps.min() - 1)) if pps.min() > 0 else "one got nothing",
+                "spread": percent(float(pps.max() / pps.min() - 1))
+                if pps.min() > 0
+                else "a receiver got no packets",
                 "upcalls": known["upcalls_count"].median(),
                 "megaflows": known["megaflows_count"].median(),
                 "masks": known["masks_count"].median(),

@@ -25,7 +25,7 @@ from labkit.system.netlink import ethtool
 
 # The offloads that change TCP and UDP datapaths. VLAN, SCTP and tunnel offloads differ between kinds of links without
 # an effect here.
-MATTERING = [
+COMPARED_OFFLOADS = [
     "rx-checksumming",
     "tx-checksumming",
     "scatter-gather",
@@ -122,9 +122,9 @@ class BuiltArm(abc.ABC):
     def compare(self, baseline: BuiltArm) -> None:
         """Add doubts where offloads, queueing discipline or kind of CPU differ from the baseline's."""
         if self.emulated != baseline.emulated:
-            this, that = ("emulated" if one.emulated else "not emulated" for one in (self, baseline))
-            text = f"CPUs are {this}, those of {baseline.arm.label} {that}"
-            self.doubts.append(f"{text}: the emulation differs as well")
+            verbs = ("runs", "does not") if self.emulated else ("does not run", "does")
+            text = f"this arm {verbs[0]} on emulated CPUs and {baseline.arm.label} {verbs[1]}"
+            self.doubts.append(f"{text}: the ratio includes the emulation")
         for end, own, usual in (
             ("client", self.offloads, baseline.offloads),
             ("server", self.server_offloads, baseline.server_offloads),
@@ -134,7 +134,7 @@ class BuiltArm(abc.ABC):
             }
             differ = [
                 name
-                for name in sorted({*MATTERING} - meant)
+                for name in sorted({*COMPARED_OFFLOADS} - meant)
                 if own.get(name, False) != usual.get(name, False)
             ]
             if differ:

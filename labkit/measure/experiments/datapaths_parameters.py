@@ -184,12 +184,10 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         hosts.check(self.where)
         topologies.check_names(self.topology)
-        for name, values in (
-            ("topology", self.topology_names),
-            ("endpoint", self.endpoint),
-            ("pairs", self.pairs),
-        ):
-            each_once(name, values, "labkit itself adds the second measurement of the baseline")
+        twice = "labkit itself measures the baseline twice" if self.topology else ""
+        each_once("topology", self.topology_names, twice)
+        each_once("endpoint", self.endpoint)
+        each_once("pairs", self.pairs)
         one_of("protocol", self.protocol, registry.PROTOCOLS)
         one_of("family", self.family, (4, 6))
         for pairs in self.pairs:
@@ -316,13 +314,24 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     def _check_names(self) -> None:
         # These become arguments of programs, so only valid names are allowed.
-        for name, value, form in (
-            ("congestion", self.congestion, r"[a-z0-9_]{1,15}"),
-            ("parent", self.parent, NIC if self.nodes == "one" else f"{NIC},{NIC}"),
-            ("affinity", self.affinity, r"\d{1,4}(,\d{1,4})?"),
+        one = self.nodes == "one"
+        for name, value, form, words in (
+            (
+                "congestion",
+                self.congestion,
+                r"[a-z0-9_]{1,15}",
+                "an algorithm of the kernel, for example cubic",
+            ),
+            (
+                "parent",
+                self.parent,
+                NIC if one else f"{NIC},{NIC}",
+                "a NIC, for example eth1" if one else "a NIC of each host, for example eth1,eth1",
+            ),
+            ("affinity", self.affinity, r"\d{1,4}(,\d{1,4})?", "numbers of CPUs, for example 0,1"),
         ):
             if value is not None and not re.fullmatch(form, value):
-                raise BadInput(f"{name}={value!r} is not of the form {form}")
+                raise BadInput(f"{name}={value!r} is not valid: write {words}")
         for cpu in self._cpus if self.where == "here" and {*self.endpoint} - {*topologies.IN_GUESTS} else []:
             if cpu not in os.sched_getaffinity(0):
                 raise BadInput(
@@ -431,7 +440,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     @property
     def load_generator(self) -> Generator:
         """The generator of the load."""
-        return registry.speaking(self.protocol) if self.generator is None else registry.find(self.generator)
+        return (
+            registry.default_generator(self.protocol)
+            if self.generator is None
+            else registry.find(self.generator)
+        )
 
     def check_programs(self) -> None:
         """Raise Unsupported where the program that makes the load is missing or too old."""

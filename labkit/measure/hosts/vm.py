@@ -30,7 +30,7 @@ from labkit.system.qemu.vm_spec import Shape
 Say = Callable[[str], None]
 BOOT_S = 120.0  # a quiet machine needs 5 under emulation
 KVM_S = 30.0
-LOOKING = ("doctor", "draw", "live")  # requests that do not measure
+NOT_MEASURING = ("doctor", "draw", "live")  # requests that do not measure
 SHARED_VM = "LABKIT_LAB_VM"  # environment variable: the lab VM that a sweep shares with its notebooks
 
 
@@ -64,8 +64,8 @@ def conversation(
         guest = _find_lease(where, folder) if nic is None else None
         if guest is None:
             # A boot would disturb another measurement. A measuring caller already holds the lock.
-            looking = request.get("do") in LOOKING
-            with local.measuring_lock(say) if looking else nullcontext():
+            not_measuring = request.get("do") in NOT_MEASURING
+            with local.measuring_lock(say) if not_measuring else nullcontext():
                 guest, opened = booted(stack, where, Path(folder) if folder else None, say, nic)
         else:
             opened = VmConversation(guest, time.monotonic() + vm_channel.SILENCE_S)

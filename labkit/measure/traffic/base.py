@@ -1,6 +1,6 @@
 """The interface of a traffic generator: what it can do, and how experiments use it.
 
-An experiment asks a generator's `capabilities` and never its name. There are three ways to make load, and each is a
+An experiment relies on a generator's `capabilities` instead of its name. There are three ways to make load, and each is a
 class: flows that carry data from clients to servers (`FlowGenerator`), round trips that are timed one by one
 (`LatencyGenerator`), and trials at a rate (`TrialGenerator`). A new generator is one module and one line in
 `labkit.measure.traffic.registry`.
@@ -109,15 +109,16 @@ class Generator(abc.ABC):
         if parameters.protocol not in can.protocols:
             known = ", ".join(can.protocols)
             raise BadInput(f"protocol={parameters.protocol}: the generator {self.name} supports {known}")
-        least, most = can.length_bytes[parameters.protocol]
+        minimum, maximum = can.length_bytes[parameters.protocol]
         length = parameters.length_bytes
-        if length is not None and not least <= length <= most:
+        if length is not None and not minimum <= length <= maximum:
             what = f"the range of {parameters.protocol} with {self.name}"
-            raise BadInput(f"length_bytes={length} is outside {least} to {most}: {what}")
+            raise BadInput(f"length_bytes={length} is outside {minimum} to {maximum}: {what}")
         if parameters.slices and (not can.sliced or parameters.rate_bps is not None):
             raise BadInput("slices need senders without a rate limit: with ping or rate_bps use slices=0")
         if not can.paced and (parameters.rate_bps is not None or parameters.streams > can.streams):
-            raise BadInput(f"{self.name} supports neither rate_bps nor streams")
+            name = "streams" if parameters.rate_bps is None else "rate_bps"
+            raise BadInput(f"{name}={getattr(parameters, name):g}: {self.name} has no {name}; leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,14 +247,14 @@ class TrialGenerator(Generator):
     `min_trial_s`: a shorter trial would not be exact; a search uses longer ones. `exact_counts`: whether a trial can
     have an exact number of frames. `guest_files`: the Python files that its ends in guests need; empty: it cannot run
     in guests. `across_hosts`: whether its two ends can be on two hosts.
-    `takes_ends`: whether it moves the ends' interfaces away, so that a change there is lost.
+    `moves_interfaces`: whether it moves the ends' interfaces away, so that a change there is lost.
     """
 
     min_trial_s: ClassVar[float] = 0.0
     exact_counts: ClassVar[bool] = False
     guest_files: ClassVar[tuple[str, ...]] = ()
     across_hosts: ClassVar[bool] = False
-    takes_ends: ClassVar[bool] = False
+    moves_interfaces: ClassVar[bool] = False
 
     @abc.abstractmethod
     def trials(self, pairs: Sequence[Pair], mix: Mix) -> AbstractContextManager[Trials]:

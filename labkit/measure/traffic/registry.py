@@ -24,7 +24,7 @@ def find(name: str) -> Generator:
     return GENERATORS[name]
 
 
-def speaking(protocol: str) -> Generator:
+def default_generator(protocol: str) -> Generator:
     """Return the first generator that supports this protocol. Raises BadInput with the list of protocols."""
     for one in GENERATORS.values():
         if protocol in one.capabilities.protocols:

@@ -39,6 +39,6 @@ def other_labkit(request: Request) -> str | None:
     if here == there:
         return None
     return (
-        f"labkit is {here[0]} (source {here[1]}) there and {there[0]} (source {there[1]}) here:"
+        f"the worker has labkit {here[0]} (source {here[1]}), the caller {there[0]} (source {there[1]}):"
         " install the same one on both, and start the worker again"
     )

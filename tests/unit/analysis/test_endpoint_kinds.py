@@ -263,7 +263,7 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
         ({"loads": "udp:"}, "loads=udp: is not a load: write"),
         ({"loads": "udp:800,udp:800"}, "each once"),
         ({"loads": "udp:99999"}, "length_bytes=99999 is outside"),
-        ({"loads": "ping", "rate_bps": "1e6"}, "ping supports neither"),
+        ({"loads": "ping", "rate_bps": "1e6"}, "ping has no rate_bps"),
         ({"protocol": "tcp"}, "protocol=tcp: not used: loads names protocols"),
         ({"slices": 3}, "slices=3: not used"),
         ({"half_width": 0.5}, "half_width=0.5: not used: all rounds are measured"),

@@ -385,7 +385,7 @@ def test_headline_counts_topologies_without_their_ends(tmp_path: Path) -> None:
         row["endpoint"] = "guest" if row["arm"].endswith("guest") else "namespace"
         row["topology"] = "veth_bridge"
     shown = Run(save(tmp_path / "run", some))
-    assert "valid measurements of 1 topology with 2 kinds of ends between" in str(shown.headline().data)
+    assert "valid measurements of 1 topology with 2 endpoint kinds between" in str(shown.headline().data)
 
 
 def test_kernel_figure_condition() -> None:

@@ -393,7 +393,7 @@ def recorded_regimes(rounds: range) -> list[Row]:
 
 def test_wandering_ratio_is_explained_by_the_busy_cpus() -> None:
     [sentence] = verdicts.wandering(pd.DataFrame(recorded_regimes(range(75))))
-    assert "the ratio of macvlan_bridge to veth_bridge wanders between set-ups, from 0.9" in sentence
+    assert "the ratio of macvlan_bridge to veth_bridge varies between set-ups, from 0.9" in sentence
     fewer, more = map(float, re.findall(r"(?:is|and) ([\d.]+) where", sentence))
     assert 1.3 < fewer < 1.45
     assert 1.0 < more < 1.15

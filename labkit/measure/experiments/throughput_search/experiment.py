@@ -181,7 +181,7 @@ def _run_outside(parameters: Throughput, run_context: RunContext) -> Iterator[Ev
             record: Record,
         ) -> Iterator[str]:
             yield arm.arm.label
-            searched(parameters, arm, point, record)
+            record_search(parameters, arm, point, record)
 
         for point in left:
             for event in _measured(with_line, run_context, point, [OUTSIDE], progress, build):
@@ -246,7 +246,7 @@ def _together(
         of = {one.arm.label: one for one in built_arms}
         for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
             yield label
-            searched(parameters, of[label], point, record)
+            record_search(parameters, of[label], point, record)
 
 
 def _across(
@@ -269,12 +269,12 @@ def _across(
             with client_side.across(parameters, run_context, of[label], point.pairs) as one:
                 one.mark_as_replacement(parameters)
                 one.compare(run_context.peer.views[usable[0].topology])
-                searched(parameters, one, point, record)
+                record_search(parameters, one, point, record)
         except (Failed, Unsupported) as error:
             record((of[label], {"status": "failed", "reason": str(error), "method": METHOD}))
 
 
-def searched(parameters: Throughput, built_arm: BuiltArm, point: SearchPoint, record: Record) -> None:
+def record_search(parameters: Throughput, built_arm: BuiltArm, point: SearchPoint, record: Record) -> None:
     """Search one arm; record a row for each trial and for each loss ratio."""
     try:
         _search(parameters, built_arm, point, record)
@@ -489,8 +489,8 @@ def _row(
         )
     if one.frames_missing_count and one.rate_pps is not None:
         doubts.append(
-            f"it is not known whether as many frames are lost at every load: {one.frames_missing_count} more frames far"
-            " below the rate would tell; use a longer limit_s, or a higher min_rate"
+            "labkit cannot tell whether the same share of frames is lost at every load: that needs"
+            f" {one.frames_missing_count} more frames far below the rate; use a longer limit_s, or a higher min_rate"
         )
     if 0 < one.open_count < len(one.passes_pps):
         doubts.append(
@@ -519,7 +519,8 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
     if one.rate_pps is None:
         return (
             "invalid",
-            f"even {units.si(one.upper_pps, 'pps')}, the lowest load, lost more than the goal ({goal})",
+            f"the lowest load, {units.si(one.upper_pps, 'pps')}, already lost more than the goal ({goal}):"
+            " use a lower min_rate",
         )
     if one.upper_pps is None and line_pps is not None and (one.lower_pps or 0.0) >= FULL * line_pps:
         return None, None  # the line rate itself, or the highest requested load

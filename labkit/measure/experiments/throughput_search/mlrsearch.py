@@ -194,7 +194,7 @@ def _pass(
             max_pps = limit.reached_pps * REACHED
             if is_wide and max_pps < MIN_RANGE * min_pps:
                 break
-    return [attempts.carried(one) for one in known], max_pps, attempts.limit()
+    return [attempts.with_offered_lower_bound(one) for one in known], max_pps, attempts.limit()
 
 
 def _joined(later: list[FoundRate], before: list[FoundRate]) -> list[FoundRate]:
@@ -349,8 +349,8 @@ class Attempts:
         loads = f"every maximum load from {most} down to {least}" if most != least else f"the load of {most}"
         return f"the generator was late for {units.percent(late)} of the time and missed {loads}"
 
-    def carried(self, known: FoundRate) -> FoundRate:
-        """Return bounds whose lower one, if it is missing, is the greatest rate really offered with so little loss."""
+    def with_offered_lower_bound(self, known: FoundRate) -> FoundRate:
+        """Return these bounds. A missing lower bound becomes the greatest rate that was offered with so little loss."""
         min_lossy_pps = known.upper_pps or math.inf
         fine = [
             one.offered_pps

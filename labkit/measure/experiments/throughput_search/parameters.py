@@ -177,7 +177,7 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         generator = self.load_generator
         if not generator.guest_files:
             self.refuse_guests(f"generator={generator.name}")
-        if generator.takes_ends:
+        if generator.moves_interfaces:
             self.refuse_changes_at_ends(f"generator={generator.name}")
             self.refuse_shared_ends(f"generator={generator.name}")
         if "shared_guest" in self.endpoint:

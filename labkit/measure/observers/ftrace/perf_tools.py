@@ -66,7 +66,7 @@ class Kprobe:
         return observation(ended.stdout, self._function)
 
     def end(self) -> None:
-        """End it, with what it started."""
+        """End kprobe and the programs that it started."""
         deadline = time.monotonic() + GRACE_S
         while not self._program.poll():
             late = time.monotonic() > deadline

@@ -400,7 +400,8 @@ class Mirrors:
                 time.sleep(0.002)
             if time.monotonic() > deadline:
                 why = switch.warnings() or "Open vSwitch gives no reason"
-                raise Failed(f"{wrong or 'the ends sent nothing that a mirror selects'}: {why}")
+                none = f"the ends sent nothing that select={self._parameters.select} selects"
+                raise Failed(f"{wrong or none}: {why}")
             switch.command("revalidator/purge")
 
 

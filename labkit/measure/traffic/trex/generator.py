@@ -33,7 +33,7 @@ class Trex(TrialGenerator):
     capabilities = Capabilities(
         length_bytes={"udp": (MIN_FRAME, MAX_FRAME)}, metric="throughput_pps", paced=True
     )
-    takes_ends = True
+    moves_interfaces = True
     min_trial_s = 0.5  # requests to the server take milliseconds, and a trial has to be long against that
 
     def version(self) -> str:

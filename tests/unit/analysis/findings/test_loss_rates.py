@@ -86,7 +86,7 @@ def test_sentences() -> None:
     assert "PDR 0.5 % 215 kpps (2 searches: no interval); exceed ratio 50 %" in lines
     assert lines.count("The exceed ratio is the share of the trial time") == 1
     assert (
-        "veth, frames 64, 1000 flows: NDR is not known: generator-limited, no such loss up to 300 kpps"
+        "veth, frames 64, 1000 flows: NDR is not known: the generator was the limit, without such loss up to 300 kpps"
         in lines
     )
     assert (
@@ -116,7 +116,7 @@ def test_loss_at_every_load_is_said_and_drawn() -> None:
     assert "dotted: lost at every load" in figure.layout.title.subtitle.text.replace("<br>", " ")
     mixed = load.complete(pd.DataFrame([both[0], search(1700, arm="veth")]))
     [line, *_] = loss_rates.report(mixed, TRIALS)
-    assert f"NDR was not found: {LOST} (so say 1 of 2 searches)" in line
+    assert f"NDR was not found: {LOST} (in 1 of 2 searches)" in line
     mostly = load.complete(pd.DataFrame([both[0], search(1700, arm="veth"), search(1800, arm="veth")]))
     [line, *_] = loss_rates.report(mostly, TRIALS)
     assert f"(2 searches: no interval), but 1 of 3 searches found no rate: {LOST}" in line

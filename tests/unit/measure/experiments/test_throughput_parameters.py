@@ -188,7 +188,7 @@ def result(outcome: FoundRate, problem: str | None = None) -> Result:
             None,
             None,
         ),  # 300 kpps was requested, or is the line rate
-        (FoundRate(0, None, None, 1e3), None, None, "invalid", "even 1 kpps, the lowest load, lost more"),
+        (FoundRate(0, None, None, 1e3), None, None, "invalid", "the lowest load, 1 kpps, already lost more"),
         (
             FoundRate(0, None, 9e4, None),
             "out of time",

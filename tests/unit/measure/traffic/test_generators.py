@@ -49,8 +49,11 @@ def test_generator_keeps_the_protocol() -> None:
             "protocol=ping: the generator iperf3 supports tcp, udp",
         ),
         ({"generator": "ping", "slices": 4}, "slices need senders"),
-        ({"generator": "ping", "slices": 0, "rate_bps": 1e6}, "ping supports neither rate_bps nor streams"),
-        ({"generator": "ping", "slices": 0, "streams": 2}, "ping supports neither rate_bps nor streams"),
+        (
+            {"generator": "ping", "slices": 0, "rate_bps": 1e6},
+            "rate_bps=1e+06: ping has no rate_bps; leave it out",
+        ),
+        ({"generator": "ping", "slices": 0, "streams": 2}, "streams=2: ping has no streams; leave it out"),
         (
             {"protocol": "udp", "length_bytes": 8},
             "length_bytes=8 is outside 16 to 65507: the range of udp with iperf3",
