@@ -1,6 +1,6 @@
 """The interface of a traffic generator: what it can do, and how experiments use it.
 
-An experiment relies on a generator's `capabilities` instead of its name. There are three ways to make load, and each is a
+An experiment relies on a generator's `capabilities`, not on its name. There are three ways to make load, and each is a
 class: flows that carry data from clients to servers (`FlowGenerator`), round trips that are timed one by one
 (`LatencyGenerator`), and trials at a rate (`TrialGenerator`). A new generator is one module and one line in
 `labkit.measure.traffic.registry`.
@@ -118,7 +118,7 @@ class Generator(abc.ABC):
             raise BadInput("slices need senders without a rate limit: with ping or rate_bps use slices=0")
         if not can.paced and (parameters.rate_bps is not None or parameters.streams > can.streams):
             name = "streams" if parameters.rate_bps is None else "rate_bps"
-            raise BadInput(f"{name}={getattr(parameters, name):g}: {self.name} has no {name}; leave it out")
+            raise BadInput(f"{name}={getattr(parameters, name):.12g}: {self.name} has no {name}; leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,7 +57,7 @@ def test_trials_before_the_end_of_the_generator_are_kept(monkeypatch: pytest.Mon
     monkeypatch.setattr(experiment, "_give_priority", lambda *_, **__: None)
     point = experiment.SearchPoint(1, 0, "64", 1)
     recorded: list[Measured] = []
-    experiment.searched(Throughput(), cast(BuiltArm, DyingArm()), point, recorded.append)
+    experiment.record_search(Throughput(), cast(BuiltArm, DyingArm()), point, recorded.append)
     *kept, last = [row for _, row in recorded]
     assert [row["method"] for row in kept] == [experiment.TRIAL] * TRIALS
     assert [row["phase"] for row in kept[-2:]] == ["search"] * 2

@@ -51,7 +51,7 @@ def test_generator_keeps_the_protocol() -> None:
         ({"generator": "ping", "slices": 4}, "slices need senders"),
         (
             {"generator": "ping", "slices": 0, "rate_bps": 1e6},
-            "rate_bps=1e+06: ping has no rate_bps; leave it out",
+            "rate_bps=1000000: ping has no rate_bps; leave it out",
         ),
         ({"generator": "ping", "slices": 0, "streams": 2}, "streams=2: ping has no streams; leave it out"),
         (
