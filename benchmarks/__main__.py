@@ -47,14 +47,14 @@ TABLE: dict[str, Benchmark] = {
     "zoo": zoo.promises,
 }
 # Benchmarks that can also evaluate a run that was measured before.
-OF_RUNS: dict[str, Callable[[bool, Path], Iterator[Promise]]] = {"intervals": intervals.promises}
+RUN_EVALUATIONS: dict[str, Callable[[bool, Path], Iterator[Promise]]] = {"intervals": intervals.promises}
 
 
 def measured(name: str, quick: bool, run: Path | None = None) -> Iterator[Promise]:
     """Return the lines of one benchmark, of a `run` that was measured before if there is one. If it fails, return a
     broken promise with the reason, so that the others continue."""
     try:
-        yield from TABLE[name](quick) if run is None else OF_RUNS[name](quick, run)
+        yield from TABLE[name](quick) if run is None else RUN_EVALUATIONS[name](quick, run)
     except (NotMeasuredError, OSError) as error:
         yield Promise(name, "not measured", kept=False, more=str(error))
 
@@ -68,14 +68,14 @@ def main() -> int:
         "--run",
         type=Path,
         metavar="FOLDER",
-        help=f"evaluate this run instead of measuring: {', '.join(OF_RUNS)}",
+        help=f"evaluate this run instead of measuring: {', '.join(RUN_EVALUATIONS)}",
     )
     parser.add_argument("--check", action="store_true", help="exit code 1 if a promise is broken")
     parameters = parser.parse_args()
     if unknown := [name for name in parameters.names if name not in TABLE]:
         parser.error(f"there is no benchmark {unknown[0]}; there are: {', '.join(TABLE)}")
-    if parameters.run is not None and (unable := {*(parameters.names or TABLE)} - {*OF_RUNS}):
-        parser.error(f"--run is not for {min(unable)}; it is for: {', '.join(OF_RUNS)}")
+    if parameters.run is not None and (unable := {*(parameters.names or TABLE)} - {*RUN_EVALUATIONS}):
+        parser.error(f"--run is not for {min(unable)}; it is for: {', '.join(RUN_EVALUATIONS)}")
     begin, load = time.monotonic(), os.getloadavg()[0]
     names = parameters.names or TABLE
     result = [promise for name in names for promise in measured(name, parameters.quick, parameters.run)]

@@ -30,7 +30,7 @@ import yaml
 SAMPLES = Path(__file__).with_name("samples")
 MAGIC = 0xABE85CEA
 STARTED, STOPPED, JOB_DONE, ACQUIRED, RELEASED = 0, 1, 4, 5, 6
-OF_PROFILE = 10  # added to the number of the same event of a port's profile
+PROFILE_EVENT = 10  # added to the number of the same event of a port's profile
 # ASTF: events, and states of a profile
 ASTF_STATE, PROFILE_STATE, PROFILE_CLEARED = 50, 60, 61
 IDLE, LOADED, PARSING, BUILDING, TRANSMITTING, CLEANING = 0, 1, 2, 3, 4, 5
@@ -239,7 +239,7 @@ class Server:
         self.woken = True
 
     def _of_port(self, kind: int, number: int) -> None:
-        self._publish(kind + OF_PROFILE, {"port_id": number, "profile_id": "_"})
+        self._publish(kind + PROFILE_EVENT, {"port_id": number, "profile_id": "_"})
         self._publish(kind, {"port_id": number})
 
     def answer(self, method: str, parameters: dict[str, Any]) -> Any:

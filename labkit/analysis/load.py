@@ -43,7 +43,7 @@ _NUMBERS = frozenset(NUMBERS)
 TEXT = pd.StringDtype("python", na_value=np.nan)
 # Columns in which compared rows of one host must be equal
 PROVENANCE = schema.names(writer=("machine",), use="equal")
-OF_GUESTS = schema.names(writer=("endpoint",), use="equal")  # the same for rows with guests
+GUEST_COLUMNS = schema.names(writer=("endpoint",), use="equal")  # the same for rows with guests
 Key = tuple[Any, ...]
 
 
@@ -54,7 +54,7 @@ def load(path: str | Path, part: str | None = "cost") -> pd.DataFrame:
     them; other experiments have only `cost`. `attrs["unfinished"]` is a list of sentences, one for each missing part.
     Raises BadInput if this is not a folder of a run or sweep, or if a file is incomplete, with its name.
     """
-    return _tables(Path(path), lambda row: _is_of(part, row))[0]
+    return _tables(Path(path), lambda row: _belongs_to(part, row))[0]
 
 
 def profiles(path: str | Path) -> pd.DataFrame:
@@ -62,19 +62,19 @@ def profiles(path: str | Path) -> pd.DataFrame:
 
     In the latter, `observer` is null. `observed` is the observer's result; `artefact` is a file in `folder`.
     """
-    return _tables(Path(path), _is_of_profile)[0]
+    return _tables(Path(path), _is_profile_row)[0]
 
 
 def rows_and_profiles(path: str | Path) -> list[pd.DataFrame]:
     """Return what `load` and `profiles` return. The folder is read once."""
-    return _tables(Path(path), lambda row: _is_of("cost", row), _is_of_profile)
+    return _tables(Path(path), lambda row: _belongs_to("cost", row), _is_profile_row)
 
 
-def _is_of(part: str | None, row: dict[str, Any]) -> bool:
-    return not _is_of_profile(row) and part in (None, row.get("part") or "cost")
+def _belongs_to(part: str | None, row: dict[str, Any]) -> bool:
+    return not _is_profile_row(row) and part in (None, row.get("part") or "cost")
 
 
-def _is_of_profile(row: dict[str, Any]) -> bool:
+def _is_profile_row(row: dict[str, Any]) -> bool:
     return row.get("method") == PROFILE
 
 
@@ -244,7 +244,9 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
     least = ok.groupby(arms, dropna=False)["value"].transform(starved_limit)
     ok["starved"] = ok["value"].lt(least) | least.isna()
     ok["log"] = np.log(ok["value"].astype(float).mask(ok["starved"], least))
-    different = varying(ok, [*PROVENANCE, *OF_GUESTS])  # in the whole table; most often in none of its groups
+    different = varying(
+        ok, [*PROVENANCE, *GUEST_COLUMNS]
+    )  # in the whole table; most often in none of its groups
     for key, group in groups(ok[[*GROUP, *different]]) if different else ():
         for name, (one, other, *_) in differing(group, different).items():
             raise BadInput(

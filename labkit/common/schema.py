@@ -65,7 +65,7 @@ def _columns(
     return tuple(Column(name, unit, kind, text, writer, role, use) for name, unit, kind, text in columns)
 
 
-_OF_HOST = _columns(
+_HOST_COLUMNS = _columns(
     "machine",
     "describes",
     ("kernel", "", "text", "the kernel's release, as uname -r prints it"),
@@ -75,7 +75,7 @@ _OF_HOST = _columns(
     ("cpu", "", "text", "the CPU's model"),
     use="host",
 )  # fmt: skip
-_OF_BUILDS = _columns(
+_BUILD_COLUMNS = _columns(
     "machine",
     "describes",
     ("kernel_config_digest", "", "text", "a digest of the kernel's configuration"),
@@ -83,7 +83,7 @@ _OF_BUILDS = _columns(
     ("iperf3", "", "text", "the version of iperf3"),
     use="equal",
 )
-_OF_MACHINE = _columns(
+_MACHINE_COLUMNS = _columns(
     "machine",
     "describes",
     ("microcode", "", "text", "the CPU's microcode revision"),
@@ -91,7 +91,7 @@ _OF_MACHINE = _columns(
     ("labkit", "", "text", "the version of labkit"),
     ("git_revision", "", "text", "labkit's commit, with +dirty when its files were changed"),
 )
-_MACHINE = (*_OF_HOST, *_OF_BUILDS, *_OF_MACHINE)
+_MACHINE = (*_HOST_COLUMNS, *_BUILD_COLUMNS, *_MACHINE_COLUMNS)
 
 COLUMNS: tuple[Column, ...] = (
     *_columns(

@@ -28,7 +28,7 @@ PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 MONITOR_S = 30.0
 PROGRESS_S = 10.0  # between two messages about a booting kernel
 # Variables about this machine's processes and folders, which would be wrong in the guest.
-_OF_THIS_MACHINE = ("JPY_PARENT_PID", "XDG_RUNTIME_DIR", "LABKIT_LAB_VM")
+_HOST_VARIABLES = ("JPY_PARENT_PID", "XDG_RUNTIME_DIR", "LABKIT_LAB_VM")
 
 
 def forwards(connection: Mapping[str, Any]) -> list[str]:
@@ -98,7 +98,7 @@ def kernel_request(
     """Return the request to the guest. Raises BadInput for a folder that cannot be the writable one."""
     if folder == Path("/"):
         raise BadInput("a notebook in / would write on all of this machine: move it into a folder of its own")
-    kept = {name: value for name, value in environment.items() if name not in _OF_THIS_MACHINE}
+    kept = {name: value for name, value in environment.items() if name not in _HOST_VARIABLES}
     if not Path(kept.get("LABKIT_DATA", "/")).is_relative_to(folder):
         kept["LABKIT_DATA"] = str(folder / "data")  # runs survive the lab VM
     there = {**connection, "ip": str(ADDRESS.ip)}

@@ -43,7 +43,7 @@ FIELDS = (
     "gre.key",
     "icmp.seq",
 )
-OF_LAYERS = {
+LAYER_FIELDS = {
     "ip.src": ("ip", "source"), "ip.dst": ("ip", "target"), "udp.dstport": ("udp", "target_port"),
     "vxlan.vni": ("vxlan", "id"), "geneve.vni": ("geneve", "id"), "gre.key": ("gre", "key"),
     "icmp.seq": ("icmp", "sequence"),
@@ -79,7 +79,7 @@ def as_tshark(result: list[Layer]) -> list[str]:
         if name in LENGTHS:
             values = [one.length_bytes for one in result if one.name == LENGTHS[name]]
         else:
-            kind, field = OF_LAYERS[name]
+            kind, field = LAYER_FIELDS[name]
             values = [one.fields[field] for one in result if one.name == kind and field in one.fields]
         if name == "gre.key":
             return ",".join(f"0x{int(value):08x}" for value in values)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Need
 from sandbox import Done, Sandbox, one_sentence, sandbox, until
-from topology_kinds import OF_PAIRS, require_kind
+from topology_kinds import PAIRED_TOPOLOGIES, require_kind
 
 pytestmark = pytest.mark.needs("user namespaces", "ip", "veth", "bridge")
 
@@ -30,7 +30,7 @@ def checked(done: Done) -> str:
     return done.stdout
 
 
-TREES = [name for name in OF_PAIRS if name != "macvlan_passthru"]
+TREES = [name for name in PAIRED_TOPOLOGIES if name != "macvlan_passthru"]
 
 
 @pytest.fixture(scope="module")

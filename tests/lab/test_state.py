@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from conftest import Need
 from sandbox import printed
-from topology_kinds import IPV4_ALONE, OF_PAIRS, require_kind
+from topology_kinds import IPV4_ALONE, PAIRED_TOPOLOGIES, require_kind
 
 from labkit.measure.topologies import State
 
@@ -65,7 +65,7 @@ def facts(one: Answer) -> Answer:
     }
 
 
-@pytest.mark.parametrize("name", OF_PAIRS)
+@pytest.mark.parametrize("name", PAIRED_TOPOLOGIES)
 def test_interfaces_agree_with_ip(name: str, need: Need) -> None:
     require_kind(name, need)
     for answer in answers(name):
@@ -95,7 +95,7 @@ def test_interfaces_agree_with_ip(name: str, need: Need) -> None:
             assert [one["mode"] for one in space["interfaces"]] == modes
 
 
-@pytest.mark.parametrize("name", OF_PAIRS)
+@pytest.mark.parametrize("name", PAIRED_TOPOLOGIES)
 def test_routes_agree_with_ip(name: str, need: Need) -> None:
     require_kind(name, need)
     for answer in answers(name):

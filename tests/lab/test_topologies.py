@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, Need
 from sandbox import one_sentence, sandbox, until
-from topology_kinds import IPV4_ALONE, OF_PAIRS, require_kind
+from topology_kinds import IPV4_ALONE, PAIRED_TOPOLOGIES, require_kind
 
 from labkit.measure.hosts import local
 from labkit.measure.topologies import TABLE
@@ -30,7 +30,7 @@ PARAMETERS = [
     (3, 1500, 6),
     (3, 9000, 4),
 ]  # every two values of pairs, MTU and family
-TALK = [name for name in OF_PAIRS if TABLE[name].isolated is None and name != "macvlan_passthru"]
+TALK = [name for name in PAIRED_TOPOLOGIES if TABLE[name].isolated is None and name != "macvlan_passthru"]
 
 
 def built(requests: list[Answer]) -> list[str]:

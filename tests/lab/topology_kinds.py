@@ -12,7 +12,7 @@ KINDS = {
 }  # fmt: skip
 IPV4_ALONE = {"ipip"}
 # overlay is its own network (test_own_networks.py), and DPDK needs an MTU of at most 1500 (test_open_vswitch.py)
-OF_PAIRS = [name for name in TABLE if name not in ("overlay", "ovs_dpdk")]
+PAIRED_TOPOLOGIES = [name for name in TABLE if name not in ("overlay", "ovs_dpdk")]
 
 
 def require_kind(name: str, need: Need) -> None:

@@ -18,7 +18,7 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").g
 PYTHON_DOCUMENTS = [*DOCUMENTS, *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 ENDINGS = (".py", ".md", ".yaml", ".yml", ".json", ".svg", ".png", ".js", ".css", ".csv", ".toml", ".ipynb")
 # Files and folders that runs create; they are not in git.
-OF_RUNS = re.compile(r"(data|figures|rows|artefacts)/|(run|environment|sweep)\.json|report\.html|why\.html")
+RUN_FILES = re.compile(r"(data|figures|rows|artefacts)/|(run|environment|sweep)\.json|report\.html|why\.html")
 
 
 def paths(text: str) -> list[str]:
@@ -31,7 +31,7 @@ def paths(text: str) -> list[str]:
         and not word.startswith(("/", "-"))
         and (word.endswith(ENDINGS) or re.fullmatch(r"([\w.-]+/)+", word))
         and not re.search(r"\b[A-Z]{4,}\b(?!\.md)", word)  # FILE.yaml is a placeholder
-        and not OF_RUNS.match(word)
+        and not RUN_FILES.match(word)
     ]
 
 

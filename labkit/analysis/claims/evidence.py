@@ -218,7 +218,7 @@ def uplink_share(run: str, link_bps: float) -> Source:
     def share(rows: pd.DataFrame) -> pd.Series:
         return _copies_bps(rows, "copies_count") / link_bps
 
-    return _of_mirrored_loads(run, link_bps, lambda made_bps: made_bps.gt(link_bps), share)
+    return _shares_of_mirrored_loads(run, link_bps, lambda made_bps: made_bps.gt(link_bps), share)
 
 
 def arrived_share(run: str, link_bps: float) -> Source:
@@ -228,7 +228,7 @@ def arrived_share(run: str, link_bps: float) -> Source:
     def share(rows: pd.DataFrame) -> pd.Series:
         return rows["copies_count"] / rows["copies_expected_count"]
 
-    return _of_mirrored_loads(run, link_bps, lambda made_bps: made_bps.lt(FULL_LINK * link_bps), share)
+    return _shares_of_mirrored_loads(run, link_bps, lambda made_bps: made_bps.lt(FULL_LINK * link_bps), share)
 
 
 def _copies_bps(rows: pd.DataFrame, column: str) -> pd.Series:
@@ -236,7 +236,7 @@ def _copies_bps(rows: pd.DataFrame, column: str) -> pd.Series:
     return rows[column] / rows["window_s"] * 8 * (rows["length_bytes"] + UDP_FRAME_BYTES)
 
 
-def _of_mirrored_loads(
+def _shares_of_mirrored_loads(
     run: str,
     link_bps: float,
     which: Callable[[pd.Series], pd.Series],

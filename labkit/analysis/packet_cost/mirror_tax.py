@@ -25,7 +25,7 @@ COSTS = {
     "switch_per_packet_s": "CPU time of ovs-vswitchd for a packet that the switch forwards",
     "cpu_per_packet_s": "CPU time of the whole machine for a packet that the switch forwards",
 }
-OF_MIRRORS = (
+MIRROR_OPTIONS = (
     "readers",
     "select",
     "output",
@@ -136,7 +136,7 @@ def _taxes(rounds: pd.DataFrame) -> Iterator[Tax]:
         for curve, some in group[group["mirrors"].gt(0)].groupby("curve", sort=False):
             switch = some["switch"].iloc[0]
             alike = "+".join(
-                word for word in str(curve).split("+") if word.partition("=")[0] not in OF_MIRRORS
+                word for word in str(curve).split("+") if word.partition("=")[0] not in MIRROR_OPTIONS
             )
             base = plain[plain["curve"].eq(alike)]
             base = plain[plain["curve"].eq(switch)] if base.empty else base

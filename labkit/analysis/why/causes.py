@@ -357,7 +357,7 @@ def _cause(
     inner: Counter[int] = Counter()
     totals = tree.total.sum(axis=1)
     inside = np.zeros(len(tree), dtype=bool)
-    of_load, by_load, by_all = _of_load(tree, plain), 0, 0
+    of_load, by_load, by_all = _load_frames(tree, plain), 0, 0
     for frame in range(1, len(tree)):
         parent = int(tree.parent[frame])
         own = int(tree.name[frame]) == at
@@ -398,7 +398,7 @@ def _cause(
     )
 
 
-def _of_load(tree: Tree, plain: Sequence[str]) -> npt.NDArray[np.bool_]:
+def _load_frames(tree: Tree, plain: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Return which frames are of a program of the experiment, in code that it called itself."""
     result = np.zeros(len(tree), dtype=bool)
     for frame in range(1, len(tree)):

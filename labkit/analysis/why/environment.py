@@ -80,7 +80,7 @@ _PURPOSES = tuple(
     )
 )
 _MTU_OF_IPV6 = re.compile(r"function sysctl net\.ipv6\.conf\.(.+)\.mtu")
-_OF_INTERFACES = re.compile(r"(number of )?(routes|rules)\b|(function )?packet sockets")
+_INTERFACE_SETTINGS = re.compile(r"(number of )?(routes|rules)\b|(function )?packet sockets")
 _INTERFACE = re.compile(r"(\.(?:conf|neigh)\.)(?!all\b|default\b)[^.]+(?=\.)")
 _CONF = re.compile(r"\.conf\.(all|default|\*)\.")
 _NUMBER = re.compile(r"\b(client|server|br|veth|leaf|spine|p|port|router)\d+\b")
@@ -128,7 +128,7 @@ class Setting:
     def paths(self) -> list[code_paths.Path]:
         """Return the known code paths that the setting changes."""
         # The values of these have the names of interfaces, which say nothing about code.
-        values = "" if _OF_INTERFACES.match(self.name) else f" {self.left} {self.right}"
+        values = "" if _INTERFACE_SETTINGS.match(self.name) else f" {self.left} {self.right}"
         return code_paths.paths_of_setting(f"{self.name}:{values}")
 
 

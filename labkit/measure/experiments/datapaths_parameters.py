@@ -72,13 +72,13 @@ HELP = {
 PLACEMENTS = ("balanced", "scheduler")
 NODES = ("one", "two")
 # What only the flows of a comparison use, on one host or two. Experiments with trials do not use it.
-OF_FLOWS = (
+FLOW_PARAMETERS = (
     "protocol", "length_bytes", "rate_bps", "streams", "omit_s", "slices", "whole_runs", "half_width", "placement",
     "observe", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
 )  # fmt: skip
 # How profiled runs are taken, and how a second host is reached.
-OF_OBSERVERS = ("profile_rounds", *observing.HELP)
-OF_TWO_HOSTS = ("peer", "link_rate_bps", "link_delay_s")
+OBSERVER_PARAMETERS = ("profile_rounds", *observing.HELP)
+TWO_HOST_PARAMETERS = ("peer", "link_rate_bps", "link_delay_s")
 
 
 def help_without(unused: Collection[str], why: str) -> dict[str, str]:

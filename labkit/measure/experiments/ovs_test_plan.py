@@ -30,7 +30,7 @@ from labkit.measure.traffic import packet_sender
 from labkit.measure.traffic.packet_sender import Mix
 
 VARY = {"l2": "target_mac", "l3": "target_ip"}  # what the rules match, so what flows differ in
-UNUSED = ("vary", "nodes", *search.OF_SERVER)
+UNUSED = ("vary", "nodes", *search.SERVER_PARAMETERS)
 SIZES = ("64", "128", "256", "512", "1024", "1514")
 COLUMNS = schema.names(writer=("ovs_test_plan",))
 
@@ -40,7 +40,7 @@ HELP = {
     "pairs": "numbers of VMs; the plan has 4",
     "vary": "not used: flows differ in what the rules match",
     "nodes": "not used: the switch and its ends are on one host",
-    **dict.fromkeys(search.OF_SERVER, "not used: the load runs between the ends of the switch"),
+    **dict.fromkeys(search.SERVER_PARAMETERS, "not used: the load runs between the ends of the switch"),
     "flows": f"numbers of flows of each sender, 1 to {packet_sender.CAPACITY['target_ip']}; the plan has 64000",
     "flow_profile": "test_plan (2,000 flows, 10 times, then the next) or turns (each flow a packet, again and again)",
     "case": f"use cases: {', '.join(CASES)}; the first is the baseline",

@@ -21,7 +21,7 @@ from labkit.system import machine
 WRITERS = ("rows", "traffic", "profile", "endpoint", "switch", "peer")
 COLUMNS = [name for name in schema.names(writer=WRITERS) if name != "status"]
 # What rows say about the servers' host if that is another one; the column is peer_ and this name.
-OF_PEER = [name.removeprefix("peer_") for name in schema.names(writer=("peer",), role=("describes",))]
+PEER_COLUMNS = [name.removeprefix("peer_") for name in schema.names(writer=("peer",), role=("describes",))]
 PARAMETERS = schema.names(writer=("rows",), role=("parametrises",))
 
 
@@ -102,7 +102,7 @@ def row_of(
         **metrics,
         **run_context.machine,
         **_tools(),
-        **{f"peer_{name}": peer.get(name) for name in OF_PEER},
+        **{f"peer_{name}": peer.get(name) for name in PEER_COLUMNS},
         "seed": run_context.seed,
     }
     # If the second host is a monitor, the flow itself does not cross the link.

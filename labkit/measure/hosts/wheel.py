@@ -20,7 +20,7 @@ from labkit.common.errors import Failed
 NEEDS = {"msgspec": ((0, 20), (1,)), "pyroute2": ((0, 9, 4), (0, 10))}
 SUFFIXES = (".py", ".j2", ".css", ".js", ".json")
 # Files of the installation, not of the wheel.
-OF_THE_INSTALLATION = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+INSTALLATION_FILES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def installed_wheel(name: str) -> Wheel:
     files = {
         path.as_posix(): path.read_binary()
         for path in result.files or ()
-        if ".." not in path.parts and "__pycache__" not in path.parts and path.name not in OF_THE_INSTALLATION
+        if ".." not in path.parts and "__pycache__" not in path.parts and path.name not in INSTALLATION_FILES
     }
     about = result.read_text("WHEEL")
     if not files or about is None:

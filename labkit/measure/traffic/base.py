@@ -118,7 +118,9 @@ class Generator(abc.ABC):
             raise BadInput("slices need senders without a rate limit: with ping or rate_bps use slices=0")
         if not can.paced and (parameters.rate_bps is not None or parameters.streams > can.streams):
             name = "streams" if parameters.rate_bps is None else "rate_bps"
-            raise BadInput(f"{name}={getattr(parameters, name):.12g}: {self.name} has no {name}; leave it out")
+            raise BadInput(
+                f"{name}={getattr(parameters, name):.12g}: {self.name} has no {name}; leave it out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

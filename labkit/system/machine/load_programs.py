@@ -31,7 +31,7 @@ def program_settings(namespaces: Mapping[int, str]) -> dict[str, Settings]:
     for inode, pid, name in pids_by_namespace():
         if inode in namespaces:
             with suppress(OSError):
-                for key, value in _of_program(pid, here).items():
+                for key, value in _program_settings(pid, here).items():
                     by_place.setdefault(namespaces[inode], {}).setdefault(f"{name} {key}", set()).add(value)
     return {
         place: {key: ", ".join(sorted(values)) for key, values in own.items()}
@@ -39,7 +39,7 @@ def program_settings(namespaces: Mapping[int, str]) -> dict[str, Settings]:
     }
 
 
-def _of_program(pid: int, here: str) -> Settings:
+def _program_settings(pid: int, here: str) -> Settings:
     """Return the settings of a program. Its cgroups' limits are only of interest if it is not in ours (`here`)."""
     threads = [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
     result = {

@@ -16,11 +16,11 @@ FEW_PROCESSES = 4096  # a lower limit is tried at the start
 
 TOO_MANY_FILES = "too many open files: raise the limit with ulimit -n 1024"
 TOO_MANY_PROCESSES = "too many processes of this user: raise the limit with ulimit -u 4096, or end others"
-OF_OPENING = {
+OPENING_ERRORS = {
     errno.EMFILE: TOO_MANY_FILES,
     errno.ENFILE: "too many open files on this machine: raise the sysctl fs.file-max",
 }
-OF_STARTING = {  # fork(2), clone(2); other system calls use these numbers with other meanings
+STARTING_ERRORS = {  # fork(2), clone(2); other system calls use these numbers with other meanings
     errno.EAGAIN: TOO_MANY_PROCESSES,
     errno.ENOMEM: "the machine has no memory left for another process: end others",
 }
@@ -32,7 +32,7 @@ def exhausted(error: BaseException, *, starting: bool = False) -> str | None:
     `starting`: the error occurred while a process was being started.
     """
     if isinstance(error, OSError):
-        return (OF_OPENING | OF_STARTING if starting else OF_OPENING).get(error.errno or 0)
+        return (OPENING_ERRORS | STARTING_ERRORS if starting else OPENING_ERRORS).get(error.errno or 0)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return TOO_MANY_PROCESSES  # pthread_create(3) fails with EAGAIN, which Python does not pass on
     return None

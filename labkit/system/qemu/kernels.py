@@ -20,7 +20,7 @@ BOOT, MODULES = Path("/boot"), Path("/lib/modules")
 RELEASE = re.compile(r"[0-9]+\.[0-9]+[0-9A-Za-z.+~_-]{0,100}")
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 # "cloud" has fewer drivers. `debian` never means the real-time flavour.
-_OF_DEBIAN = {f"cloud-{ARCHITECTURE}": 0, ARCHITECTURE: 1}
+_DEBIAN_FLAVOURS = {f"cloud-{ARCHITECTURE}": 0, ARCHITECTURE: 1}
 _X86, _ARM = (
     b"HdrS",
     b"ARM\x64",
@@ -101,7 +101,7 @@ def order(release: str) -> tuple[object, ...]:
     for words, digits in re.findall(r"(\D*)(\d*)", version):
         places = [-1 if letter == "~" else ord(letter) + 256 * (not letter.isalpha()) for letter in words]
         parts.append(((*places, 0), int(digits or 0)))
-    return (*parts, ((0,), 0)), _OF_DEBIAN.get(named, -1), release
+    return (*parts, ((0,), 0)), _DEBIAN_FLAVOURS.get(named, -1), release
 
 
 def flavour(release: str) -> str:
@@ -119,7 +119,7 @@ def find(name: str) -> Kernel:
         return _describe_image(Path(name))
     there = installed()
     if name == "debian":
-        named = [each for each in there if flavour(each.release) in _OF_DEBIAN]
+        named = [each for each in there if flavour(each.release) in _DEBIAN_FLAVOURS]
         named.sort(
             key=lambda each: os.access(each.image, os.R_OK)
         )  # stable sort: the newest readable kernel is last

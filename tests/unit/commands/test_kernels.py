@@ -39,7 +39,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(kernels, "BOOT", tmp_path / "boot")
     monkeypatch.setattr(kernels, "MODULES", tmp_path / "lib/modules")
     monkeypatch.setattr(kernels, "ARCHITECTURE", "amd64")
-    monkeypatch.setattr(kernels, "_OF_DEBIAN", {"cloud-amd64": 0, "amd64": 1})
+    monkeypatch.setattr(kernels, "_DEBIAN_FLAVOURS", {"cloud-amd64": 0, "amd64": 1})
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

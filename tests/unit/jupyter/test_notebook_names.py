@@ -18,7 +18,7 @@ from labkit.analysis import figures, load
 from labkit.notebook import Run
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-OF_A_RUN = {*dir(Run), "folder", "all", "rows"}  # with what the constructor sets
+RUN_NAMES = {*dir(Run), "folder", "all", "rows"}  # with what the constructor sets
 
 
 def trees(notebook: Path) -> Iterator[ast.AST]:
@@ -51,7 +51,7 @@ def test_names_exist(notebook: Path) -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     ]
     missing = [(name, attr) for name, attr in used if name in there and not hasattr(there[name], attr)]
-    missing += [(name, attr) for name, attr in used if name == "run" and attr not in OF_A_RUN]
+    missing += [(name, attr) for name, attr in used if name == "run" and attr not in RUN_NAMES]
     assert missing == []
 
 

@@ -61,9 +61,9 @@ def test_too_few_processes() -> None:
     ("number", "sentence"),
     [
         (errno.EMFILE, limits.TOO_MANY_FILES),
-        (errno.ENFILE, limits.OF_OPENING[errno.ENFILE]),
+        (errno.ENFILE, limits.OPENING_ERRORS[errno.ENFILE]),
         (errno.EAGAIN, limits.TOO_MANY_PROCESSES),
-        (errno.ENOMEM, limits.OF_STARTING[errno.ENOMEM]),
+        (errno.ENOMEM, limits.STARTING_ERRORS[errno.ENOMEM]),
     ],
 )
 def test_resource_limit_is_named(number: int, sentence: str) -> None:

@@ -49,7 +49,7 @@ START_S = 1.0  # about how long a reader takes to start and to end
 OBSERVED_TABLE = "labkit_observed"
 COLUMNS = schema.names(writer=("throughput", "monitor_cost"))
 UNUSED = (
-    *usual.OF_FLOWS, *usual.OF_OBSERVERS, *usual.OF_TWO_HOSTS, "change", "generator", "pairs",
+    *usual.FLOW_PARAMETERS, *usual.OBSERVER_PARAMETERS, *usual.TWO_HOST_PARAMETERS, "change", "generator", "pairs",
 )  # fmt: skip
 
 HELP = {

@@ -34,7 +34,7 @@ from labkit.measure.traffic import ping
 LINKDOWN = {"carrier": (False, True), "silent": (False,)}
 PARTS = ("path", "reachability", "failure", "headers", "cost")
 BEFORE_S, AFTER_S = 1.0, 2.0  # seconds of probes before a spine fails, and after it has come back
-OF_ROWS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes")
+ROW_PARAMETERS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes")
 
 HELP = {
     **usual.HELP,
@@ -221,7 +221,7 @@ def _row(parameters: Overlay, run_context: RunContext, stage: Stage, result: Row
         "reason": None,
         "doubts": None,
         "routes": stage.routes,
-        **{name: getattr(parameters, name) for name in OF_ROWS},
+        **{name: getattr(parameters, name) for name in ROW_PARAMETERS},
         **rows.now(),
         **result,
         **run_context.machine,

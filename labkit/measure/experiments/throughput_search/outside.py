@@ -25,7 +25,7 @@ from labkit.measure.traffic.trex.generator import TrexTrials, check_mix
 from labkit.measure.traffic.trex.streams import OUTSIDE as ENDS
 
 # What this machine does meanwhile, which is neither the device's work nor the generator's
-OF_THIS_MACHINE = (
+LOCAL_COLUMNS = (
     "cpu_s", "softirq_s", "steal_s", "datapath_cpu_s", "datapath_wait_s", "generator_cpu_s", "cpu_per_packet_s",
     "softnet_drops_count", "socket_drops_count", "offloads", "qdisc",
 )  # fmt: skip
@@ -62,7 +62,7 @@ class OutsideArm(BuiltArm):
 
     def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
         """Return the metrics with their doubts, without what this machine did meanwhile."""
-        return super().measured(metrics | dict.fromkeys(OF_THIS_MACHINE), doubts)
+        return super().measured(metrics | dict.fromkeys(LOCAL_COLUMNS), doubts)
 
 
 @contextmanager

@@ -26,12 +26,12 @@ from labkit.measure.traffic.trex.generator import Trex
 # The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
 # repeatedly.
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
-UNUSED = (*(name for name in usual.OF_FLOWS if name not in ("nodes", "observe")), "duration_s")
+UNUSED = (*(name for name in usual.FLOW_PARAMETERS if name not in ("nodes", "observe")), "duration_s")
 # A pass on a device without noise decides about 2 to 10 loads. Repeats and retreats on a noisy machine multiply that.
 # The preset's passes share this limit. More passes than the preset has extend it.
 MIN_LIMIT_S, LIMIT_SUMS = 60.0, 28
 
-OF_SERVER = ("server", "ports", "force")  # what only a search with a TRex server elsewhere uses
+SERVER_PARAMETERS = ("server", "ports", "force")  # what only a search with a TRex server elsewhere uses
 # What labkit builds, observes and measures with other ends than the ports of such a server
 NOT_OUTSIDE = (
     "topology", "endpoint", "change", "parent", "guest", "pairs", "nodes", "observe", "family", "vlan", "trial_frames",
@@ -39,7 +39,7 @@ NOT_OUTSIDE = (
 HELP = {
     **usual.help_without(UNUSED, "not used: trials are of frames at a rate"),
     "generator": "the traffic generator: packets, or trex (LABKIT_TREX=FOLDER with a TRex release, or server=HOST)",
-    **{name: TREX_HELP[name] for name in OF_SERVER},
+    **{name: TREX_HELP[name] for name in SERVER_PARAMETERS},
     "observe": "observers; after the searches each watches every arm at one common rate, half of what the slowest arm"
     " carries: " + ", ".join(observing.NAMES),
     "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",

@@ -16,7 +16,8 @@ from labkit.measure.traffic.trex.generator import Trex
 from labkit.measure.traffic.trex.streams import PROFILES, STATEFUL
 
 UNUSED = (
-    *usual.OF_FLOWS, *usual.OF_OBSERVERS, *usual.OF_TWO_HOSTS, "guest", "generator", "pairs", "duration_s", "family",
+    *usual.FLOW_PARAMETERS, *usual.OBSERVER_PARAMETERS, *usual.TWO_HOST_PARAMETERS, "guest", "generator", "pairs",
+    "duration_s", "family",
 )  # fmt: skip
 # What labkit builds between the ports of its own server
 DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")

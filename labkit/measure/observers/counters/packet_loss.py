@@ -293,12 +293,12 @@ def lost_copies(
     unread = metered.get("copies_unread_count")
     if unread is None:
         unknown = dict.fromkeys(("received_count", "lost_count", "unexplained_count"))
-        return {"unit": "copies", "sent_count": sent, **unknown, "hops": hops, **_of_mirrors(metered)}
+        return {"unit": "copies", "sent_count": sent, **unknown, "hops": hops, **_mirror_counts(metered)}
     read = {"at": "the readers' sockets", "lost_count": unread, "why": {}}
-    return _loss_summary("copies", sent, arrived - unread, [*hops, read]) | _of_mirrors(metered)
+    return _loss_summary("copies", sent, arrived - unread, [*hops, read]) | _mirror_counts(metered)
 
 
-def _of_mirrors(metered: Counts) -> dict[str, Any]:
+def _mirror_counts(metered: Counts) -> dict[str, Any]:
     """Return what became of the copies of each mirror; {} if they are not told apart."""
     if (arrived := metered.get("copies_of_mirrors")) is None:
         return {}

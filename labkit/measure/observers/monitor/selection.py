@@ -11,7 +11,7 @@ from labkit.measure.observers.monitor.inner_headers import inner_filter
 from labkit.system import libpcap
 
 PROTOCOLS = ("arp", "gre", "icmp", "icmp6", "ip", "ip6", "sctp", "tcp", "udp")
-OF_PROTOCOL = {"gre": "proto gre"}  # where libpcap has no word of its own
+PROTOCOL_FILTERS = {"gre": "proto gre"}  # where libpcap has no word of its own
 MAX_VLAN, MAX_PORT = 4095, 65535
 
 
@@ -37,7 +37,7 @@ class Selection(msgspec.Struct, frozen=True):
         if self.inside is not None:
             parts = [inner_filter(self.inside, source, destination, self.protocol, ports)]
         else:
-            parts = [] if self.protocol is None else [OF_PROTOCOL.get(self.protocol, self.protocol)]
+            parts = [] if self.protocol is None else [PROTOCOL_FILTERS.get(self.protocol, self.protocol)]
             parts += [
                 f"{word} net {network}"
                 for word, network in (("src", source), ("dst", destination))
