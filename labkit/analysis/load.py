@@ -364,14 +364,19 @@ def host_text(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
         kernel += f" ({of['where']})"  # it did not boot or did not answer
     words = [kernel, *["emulated"] * emulated(of)]
     alike = [one for one in among if one["kernel"] == of["kernel"] and emulated(one) == emulated(of)]
+    # Beside a host without a peer, it is enough to say that there is one, if it is like the first host.
+    has_peer_alike = all(of[name] and of[name] == of[name.removeprefix("peer_")] for name in PEER_RAN_ON)
+    has_peer_alike = has_peer_alike and not all(one["peer_kernel"] for one in alike)
     for name in HOST:
+        if has_peer_alike and name in PEER_RAN_ON:
+            continue
         if len({one[name] for one in alike}) > 1 and (of[name] or not name.startswith("peer")):
             if name == "where" and not of["kernel"]:
                 continue
             bare = name in ("where", "accelerator", "cpu") and of[name]
             label = name.replace("kernel_build", "build").replace("_", " ")
             words.append(of[name] if bare else f"{label} {of[name]}" if of[name] else f"unknown {label}")
-    return ", ".join(words)
+    return ", ".join([*words, *["two hosts alike"] * has_peer_alike])
 
 
 def emulated(of: Any) -> Any:

@@ -23,7 +23,10 @@ TWO_NODES = (
     "The paper has 1 to 128 pairs between hosts, and ipvlan in L3 mode. Here two pairs are between lab VMs, whose"
     " emulated CPUs are the limit if the link is not, and ipvlan is in L2 mode."
 )
-USERSPACE = "The thesis measured the kernel's datapath. Here the datapath is in user space."
+DATAPATHS = (
+    "The thesis measured the kernel's datapath. Here the datapath is in user space, or the kernel's in an emulated lab"
+    " VM."
+)
 
 
 def report_conditions() -> str:

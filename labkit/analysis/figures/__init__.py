@@ -124,8 +124,11 @@ def slices(rows: pd.DataFrame) -> go.Figure:
         span = math.log10(far * 1.05)
         axis = {"type": "log", "tickvals": ratio_ticks(1 / far, far), "range": [-span, span]}
         figure.update_yaxes(title_text="ratio", **axis, **panel.place)
-    figure.update_xaxes(title_text="slice, in the order of measurement")
-    subtitle = "throughput ratio; faint: one slice (at the edge: beyond); line: running median of 25 slices"
+    figure.update_xaxes(title_text="slice")
+    subtitle = (
+        "throughput ratio of slices in the order of measurement; faint: one slice (at the edge: beyond); line: running"
+        " median of 25 slices"
+    )
     return finish(figure, rows, "Every slice against the baseline", subtitle)
 
 

@@ -6,40 +6,66 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
-from labkit.analysis.figures.panels import finish
-from labkit.analysis.load import complete
+from labkit.analysis.figures.panels import Panel, finish, grid, panels
+from labkit.analysis.load import GROUP, complete
 
-HEIGHT_PX = 420
+PANEL_PX = 220
+THESIS_BYTES = 64  # of the writes of TCP in the thesis' table 4.1
 
 
 def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
-    """Draw the ratio of throughput to that without mirrors against the number of mirrors.
+    """Draw the ratio of throughput to that without mirrors against the number of mirrors, a panel for each load.
 
-    There is a line for each load and switch, with 95 % intervals, and grey lines for the thesis. rows: the
-    measurements. lines: `virtual_tap.against_none(verdicts)`. published: `virtual_tap.thesis_count()`.
+    There is a line for each switch, with 95 % intervals, and grey lines for the thesis where the load is the thesis'.
+    A switch with a single number of mirrors is left out if another one has several. rows: the measurements. lines:
+    `virtual_tap.against_none(verdicts)`. published: `virtual_tap.thesis_count()`.
     """
-    figure = go.Figure()
-    for (curve, load), some in lines[lines["ratio"].notna()].groupby(["curve", "load"], sort=False):
-        own = some.sort_values("mirrors")
-        style = theme.arm_style(f"{curve}, {load}")
-        figure.add_scatter(
-            x=[0, *own["mirrors"]], y=[1, *own["ratio"]], mode="lines+markers", name=theme.plain(f"{curve}, {load}"),
-            line={"color": style.color, "dash": style.dash}, marker={"symbol": style.symbol, "size": 8},
+    drawn = lines[lines["ratio"].notna()]
+    several = drawn.groupby([*GROUP, "curve"], dropna=False)["mirrors"].transform("nunique").gt(1)
+    drawn = drawn[several] if several.any() else drawn
+    parts = panels(drawn, columns_count=2, by_pairs=drawn["pairs"].nunique() > 1)
+    figure, seen = grid(parts, PANEL_PX), set[str]()
+    for panel in parts:
+        for curve, some in panel.table.groupby("curve", sort=False):
+            _line(figure, panel, str(curve), some.sort_values("mirrors"), str(curve) not in seen)
+            seen.add(str(curve))
+        if panel.protocol == "tcp" and panel.table["length_bytes"].eq(THESIS_BYTES).all():
+            _thesis(figure, panel, published, seen)
+    figure.update_xaxes(title_text="mirrors")
+    figure.update_yaxes(title_text="ratio to none", rangemode="tozero")
+    figure.update_layout(legend=theme.legend_below())
+    subtitle = "ratios with 95 % intervals; grey: published, of another machine, whose load did not stress the switch"
+    return finish(figure, complete(rows), "Throughput against the number of mirrors", subtitle)
+
+
+def _line(figure: go.Figure, panel: Panel, curve: str, own: pd.DataFrame, first: bool) -> None:
+    style = theme.arm_style(curve)
+    figure.add_trace(
+        go.Scatter(
+            x=[0, *own["mirrors"]], y=[1, *own["ratio"]], mode="lines+markers", name=theme.plain(curve),
+            legendgroup=curve, showlegend=first, line={"color": style.color, "dash": style.dash},
+            marker={"symbol": style.symbol, "size": 8},
             error_y={
                 "type": "data", "symmetric": False,
                 "array": [0, *(own["high"] - own["ratio"])], "arrayminus": [0, *(own["ratio"] - own["low"])],
             },
-        )  # fmt: skip
+        ),
+        **panel.place,
+    )  # fmt: skip
+
+
+def _thesis(figure: go.Figure, panel: Panel, published: pd.DataFrame, seen: set[str]) -> None:
     for name, dash in (("read", "dash"), ("unread", "dot")):
         without = published.loc[published["mirrors"].eq(0), name]
-        if len(without):
-            figure.add_scatter(
-                x=published["mirrors"], y=published[name] / without.iloc[0], mode="lines+markers",
-                name=f"Senanayake 2024, TCP, writes of 64 bytes, {name}",
-                line={"color": theme.GREY, "dash": dash}, marker={"symbol": "x", "size": 7},
-            )  # fmt: skip
-    figure.update_xaxes(title_text="mirrors")
-    figure.update_yaxes(title_text="ratio to no mirrors", rangemode="tozero")
-    figure.update_layout(height=HEIGHT_PX, legend=theme.legend_below())
-    subtitle = "ratios with 95 % intervals; grey: published, of another machine, whose load did not stress the switch"
-    return finish(figure, complete(rows), "Throughput against the number of mirrors", subtitle)
+        if not len(without):
+            continue
+        text = f"Senanayake 2024, TCP, writes of {THESIS_BYTES} bytes, {name}"
+        figure.add_trace(
+            go.Scatter(
+                x=published["mirrors"], y=published[name] / without.iloc[0], mode="lines+markers", name=text,
+                legendgroup=text, showlegend=text not in seen, line={"color": theme.GREY, "dash": dash},
+                marker={"symbol": "x", "size": 7},
+            ),
+            **panel.place,
+        )  # fmt: skip
+        seen.add(text)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,49 +11,70 @@ import plotly.graph_objects as go
 
 from labkit.analysis import theme
 from labkit.analysis.figures.panels import finish, titled_grid
-from labkit.analysis.load import complete
+from labkit.analysis.load import HOST, complete, host_text
 from labkit.analysis.packet_cost.mirror_tax import COSTS, Tax
 from labkit.common.units import si
 
-PANEL_PX, BETWEEN_PX, TOP_PX = 300, 90, 100
+PANEL_PX, BETWEEN_PX, TOP_PX = 210, 100, 125
 US = 1e-6
+OF = {
+    "switch_per_packet_s": "ovs-vswitchd",
+    "cpu_per_packet_s": "the whole machine",
+}  # whose CPU time a cost is
 
 
 def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
-    """Draw the cost of a packet (`mirror_tax.taxes(rows)`) against its counted copies, a panel for each load and cost.
+    """Draw the cost of a packet (`mirror_tax.taxes(rows)`) against its counted copies.
+
+    There is a row of panels for each load and host, and a column for each cost.
 
     Points are means of the rounds with 95 % intervals; lines are the fits.
     """
-    panels: dict[tuple[str, str], list[Tax]] = {}
-    for one in taxes:
-        panels.setdefault((_load(one), one.cost), []).append(one)
-    count = max(len(panels), 1)
-    titles = {(number + 1, 1): f"<b>{load}</b>: {COSTS[cost]}" for number, (load, cost) in enumerate(panels)}
+    hosts = list({tuple(one.of.get(name) for name in HOST): one.of for one in taxes}.values())
+    loads = list(dict.fromkeys(_load(one.of, hosts) for one in taxes))
+    costs = [cost for cost in COSTS if any(one.cost == cost for one in taxes)] or [*COSTS]
+    places = {
+        (load, cost): (row, column)
+        for row, load in enumerate(loads, 1)
+        for column, cost in enumerate(costs, 1)
+        if any(_load(one.of, hosts) == load and one.cost == cost for one in taxes)
+    }
+    titles = {place: f"<b>{load[0]}<br>{OF[cost]}</b>{load[1]}" for (load, cost), place in places.items()}
+    count = max(len(loads), 1)
     whole = count * PANEL_PX + (count - 1) * BETWEEN_PX
-    figure = titled_grid(titles or {(1, 1): ""}, rows=count, cols=1, vertical_spacing=BETWEEN_PX / whole)
-    figure.update_layout(height=whole + TOP_PX, margin={"t": TOP_PX, "b": 0})
+    spacing = {"vertical_spacing": BETWEEN_PX / whole, "horizontal_spacing": 0.15}
+    figure = titled_grid(titles or {(1, 1): ""}, rows=count, cols=len(costs), **spacing)
+    figure.update_layout(height=whole + TOP_PX, margin={"t": TOP_PX, "b": 0}, legend=theme.legend_below())
     seen: set[str] = set()
-    for number, some in enumerate(panels.values()):
-        for tax in some:
-            _draw(figure, tax, number + 1, tax.curve not in seen)
-            seen.add(tax.curve)
-        figure.update_yaxes(title_text="µs per packet", rangemode="tozero", row=number + 1, col=1)
-    figure.update_xaxes(title_text="copies of a packet (counted)", row=count, col=1)
-    subtitle = "mean of the rounds and 95 % interval; lines: fit of every round, averaged"
+    for tax in taxes:
+        _draw(figure, tax, places[_load(tax.of, hosts), tax.cost], tax.curve not in seen)
+        seen.add(tax.curve)
+    figure.update_yaxes(title_text="µs per packet", rangemode="tozero")
+    figure.update_xaxes(title_text="copies of a packet (counted)")
+    subtitle = (
+        "CPU time for a packet that the switch forwards: mean of the rounds and 95 % interval; lines: fit of every"
+        " round, averaged"
+    )
     return finish(figure, complete(rows), "The mirror tax", subtitle)
 
 
-def _load(tax: Tax) -> str:
-    of = tax.of
+def _load(of: Mapping[str, Any], hosts: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return a load in words, and a line that names its host if there are several."""
+    among = [{name: one.get(name) for name in HOST} for one in hosts]
+    host = (
+        f"<br>{theme.plain(host_text({name: of.get(name) for name in HOST}, among))}"
+        if len(hosts) > 1
+        else ""
+    )
     words = [str(of["protocol"])]
     if not pd.isna(of["length_bytes"]):
         words.append(f"{of['length_bytes']:.0f} bytes")
     if not pd.isna(of["rate_bps"]):
         words.append(f"{si(of['rate_bps'], 'bit/s')} offered")
-    return ", ".join(words)
+    return theme.plain(", ".join(words)), host
 
 
-def _draw(figure: go.Figure, tax: Tax, row: int, first: bool) -> None:
+def _draw(figure: go.Figure, tax: Tax, place: tuple[int, int], first: bool) -> None:
     style = theme.arm_style(tax.curve)
     means = tax.means
     middle = np.array([one.value for one in means]) / US
@@ -66,7 +88,7 @@ def _draw(figure: go.Figure, tax: Tax, row: int, first: bool) -> None:
             marker={"color": style.color, "symbol": style.symbol, "size": 8},
             error_y={"type": "data", "symmetric": False, "array": high - middle, "arrayminus": middle - low},
         ),
-        row=row, col=1,
+        row=place[0], col=place[1],
     )  # fmt: skip
     if tax.fixed is not None and tax.copy is not None:
         along = np.array([0.0, float(tax.copies.max())])
@@ -75,5 +97,5 @@ def _draw(figure: go.Figure, tax: Tax, row: int, first: bool) -> None:
                 x=along, y=(tax.fixed.value + tax.copy.value * along) / US, mode="lines", legendgroup=tax.curve,
                 showlegend=False, line={"color": style.color, "dash": style.dash, "width": 1.5}, hoverinfo="skip",
             ),
-            row=row, col=1,
+            row=place[0], col=place[1],
         )  # fmt: skip

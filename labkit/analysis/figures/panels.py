@@ -30,7 +30,7 @@ HOST_PX = 18  # added to that for each further line of a title, for example the 
 GAP_COLUMNS = ["topology", "protocol", "pairs", "status", "reason"]  # the columns that `gaps` needs
 MAX_REASONS = 3
 TITLES_WIDTH = 48  # characters of all panel titles side by side in a figure 680 px wide, beside its legend
-TOP_PX = 95  # above the plots: the figure's title, panel titles
+TOP_PX, TITLE_SHIFT_PX = 95, 5  # above the plots: the figure's title, panel titles; from a plot to its title
 NOTES_PX = 52  # from a plot to the notes: axis and axis title
 
 
@@ -197,7 +197,8 @@ def titled_grid(titles: dict[tuple[int, int], str], **grid: Any) -> go.Figure:
         titles[place] for row in places for place in row if place in titles
     ]  # plotly expects a title for each existing plot only
     figure = make_subplots(specs=specs if titles else None, subplot_titles=bold, **grid)
-    figure.update_annotations(font=None)  # removes plotly's own font size, so that the template's applies
+    # Without plotly's own font size, so that the template's applies; above the label of a tick at the upper edge.
+    figure.update_annotations(font=None, yshift=TITLE_SHIFT_PX)
     return figure
 
 

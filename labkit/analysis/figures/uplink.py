@@ -11,6 +11,7 @@ from labkit.analysis.load import complete
 from labkit.common import units
 
 HEIGHT_PX = 420
+MIN_LOST = 0.005  # share of the copies; less is not drawn
 
 
 def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
@@ -18,20 +19,21 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
     captured.
 
     rows: the measurements. table: `virtual_tap.uplink(rows)`. published: `virtual_tap.thesis_uplink()`. A saturated
-    link shows as a decrease. `delivered` is the monitored flow itself, as a share of the offered load. What the link
-    lost has a line of its own.
+    link shows as a decrease. `delivered` is the monitored flow itself, as a share of the offered load. Lost copies have
+    lines of their own, by place.
     """
     figure = go.Figure()
     for (topology, _), some in table.groupby(["topology", "link_rate_bps"], sort=False, dropna=False):
         style = theme.arm_style(str(topology))
         link_bps = some["link_rate_bps"].iloc[0]
         link = "" if pd.isna(link_bps) else f", link of {units.si(link_bps, 'bit/s')}"
-        for column, name, dash in (
-            (some["delivered_bps"] / some["offered_bps"], "delivered to the receiver", "dot"),
-            (some["arrived_share"], "copies that arrived", "solid"),
-            (some["link_lost_share"], "copies that the link lost", "dash"),
+        for column, name, dash, minimum in (
+            (some["delivered_bps"] / some["offered_bps"], "delivered to the receiver", "dot", 0.0),
+            (some["arrived_share"], "copies that arrived", "solid", 0.0),
+            (some["link_lost_share"], "copies that the link lost", "dash", MIN_LOST),
+            (some["other_lost_share"], "copies lost elsewhere", "longdash", MIN_LOST),
         ):
-            if column.notna().any():
+            if column.ge(minimum).any():
                 figure.add_scatter(
                     x=some["offered_bps"] / 1e6, y=column, mode="lines+markers", name=f"{topology}{link}: {name}",
                     line={"color": style.color, "dash": dash}, marker={"symbol": style.symbol, "size": 8},

@@ -9,7 +9,7 @@ from conftest import ROOT
 from labkit.analysis import load
 
 
-@pytest.mark.parametrize("name", ["container_vs_vm", "uplink", "virtual_tap"])
+@pytest.mark.parametrize("name", ["container_vs_vm", "switched", "virtual_tap"])
 def test_groups_are_those_of_all_columns(name: str) -> None:
     table = load.load(ROOT / "data/results" / name)
     plain = [
@@ -24,7 +24,7 @@ def test_groups_are_those_of_all_columns(name: str) -> None:
 
 
 def test_complete_table_stays_what_it_is() -> None:
-    table = load.load(ROOT / "data/results/uplink")
+    table = load.load(ROOT / "data/results/switched")
     pd.testing.assert_frame_equal(load.complete(table), table)
     few = table[table["status"].eq("ok")][3:]
     pd.testing.assert_frame_equal(load.complete(few), few.reset_index(drop=True))

@@ -143,7 +143,7 @@ def test_other_conditions_contradict_nothing() -> None:
     assert "Other conditions: Another path." in document.section(judged)
     assert "**Depends: not reproduced here, and conditions differ.**" in document.section(judged)
     assert "not reproduced here" in document.ratio_summary(judged)
-    assert "1 depends (1: not reproduced here" in document.counts([judged])
+    assert "1 depends (all: not reproduced here" in document.counts([judged])
     both = judge(claimed(MORE, yes, yes, no, no, conditions="Another path."), Results(ROOT))
     assert (both.word, both.note) == (DEPENDS, "")
 

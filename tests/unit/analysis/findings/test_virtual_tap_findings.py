@@ -69,11 +69,18 @@ def test_drop_by_size_beside_the_thesis(rows: pd.DataFrame) -> None:
 
 def test_throughput_against_mirrors_beside_the_thesis(rows: pd.DataFrame, lines: pd.DataFrame) -> None:
     figure = figures.mirror_count(rows, lines, virtual_tap.thesis_count())
-    own = [trace for trace in figure.data if "Senanayake" not in trace.name]
-    assert [trace.name for trace in own] == ["ovs_netdev, udp, 512 bytes", "ovs_netdev, udp, 1024 bytes"]
-    for trace in own:
+    assert [trace.name for trace in figure.data] == [
+        "ovs_netdev"
+    ] * 2  # a panel for each load; none is the thesis'
+    for trace in figure.data:
         assert list(trace.x) == list(LEFT)
         assert list(trace.y) == pytest.approx(list(LEFT.values()), abs=0.01)
+    alone = lines[lines["length_bytes"].eq(512) & lines["mirrors"].eq(1)].assign(
+        curve="ovs_netdev+output=gre"
+    )
+    assert len(figures.mirror_count(rows, pd.concat([lines, alone]), virtual_tap.thesis_count()).data) == 2
+    likewise = lines[lines["length_bytes"].eq(512)].assign(protocol="tcp", length_bytes=64.0)
+    figure = figures.mirror_count(rows, likewise, virtual_tap.thesis_count())
     published = [trace for trace in figure.data if "Senanayake" in trace.name]
     assert [list(trace.x) for trace in published] == [[0, 1, 2, 4, 8]] * 2
     assert [trace.y[-1] for trace in published] == pytest.approx([233 / 235, 234 / 235])

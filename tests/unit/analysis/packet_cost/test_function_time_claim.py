@@ -96,7 +96,7 @@ def test_times_and_their_figure() -> None:
     assert set(result["per_packet"]) == {2.0}
     assert set(result["function"]) == {"ip_rcv"}, "what was never called has no times"
     figure = figures.function_durations(result)
-    assert "function_graph's cost included" in figure.layout.title.subtitle.text
+    assert "function_graph's cost included" in figure.layout.title.subtitle.text.replace("<br>", " ")
     by_bpf = {"tracer": "bpf", "window_s": 5.0, "functions": {"ip_rcv": {**result.iloc[0], "count": 500}}}
     other = function_time_claim.times(synthetic_packet_sizes.profiles(HALF, observed=by_bpf, window_s=4.0))
     assert "bpf's cost included" in figures.function_durations(other).layout.title.subtitle.text
