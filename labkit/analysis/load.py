@@ -244,9 +244,8 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
     least = ok.groupby(arms, dropna=False)["value"].transform(starved_limit)
     ok["starved"] = ok["value"].lt(least) | least.isna()
     ok["log"] = np.log(ok["value"].astype(float).mask(ok["starved"], least))
-    different = varying(
-        ok, [*PROVENANCE, *GUEST_COLUMNS]
-    )  # in the whole table; most often in none of its groups
+    # In the whole table; most often in none of its groups.
+    different = varying(ok, [*PROVENANCE, *GUEST_COLUMNS])
     for key, group in groups(ok[[*GROUP, *different]]) if different else ():
         for name, (one, other, *_) in differing(group, different).items():
             raise BadInput(
@@ -256,9 +255,9 @@ def measured_rows(df: pd.DataFrame, metrics: Mapping[str, tuple[str, bool]] = ME
 
 
 def unsupported_rates(df: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows are rates of arms whose searches mostly saw frames lost at every load.
+    """Return which rows are rates of arms of which at least as many searches saw frames lost at every load.
 
-    An arm has no rate if at least as many of its searches saw such loss as found a rate. In the latter, the short
+    Such an arm has no rate. In the latter, the short
     trials missed the loss by chance.
     """
     none = df["constant_loss_ratio"].notna()
@@ -364,7 +363,7 @@ def host_text(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
         kernel += f" ({of['where']})"  # it did not boot or did not answer
     words = [kernel, *["emulated"] * emulated(of)]
     alike = [one for one in among if one["kernel"] == of["kernel"] and emulated(one) == emulated(of)]
-    # Beside a host without a peer, it is enough to say that there is one, if it is like the first host.
+    # Beside a host without a peer, a peer like the first host needs no details.
     has_peer_alike = all(of[name] and of[name] == of[name.removeprefix("peer_")] for name in PEER_RAN_ON)
     has_peer_alike = has_peer_alike and not all(one["peer_kernel"] for one in alike)
     for name in HOST:
@@ -376,7 +375,7 @@ def host_text(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
             bare = name in ("where", "accelerator", "cpu") and of[name]
             label = name.replace("kernel_build", "build").replace("_", " ")
             words.append(of[name] if bare else f"{label} {of[name]}" if of[name] else f"unknown {label}")
-    return ", ".join([*words, *["two hosts alike"] * has_peer_alike])
+    return ", ".join([*words, *["a peer like it"] * has_peer_alike])
 
 
 def emulated(of: Any) -> Any:

@@ -393,12 +393,12 @@ def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
         else f"left out as {reason} ({_each(one)})"
         for reason, one in _by_sentence(reasons, bad["topology"], df)
     ]
-    lucky = unsupported_rates(df)
-    if count := int(lucky.sum()):
+    unsupported = unsupported_rates(df)
+    if count := int(unsupported.sum()):
         lines.append(
             f"{counted(count, 'rate')} left out: at least as many searches of the arm saw frames lost at every load"
         )
-    if unusable := int((df["status"].eq("ok") & ~lucky).sum()) - len(ok):
+    if unusable := int((df["status"].eq("ok") & ~unsupported).sum()) - len(ok):
         lines.append(f"{counted(unusable, 'row')} left out: status ok, but the compared metric is null")
     for topology, rows in ok.groupby("topology", sort=False):
         if count := int(rows["starved"].sum()):

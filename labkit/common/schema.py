@@ -394,7 +394,7 @@ COLUMNS: tuple[Column, ...] = (
         "parametrises",
         ("routes", "", "text", "the routes between the leaves: static, metric or ecmp"),
         ("provider", "", "text", "what carries packets from leaf to leaf: gre, ipip or routed"),
-        ("fabric_mtu_bytes", "byte", "integer", "the MTU between leaves and spines; null: as needed"),
+        ("fabric_mtu_bytes", "byte", "integer", "the MTU between leaves and spines; null: as packets need it"),
         ("payload_bytes", "byte", "integer", "the payload of the ping that is followed"),
         ("failure", "", "text", "how the spine fails: carrier or silent"),
         ("interval_s", "s", "number", "the time between probes"),

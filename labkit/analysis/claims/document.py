@@ -35,7 +35,7 @@ from labkit.common.units import counted, duration, listed
 FULL_LENGTH = {
     "datapaths": "datapaths", "ipvlan": "datapaths", "switched": "nodes", "container_vs_vm": "container_vs_vm",
     "packet_size": "packet_size", "overlay": "overlay", "virtual_tap": "virtual_tap",
-    "ovs_test_plan": "ovs_test_plan",
+    "uplink": "virtual_tap", "ovs_test_plan": "ovs_test_plan",
 }  # fmt: skip
 FULL_LENGTH_WITH = {"ipvlan": ", with `where: vm:debian` in it"}
 MAX_DOUBTS = 12  # of a run; the others are counted

@@ -218,7 +218,10 @@ def uplink_share(run: str, link_bps: float) -> Source:
     def share(rows: pd.DataFrame) -> pd.Series:
         return _copies_bps(rows, "copies_count") / link_bps
 
-    return _shares_of_mirrored_loads(run, link_bps, lambda made_bps: made_bps.gt(link_bps), share)
+    def above(rows: pd.DataFrame) -> pd.Series[bool]:
+        return _copies_bps(rows, "copies_expected_count").gt(link_bps)
+
+    return _shares_of_mirrored_loads(run, link_bps, above, share)
 
 
 def arrived_share(run: str, link_bps: float) -> Source:
@@ -228,7 +231,11 @@ def arrived_share(run: str, link_bps: float) -> Source:
     def share(rows: pd.DataFrame) -> pd.Series:
         return rows["copies_count"] / rows["copies_expected_count"]
 
-    return _shares_of_mirrored_loads(run, link_bps, lambda made_bps: made_bps.lt(FULL_LINK * link_bps), share)
+    def below(rows: pd.DataFrame) -> pd.Series[bool]:
+        made_bps = _copies_bps(rows, "copies_expected_count")
+        return rows["rate_bps"].lt(link_bps) & made_bps.lt(FULL_LINK * link_bps)
+
+    return _shares_of_mirrored_loads(run, link_bps, below, share)
 
 
 def _copies_bps(rows: pd.DataFrame, column: str) -> pd.Series:
@@ -239,13 +246,13 @@ def _copies_bps(rows: pd.DataFrame, column: str) -> pd.Series:
 def _shares_of_mirrored_loads(
     run: str,
     link_bps: float,
-    which: Callable[[pd.Series], pd.Series],
+    which: Callable[[pd.DataFrame], pd.Series[bool]],
     share: Callable[[pd.DataFrame], pd.Series],
 ) -> Source:
     """Return a share of each load whose copies took the link, with its interval over rounds.
 
-    which: selects rows by the bit rate of the copies that the mirror should have made, because a sender may not reach
-    the rate that it was asked for. The link is that between two hosts, or else the uplink of the switch.
+    which: selects rows, also by the bit rate of the copies that the mirror should have made, because a sender may not
+    reach the rate that it was asked for. The link is that between two hosts, or else the uplink of the switch.
     """
 
     def find(results: Results) -> list[Evidence]:
@@ -258,7 +265,7 @@ def _shares_of_mirrored_loads(
         )
         rows = rows[rows["link_rate_bps"].fillna(uplink).eq(link_bps)]
         rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_expected_count"].gt(0)]
-        rows = rows[which(_copies_bps(rows, "copies_expected_count"))]
+        rows = rows[which(rows)]
         result = []
         for (topology, rate), some in rows.groupby(["topology", "rate_bps"], sort=True):
             joined = (

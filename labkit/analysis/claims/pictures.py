@@ -44,9 +44,10 @@ def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str
             results.rows("virtual_tap"), {"rate_bps": None, "where": "here", "topology": MIRRORED}
         )
         whole = [some for _, some in load.groups(rows) if some["topology"].eq(MIRRORED[-1]).any()]
-        drawn["mirrors"] = figures.forest(
-            verdicts.verdicts(pd.concat(whole)), "What mirrors cost, by size of packets"
-        )
+        if whole:
+            drawn["mirrors"] = figures.forest(
+                verdicts.verdicts(pd.concat(whole)), "What mirrors cost in user space, by size of packets"
+            )
     if results.has("packet_size"):
         rows = rows_with(results.rows("packet_size"), {"where": "here"})
         drawn["sizes"] = figures.cost(rows)

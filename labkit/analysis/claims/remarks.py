@@ -28,6 +28,11 @@ DATAPATHS = (
     " VM."
 )
 
+MEASURED_ONCE_MORE = (
+    "In the run virtual_tap, the points between two lab VMs were measured with the loads that its sweep has now,"
+    " because an emulated CPU could not send those of the first attempt."
+)
+
 
 def report_conditions() -> str:
     """Return what differs from the course report's measurement of containers and virtual machines."""

@@ -17,10 +17,8 @@ from labkit.analysis.figures.cost_by_size import PREFIXES
 from labkit.analysis.figures.panels import Panel, finish, grid, panels
 
 LINE_PX, EDGES_PX = 40, 56  # height of a kind of endpoints, and of the rest of a plot
-LETTER_PX, AXIS_PX = (
-    7.4,
-    25,
-)  # width of a letter of a kind's name, and of what is between the name and the axis
+# Width of a letter of a kind's name, and of what is between the name and the axis.
+LETTER_PX, AXIS_PX = 7.4, 25
 NOT_OURS = "the report, on another machine"
 BELOW = 0.3  # vertical distance between two quantities of a kind, in rows
 RAW = 0.2  # vertical distance between single rounds and their mean, in rows

@@ -17,8 +17,8 @@ def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFram
     """Draw the ratio of throughput to that without mirrors against the number of mirrors, a panel for each load.
 
     There is a line for each switch, with 95 % intervals, and grey lines for the thesis where the load is the thesis'.
-    A switch with a single number of mirrors is left out if another one has several. rows: the measurements. lines:
-    `virtual_tap.against_none(verdicts)`. published: `virtual_tap.thesis_count()`.
+    Loads and switches with a single number of mirrors are left out if others have several. rows: the measurements.
+    lines: `virtual_tap.against_none(verdicts)`. published: `virtual_tap.thesis_count()`.
     """
     drawn = lines[lines["ratio"].notna()]
     several = drawn.groupby([*GROUP, "curve"], dropna=False)["mirrors"].transform("nunique").gt(1)
@@ -35,6 +35,8 @@ def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFram
     figure.update_yaxes(title_text="ratio to none", rangemode="tozero")
     figure.update_layout(legend=theme.legend_below())
     subtitle = "ratios with 95 % intervals; grey: published, of another machine, whose load did not stress the switch"
+    if several.any() and not several.all():
+        subtitle += "; loads with one number of mirrors are not drawn"
     return finish(figure, complete(rows), "Throughput against the number of mirrors", subtitle)
 
 

@@ -17,10 +17,10 @@ from labkit.common.units import si
 
 PANEL_PX, BETWEEN_PX, TOP_PX = 210, 100, 125
 US = 1e-6
-OF = {
+WORKERS = {
     "switch_per_packet_s": "ovs-vswitchd",
     "cpu_per_packet_s": "the whole machine",
-}  # whose CPU time a cost is
+}  # whose CPU time it is
 
 
 def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
@@ -39,7 +39,9 @@ def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
         for column, cost in enumerate(costs, 1)
         if any(_load(one.of, hosts) == load and one.cost == cost for one in taxes)
     }
-    titles = {place: f"<b>{load[0]}<br>{OF[cost]}</b>{load[1]}" for (load, cost), place in places.items()}
+    titles = {
+        place: f"<b>{load[0]}<br>{WORKERS[cost]}</b>{load[1]}" for (load, cost), place in places.items()
+    }
     count = max(len(loads), 1)
     whole = count * PANEL_PX + (count - 1) * BETWEEN_PX
     spacing = {"vertical_spacing": BETWEEN_PX / whole, "horizontal_spacing": 0.15}

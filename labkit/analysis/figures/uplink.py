@@ -11,7 +11,7 @@ from labkit.analysis.load import complete
 from labkit.common import units
 
 HEIGHT_PX = 420
-MIN_LOST = 0.005  # share of the copies; less is not drawn
+MIN_LOST = 0.005  # share of the copies; a line of losses that never reaches it is not drawn
 
 
 def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> go.Figure:

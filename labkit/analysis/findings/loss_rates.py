@@ -34,10 +34,10 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     """
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
-    lucky = unsupported_rates(some)
+    unsupported = unsupported_rates(some)
     for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
-        with_rate = group["status"].eq("ok") & ~lucky[group.index]
+        with_rate = group["status"].eq("ok") & ~unsupported[group.index]
         values = group.loc[with_rate, "throughput_pps"].dropna().to_numpy(float)
         limited = group["reason"].astype("str").str.startswith("generator-limited")
         constant_count = int(group["constant_loss_ratio"].notna().sum())

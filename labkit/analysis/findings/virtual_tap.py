@@ -324,7 +324,8 @@ def uplink(rows: pd.DataFrame) -> pd.DataFrame:
     # that the queue refused in the middle of a batch (docs/METHOD.md).
     lost = table["copies_made"] - table["copies_arrived"]
     table["link_lost_share"] = table.pop("copies_dropped").clip(upper=lost) / table["copies_made"]
-    table["other_lost_share"] = 1 - table["arrived_share"] - table["link_lost_share"].fillna(0)
+    lost = 1 - table["arrived_share"] - table["link_lost_share"].fillna(0)
+    table["other_lost_share"] = lost.clip(lower=0)
     return table.sort_values(["topology", "link_rate_bps", "offered_bps"], ignore_index=True)
 
 

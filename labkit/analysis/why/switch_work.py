@@ -1,7 +1,7 @@
 """Split the CPU time of arms with an Open vSwitch by what the time is spent on: the work that mirrors add.
 
-A sample belongs to the first place of PLACES that its stack matches, and there to the first kind of work. So the parts
-add up to the whole CPU time. A packet that a switch sends is received in another context, hence delivery to the other
+A sample belongs to the first one of WORK_AREAS that its stack matches, and there to the first kind of work. So the
+parts add up to the whole CPU time. A packet that a switch sends is received in another context, hence delivery to the other
 end of a virtual cable is a place of its own.
 """
 
@@ -45,7 +45,7 @@ class WorkArea:
     kinds: tuple[tuple[str, str | None], ...]
 
 
-PLACES = (
+WORK_AREAS = (
     WorkArea(HANDLING, None, (("handling upcalls and checking flows", None),)),
     WorkArea(None, r"ovs_\w+|do_execute_actions|do_output|output_userspace", (
         ("handing packets to ovs-vswitchd (upcalls)", r"ovs_dp_upcall|queue_userspace_packet|output_userspace"),
@@ -89,7 +89,7 @@ def kind_of(stack: str) -> str | None:
     if not frames or frames[-1] in IDLE:
         return None
     kernel = [folded_stacks.plain(one) for one in frames if one.endswith(folded_stacks.KERNEL)]
-    for place in PLACES:
+    for place in WORK_AREAS:
         if place.process is not None and not re.fullmatch(place.process, process):
             continue
         if place.functions is None or any(_does(place.functions, one) for one in kernel):

@@ -328,7 +328,12 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                 NIC if one else f"{NIC},{NIC}",
                 "a NIC, for example eth1" if one else "a NIC of each host, for example eth1,eth1",
             ),
-            ("affinity", self.affinity, r"\d{1,4}(,\d{1,4})?", "numbers of CPUs, for example 0,1"),
+            (
+                "affinity",
+                self.affinity,
+                r"\d{1,4}(,\d{1,4})?",
+                "the clients' CPU and the servers' CPU, for example 0,1",
+            ),
         ):
             if value is not None and not re.fullmatch(form, value):
                 raise BadInput(f"{name}={value!r} is not valid: write {words}")

@@ -38,7 +38,7 @@ AVERAGES = {
 }
 OLD = "statistics of mirrors are as old as 5 s"  # other_config:stats-update-interval, minimum 5 s
 
-NO_COUNTERS = ("averages", "flows", "state")  # parts of `read` that are no counters
+NOT_COUNTERS = ("averages", "flows", "state")  # parts of `read` that are no counters
 
 Counts = dict[str, Any]
 
@@ -86,7 +86,7 @@ class Switched:
         after = read(self._switch)
         if not after:
             return Observation({})
-        counted = changes(*({name: value for name, value in one.items() if name not in NO_COUNTERS}
+        counted = changes(*({name: value for name, value in one.items() if name not in NOT_COUNTERS}
                             for one in (self._before, after)))  # fmt: skip
         took = [
             {"packets": flow["packets"] - self._before["flows"].get(name, flow | {"packets": 0})["packets"],

@@ -44,7 +44,7 @@ class Fake:
         self.begun.append((interface, parameters))
         return self
 
-    def read(self, since: int = -1, most: int = 100) -> MonitorReport:
+    def read(self, since: int = -1, limit: int = 100) -> MonitorReport:
         self.requests.append(since)
         packet = MonitoredPacket(since + 1, 0, "in", len(FRAME), FRAME, 1)
         counts = MonitorCounts(1, 1, 0, 0, 0, 1, 0, 0, 0)

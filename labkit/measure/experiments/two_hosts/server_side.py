@@ -34,7 +34,7 @@ class ServerHost:
         self._parameters, self._run_context, self._environment = parameters, run_context, environment
         self._arm, self._run = ExitStack(), ExitStack()
         self._ends: list[Endpoint] = []
-        self._far: list[RemoteEnd] = []
+        self._remote: list[RemoteEnd] = []
         self._receiving: Receiving | None = None
         self._servers: Servers | None = None
         self._counters: Receivers | None = None
@@ -70,7 +70,7 @@ class ServerHost:
             pairs, self._run_context.machine_netns, topologies.SERVERS, bytes.fromhex(ours)
         )
         self._ends, _side = self._arm.enter_context(topologies.half(topology, spec))
-        self._far = topologies.remote_ends(spec)
+        self._remote = topologies.remote_ends(spec)
         return {"offloads": offloads(self._ends[0])}
 
     def clear(self) -> dict[str, Any]:
@@ -119,7 +119,9 @@ class ServerHost:
         """Count a load of frames at every end."""
         generator = self._parameters.load_generator
         assert isinstance(generator, TrialGenerator)
-        reversed_pairs = [RemotePair(end, far) for end, far in zip(self._ends, self._far, strict=True)]
+        reversed_pairs = [
+            RemotePair(end, remote) for end, remote in zip(self._ends, self._remote, strict=True)
+        ]
         self._receiving = self._run.enter_context(generator.receiving(reversed_pairs, Mix(**mix)))
         return {"names": list(self._receiving.names), "settle_s": self._receiving.settle_s}
 

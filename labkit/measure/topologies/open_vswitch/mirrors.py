@@ -101,7 +101,7 @@ class Mirrors:
         self._indices = indices  # of the ends' ports, by the ends' numbers
         self._datapath = datapath
         self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indexes in `monitor`
-        self._far = spec.monitor if parameters.mirrors and parameters.output in TUNNELS else None
+        self._remote = spec.monitor if parameters.mirrors and parameters.output in TUNNELS else None
         self._uplink, self._remote_mac = ("uplink", UPLINK), mac(1, UPLINK_SIDE)
         self._sockets: netlink.PacketSockets | None = None  # of the switch
         self._arrived: Callable[[], Copies] = lambda: Copies(0)
@@ -171,8 +171,8 @@ class Mirrors:
         """Create or borrow the interfaces where copies leave and arrive, until the block ends."""
         output = self._parameters.output
         with ExitStack() as stack:
-            if self._far is not None:
-                stack.enter_context(self._to_other_host(self._far))
+            if self._remote is not None:
+                stack.enter_context(self._to_other_host(self._remote))
             elif self._monitor is not None and output == "veth":
                 self._cables(
                     [(name, MIRROR + number) for number, name in enumerate(self.outputs)], MIRROR_SIDE
@@ -182,13 +182,13 @@ class Mirrors:
             yield
 
     @contextmanager
-    def _to_other_host(self, far: RemoteMonitor) -> Iterator[None]:
+    def _to_other_host(self, remote: RemoteMonitor) -> Iterator[None]:
         """Borrow the NIC at the cable to the other host, where copies are counted and read until the block ends."""
-        of_nic = replace(self._spec, parent=far.parent, mtu_bytes=self._uplink_mtu)
+        of_nic = replace(self._spec, parent=remote.parent, mtu_bytes=self._uplink_mtu)
         with borrowed_nic(of_nic, self._between, moved=True) as (kernel, index), ExitStack() as stack:
             self._uplink = next((one.name, index) for one in netlink.links(kernel) if one.index == index)
-            stack.callback(far.stop)
-            self._remote_mac = far.receive(self._parameters.name("ovs"), self._uplink_mtu)
+            stack.callback(remote.stop)
+            self._remote_mac = remote.receive(self._parameters.name("ovs"), self._uplink_mtu)
             yield
 
     @property
@@ -289,9 +289,9 @@ class Mirrors:
         selected_count = sum(arrived[number] for number in self._arriving)
         selected_count += sum(left[number] for number in self._leaving)
         dropped = self._dropped_count()
-        sent = self._between.netlink.counters(self._uplink[1]).sent_count if self._far is not None else 0
-        if self._far is not None:
-            copies = self._far.counts()
+        sent = self._between.netlink.counters(self._uplink[1]).sent_count if self._remote is not None else 0
+        if self._remote is not None:
+            copies = self._remote.counts()
             dropped = sent - copies.count if dropped is None else dropped
         else:
             copies = msgspec.structs.replace(self._arrived(), unread=self._unread())
