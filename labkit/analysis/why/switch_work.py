@@ -1,8 +1,8 @@
 """Split the CPU time of arms with an Open vSwitch by what the time is spent on: the work that mirrors add.
 
 A sample belongs to the first one of WORK_AREAS that its stack matches, and there to the first kind of work. So the
-parts add up to the whole CPU time. A packet that a switch sends is received in another context, hence delivery to the other
-end of a virtual cable is a place of its own.
+parts add up to the whole CPU time. A packet that a switch sends is received in another context. Hence delivery to the
+other end of a virtual cable is an area of its own.
 """
 
 from __future__ import annotations
