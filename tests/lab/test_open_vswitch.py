@@ -125,7 +125,9 @@ def selecting() -> dict[str, Answer]:
 @pytest.mark.parametrize("words", SELECTED)
 def test_mirror_selection(words: str, selecting: dict[str, Answer]) -> None:
     result = selecting[words]
-    assert result["counted"]["copies_expected_count"] == result["counted"]["copies_count"] == SELECTED[words]
+    assert result["counted"]["copies_expected_count"] == result["counted"]["copies_count"]
+    # On a slow machine the kernel asks for a neighbour again while the pings run: a request and an answer of ARP.
+    assert 0 <= result["counted"]["copies_count"] - SELECTED[words] <= 2
     assert result["counted"]["copies_unread_count"] == 0
     if words == "readers=record":
         [written] = result["read_bytes"]
@@ -550,7 +552,8 @@ def test_loss_per_hop_includes_the_switch(tmp_path: Path) -> None:
     of_copies = {hop["at"]: hop for hop in copies["hops"]}
     full, after = of_copies["mirrors to between:uplink"], of_copies["between:uplink to the monitor"]
     assert full["lost_count"] > 0.5 * copies["sent_count"]
-    assert abs(after["lost_count"]) < 100  # counted a moment later
+    # Counted a moment later: the link's queue of 50 ms holds 113 copies of 554 bytes at 10 Mbit/s.
+    assert abs(after["lost_count"]) < 200
     assert any("uplink: qdisc tbf" in place for place in full["why"])
     assert "copies: mirrors to between:uplink" in shown
     assert sum(one["arrived_count"] for one in copies["mirrors"].values()) > 0

@@ -229,7 +229,7 @@ def test_unsuitable_workers_are_refused(machine: Sandbox) -> None:
     assert sentence.endswith(f'dask worker {cluster.address} --resources "labkit=1" --nthreads 2')
     assert f"the worker {without} gets no point: it lacks the resource labkit=1" in done.stderr
     assert re.search(
-        rf"the worker {old} gets no point: labkit is 0\.0\.9 .*install the same one", done.stderr
+        rf"the worker {old} gets no point: the worker has labkit 0\.0\.9 .*install the same one", done.stderr
     )
     assert finished(machine, "long") == {}
 
