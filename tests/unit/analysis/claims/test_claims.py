@@ -374,8 +374,8 @@ def mirrored(rate_bps: float, made_bps: float, arrived: float, link_bps: float) 
 
 
 def test_copies_over_a_link(tmp_path: Path) -> None:
-    """Each load is on the side of the link's rate where its copies really were, and rows of another link do not
-    count."""
+    """Each load is on the side of the link's rate where its copies really were. A load above it whose sender was too slow
+    is on neither side, and rows of another link do not count."""
     results = published(
         tmp_path,
         mirrored(4e8, 4e8, 1.0, 1e9),
@@ -386,9 +386,9 @@ def test_copies_over_a_link(tmp_path: Path) -> None:
     [full] = evidence.uplink_share("mine", 1e9)(results)
     assert "1.2 Gbit/s offered, two nodes, link 1 Gbit/s" in full.what
     assert full.ratio == pytest.approx(0.96, rel=1e-3)
-    below = evidence.arrived_share("mine", 1e9)(results)
-    assert [one.what.split(": ")[1].split(" offered")[0] for one in below] == ["400 Mbit/s", "1.6 Gbit/s"]
-    assert [one.ratio for one in below] == pytest.approx([1, 1])
+    [below] = evidence.arrived_share("mine", 1e9)(results)
+    assert "400 Mbit/s offered" in below.what
+    assert below.ratio == pytest.approx(1)
     [other] = evidence.uplink_share("mine", 1e8)(results)
     assert other.ratio == pytest.approx(0.96, rel=1e-2)
 
