@@ -374,8 +374,8 @@ def mirrored(rate_bps: float, made_bps: float, arrived: float, link_bps: float) 
 
 
 def test_copies_over_a_link(tmp_path: Path) -> None:
-    """Each load is on the side of the link's rate where its copies really were. A load above it whose sender was too slow
-    is on neither side, and rows of another link do not count."""
+    """Each load is on the side of the link's rate where its copies really were. A load above it whose sender was too
+    slow is on neither side, and rows of another link do not count."""
     results = published(
         tmp_path,
         mirrored(4e8, 4e8, 1.0, 1e9),
