@@ -113,7 +113,9 @@ def _finish(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "") -
     lines = [theme.plain(line) for line in machines(rows)]
     lines += [*filter(None, [more]), "small: single rounds; large: their geometric mean and 95 % interval"]
     room = SUBTITLE_PX * max(0, len(lines) - 2)
-    left = AXIS_PX + LETTER_PX * max((len(NAMES[name]) for name in rows["endpoint"].dropna().unique()), default=0)
+    left = AXIS_PX + LETTER_PX * max(
+        (len(NAMES[name]) for name in rows["endpoint"].dropna().unique()), default=0
+    )
     figure.update_layout(margin={"t": figure.layout.margin.t + room, "l": left}, showlegend=False)
     figure.update_layout(height=figure.layout.height + room)
     figure.update_yaxes(automargin=False)  # the notes begin at the figure's edge only if the margin is known
