@@ -136,9 +136,9 @@ def counts(judgements: Sequence[Judgement]) -> str:
             or "none"
         )
 
-    def noted(word: str, whole: int) -> str:
+    def noted(word: str, total: int) -> str:
         notes = Counter(one.note for one in judgements if one.word == word and one.note)
-        lines = (f"{'all' if count == whole else count}: {note}" for note, count in notes.items())
+        lines = (f"{'all' if count == total else count}: {note}" for note, count in notes.items())
         return f" ({'; '.join(lines)})" if notes else ""
 
     return (

@@ -17,11 +17,12 @@ from labkit.analysis import figures, load, verdicts
 from labkit.analysis.claims import document
 from labkit.analysis.claims.claim import Judgement
 from labkit.analysis.claims.evidence import PUBLISHED, rows_with
+from labkit.analysis.claims.registry import MIRRORS
 from labkit.analysis.claims.results import Results
 from labkit.analysis.report import images
 from labkit.common.errors import Failed
 
-MIRRORED = ("ovs_netdev", *(f"ovs_netdev+mirrors={count}" for count in (1, 2, 4, 8)))
+MIRRORED = ("ovs_netdev", *(arm for arm in MIRRORS if arm.startswith("ovs_netdev+")))
 
 
 def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str, go.Figure]:
@@ -43,10 +44,11 @@ def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str
         rows = rows_with(
             results.rows("virtual_tap"), {"rate_bps": None, "where": "here", "topology": MIRRORED}
         )
-        whole = [some for _, some in load.groups(rows) if some["topology"].eq(MIRRORED[-1]).any()]
-        if whole:
+        with_eight = [some for _, some in load.groups(rows) if some["topology"].eq(MIRRORED[-1]).any()]
+        if with_eight:
             drawn["mirrors"] = figures.forest(
-                verdicts.verdicts(pd.concat(whole)), "What mirrors cost in user space, by size of packets"
+                verdicts.verdicts(pd.concat(with_eight)),
+                "What mirrors cost in user space, by size of packets",
             )
     if results.has("packet_size"):
         rows = rows_with(results.rows("packet_size"), {"where": "here"})

@@ -32,7 +32,7 @@ def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFram
         if panel.protocol == "tcp" and panel.table["length_bytes"].eq(THESIS_BYTES).all():
             _thesis(figure, panel, published, seen)
     figure.update_xaxes(title_text="mirrors")
-    figure.update_yaxes(title_text="ratio to none", rangemode="tozero")
+    figure.update_yaxes(title_text="ratio to 0 mirrors", rangemode="tozero")
     figure.update_layout(legend=theme.legend_below())
     subtitle = "ratios with 95 % intervals; grey: published, of another machine, whose load did not stress the switch"
     if several.any() and not several.all():

@@ -12,15 +12,11 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.figures.panels import finish, titled_grid
 from labkit.analysis.load import HOST, complete, host_text
-from labkit.analysis.packet_cost.mirror_tax import COSTS, Tax
+from labkit.analysis.packet_cost.mirror_tax import COSTS, CPU_TIME_OF, Tax
 from labkit.common.units import si
 
 PANEL_PX, BETWEEN_PX, TOP_PX = 210, 100, 125
 US = 1e-6
-WORKERS = {
-    "switch_per_packet_s": "ovs-vswitchd",
-    "cpu_per_packet_s": "the whole machine",
-}  # whose CPU time it is
 
 
 def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
@@ -31,25 +27,22 @@ def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
     Points are means of the rounds with 95 % intervals; lines are the fits.
     """
     hosts = list({tuple(one.of.get(name) for name in HOST): one.of for one in taxes}.values())
-    loads = list(dict.fromkeys(_load(one.of, hosts) for one in taxes))
+    labels = [_load(one.of, hosts) for one in taxes]
+    row_of = {label: row for row, label in enumerate(dict.fromkeys(labels), 1)}
     costs = [cost for cost in COSTS if any(one.cost == cost for one in taxes)] or [*COSTS]
-    places = {
-        (load, cost): (row, column)
-        for row, load in enumerate(loads, 1)
-        for column, cost in enumerate(costs, 1)
-        if any(_load(one.of, hosts) == load and one.cost == cost for one in taxes)
-    }
+    places = [(row_of[label], 1 + costs.index(one.cost)) for label, one in zip(labels, taxes, strict=True)]
     titles = {
-        place: f"<b>{load[0]}<br>{WORKERS[cost]}</b>{load[1]}" for (load, cost), place in places.items()
+        place: f"<b>{label[0]}<br>{CPU_TIME_OF[one.cost]}</b>{label[1]}"
+        for place, label, one in zip(places, labels, taxes, strict=True)
     }
-    count = max(len(loads), 1)
+    count = max(len(row_of), 1)
     whole = count * PANEL_PX + (count - 1) * BETWEEN_PX
     spacing = {"vertical_spacing": BETWEEN_PX / whole, "horizontal_spacing": 0.15}
     figure = titled_grid(titles or {(1, 1): ""}, rows=count, cols=len(costs), **spacing)
     figure.update_layout(height=whole + TOP_PX, margin={"t": TOP_PX, "b": 0}, legend=theme.legend_below())
     seen: set[str] = set()
-    for tax in taxes:
-        _draw(figure, tax, places[_load(tax.of, hosts), tax.cost], tax.curve not in seen)
+    for tax, place in zip(taxes, places, strict=True):
+        _draw(figure, tax, place, tax.curve not in seen)
         seen.add(tax.curve)
     figure.update_yaxes(title_text="µs per packet", rangemode="tozero")
     figure.update_xaxes(title_text="copies of a packet (counted)")

@@ -125,7 +125,7 @@ def table(taxes: Sequence[Tax]) -> pd.DataFrame:
         {
             "load": load_label(one.key, among),
             "switch": one.curve,
-            "cost of": {"switch_per_packet_s": "ovs-vswitchd", "cpu_per_packet_s": "whole machine"}[one.cost],
+            "cost of": mirror_tax.CPU_TIME_OF[one.cost],
             "a packet": "" if one.fixed is None else interval(one.fixed),
             "each copy": "" if one.copy is None else interval(one.copy),
             "line": one.why or ("no" if one.line is not None and one.line.misfits else "yes"),

@@ -25,6 +25,8 @@ COSTS = {
     "switch_per_packet_s": "CPU time of ovs-vswitchd for a packet that the switch forwards",
     "cpu_per_packet_s": "CPU time of the whole machine for a packet that the switch forwards",
 }
+# Whose CPU time a cost is.
+CPU_TIME_OF = {"switch_per_packet_s": "ovs-vswitchd", "cpu_per_packet_s": "whole machine"}
 MIRROR_OPTIONS = (
     "readers",
     "select",
