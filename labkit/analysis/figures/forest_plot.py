@@ -11,7 +11,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import protocols, theme
-from labkit.analysis.figures.panels import HOST_PX, Panel, finish, pairs_word, panels, titled_grid, wrapped
+from labkit.analysis.figures.panels import (
+    HOST_PX,
+    Marks,
+    Panel,
+    finish,
+    pairs_word,
+    panels,
+    titled_grid,
+    wrapped,
+)
 
 LINE_PX, STACKED_PX = 22, 36  # height of a line; of one whose texts are in two rows
 MAX_TEXT_PX = 450  # beside the plots, in a figure 700 px wide; more text is put in two rows for each line
@@ -79,8 +88,10 @@ def forest(
     ticks, ends = ratio_ticks(low, high), [math.log10(low), math.log10(high)]
     figure.update_xaxes(type="log", tickangle=0, tickvals=ticks, range=ends)
     figure.update_yaxes(visible=bool(parts))
+    marks = Marks(figure)
     for panel in parts:
-        _draw(figure, panel, texts)
+        _draw(figure, marks, panel, texts)
+    marks.add()
     baselines = ", ".join(theme.plain(name) for name in verdicts["baseline"].dropna().unique())
     text = f"ratio to {baselines or 'the baseline'} (log scale)"
     figure.update_xaxes(title_text=text, row=max(len(parts), 1), col=1)
@@ -161,7 +172,7 @@ def _short(name: str) -> str:
     return name if len(name) <= LONGEST_LABEL else f"{name[: half - 1]}…{name[-half:]}"
 
 
-def _draw(figure: go.Figure, panel: Panel, texts: _Texts) -> None:
+def _draw(figure: go.Figure, marks: Marks, panel: Panel, texts: _Texts) -> None:
     """Draw a panel: each group's control band and a rule below the group, the rule at 1, the lines and their labels."""
     table = panel.table
     rule = {"type": "line", "line_width": 1, **panel.place}
@@ -169,12 +180,12 @@ def _draw(figure: go.Figure, panel: Panel, texts: _Texts) -> None:
         top, bottom = group["y"].min() - 0.5, group["y"].max() + 0.5
         low, high = group["control_low"].iloc[0], group["control_high"].iloc[0]
         if not pd.isna(low):
-            figure.add_shape(type="rect", x0=low, x1=high, y0=top, y1=bottom, **panel.place)
+            marks.shape(type="rect", x0=low, x1=high, y0=top, y1=bottom, **panel.place)
         if bottom < len(table) - 0.5:
-            figure.add_shape(xref="x domain", x0=0, x1=1, y0=bottom, y1=bottom, **rule)
-    figure.add_shape(x0=1, x1=1, y0=-0.5, y1=len(table) - 0.5, opacity=0.8, **rule)
+            marks.shape(xref="x domain", x0=0, x1=1, y0=bottom, y1=bottom, **rule)
+    marks.shape(x0=1, x1=1, y0=-0.5, y1=len(table) - 0.5, opacity=0.8, **rule)
     for one in table.to_dict("records"):
-        _line(figure, panel, one, texts)
+        _line(figure, marks, panel, one, texts)
     labels = [theme.plain(_label(one)) for one in table.to_dict("records")]
     if texts.stacked:
         labels = [label.replace(" · ", "<br>", 1) for label in labels]
@@ -190,7 +201,7 @@ def _numbers(one: dict[Any, Any]) -> str:
     return f"{_number(one['ratio'])}{interval}"
 
 
-def _line(figure: go.Figure, panel: Panel, one: dict[Any, Any], texts: _Texts) -> None:
+def _line(figure: go.Figure, marks: Marks, panel: Panel, one: dict[Any, Any], texts: _Texts) -> None:
     """Draw one ratio with its interval, and to the right its numbers and its word."""
     style = theme.arm_style(one["topology"])
     ratio, word = one["ratio"], theme.plain(one["word"])
@@ -212,10 +223,10 @@ def _line(figure: go.Figure, panel: Panel, one: dict[Any, Any], texts: _Texts) -
     at = {"xref": "x domain", "x": 1, "xanchor": "left", "y": one["y"], "showarrow": False, **panel.place}
     if texts.stacked:
         both = "<br>".join(filter(None, [_numbers(one), word]))
-        figure.add_annotation(text=both, align="left", xshift=NUMBERS_PX, **at)
+        marks.annotation(text=both, align="left", xshift=NUMBERS_PX, **at)
         return
-    figure.add_annotation(text=_numbers(one), xshift=NUMBERS_PX, **at)
-    figure.add_annotation(text=word, xshift=texts.word_px, **at)
+    marks.annotation(text=_numbers(one), xshift=NUMBERS_PX, **at)
+    marks.annotation(text=word, xshift=texts.word_px, **at)
 
 
 def _number(ratio: float) -> str:

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import theme
 from labkit.analysis.figures.line_chart import log_axis
-from labkit.analysis.figures.panels import finish, titled_grid
+from labkit.analysis.figures.panels import Marks, finish, titled_grid
 from labkit.common.units import percent, si
 
 PANEL_PX, EDGES_PX = 260, 140
@@ -29,6 +29,7 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     titles = {(at, 1): f"<b>frames {frame}, {flows:g} flows</b>" for at, (frame, flows) in enumerate(keys, 1)}
     count = max(1, len(keys))
     figure = titled_grid(titles, rows=count, cols=1, vertical_spacing=0.4 / max(count, 4))
+    marks = Marks(figure)
     for at, (frame, flows) in enumerate(keys, 1):
         panel = some[some["frame"].eq(frame) & some["flows_count"].eq(flows)]
         for arm, own in panel.groupby("arm", sort=False):
@@ -36,9 +37,12 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
             _dots(figure, at, str(arm), own, style)
             result = rates[rates["arm"].eq(arm) & rates["frame"].eq(frame) & rates["flows_count"].eq(flows)]
             for pps in result["median_pps"].dropna():
-                figure.add_vline(x=pps, line={"dash": "dash", "color": style.color}, row=at, col=1)
+                line = {"type": "line", "line": {"dash": "dash", "color": style.color}}
+                marks.shape(x0=pps, x1=pps, yref="y domain", y0=0, y1=1, row=at, col=1, **line)
             for ratio in set(result["constant_loss_ratio"].dropna()):
-                figure.add_hline(y=ratio, line={"dash": "dot", "color": style.color}, row=at, col=1)
+                line = {"type": "line", "line": {"dash": "dot", "color": style.color}}
+                marks.shape(xref="x domain", x0=0, x1=1, y0=ratio, y1=ratio, row=at, col=1, **line)
+    marks.add()
     offered = some["offered_pps"]
     axis = (
         log_axis(offered.min() / AXIS_MARGIN, offered.max() * AXIS_MARGIN) if len(some) else {"type": "log"}
