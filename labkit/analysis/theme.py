@@ -59,6 +59,8 @@ _ARMS = {
     "veth": ArmStyle(_SKY, "triangle-up", "dash"),
     "veth_bridge": ArmStyle(_BROWN, "pentagon", "solid"),
     "veth_routed": ArmStyle(_VIOLET, "triangle-down", "dashdot"),
+    "veth_published_proxy": ArmStyle(_VIOLET, "star-triangle-down", "longdash"),
+    "veth_published_nat": ArmStyle(_SKY, "diamond-cross", "longdashdot"),
     "macvlan_bridge": ArmStyle(_VERMILLION, "diamond", "solid"),
     "macvlan_private": ArmStyle(_BROWN, "diamond-tall", "dot"),
     "macvlan_vepa": ArmStyle(_OCHRE, "diamond-wide", "dash"),

@@ -8,7 +8,7 @@ from labkit.measure.topologies import TABLE
 
 KINDS = {
     "veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxlan": "vxlan", "vxlan_gre": "gre",
-    "gre": "gre", "geneve": "geneve", "ipip": "ipip",
+    "veth_published": "bridge", "veth_published_nat": "nft", "gre": "gre", "geneve": "geneve", "ipip": "ipip",
 }  # fmt: skip
 IPV4_ALONE = {"ipip"}
 # overlay is its own network (test_own_networks.py), and DPDK needs an MTU of at most 1500 (test_open_vswitch.py)

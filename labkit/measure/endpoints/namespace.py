@@ -120,7 +120,8 @@ class Endpoint:
     """One end of a pair: a namespace, the interface that carries the load, and its address.
 
     With a `runtime`, programs run in it: a container in the namespace, or a guest. The cable of a guest ends in the
-    namespace with the interface `tap`; `interface` is then inside the guest.
+    namespace with the interface `tap`; `interface` is then inside the guest. `published_address`: an address of the
+    host at which clients reach the ports of this end; None: they use `address`.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Endpoint:
     address: str
     runtime: EndpointRuntime | None = None
     tap: str | None = None
+    published_address: str | None = None
 
     @property
     def prefix(self) -> list[str]:
@@ -181,6 +183,11 @@ class Pair:
     server: Endpoint
 
     @property
+    def server_address(self) -> str:
+        """The address to which the client sends."""
+        return self.server.published_address or self.server.address
+
+    @property
     def shares_a_clock(self) -> bool:
         """Whether both ends have this host's clock, so that their times can be compared."""
         return self.client.kernel is None and self.server.kernel is None
@@ -200,6 +207,11 @@ class RemotePair:
 
     client: Endpoint
     server: RemoteEnd
+
+    @property
+    def server_address(self) -> str:
+        """The address to which the client sends."""
+        return self.server.address
 
 
 def first_sysctls(family: int) -> dict[str, int]:

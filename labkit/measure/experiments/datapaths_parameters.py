@@ -209,6 +209,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         self._check_load()
         for one in self.topology:
             topologies.check_carries(one, max(self.pairs), self.mtu_bytes, self.family)
+            topologies.check_generator(one, self.load_generator.name)
         self._check_names()
         self._check_endpoints()
         self._check_observers()

@@ -144,7 +144,8 @@ class TopologyKind:
     `takes_parent`: whether it is built on a NIC. `why_no_tags`: returns the reason why the topology (its name) drops
     frames with a VLAN tag; None if it passes them. `isolated`: why no packet may pass, if it must isolate its ends.
     `copies_leave`: returns whether the topology (its name) sends copies of packets to another host. `shares_ends`:
-    returns whether an end of the topology (its name) belongs to several pairs.
+    returns whether an end of the topology (its name) belongs to several pairs. `generators`: the only generators whose
+    load takes the way that the topology is about; None: all.
     """
 
     build: Builder
@@ -157,6 +158,7 @@ class TopologyKind:
     isolated: str | None = None
     copies_leave: Callable[[str], bool] = lambda _name: False
     shares_ends: Callable[[str], bool] = lambda _name: False
+    generators: tuple[str, ...] | None = None
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:

@@ -15,6 +15,7 @@ from labkit.measure.topologies.containers_and_guests import bridge_inside, tap_b
 from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
 from labkit.measure.topologies.network import build as network_builder
 from labkit.measure.topologies.network.parts import Network
+from labkit.measure.topologies.published_ports import veth_published_nat, veth_published_proxy
 from labkit.measure.topologies.veth import loopback, veth, veth_bridge, veth_routed
 
 _MACVLAN = TopologyKind(macvlan, takes_parent=True)
@@ -46,6 +47,9 @@ TABLE: dict[str, TopologyKind] = {
     "veth_routed": TopologyKind(
         veth_routed, why_no_tags=lambda _name: "its router has no interface in a VLAN"
     ),
+    # Both publish the port of iperf3 alone.
+    "veth_published_proxy": TopologyKind(veth_published_proxy, generators=("iperf3",)),
+    "veth_published_nat": TopologyKind(veth_published_nat, generators=("iperf3",)),
     **{f"macvlan_{mode}": _MACVLAN for mode in MACVLAN_MODES},
     "macvlan_bridge": replace(_MACVLAN, side=across_hosts.macvlan_bridge),
     # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
@@ -113,6 +117,16 @@ def check_across(topology: str | Network) -> None:
 def check_carries(topology: str | Network, pairs: int, mtu_bytes: int, family: int) -> None:
     """Raise BadInput if a tunnel or a network of one's own cannot carry the load of this many pairs."""
     kind_of(topology).check_load(str(topology), pairs, mtu_bytes, family)
+
+
+def check_generator(topology: str | Network, generator: str) -> None:
+    """Raise BadInput if the load of a generator would not take the way that a topology is about."""
+    known = kind_of(topology).generators
+    if known is not None and generator not in known:
+        raise BadInput(
+            f"{topology} publishes the port of {', '.join(known)} only, so the load of {generator} would go past it:"
+            " choose another topology, for example veth_bridge"
+        )
 
 
 def check_tags(topology: str | Network, vlan: int) -> None:

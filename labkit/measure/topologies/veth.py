@@ -73,12 +73,26 @@ def veth_bridge(name: str, spec: Spec) -> Iterator[Topology]:
 
     The bridge has no spanning tree and no VLAN filtering.
     """
+    with joined_by_bridge(name, spec) as (topology, _between):
+        yield topology
+
+
+@contextmanager
+def joined_by_bridge(
+    name: str, spec: Spec, bridge_mac: str | None = None
+) -> Iterator[tuple[Topology, Namespace]]:
+    """Build a veth from every end to one Linux bridge; yield the topology and the bridge's namespace.
+
+    `bridge_mac`: the bridge's own MAC address; None: the kernel takes that of a port.
+    """
     with ends_and_between(spec) as (ends, between):
-        between.netlink.do(netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes))
+        between.netlink.do(
+            netlink.new_link("bridge", "bridge", index=BRIDGE, mtu_bytes=spec.mtu_bytes, mac=bridge_mac)
+        )
         cables = [port(spec, space, number, BRIDGE) for space, _, number in endpoint_addresses(spec, ends)]
         between.netlink.do(*cables)
         give_addresses(spec, ends)
-        yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
+        yield Topology(name, spec, pairs_of(spec, ends), [*ends, between]), between
 
 
 def port(spec: Spec, end: Namespace, number: int, master: int | None) -> netlink.Message:

@@ -134,7 +134,7 @@ class Flow:
 
     def connect(self, load: Load, *, held: bool) -> None:
         """Start the client. With `held`, stop it before it sends."""
-        self.client = self.pair.client.start(client_argv(load, self.pair.server.address), held=held)
+        self.client = self.pair.client.start(client_argv(load, self.pair.server_address), held=held)
 
     def programs(self) -> list[process.Running]:
         """Return the processes of this flow that were started on this host."""

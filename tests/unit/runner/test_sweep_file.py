@@ -134,10 +134,6 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         assert (len(outputs), outputs.count("gre")) == (9, 4)
         changes = [one["name"] for point in result.points for one in point.parameters.get("change", [])]
         assert changes == ["watched"]
-    elif result.experiment == "ovs_test_plan":
-        plan, factors = (point.parameters for point in result.points)
-        assert (len(plan["frame_bytes"]), plan["rules"]) == (6, ["l2", "l3"])
-        assert (len(factors["rules_count"]), factors["flows"]) == (3, [1000, 64000])
     elif result.experiment == "monitor_cost":
         [point] = result.points
         assert {"socket", "tcpdump", "dumpcap", "tshark", "monitor"} < set(point.parameters["readers"])
@@ -146,6 +142,11 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         assert {point.parameters["loss_limit"] for point in result.points} == {1e-4}
     elif result.experiment == "what_does_it_cost":
         assert {point.parameters["topology"] for point in result.points} == {"veth_bridge"}
+    elif name == "published_ports.yaml":
+        for point in result.points:
+            published = {"veth_published_proxy", "veth_published_nat"}
+            assert {*point.parameters["topology"]} == {"veth_bridge", "macvlan_bridge", *published}
+        assert [point.parameters.get("length_bytes") for point in result.points] == [None, 8192]
     else:
         assert result.points[0].parameters["topology"][:3] == ["veth_bridge", "macvlan_bridge", "ipvlan_l2"]
 

@@ -1,0 +1,190 @@
+"""The topologies veth_published_proxy and veth_published_nat: a veth bridge whose host publishes the servers' ports.
+
+A client sends to an address of the host (the namespace between the ends), not to the server's own. Docker publishes the
+ports of containers in both ways. By default the kernel translates addresses, and a process (docker-proxy) copies what
+the rules leave out: connections from the host itself and, in most versions, from containers on the same bridge. With
+`userland-proxy: false` (since Docker 1.7, moby/moby 12165) the kernel translates these, too. In some earlier versions
+it did so beside the proxy (moby/moby 4442 and 6810; moby/libnetwork 281).
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from labkit.common.errors import Unsupported
+from labkit.measure.endpoints import Namespace, Pair
+from labkit.measure.topologies.base import (
+    EDGE,
+    Spec,
+    Topology,
+    address,
+    endpoint_addresses,
+    mac,
+)
+from labkit.measure.topologies.veth import BRIDGE, joined_by_bridge
+from labkit.measure.traffic.iperf3 import PORT
+from labkit.system import machine, netlink, process
+
+HOST, PUBLISHED = 3, 4  # `side` in the host's own address and in those at which it publishes ports
+BRIDGE_MAC = mac(0, 4)
+PROXY = "port_proxy"  # the name of a copying process in profiles
+COPY_BYTES = 32 * 1024  # the buffer of Go's io.Copy, by which docker-proxy copies TCP
+DATAGRAM_BYTES = 65_507  # the buffer of docker-proxy for UDP: the largest datagram
+BACKLOG = 128
+IDLE_S = 90.0  # after which docker-proxy forgets a client of UDP
+
+
+@contextmanager
+def veth_published_proxy(name: str, spec: Spec) -> Iterator[Topology]:
+    """Build a veth bridge, and a process for each server that copies data between its clients and it.
+
+    It copies as docker-proxy did before Go used splice(2) for that (Go 1.11, 2018): TCP through a buffer of 32 KiB, and
+    UDP one datagram at a time.
+    Its sockets hold megabytes for each pair, so a slice of 100 ms shows how they fill and empty: use whole runs.
+    """
+    with _published(name, spec) as (topology, between), ExitStack() as stack:
+        for pair in topology.pairs:
+            _start_proxy(stack, between, pair)
+        yield topology
+
+
+@contextmanager
+def veth_published_nat(name: str, spec: Spec) -> Iterator[Topology]:
+    """Build a veth bridge whose host translates addresses (nftables): it replaces the published address by the
+    server's, and the client's by its own, so that replies come back to it.
+
+    Raises Unsupported without nft(8), or on a kernel without NAT.
+    """
+    with _published(name, spec) as (topology, between):
+        v4 = spec.family == 4
+        between.sysctl("ipv4/ip_forward" if v4 else "ipv6/conf/all/forwarding", 1)
+        if v4:  # a packet that leaves by the interface where it came in is not a wrong route here
+            for interface in ("all", "bridge"):
+                between.sysctl(f"ipv4/conf/{interface}/send_redirects", 0)
+        _translate(between, topology.pairs, "ip" if v4 else "ip6")
+        yield topology
+
+
+@contextmanager
+def _published(name: str, spec: Spec) -> Iterator[tuple[Topology, Namespace]]:
+    """Build a veth bridge with an address of the host for each server; yield it and the host."""
+    own, alone = address(spec.family, HOST, 0), 32 if spec.family == 4 else 128
+    published = [address(spec.family, PUBLISHED, number, alone) for number in range(spec.pairs)]
+    with joined_by_bridge(name, spec, BRIDGE_MAC) as (topology, between):
+        ends = topology.namespaces[:-1]
+        between.netlink.do(
+            netlink.new_address(BRIDGE, own),
+            # At its loopback interface, so that it never sends from them.
+            *(netlink.new_address(1, one) for one in published),
+            *(
+                netlink.new_neighbour(BRIDGE, str(at.ip), mac(number))
+                for _space, at, number in endpoint_addresses(spec, ends)
+            ),
+        )
+        for space, _address, number in endpoint_addresses(spec, ends):
+            host = own if number % 2 else published[number // 2]
+            space.netlink.do(netlink.new_neighbour(EDGE, str(host.ip), BRIDGE_MAC))
+        pairs = [
+            Pair(pair.client, replace(pair.server, published_address=str(one.ip)))
+            for pair, one in zip(topology.pairs, published, strict=True)
+        ]
+        yield replace(topology, pairs=pairs), between
+
+
+def _translate(between: Namespace, pairs: Sequence[Pair], family: str) -> None:
+    machine.require_program("nft")
+    servers = ", ".join(f"{pair.server_address} : {pair.server.address}" for pair in pairs)
+    rules = (
+        f"add table {family} published",
+        f"add chain {family} published incoming {{ type nat hook prerouting priority -100 ; }}",
+        f"add chain {family} published outgoing {{ type nat hook postrouting priority 100 ; }}",
+        f"add rule {family} published incoming meta l4proto {{ tcp, udp }} th dport {PORT}"
+        f" dnat to {family} daddr map {{ {servers} }}",
+        f"add rule {family} published outgoing ct status dnat masquerade",
+    )
+    ended = process.run([*between.prefix, "nft", " ; ".join(rules)])
+    if ended.returncode != 0:
+        raise Unsupported(
+            f"this kernel cannot translate addresses (CONFIG_NFT_NAT, CONFIG_NFT_MASQ): {ended.message()}"
+        )
+
+
+def _start_proxy(stack: ExitStack, between: Namespace, pair: Pair) -> None:
+    """Start the process that copies between the clients of a published port and its server."""
+    server = (pair.server.address, PORT)
+    with netlink.inside(between.fd), ExitStack() as ours:
+        family = socket.AF_INET6 if ":" in pair.server.address else socket.AF_INET
+        streams, datagrams = (
+            ours.enter_context(socket.socket(family, kind))
+            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+        )
+        for each in (streams, datagrams):
+            each.bind((pair.server_address, PORT))
+        streams.listen(BACKLOG)
+
+        def work(_connection: socket.socket) -> None:
+            Path("/proc/self/comm").write_text(PROXY)
+            threading.Thread(target=_copy_datagrams, args=(datagrams, server), daemon=True).start()
+            while True:
+                client, _address = streams.accept()
+                threading.Thread(target=_copy_stream, args=(client, server), daemon=True).start()
+
+        proxy = process.Forked(work, [streams.fileno(), datagrams.fileno()])
+    stack.callback(proxy.kill)
+
+
+def _copy_stream(client: socket.socket, server: tuple[str, int]) -> None:
+    """Copy between a client's connection and a new one to the server, in both directions, until both have ended."""
+    with client, suppress(OSError), socket.create_connection(server) as behind:
+        for one in (client, behind):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as Go does
+        back = threading.Thread(target=_copy, args=(behind, client), daemon=True)
+        back.start()
+        _copy(client, behind)
+        back.join()
+
+
+def _copy(source: socket.socket, sink: socket.socket) -> None:
+    buffer = memoryview(bytearray(COPY_BYTES))
+    with suppress(OSError):
+        while length := source.recv_into(buffer):
+            sink.sendall(buffer[:length])
+    for one, how in ((sink, socket.SHUT_WR), (source, socket.SHUT_RD)):
+        with suppress(OSError):
+            one.shutdown(how)
+
+
+def _copy_datagrams(front: socket.socket, server: tuple[str, int]) -> None:
+    """Copy datagrams to the server, from a socket for each client."""
+    behind: dict[Any, socket.socket] = {}
+    buffer = memoryview(bytearray(DATAGRAM_BYTES))
+    while True:
+        length, client = front.recvfrom_into(buffer)
+        if client not in behind:
+            made = socket.socket(front.family, socket.SOCK_DGRAM)
+            made.connect(server)
+            behind[client] = made
+            threading.Thread(target=_return_datagrams, args=(behind, front, client), daemon=True).start()
+        with suppress(OSError):  # the server's port may be closed
+            behind[client].send(buffer[:length])
+
+
+def _return_datagrams(behind: dict[Any, socket.socket], front: socket.socket, client: Any) -> None:
+    """Copy a server's datagrams back to the client, until there are none for IDLE_S seconds."""
+    buffer = memoryview(bytearray(DATAGRAM_BYTES))
+    with behind[client] as back:
+        back.settimeout(IDLE_S)
+        while True:
+            try:
+                front.sendto(buffer[: back.recv_into(buffer)], client)
+            except ConnectionRefusedError:  # the server's port was closed when a datagram arrived there
+                continue
+            except OSError:
+                break
+        del behind[client]

@@ -1,0 +1,80 @@
+"""The proxy of a published port copies every byte, both ways, and passes on that a side has ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.measure.topologies import published_ports
+
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        made.settimeout(PATIENCE_S)
+        yield made
+
+
+@pytest.fixture
+def client() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Yield a client's connection: its own end, and the end that the proxy has accepted."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        front, _address = listener.accept()
+        with ours, front:
+            yield ours, front
+
+
+def received(connection: socket.socket) -> bytes:
+    """Return everything up to the end of the stream."""
+    connection.settimeout(PATIENCE_S)
+    parts = []
+    while part := connection.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_streams_are_copied_both_ways_until_both_have_ended(
+    client: tuple[socket.socket, socket.socket], server: socket.socket
+) -> None:
+    request, answer = os.urandom(5_000_003), os.urandom(3_000_007)
+    ours, front = client
+    copying = threading.Thread(
+        target=published_ports._copy_stream, args=(front, server.getsockname()), daemon=True
+    )
+    copying.start()
+
+    def send(connection: socket.socket, content: bytes) -> threading.Thread:
+        def work() -> None:
+            connection.sendall(content)
+            connection.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+    with server.accept()[0] as behind:
+        # Both send at the same time: more than all buffers on the way hold.
+        senders = [send(ours, request), send(behind, answer)]
+        assert received(behind) == request
+        assert received(ours) == answer
+    for one in (*senders, copying):
+        one.join(PATIENCE_S)
+        assert not one.is_alive()
+    assert front.fileno() == -1
+
+
+def test_client_of_a_server_that_refuses_gets_the_end_of_its_stream(
+    client: tuple[socket.socket, socket.socket], server: socket.socket
+) -> None:
+    address = server.getsockname()
+    server.close()
+    ours, front = client
+    published_ports._copy_stream(front, address)
+    assert received(ours) == b""
