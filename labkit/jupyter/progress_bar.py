@@ -1,23 +1,28 @@
 """Show the progress of an experiment in a notebook: one output of the cell that is updated in place.
 
-It shows what is measured, the time left, and the ratios of the medians so far. Medians cost almost no CPU time.
-Verdicts would take CPU time from the measurement, so they come at the end.
+It shows what is measured, the time left, and the verdicts so far about the point that was measured last. Verdicts take
+CPU time from the measurement, so they are made when a round has ended, beside the start of the next, and seldom.
 """
 
 from __future__ import annotations
 
 import html
-import statistics
+import math
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from labkit.analysis import load
+import pandas as pd
+
+from labkit.analysis import load, stats, verdicts
 from labkit.common import pace, units
 from labkit.common.printable import printable
 
 SHOW_S = 0.5  # minimum time between two updates
+VERDICT_SHARE = 0.01  # of one CPU's time: what the verdicts so far may take
 PART = "cost"  # the part whose rows are compared
+ROUND = re.compile(r"-r\d+$")  # at the end of a point's name
 
 
 class NotebookBar:
@@ -28,9 +33,10 @@ class NotebookBar:
         self._shown = 0.0
         self._notes: list[str] = []
         self._what, self._left, self._share = "starting", "", 0.0
-        self._values: dict[tuple[Any, ...], dict[str, list[float]]] = {}
-        self._roles: dict[str, str] = {}
-        self._point: tuple[Any, ...] | None = None
+        self._rows: dict[str, list[dict[str, Any]]] = {}  # by point, of all rounds
+        self._point = ""
+        self._verdicts = ""
+        self._next_verdicts = 0.0
 
     def see(self, event: Mapping[str, Any]) -> None:
         """Show an event."""
@@ -43,6 +49,8 @@ class NotebookBar:
                 self._show()
             case "rows":
                 self._add(event["rows"])
+                if time.monotonic() >= self._next_verdicts:
+                    self._judge()
                 self._show()
             case "log":
                 self._notes.append(event["text"])
@@ -50,6 +58,7 @@ class NotebookBar:
             case "finished":
                 self._what = f"measured in {units.duration(event.get('elapsed_s', 0.0))}"
                 self._left, self._share = "", 1.0
+                self._judge()
                 self._show(now=True)
 
     def end(self, text: str) -> None:
@@ -59,42 +68,23 @@ class NotebookBar:
 
     def _add(self, rows: list[dict[str, Any]]) -> None:
         for row in rows:
-            metric = (
-                load.METRIC[row["protocol"]][0] if row.get("protocol") in load.METRIC else "throughput_bps"
-            )
-            value = row.get(metric)
-            is_compared = row.get("part") in (None, PART) and row.get("method") != load.PROFILE
-            if row.get("status") != "ok" or not is_compared or not value:
-                continue
-            self._point = tuple(row.get(name) for name in load.GROUP)
-            self._roles.setdefault(str(row["arm"]), str(row.get("role")))
-            self._values.setdefault(self._point, {}).setdefault(str(row["arm"]), []).append(float(value))
+            if row.get("part") in (None, PART) and row.get("method") != load.PROFILE:
+                self._point = ROUND.sub("", str(row.get("point")))
+                self._rows.setdefault(self._point, []).append(
+                    {name: value for name, value in row.items() if value is not None}
+                )
 
-    def ratios(self) -> list[str]:
-        """Return the ratio of each arm's median to the baseline's in words, for the point that was measured last."""
-        arms = self._values.get(self._point, {}) if self._point else {}
-        base = next((name for name in arms if self._roles[name] == "baseline"), None)
-        if base is None:
-            return []
-        middle = statistics.median(arms[base])
-        return [
-            f"{name}: {statistics.median(values) / middle:.3g} times {base}"
-            f" ({units.counted(len(values), 'measurement')})"
-            for name, values in arms.items()
-            if name != base
-        ]
+    def _judge(self) -> None:
+        """Make the verdicts about the point that was measured last, from the rows that this run has measured."""
+        begun_s = time.process_time()
+        self._verdicts = verdict_text(self._rows.get(self._point, []))
+        self._next_verdicts = time.monotonic() + (time.process_time() - begun_s) / VERDICT_SHARE
 
     def _lines(self) -> list[str]:
-        first = ", ".join(filter(None, (self._what, self._left)))
-        ratios = self.ratios()
-        at = load.group_text(self._point) if self._point else ""
-        head = (
-            f"Medians so far ({at}), no verdict yet"
-            if self._share < 1
-            else f"Medians ({at}), without intervals"
-        )
-        so_far = [f"{head}: {'; '.join(ratios)}"] if ratios else []
-        return [printable(line) for line in (first, *so_far, *self._notes[-5:])]
+        lines = [", ".join(filter(None, (self._what, self._left)))]
+        if self._verdicts:
+            lines.append(f"Verdicts{' so far' if self._share < 1 else ''} {self._verdicts}")
+        return [printable(line) for line in (*lines, *self._notes[-5:])]
 
     def _bundle(self) -> dict[str, str]:
         first, *more = map(html.escape, self._lines())
@@ -114,3 +104,26 @@ class NotebookBar:
             self._handle = display(self._bundle(), raw=True, display_id=True)
         else:
             self._handle.update(self._bundle(), raw=True)
+
+
+def verdict_text(rows: list[dict[str, Any]]) -> str:
+    """Return the verdicts about the load of the last of these rows that has a baseline; "" if there is none:
+    `(tcp, 1 pair, MTU 1500): macvlan_bridge: faster, ratio 1.06 [1.03, 1.09] to veth_bridge`."""
+    if not any(row.get("role") == "baseline" for row in rows):
+        return ""
+    try:
+        table = load.complete(pd.DataFrame(rows))
+        last = table.index[table["role"].eq("baseline")][-1]
+        key, own = next((key, own) for key, own in load.groups(table) if last in own.index)
+        lines = verdicts.verdicts(own).to_dict("records")
+    except Exception:  # a bar must not end a run; the tables at the end say what cannot be compared
+        return ""
+    return f"({load.group_text(key)}): {'; '.join(map(_verdict_line, lines))}" if lines else ""
+
+
+def _verdict_line(line: Mapping[Any, Any]) -> str:
+    words = f"{line['topology']}: {line['word']}"
+    if math.isnan(line["ratio"]):
+        return words
+    low, high = (None if math.isnan(line[end]) else line[end] for end in ("low", "high"))
+    return f"{words}, {stats.ratio_text(line['ratio'], low, high)} to {line['baseline']}"

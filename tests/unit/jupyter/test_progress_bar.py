@@ -1,10 +1,14 @@
-"""A notebook's progress bar is one output, updated in place, with the current step, the time left and ratios so far."""
+"""A notebook's progress bar is one output, updated in place: the current step, the time left, the verdicts so far."""
 
 from __future__ import annotations
 
+import math
+import re
+import time
 from typing import Any
 
 import pytest
+import synthetic_rows
 
 from labkit.jupyter import progress_bar
 from labkit.jupyter.progress_bar import NotebookBar
@@ -35,11 +39,6 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
     return made
 
 
-def row(arm: str, value: float, role: str = "variant", **more: Any) -> dict[str, Any]:
-    known = {"arm": arm, "role": role, "status": "ok", "method": "slice", "throughput_bps": value}
-    return known | {"protocol": "tcp", "pairs": 1} | more
-
-
 def test_bar_is_updated_in_place(handle: Handle) -> None:
     bar = NotebookBar()
     bar.see({"event": "log", "text": "the run is in <folder>"})
@@ -55,53 +54,109 @@ def test_bar_is_updated_in_place(handle: Handle) -> None:
     assert len(handle.shown) == 3
 
 
-def test_ratios_so_far(handle: Handle) -> None:
-    bar = NotebookBar()
-    rows = [row("veth", 10.0, "baseline"), row("macvlan", 12.0), row("macvlan", 14.0), row("macvlan", 50.0)]
-    bar.see({"event": "rows", "rows": rows})
-    ignored = [row("macvlan", 99.0, status="invalid"), row("macvlan", 99.0, method="profile")]
-    bar.see({"event": "rows", "rows": ignored})
-    assert bar.ratios() == ["macvlan: 1.4 times veth (3 measurements)"]
-    assert "(tcp, 1 pair), no verdict yet: macvlan: 1.4 times veth" in handle.shown[-1]["text/plain"]
+def see_rounds(bar: NotebookBar, some: list[dict[str, Any]]) -> None:
+    """Pass rows on as a run does: an event for each round of a point."""
+    points = {row["point"]: None for row in some}
+    for point in points:
+        bar.see({"event": "rows", "rows": [row for row in some if row["point"] == point]})
 
 
-def test_ratios_of_a_search_are_of_one_goal_at_one_point(handle: Handle) -> None:
-    """A search yields its trials with latencies, and a rate for each loss goal."""
+def test_verdicts_so_far(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_bar, "VERDICT_SHARE", math.inf)
     bar = NotebookBar()
-    common = {
-        "part": "cost",
-        "method": "search",
-        "frame": "64",
-        "flows_count": 1000,
-        "protocol": "udp",
-        "mtu_bytes": 1500,
-    }
-    rows = [
-        {**row(arm, rate, role, **common), "loss_goal_ratio": goal, "latency_p50_s": None}
-        for arm, role, rates in (("veth", "baseline", (1e8, 4e8)), ("ovs", "variant", (2e8, 2e8)))
-        for goal, rate in zip((0.0, 0.005), rates, strict=True)
-    ]
-    trial = {**row("ovs", 0.0, **common), "part": "trials", "method": "trial", "latency_p50_s": 2e-5}
-    bar.see({"event": "rows", "rows": [*rows, trial]})
-    assert bar.ratios() == ["ovs: 0.5 times veth (1 measurement)"]
+    some = synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 1.4}, rounds=6)
+    see_rounds(bar, some[:36])
+    first = handle.shown[-1]["text/plain"]
+    assert "Verdicts so far (tcp, 1 pair, MTU 1500): macvlan_bridge: no evidence, ratio 1.4" in first
+    see_rounds(bar, some[36:])
+    assert re.search(
+        r"macvlan_bridge: faster, ratio 1\.\d+ \[1\.\d+, 1\.\d+\] to veth", handle.shown[-1]["text/plain"]
+    )
+    ignored = synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 9.0}, rounds=6)
+    see_rounds(bar, [row | {"method": "profile"} for row in ignored])
+    see_rounds(bar, [row | {"status": "invalid"} for row in ignored])
+    bar.see({"event": "finished", "elapsed_s": 61.0})
+    assert (
+        "Verdicts (tcp, 1 pair, MTU 1500): macvlan_bridge: faster, ratio 1.4"
+        in handle.shown[-1]["text/plain"]
+    )
+
+
+def test_verdicts_are_about_the_point_and_load_that_were_measured_last(
+    handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_bar, "VERDICT_SHARE", math.inf)
+    bar = NotebookBar()
+    ratios = {"ovs": 1.0, "ovs (again)": 1.0, "ovs+mirrors=1": 0.5}
+    for number in range(5):
+        for pairs, rate_bps in ((1, 1e8), (2, 1e8), (2, 2e8)):
+            some = synthetic_rows.rows(ratios, protocol="udp", pairs=pairs, rate_bps=rate_bps)
+            see_rounds(bar, [row for row in some if row["round"] == number])
+    assert re.search(
+        r"\(udp, 2 pairs, .*200 Mbit/s.*\): ovs\+mirrors=1: slower, ratio 0\.[45]",
+        handle.shown[-1]["text/plain"],
+    )
+
+
+def test_verdicts_of_pings_are_of_latency(handle: Handle) -> None:
+    bar = NotebookBar()
+    see_rounds(
+        bar, synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 2.0}, protocol="ping")
+    )
+    bar.see({"event": "finished", "elapsed_s": 61.0})
+    assert "macvlan_bridge: slower, ratio 1.99" in handle.shown[-1]["text/plain"]
+
+
+def test_verdicts_take_little_time_from_the_measurement(
+    handle: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[int] = []
+
+    def judge(rows: list[Any]) -> str:
+        end = time.process_time() + 0.01
+        while time.process_time() < end:
+            pass
+        judged.append(len(rows))
+        return "a verdict"
+
+    monkeypatch.setattr(progress_bar, "verdict_text", judge)
+    bar = NotebookBar()
+    see_rounds(bar, synthetic_rows.rows(rounds=50, slices=1))
+    assert len(judged) == 1  # the next one is due after a second
+    bar.see({"event": "finished", "elapsed_s": 61.0})
+    assert judged == [3, 150]
+
+
+def test_verdicts_of_a_search_are_of_one_goal_at_one_point(handle: Handle) -> None:
+    """A search yields its trials, and a rate for each loss goal."""
+    common = {"part": "cost", "method": "search", "frame": "64", "flows_count": 1000, "protocol": "udp"}
+    ratios = {"veth": 1.0, "veth (again)": 1.0, "ovs": 0.5}
+    bar = NotebookBar()
+    for goal in (0.0, 0.005):
+        see_rounds(bar, synthetic_rows.rows(ratios, slices=0, whole=5, loss_goal_ratio=goal, **common))
+    trials = synthetic_rows.rows({"ovs": 0.1}, part="trials", method="trial", protocol="udp")
+    see_rounds(bar, trials)
+    bar.see({"event": "finished", "elapsed_s": 61.0})
     text = handle.shown[-1]["text/plain"]
-    assert "(udp, 1 pair, MTU 1500, frames 64, 1000 flows, PDR 0.5 %), no verdict yet: ovs: 0.5" in text
+    assert "frames 64, 1000 flows, PDR 0.5 %): ovs: slower, ratio 0." in text
 
 
-def test_ratios_of_loads_with_rates(handle: Handle) -> None:
+def test_verdicts_that_fail_do_not_end_the_run(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_table: Any) -> Any:
+        raise ValueError("broken here")
+
+    monkeypatch.setattr("labkit.analysis.verdicts.verdicts", fail)
     bar = NotebookBar()
-    for rate_bps in (1e8, 2e8):
-        pair = [row("ovs", rate_bps, "baseline"), row("ovs+mirrors=1", rate_bps / 2)]
-        bar.see({"event": "rows", "rows": [one | {"protocol": "udp", "rate_bps": rate_bps} for one in pair]})
-    assert bar.ratios() == ["ovs+mirrors=1: 0.5 times ovs (1 measurement)"]
-    assert "200 Mbit/s" in handle.shown[-1]["text/plain"]
+    see_rounds(bar, synthetic_rows.rows(rounds=2))
+    bar.see({"event": "finished", "elapsed_s": 61.0})
+    assert "Verdicts" not in handle.shown[-1]["text/plain"]
 
 
-def test_ratios_of_pings_are_of_latency(handle: Handle) -> None:
+def test_rows_without_a_baseline_have_no_verdict(handle: Handle) -> None:
     bar = NotebookBar()
-    rows = [row("veth", 9.0, "baseline", latency_p50_s=1e-5), row("macvlan", 9.0, latency_p50_s=2e-5)]
-    bar.see({"event": "rows", "rows": [one | {"protocol": "ping"} for one in rows]})
-    assert bar.ratios() == ["macvlan: 2 times veth (1 measurement)"]
+    bar.see({"event": "rows", "rows": [{"part": "cost", "protocol": "udp", "status": "ok"}]})
+    bar.see({"event": "finished", "elapsed_s": 61.0})
+    assert "Verdicts" not in handle.shown[-1]["text/plain"]
 
 
 def test_updates_are_rare(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
