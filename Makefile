@@ -61,7 +61,7 @@ docs-reference: setup  ## write docs/COMMANDS.md and the manual page anew from t
 	cp build/manual/out/labkit.1 docs/labkit.1
 	$(BIN)/python -P -m labkit.analysis.claims.document docs/FINDINGS.md
 
-docs-figures: setup  ## draw the figures of the README's findings anew from data/results (needs a browser)
+docs-figures: setup  ## draw the figures of the findings and of each run in data/results anew (needs a browser)
 	@$(BIN)/python -P -m labkit.analysis.claims.pictures docs
 
 docs: setup  ## the documentation as pages, with executed notebooks, in build/docs; nothing is fetched
@@ -112,6 +112,8 @@ $(STAMP):
 	$$pip install --quiet --require-hashes --no-deps --only-binary :all: --requirement requirements.lock
 	$$pip install --quiet --no-deps --no-build-isolation --editable .
 	$$pip check
+	mkdir -p .venv/share/jupyter/labextensions
+	ln -sfn "$$PWD/labkit/jupyter/labextension" .venv/share/jupyter/labextensions/labkit
 	touch $@
 
 # Resolved for Debian 12's Python (3.11.2: some packages want a later 3.11) whatever Python runs here.

@@ -1,8 +1,8 @@
 """Build flame graphs for notebooks, reports and standalone pages: icicles of thousands of frames, drawn by flame.js.
 
-A notebook stores a flame graph as data (MIME), which a report draws with its own script, and as HTML, which the
-notebook draws. plotly's icicle is not an alternative: it takes more than half a minute for 5,000 frames and cannot
-search by name.
+A notebook stores a flame graph as data (MIME), which a report and labkit's extension of JupyterLab draw with their own
+script, and as HTML, which other programs draw if the notebook is trusted. plotly's icicle is not an alternative: it
+takes more than half a minute for 5,000 frames and cannot search by name.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class Flame:
         )
 
     def _static_picture(self) -> str:
-        """Return an image of the flame graph, which a notebook shows without trust."""
+        """Return an image of the flame graph, which any notebook shows, trusted or not."""
         coded = base64.b64encode(still_picture.svg(self.data).encode()).decode()
         return f'<img alt="flame graph" width="100%" src="data:image/svg+xml;base64,{coded}">'
 
     def widget(self, sources: Sources | None = None) -> Any:
-        """Return the flame graph as a widget (anywidget), which JupyterLab draws without trust.
+        """Return the flame graph as a widget (anywidget), which JupyterLab draws in a notebook that is trusted.
 
         sources: returns the source lines of a function, or raises LabkitError; a clicked frame then offers them.
         """
