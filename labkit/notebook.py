@@ -104,20 +104,7 @@ class Run:
         They are those of run_figures.BY_EXPERIMENT, and of each part the verdicts and, where rows can share a chart
         over the number of pairs, throughput, CPU time and slices.
         """
-        made: dict[str, Any] = {}
-        for experiment, rows in self._by_experiment():
-            for name, draw in run_figures.BY_EXPERIMENT.get(experiment, {}).items():
-                made[name] = functools.partial(draw, rows, lambda: self.profiles)
-        for part in self.parts():
-            end = " (two nodes)" if part.heading == PARTS["two"] else ""
-            made |= {
-                f"{name}{end}": draw for name, draw in run_figures.usual(part.rows, part.verdicts).items()
-            }
-        return displays.Figures(made)
-
-    def _by_experiment(self) -> list[tuple[str, pd.DataFrame]]:
-        """Return all rows by experiment."""
-        return [(str(name), rows) for name, rows in self.all.groupby("experiment", sort=False)]
+        return displays.Figures(run_figures.of_run(self.all, lambda: self.profiles))
 
     def why(
         self, arm: str = "", against: str | None = None, processes: str = load_profiles.WITHIN

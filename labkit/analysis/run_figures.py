@@ -1,10 +1,11 @@
-"""List the figures that a run shows (`labkit.notebook.Run.figures`), by experiment.
+"""List the figures that a run shows (`labkit.notebook.Run.figures`, `data/results/`), by experiment.
 
 To let another experiment show more than verdicts and throughput, add it to BY_EXPERIMENT.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import pandas as pd
@@ -23,6 +24,22 @@ Draw = Callable[[pd.DataFrame, Profiles], go.Figure]
 
 # The columns that divide rows, but neither panels nor the axis of a chart over pairs
 _UNDIVIDED = [name for name in schema.names(use="group") if name not in (*KEYS, "pairs")]
+
+
+def of_run(table: pd.DataFrame, profiles: Profiles) -> dict[str, Callable[[], go.Figure]]:
+    """Return a function for each figure of a run or a sweep, by name, which draws it. A figure may be without data.
+
+    table: all rows (`load.load` with part None). They are those of BY_EXPERIMENT, and of each number of nodes the
+    `usual` ones.
+    """
+    made: dict[str, Callable[[], go.Figure]] = {}
+    for experiment, rows in table.groupby("experiment", sort=False):
+        for name, draw in BY_EXPERIMENT.get(str(experiment), {}).items():
+            made[name] = functools.partial(draw, rows, profiles)
+    for nodes, rows in part(table, "cost").groupby("nodes", sort=True):
+        end = " (two nodes)" if nodes == "two" else ""
+        made |= {f"{name}{end}": draw for name, draw in usual(rows, verdicts.verdicts(rows)).items()}
+    return made
 
 
 def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], go.Figure]]:

@@ -32,7 +32,7 @@ runs to its folder data.
 PATTERNS = (
     "notebooks/*.ipynb", "params/*.yaml", "docs/network.yaml", "docs/INSTALL.md", "docs/METHOD.md", "docs/ROWS.md",
     "docs/COMMANDS.md", "docs/EXTENDING.md", "docs/FINDINGS.md", "docs/findings-*.svg", "SECURITY.md",
-    "data/reference/*", "data/results/*/*",
+    "data/reference/*", "data/results/*/*.*",
 )  # fmt: skip
 SHARE = "share/labkit/"
 

@@ -81,6 +81,7 @@ def publish(folder: Path, out: Path) -> int:
         "points": [],
         "hosts": _hosts(rows),
         "memory_bytes": _memory(folder),
+        "max_foreign_cpu_share": _max_foreign_cpu_share(runs),
         "rows_count": len(rows),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
@@ -116,6 +117,14 @@ def _check_private(values: Mapping[str, Any], where: str) -> None:
                 " measure it again without parameters that name such a path, and with LABKIT_DATA=FOLDER that is not"
                 " below /home, /root, /srv, /tmp, /work, /mnt or /media"
             )
+
+
+def _max_foreign_cpu_share(runs: Sequence[dict[str, Any]]) -> float | None:
+    """Return the largest share of all CPUs that a program outside of the experiment took for some seconds (`others` in
+    run.json), or None if no run recorded it. Its name is not published."""
+    known = [one["others"] for one in runs if isinstance(one.get("others"), list)]
+    shares = [each["cpu_share"] for others in known for each in others]
+    return max(shares, default=0.0) if known else None
 
 
 def _command(folder: Path, runs: Sequence[dict[str, Any]]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from scipy.special import bdtrc
 
-from labkit.analysis.claims.evidence import PUBLISHED, Evidence, Source
+from labkit.analysis.claims.evidence import PRINTED, Evidence, Source
 from labkit.analysis.claims.results import Results
 from labkit.analysis.packet_cost.function_time_claim import NEAR
 from labkit.analysis.stats import CONFIDENCE
@@ -29,7 +29,7 @@ CONSISTENT, INCONSISTENT = "consistent", "inconsistent"
 BY_RUNS = (CONFIRMED, CONTRADICTED, DEPENDS)
 BY_NUMBERS = (CONSISTENT, INCONSISTENT)  # the verdicts that the document's own numbers give
 FALSE_SHARE = 1 - CONFIDENCE
-AGREES, AGAINST, UNDECIDED, MISSING = "agrees", "contradicts", "undecided", "not measured"
+AGREES, CONTRADICTS, UNDECIDED, MISSING = "agrees", "contradicts", "undecided", "not measured"
 WITHIN_CONTROL = "within A/A"
 OTHER_CONDITIONS, NOT_REPRODUCED = "under other conditions", "not reproduced here, and conditions differ"
 
@@ -96,7 +96,7 @@ class Judgement:
     @property
     def deciding(self) -> Sequence[tuple[Evidence, str]]:
         """What the verdict comes from: the evidence of runs, or the document's own numbers if there is no other."""
-        return [(one, read) for one, read in self.evidence if one.run != PUBLISHED] or self.evidence
+        return [(one, read) for one, read in self.evidence if one.run != PRINTED] or self.evidence
 
 
 def reading(one: Evidence, meant: Range) -> str:
@@ -113,7 +113,7 @@ def reading(one: Evidence, meant: Range) -> str:
 def _reading(low: float, high: float, meant: Range) -> str:
     if meant[0] < low and high < meant[1]:  # an interval that ends at 1 shows no direction
         return AGREES
-    return AGAINST if high < meant[0] or low > meant[1] else UNDECIDED
+    return CONTRADICTS if high < meant[0] or low > meant[1] else UNDECIDED
 
 
 def reason(one: Evidence, meant: Range) -> str:
@@ -133,13 +133,13 @@ def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
     evidence = [one for source in claim.sources for one in source(results) if run in (None, one.run)]
     judged = Judgement(claim, UNKNOWN, "", [(one, reading(one, claim.meant)) for one in evidence])
     numbers = {
-        word: sum(read == word for _, read in judged.deciding) for word in (AGREES, AGAINST, UNDECIDED)
+        word: sum(read == word for _, read in judged.deciding) for word in (AGREES, CONTRADICTS, UNDECIDED)
     }
     counts = ", ".join(_count_text(count, word) for word, count in numbers.items() if count)
-    yes, no = (_enough(judged.deciding, word) for word in (AGREES, AGAINST))
+    yes, no = (_is_decided(judged.deciding, word) for word in (AGREES, CONTRADICTS))
     if claim.every:
-        yes = yes and not numbers[AGAINST] and not numbers[UNDECIDED]
-    if all(one.run == PUBLISHED for one in evidence):
+        yes = yes and not numbers[CONTRADICTS] and not numbers[UNDECIDED]
+    if all(one.run == PRINTED for one in evidence):
         word = INCONSISTENT if no else CONSISTENT if yes else UNKNOWN
     else:
         word = DEPENDS if yes and no else CONFIRMED if yes else CONTRADICTED if no else UNKNOWN
@@ -151,7 +151,7 @@ def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
     return replace(judged, word=word, counts=counts, note=note)
 
 
-def _enough(each: Sequence[tuple[Evidence, str]], word: str) -> bool:
+def _is_decided(each: Sequence[tuple[Evidence, str]], word: str) -> bool:
     """Return whether this reading decides: one exact number does, measured ratios if chance does not explain them."""
     if any(read == word and one.exact for one, read in each):
         return True

@@ -27,17 +27,18 @@ from labkit.analysis.claims.claim import (
     judge,
     reason,
 )
-from labkit.analysis.claims.evidence import PUBLISHED, Evidence
+from labkit.analysis.claims.evidence import PRINTED, Evidence
 from labkit.analysis.claims.registry import CLAIMS, DOCUMENTS
 from labkit.analysis.claims.results import Results
-from labkit.common.units import counted, duration, listed
+from labkit.common.units import counted, duration, listed, percent
 
 FULL_LENGTH = {
-    "datapaths": "datapaths", "ipvlan": "datapaths", "switched": "nodes", "container_vs_vm": "container_vs_vm",
-    "packet_size": "packet_size", "overlay": "overlay", "virtual_tap": "virtual_tap",
-    "uplink": "virtual_tap", "ovs_test_plan": "ovs_test_plan",
+    "datapaths": "datapaths", "ipvlan": "datapaths", "published_ports": "published_ports", "switched": "nodes",
+    "container_vs_vm": "container_vs_vm", "packet_size": "packet_size", "overlay": "overlay",
+    "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan",
 }  # fmt: skip
 FULL_LENGTH_WITH = {"ipvlan": ", with `where: vm:debian` in it"}
+BUSY_SHARE = 0.05  # of all CPUs: what other programs may take without a sentence
 MAX_DOUBTS = 12  # of a run; the others are counted
 TITLE = "# Findings: the claims of five documents\n"
 
@@ -60,11 +61,12 @@ def page(results: Results, judgements: Sequence[Judgement]) -> str:
 RULE = """\
 A ratio **agrees** if its 95 % interval lies in the range for which the claim holds, and **contradicts** the claim if
 the interval lies outside. It is **undecided** otherwise, and wherever the baseline, measured twice, differs from itself
-(A/A). A printed ratio counts with a factor of 1.25 on each side, and with a smaller one if it is near 1. Where a ratio
-lies within the 95 % interval of the A/A control, extended to 1, it shows no direction ("within A/A").
+(A/A, by its 99 % interval). A printed ratio counts with a factor of 1.25 on each side, and with a smaller one if it is
+near 1. Where a ratio lies within the 95 % interval of the A/A control, extended to 1, it shows no direction ("within
+A/A").
 
 A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), *contradicted* if more
-contradict it than chance explains, and it *depends* if both is so. If measurements contradict it under conditions that
+contradict it than chance explains, and it *depends* if both hold. If measurements contradict it under conditions that
 differ from the document's, the word is also *depends*, and beside it stands "not reproduced here, and conditions
 differ": then no more of its ratios agree than chance explains. If measurements confirm it under such conditions, "under
 other conditions" stands beside the word. A claim about every point is confirmed only if all its ratios agree. Otherwise
@@ -88,25 +90,31 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
     cpus = max(int(host["cpus_count"]) for one in descriptions for host in one["hosts"])
     memory = sorted({int(one["memory_bytes"]) for one in descriptions if one.get("memory_bytes")})
     full = [name for name in results.names() if results.description(name).get("command") == full_length(name)]
+    short = [name for name in FULL_LENGTH if name in results.names() and name not in full]
     of_full_length = (
-        f"At full length: {', '.join(f'`{name}`' for name in full)}; the others are shortened, because their sweeps"
-        f" take too long here.{''.join(map(_shorter_search, map(results.description, full)))}"
+        f"At full length: {_coded(full)}. Shortened: {_coded(short)}."
+        f"{''.join(map(_shorter_search, map(results.description, full)))}"
     )
     of_memory = f" and {memory[-1] / 1e9:.0f} GB of memory" if memory else ""
     return (
         f"**These runs were measured on a shared virtual machine with {counted(cpus, 'CPU')}{of_memory}**, on"
         f" {listed(days)}, with {duration(total_s)} of measuring in all."
         f" {of_full_length if full else 'They are shortened.'} Other virtual machines use the same hardware, so speeds"
-        " mean nothing here, and only ratios count. Two arms are interleaved in time, with the"
+        " mean nothing here, and only ratios count. The arms of a point are interleaved in time, with the"
         " baseline measured twice (A/A). Ratios of two values of a parameter, and of durations of functions, have an"
         " interval, but no A/A. Each run"
-        " below has its command, and the sweep that repeats it at full length, which takes from ten"
-        " minutes to about seven hours, for example `labkit sweep params/datapaths.yaml`. The rows are published:"
+        " below has its command and, if it is shortened, the sweep that repeats it at full length, which takes from ten"
+        " minutes to about seven hours, for example `labkit sweep params/datapaths.yaml`. The rows and the"
+        " figures of each run are in `data/results/` of labkit's repository:"
         " `labkit compare RUN data/results/datapaths` compares a run of your own with them and judges their claims by"
         " it, and the notebook `10_findings` draws everything here anew without measuring. `make docs-reference` writes"
         " this page.\n\n"
         f"{counts(judgements)}\n"
     )
+
+
+def _coded(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
 
 
 def _shorter_search(description: Mapping[str, Any]) -> str:
@@ -152,7 +160,7 @@ def picture(judgements: Sequence[Judgement]) -> str:
     shown = {
         one.claim.name: one.claim.document
         for one in judgements
-        if any(evidence.run != PUBLISHED and not math.isnan(evidence.ratio) for evidence, _ in one.evidence)
+        if any(evidence.run != PRINTED and not math.isnan(evidence.ratio) for evidence, _ in one.evidence)
     }
     text = (
         f"The {counted(len(shown), 'claim')} with measured ratios ({counted(len(set(shown.values())), 'document')}):"
@@ -238,7 +246,7 @@ def evidence_table(one: Judgement, meant: Range) -> str:
         if read == MISSING and count > 1 and evidence.what:
             what = counted(count, "point")
         else:
-            what = f"`{evidence.what}`" if evidence.run != PUBLISHED and evidence.what else evidence.what
+            what = f"`{evidence.what}`" if evidence.run != PRINTED and evidence.what else evidence.what
         why = reason(evidence, meant)
         lines[key] = (
             evidence.run, what or "–", evidence.host or "–", ratio_text(evidence), _control_text(evidence),
@@ -251,9 +259,11 @@ def ratio_text(evidence: Evidence) -> str:
     """Return `1.23 [1.1, 1.35]`, or the ratio alone where it was computed."""
     if math.isnan(evidence.ratio):
         return "–"
-    if math.isnan(evidence.low) or evidence.low == evidence.high:
+    if math.isnan(evidence.low) or evidence.exact:
         return number(evidence.ratio)
-    return f"{number(evidence.ratio)} [{stats.interval_text(evidence.low, evidence.high, '.3g')}]"
+    if evidence.high > stats.WIDE * evidence.low:
+        return f"{number(evidence.ratio)} [{stats.interval_text(evidence.low, evidence.high)}]"
+    return f"{number(evidence.ratio)} [{number(evidence.low)}, {number(evidence.high)}]"
 
 
 def _control_text(evidence: Evidence) -> str:
@@ -261,8 +271,9 @@ def _control_text(evidence: Evidence) -> str:
 
 
 def number(value: float) -> str:
-    """Return a ratio with three or four digits."""
-    return f"{value:.4g}" if 0.95 < value < 1.05 else f"{value:.3g}"
+    """Return a ratio with three digits, and with more near 1, where they tell it from 1."""
+    near = abs(value - 1)
+    return f"{value:.5g}" if near < 0.005 else f"{value:.4g}" if near < 0.2 else f"{value:.3g}"
 
 
 def range_text(meant: Range) -> str:
@@ -306,6 +317,10 @@ def _doubts(results: Results, name: str) -> Iterator[str]:
     rows = results.rows(name)
     sentences = verdicts.doubts(rows) if len(rows) else []
     sentences += profile_doubts.profile_doubts(results.profiles(name), rows)
+    if (share := results.description(name).get("max_foreign_cpu_share") or 0.0) > BUSY_SHARE:
+        sentences.append(
+            f"another program took up to {percent(share)} of the time of all CPUs for some seconds of the measurement"
+        )
     yield f"**{name}**\n"
     yield from (f"- {doubt}" for doubt in sentences[:MAX_DOUBTS])
     if not sentences:

@@ -26,7 +26,7 @@ from labkit.common.units import counted, si
 
 UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
 FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunnel adds headers
-PUBLISHED = "published numbers"  # the run of evidence that was computed from the document's own numbers
+PRINTED = "published numbers"  # the run of evidence that was computed from the document's own numbers
 COMPUTED, COUNTED = "computed", "counted"
 FUNCTION_TIMERS = ("function_times", "guest_function_times")  # observers
 EXACT_WAYS = (COMPUTED, COUNTED)
@@ -90,7 +90,7 @@ def ratio_of_values(
 
     def find(results: Results) -> list[Evidence]:
         rows, ratios = rows_with(results.rows(run), only), rows_with(results.ratios(run), only)
-        return list(_compare_ends(run, rows, ratios, column, (left, right), arm, of))
+        return list(_ratio_of_two_values(run, rows, ratios, column, (left, right), arm, of))
 
     return _measured_by(run, find)
 
@@ -189,8 +189,8 @@ def computed(what: str, number: Callable[[], float | None]) -> Source:
     def find(_results: Results) -> list[Evidence]:
         value = number()
         if value is None:
-            return [Evidence(PUBLISHED, what, "", doubt="the file of published numbers is missing")]
-        return [Evidence(PUBLISHED, what, "", value, value, value, COMPUTED)]
+            return [Evidence(PRINTED, what, "", doubt="the file of published numbers is missing")]
+        return [Evidence(PRINTED, what, "", value, value, value, COMPUTED)]
 
     return find
 
@@ -355,7 +355,7 @@ def _to_baseline(run: str, lines: pd.DataFrame, rows: pd.DataFrame, arm: str) ->
         key = _key(line)
         one = _evidence_without_ratio(run, f"{arm} / {line['baseline']}: {_point(key)}", line)
         one = replace(one, link_full=_fill_link(rows, key, arm, str(line["baseline"])))
-        yield judge(one, effect, _control(line), _doubt(line))
+        yield with_control(one, effect, _control(line), _doubt(line))
 
 
 def _doubt(line: Mapping[Any, Any]) -> str:
@@ -406,10 +406,10 @@ def _to_other(run: str, rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, othe
             doubt = doubt or "the baseline differs from itself"
         evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", row_of[key])
         evidence = replace(evidence, link_full=_fill_link(rows, key, arm, other))
-        yield judge(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
+        yield with_control(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
 
 
-def judge(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
+def with_control(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
     """Return the evidence with its ratio, its control, and whether the ratio lies within the control's interval."""
     if control is not None:
         one = replace(one, control=stats.ratio_text(control.ratio, control.low, control.high))
@@ -434,7 +434,7 @@ def _veto(why: str) -> str:
     return why if "differs from itself" in why else ""
 
 
-def _compare_ends(
+def _ratio_of_two_values(
     run: str, rows: pd.DataFrame, ratios: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
 ) -> Iterator[Evidence]:
     controls = {

@@ -1,34 +1,38 @@
-"""The figures of the findings: drawn in the notebook, and as SVG in docs/ for the README and docs/FINDINGS.md.
+"""The figures of the findings, and those of each published run, as SVG.
 
-`python -m labkit.analysis.claims.pictures docs` writes docs/findings-NAME.svg. It needs a browser (extra `images`).
+`python -m labkit.analysis.claims.pictures docs` writes docs/findings-NAME.svg for the README and docs/FINDINGS.md, and
+the figures of each run into data/results/RUN/figures. It needs a browser (extra `images`).
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import figures, load, verdicts
+from labkit.analysis import figures, load, report, verdicts
 from labkit.analysis.claims import document
 from labkit.analysis.claims.claim import Judgement
-from labkit.analysis.claims.evidence import PUBLISHED, rows_with
+from labkit.analysis.claims.evidence import PRINTED, rows_with
 from labkit.analysis.claims.registry import MIRRORS
 from labkit.analysis.claims.results import Results
-from labkit.analysis.report import images
-from labkit.common.errors import Failed
+from labkit.common import run_folder
 
+FIGURES, DIGEST = "figures", "rows.sha256"  # in the folder of a published run
+MAX_BYTES = 1_000_000  # of a figure: one of many thousand points is larger, and is left out
+DEADLINE_S = 300.0  # for all figures of a run
 MIRRORED = ("ovs_netdev", *(arm for arm in MIRRORS if arm.startswith("ovs_netdev+")))
 
 
 def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str, go.Figure]:
     """Return the figures by name, each if its run is published."""
     evidence = document.frame(judgements)
-    measured = evidence[evidence["run"].ne(PUBLISHED)] if len(evidence) else evidence
+    measured = evidence[evidence["run"].ne(PRINTED)] if len(evidence) else evidence
     drawn = {"claims": figures.claims(measured)}
     if results.has("datapaths"):
         rows = results.rows("datapaths")
@@ -48,7 +52,7 @@ def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str
         if with_eight:
             drawn["mirrors"] = figures.forest(
                 verdicts.verdicts(pd.concat(with_eight)),
-                "What mirrors cost in user space, by size of packets",
+                "What mirrors cost in user space, by length of writes and datagrams",
             )
     if results.has("packet_size"):
         rows = rows_with(results.rows("packet_size"), {"where": "here"})
@@ -65,19 +69,34 @@ def _without_absent(lines: pd.DataFrame) -> pd.DataFrame:
 
 def write(drawn: Mapping[str, go.Figure], folder: Path) -> list[Path]:
     """Write each figure as findings-NAME.svg into the folder. Raises Failed without a browser."""
-    written = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for name, figure in drawn.items():
-            made = images(figure, Path(scratch) / name)
-            svg = next((path for path in made if path.suffix == ".svg"), None)
-            if svg is None:
-                raise Failed(f"the figure {name} was not drawn: a browser is needed (labkit doctor)")
-            written.append(folder / f"findings-{name}.svg")
-            written[-1].write_bytes(svg.read_bytes())
-    return written
+    return [_written(folder / f"findings-{name}.svg", svg) for name, svg in report.svgs(drawn).items()]
+
+
+def write_figures_of_runs(results: Results) -> Iterator[Path]:
+    """Write the figures of each published run, and the digest of the rows that they show, and yield each file.
+
+    Raises Failed without a browser.
+    """
+    for name in results.names():
+        folder, digest = results.folder / name, results.description(name)["sha256"]
+        figures = {of: draw() for of, draw in results.figures(name).items()}
+        named = {"-".join(re.findall(r"\w+", of)): figure for of, figure in figures.items() if figure.data}
+        made = report.svgs(named, DEADLINE_S)
+        shutil.rmtree(folder / FIGURES, ignore_errors=True)
+        for file, svg in made.items():
+            if len(svg) <= MAX_BYTES:
+                yield _written(folder / FIGURES / f"{file}.svg", svg)
+        yield _written(folder / FIGURES / DIGEST, f"{digest}\n".encode())
+
+
+def _written(path: Path, content: bytes) -> Path:
+    run_folder.write(path, content)
+    return path
 
 
 if __name__ == "__main__":
     opened = Results()
     for path in write(claim_figures(opened, document.judgements(opened)), Path(sys.argv[1])):
+        print(path)
+    for path in write_figures_of_runs(opened):
         print(path)

@@ -8,14 +8,19 @@ from __future__ import annotations
 from labkit.analysis.claims import printed
 from labkit.common.units import percent
 
-NAT = (
+PORTS = (
     "The paper's veth clients reached their servers by ports that Docker published at the host's own address"
-    " (appendix A and B), so its veth path includes Docker's proxy process or NAT. labkit's veth_bridge has a bridge"
-    " and neither."
+    " (appendix A and B), so its veth path includes Docker's proxy process or address translation. In `veth_bridge`,"
+    " clients send to the servers' own addresses."
+)
+PORTS_HERE = (
+    f"{PORTS} `veth_published_proxy` and `veth_published_nat` have the two ways, with labkit's proxy in place of"
+    " Docker's."
 )
 DATAGRAMS = (
     "The paper's scripts name no size of datagrams, so iperf3 3.0.11 sent 8 KiB, which packets of 1,500 bytes carry in"
-    " fragments. Here each datagram fills one packet. The scripts print line 17 of the client's log, which is most"
+    " fragments. So does the run published_ports. In the other runs, each datagram fills one packet."
+    " The scripts print line 17 of the client's log, which is most"
     " likely the rate that was sent. Here the rate that arrived counts."
 )
 SEGMENTS = "The paper's scripts set no MTU: their MTU is iperf3's option -M, the size of TCP's segments."
@@ -29,8 +34,11 @@ DATAPATHS = (
 )
 
 MEASURED_ONCE_MORE = (
-    "In the run virtual_tap, the points between two lab VMs were measured with the loads that its sweep has now,"
-    " because an emulated CPU could not send those of the first attempt."
+    "In the run virtual_tap, the points between two lab VMs were measured again with larger datagrams, because an"
+    " emulated CPU could not send the first loads."
+)
+EMULATED_KERNEL = (
+    "The function was traced here in an emulated kernel, and in the report in a virtual machine or on a host."
 )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 
-from labkit.analysis import load, published_runs, verdicts
+from labkit.analysis import load, published_runs, run_figures, verdicts
 from labkit.common import run_folder
 
 
@@ -51,6 +52,10 @@ class Results:
     def profiles(self, name: str) -> pd.DataFrame:
         """Return the rows of a run that were measured beside an observer."""
         return self._rows_and_profiles(name)[1]
+
+    def figures(self, name: str) -> dict[str, Callable[[], go.Figure]]:
+        """Return a function for each figure of a run, by name, which draws it (`run_figures.of_run`)."""
+        return run_figures.of_run(load.load(self._place(name), None), lambda: self.profiles(name))
 
     def _verdicts(self, name: str) -> pd.DataFrame:
         return verdicts.verdicts(self.rows(name))

@@ -19,10 +19,10 @@ from plotly.offline import get_plotlyjs
 from labkit.analysis import flame
 from labkit.analysis.report import notebook_cells as notebooks
 from labkit.analysis.report import provenance
-from labkit.analysis.report.images import images
+from labkit.analysis.report.images import images, svgs
 from labkit.common import run_folder
 
-__all__ = ["html", "images", "page"]
+__all__ = ["html", "images", "page", "svgs"]
 
 _PAGES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),

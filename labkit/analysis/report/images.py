@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.report import notebook_cells as notebooks
 from labkit.common import packages, run_folder
+from labkit.common.errors import Failed
 from labkit.common.printable import printable
 
 WIDTH_PX = 900
+SCALES = {"png": 2, "svg": 1}
 # The browser would look for updates and the like, and kaleido cannot switch that off. With a proxy that does not exist
 # (port 9 is "discard"), it reaches nobody, not even a name server.
 NOWHERE = "127.0.0.1:9"
@@ -49,6 +52,16 @@ def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[P
     return written + list(drawn)
 
 
+def svgs(figures: Mapping[str, go.Figure], deadline_s: float = 60.0) -> dict[str, bytes]:
+    """Return SVGs of figures, all drawn by one browser. Raises Failed without a browser, or after the deadline."""
+    paths = {Path(name): figure for name, figure in figures.items()}
+    try:
+        drawn = asyncio.run(_draw_all(paths, deadline_s, {"svg": 1}))
+    except Exception as error:  # whatever kaleido or the browser raise
+        raise Failed(f"no figure was drawn: {_why(error, deadline_s)}") from None
+    return {name: drawn[_ending(path, "svg")] for name, path in zip(figures, paths, strict=True)}
+
+
 def _ending(path: Path, ending: str) -> Path:
     return path.with_name(f"{path.name}.{ending}")
 
@@ -65,8 +78,10 @@ def _figures_in(path: Path, folder: Path) -> dict[Path, go.Figure]:
     return result
 
 
-async def _draw_all(figures: dict[Path, go.Figure], deadline_s: float) -> dict[Path, bytes]:
-    """Return PNG and SVG of all figures, drawn by one browser."""
+async def _draw_all(
+    figures: dict[Path, go.Figure], deadline_s: float, scales: Mapping[str, int] = SCALES
+) -> dict[Path, bytes]:
+    """Return all figures, drawn by one browser, in the formats that `scales` names (with a scale each)."""
     import kaleido  # takes half a second, so only those who want images pay for it
 
     browser = kaleido.Kaleido(
@@ -83,7 +98,7 @@ async def _draw_all(figures: dict[Path, go.Figure], deadline_s: float) -> dict[P
                     "width": max(WIDTH_PX, figure.layout.width or 0),
                     "height": figure.layout.height or 450,
                 }
-                for ending, scale in (("png", 2), ("svg", 1)):
+                for ending, scale in scales.items():
                     wanted = {"format": ending, "scale": scale, **size}
                     drawn[_ending(path, ending)] = await browser.calc_fig(figure, opts=wanted)
         return drawn

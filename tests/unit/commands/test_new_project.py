@@ -63,9 +63,9 @@ def test_wheel_has_the_files_of_a_project() -> None:
     files = project["tool"]["setuptools"]["data-files"]
     listed = {share: patterns for share, patterns in files.items() if share.startswith("share/labkit")}
     runs = sorted(
-        f"data/results/{path.name}/*" for path in (ROOT / "data/results").iterdir() if path.is_dir()
+        f"data/results/{path.name}/*.*" for path in (ROOT / "data/results").iterdir() if path.is_dir()
     )
-    expected = [*(one for one in new.PATTERNS if one != "data/results/*/*"), *runs]
+    expected = [*(one for one in new.PATTERNS if one != "data/results/*/*.*"), *runs]
     assert [pattern for patterns in listed.values() for pattern in patterns] == expected
     for share, patterns in listed.items():
         assert {str(Path("share/labkit", pattern).parent) for pattern in patterns} == {share}

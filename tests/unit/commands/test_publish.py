@@ -43,6 +43,17 @@ def sweep(tmp_path: Path) -> Path:
     return folder
 
 
+def test_other_programs_are_published_without_their_names(sweep: Path, tmp_path: Path) -> None:
+    for name, share in (("one", 0.02), ("two", 0.31)):
+        described = run_folder.read_json(sweep / name / "run.json")
+        others = [{"name": "my-secret-tool", "cpu_share": share}]
+        run_folder.write_json(sweep / name / "run.json", described | {"others": others})
+    publish(sweep, tmp_path / "mine")
+    text = (tmp_path / "mine/run.json").read_text()
+    assert "secret" not in text
+    assert run_folder.read_run(tmp_path / "mine")["max_foreign_cpu_share"] == 0.31
+
+
 def test_published_run_has_the_same_verdicts(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "results" / "mine"
     assert cli.main(["publish", str(run), str(out)]) == 0
@@ -50,6 +61,7 @@ def test_published_run_has_the_same_verdicts(run: Path, tmp_path: Path) -> None:
     described = run_folder.read_run(out)
     assert described["command"] == "labkit run datapaths rounds=5"
     assert described["rows_count"] == len(run_folder.read_rows(run))
+    assert described["max_foreign_cpu_share"] is None
     assert [host["kernel"] for host in described["hosts"]] == ["6.1.0"]
     [here], [there] = (verdicts.verdicts(load.load(path)).to_dict("records") for path in (run, out))
     assert (there["ratio"], there["low"], there["sentence"]) == (here["ratio"], here["low"], here["sentence"])

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import synthetic_rows
 from conftest import ROOT
@@ -14,11 +15,11 @@ from conftest import ROOT
 from labkit.analysis import published_runs
 from labkit.analysis.claims import document, evidence, pictures, printed, repeated
 from labkit.analysis.claims.claim import (
-    AGAINST,
     AGREES,
     CONFIRMED,
     CONSISTENT,
     CONTRADICTED,
+    CONTRADICTS,
     DEPENDS,
     EXACT,
     INCONSISTENT,
@@ -48,7 +49,7 @@ from labkit.analysis.claims.evidence import (
     undecided_if_emulated,
     undecided_if_link_full,
 )
-from labkit.analysis.claims.registry import CLAIMS, DOCUMENTS
+from labkit.analysis.claims.registry import CLAIMS, DOCUMENTS, PORTS
 from labkit.analysis.claims.results import Results
 from labkit.analysis.endpoint_kinds import published as container_vs_vm
 from labkit.analysis.stats import Effect
@@ -91,11 +92,11 @@ def measured(ratio: float, how: str = "t") -> Source:
     [
         (1.1, 1.3, MORE, AGREES),
         (0.9, 1.3, MORE, UNDECIDED),
-        (0.7, 0.9, MORE, AGAINST),
+        (0.7, 0.9, MORE, CONTRADICTS),
         (1.0, 1.3, MORE, UNDECIDED),
         (0.7, 0.9, LESS, AGREES),
         (2.1, 3.0, printed_range(2.5, 3), AGREES),
-        (1.1, 1.9, printed_range(2.5, 3), AGAINST),
+        (1.1, 1.9, printed_range(2.5, 3), CONTRADICTS),
         (1.9, 2.1, printed_range(2.5, 3), UNDECIDED),
         (1.0, 1.0, EXACT, AGREES),
     ],
@@ -335,12 +336,12 @@ def test_baseline_that_differs_from_itself_is_a_doubt(tmp_path: Path) -> None:
 def test_ratio_within_the_control_shows_no_direction() -> None:
     """A control between 0.9 and 1.1 explains a ratio of 1.03 whose own interval is narrow; it keeps the interval."""
     empty, narrow = Evidence("run", "point", "host"), Effect(1.03, 1.02, 1.04, 10, "t")
-    one = evidence.judge(empty, narrow, Effect(0.99, 0.9, 1.1, 5, "t"), "")
+    one = evidence.with_control(empty, narrow, Effect(0.99, 0.9, 1.1, 5, "t"), "")
     assert (one.low, one.high) == (1.02, 1.04)
     assert reading(one, MORE) == UNDECIDED
     assert reason(one, MORE) == "within A/A"
-    assert reading(one, printed_range(3)) == AGAINST  # whatever its direction, it is not 3
-    beyond = evidence.judge(empty, narrow, Effect(0.99, 0.97, 1.01, 5, "t"), "")
+    assert reading(one, printed_range(3)) == CONTRADICTS  # whatever its direction, it is not 3
+    beyond = evidence.with_control(empty, narrow, Effect(0.99, 0.97, 1.01, 5, "t"), "")
     assert reading(beyond, MORE) == AGREES
     assert reason(beyond, MORE) == ""
 
@@ -513,7 +514,7 @@ def test_page_is_current(judgements: list[Judgement]) -> None:
     )
     # The picture of the claims needs a browser, so its verdicts are compared: `make docs-figures` draws it anew.
     frame = document.frame(judgements)
-    shown = frame[frame["run"].ne(evidence.PUBLISHED)].drop_duplicates("name")["verdict"]
+    shown = frame[frame["run"].ne(evidence.PRINTED)].drop_duplicates("name")["verdict"]
     picture = (ROOT / "docs/findings-claims.svg").read_text()
     drawn = re.findall(r">(confirmed|contradicted|depends|cannot be)<", picture)
     assert sorted(drawn) == sorted(str(verdict).removesuffix(" told here") for verdict in shown)
@@ -543,7 +544,7 @@ def test_ranges_beyond_the_axis_are_written(judgements: list[Judgement]) -> None
         "depends480 to 750 →",
     ]
     frame = document.frame(judgements)
-    drawn = frame.loc[frame["run"].ne(evidence.PUBLISHED), "name"].nunique()
+    drawn = frame.loc[frame["run"].ne(evidence.PRINTED), "name"].nunique()
     assert len(figure.layout.shapes) + len(words) == drawn + 1  # and the rule at 1
 
 
@@ -563,13 +564,36 @@ def test_published_runs_are_small_and_without_paths() -> None:
         assert file is None or (ROOT / file[1]).exists()
 
 
+def test_remark_about_published_ports_is_what_the_run_says(judgements: list[Judgement]) -> None:
+    [judged] = [one for one in judgements if one.claim.name == "macvlan-tcp"]
+    ways = ("veth_bridge", "veth_published_nat", "veth_published_proxy")
+    ratios = [
+        [one.ratio for one, _ in judged.evidence if one.run == PORTS and f"/ {way}:" in one.what]
+        for way in ways
+    ]
+    assert len({len(each) for each in ratios}) == 1
+    bridge, nat, proxy = (float(np.median(each)) for each in ratios)
+    assert 1 < bridge < nat < proxy
+
+
+def test_published_runs_have_figures_of_their_rows() -> None:
+    for name in PUBLISHED.names():
+        folder = PUBLISHED.folder / name / pictures.FIGURES
+        there = {path.stem for path in folder.iterdir() if path.suffix == ".svg"}
+        known = {"-".join(re.findall(r"\w+", of)) for of in PUBLISHED.figures(name)}
+        assert there
+        assert there <= known
+        digest = (folder / pictures.DIGEST).read_text().strip()
+        assert digest == PUBLISHED.description(name)["sha256"], "make docs-figures"
+
+
 def test_figures_of_the_findings(judgements: list[Judgement]) -> None:
     drawn = pictures.claim_figures(PUBLISHED, judgements)
     assert set(drawn) >= {"claims", "datapaths"}
     assert all(figure.data for figure in drawn.values())
     ratios = [
         one for judged in judgements for one, _ in judged.evidence
-        if one.run != evidence.PUBLISHED and not math.isnan(one.ratio)
+        if one.run != evidence.PRINTED and not math.isnan(one.ratio)
     ]  # fmt: skip
     assert ratios
     assert sum(trace.error_x.array is not None for trace in drawn["claims"].data) == len(ratios)
