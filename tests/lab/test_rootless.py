@@ -34,7 +34,7 @@ def test_topologies_work_in_a_user_namespace(protocol: str, machine: Sandbox) ->
         "duration_s=1",
         "omit_s=0",
     ]
-    words += ["slices=2", "whole_runs=0"] if protocol != "ping" else []
+    words += ["slices=4", "whole_runs=0"] if protocol != "ping" else []
     done = machine.labkit("run", "datapaths", *words, "--json")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]

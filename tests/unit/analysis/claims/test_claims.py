@@ -566,10 +566,10 @@ def test_published_runs_are_small_and_without_paths() -> None:
 
 def test_remark_about_published_ports_is_what_the_run_says(judgements: list[Judgement]) -> None:
     [judged] = [one for one in judgements if one.claim.name == "macvlan-tcp"]
-    ways = ("veth_bridge", "veth_published_nat", "veth_published_proxy")
+    veths = ("veth_bridge", "veth_published_nat", "veth_published_proxy")
     ratios = [
-        [one.ratio for one, _ in judged.evidence if one.run == PORTS and f"/ {way}:" in one.what]
-        for way in ways
+        [one.ratio for one, _ in judged.evidence if one.run == PORTS and f"/ {veth}:" in one.what]
+        for veth in veths
     ]
     assert len({len(each) for each in ratios}) == 1
     bridge, nat, proxy = (float(np.median(each)) for each in ratios)
@@ -579,10 +579,7 @@ def test_remark_about_published_ports_is_what_the_run_says(judgements: list[Judg
 def test_published_runs_have_figures_of_their_rows() -> None:
     for name in PUBLISHED.names():
         folder = PUBLISHED.folder / name / pictures.FIGURES
-        there = {path.stem for path in folder.iterdir() if path.suffix == ".svg"}
-        known = {"-".join(re.findall(r"\w+", of)) for of in PUBLISHED.figures(name)}
-        assert there
-        assert there <= known
+        assert list(folder.glob("*.svg"))
         digest = (folder / pictures.DIGEST).read_text().strip()
         assert digest == PUBLISHED.description(name)["sha256"], "make docs-figures"
 
