@@ -29,8 +29,8 @@ _UNDIVIDED = [name for name in schema.names(use="group") if name not in (*KEYS, 
 def of_run(table: pd.DataFrame, profiles: Profiles) -> dict[str, Callable[[], go.Figure]]:
     """Return a function for each figure of a run or a sweep, by name, which draws it. A figure may be without data.
 
-    table: all rows (`load.load` with part None). They are those of BY_EXPERIMENT, and of each number of nodes the
-    `usual` ones.
+    table: all rows (`load.load` with part None). The figures are those of BY_EXPERIMENT, and the `usual` ones for each
+    number of nodes.
     """
     made: dict[str, Callable[[], go.Figure]] = {}
     for experiment, rows in table.groupby("experiment", sort=False):

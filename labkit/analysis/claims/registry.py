@@ -71,7 +71,7 @@ VETH = "veth_bridge, or of a veth bridge whose host publishes the servers' ports
 
 
 def _macvlan_to_veth(protocol: str) -> tuple[Source, ...]:
-    """Return the ratios of macvlan in bridge mode to each way by veth bridges on one node."""
+    """Return sources of macvlan's throughput divided by that of each kind of veth bridge, on one node."""
     veths = (
         (LOCAL, "veth_bridge"),
         (IPVLAN, "veth_bridge"),

@@ -19,9 +19,9 @@ PORTS_HERE = (
 )
 DATAGRAMS = (
     "The paper's scripts name no size of datagrams, so iperf3 3.0.11 sent 8 KiB, which packets of 1,500 bytes carry in"
-    " fragments. So does the run published_ports. In the other runs, each datagram fills one packet."
-    " The scripts print line 17 of the client's log, which is most"
-    " likely the rate that was sent. Here the rate that arrived counts."
+    " fragments. So does the run published_ports. In the other runs, each datagram fills one packet. The"
+    " scripts print line 17 of the client's log, which is most likely the rate that was sent. Here the rate that"
+    " arrived counts."
 )
 SEGMENTS = "The paper's scripts set no MTU: their MTU is iperf3's option -M, the size of TCP's segments."
 TWO_NODES = (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from labkit.common.errors import Unsupported
 from labkit.measure.endpoints.namespace import Namespace
-from labkit.system import machine, process
+from labkit.measure.endpoints.nftables import run_nft
 
 CHAIN = "load"
 
@@ -19,7 +18,6 @@ def count_at_ingress(
     rule: as nft(8) writes it; it names the counters, and may drop. priority: of several tables the one with the lowest
     number is first. Raises Unsupported without nft(8), or on a kernel without such a hook.
     """
-    machine.require_program("nft")
     hook = f"type filter hook ingress device {interface} priority {priority}"
     rules = (
         f"add table netdev {table}",
@@ -27,8 +25,4 @@ def count_at_ingress(
         *(f"add counter netdev {table} {counter}" for counter in counters),
         f"add rule netdev {table} {CHAIN} {rule}",
     )
-    ended = process.run([*space.prefix, "nft", " ; ".join(rules)])
-    if ended.returncode != 0:
-        raise Unsupported(
-            f"this kernel cannot count frames at ingress (CONFIG_NETFILTER_INGRESS, nf_tables): {ended.message()}"
-        )
+    run_nft(space, rules, "count frames at ingress", "CONFIG_NETFILTER_INGRESS, nf_tables")

@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.common.errors import Unsupported
 from labkit.measure.endpoints import Namespace, Pair
+from labkit.measure.endpoints.nftables import run_nft
 from labkit.measure.topologies.base import (
     EDGE,
     Spec,
@@ -29,7 +29,7 @@ from labkit.measure.topologies.base import (
 )
 from labkit.measure.topologies.veth import BRIDGE, joined_by_bridge
 from labkit.measure.traffic.iperf3 import PORT
-from labkit.system import machine, netlink, process
+from labkit.system import netlink, process
 
 HOST, PUBLISHED = 3, 4  # `side` in the host's own address and in those at which it publishes ports
 BRIDGE_MAC = mac(0, 4)
@@ -45,8 +45,8 @@ def veth_published_proxy(name: str, spec: Spec) -> Iterator[Topology]:
     """Build a veth bridge, and a process for each server that copies data between its clients and it.
 
     It copies as docker-proxy did before Go used splice(2) for that (Go 1.11, 2018): TCP through a buffer of 32 KiB, and
-    UDP one datagram at a time.
-    Its sockets hold megabytes for each pair, so a slice of 100 ms shows how they fill and empty: use whole runs.
+    UDP one datagram at a time. The sockets hold megabytes for each pair, and a slice of 100 ms shows how they fill and
+    empty. So use whole runs.
     """
     with _published(name, spec) as (topology, between), ExitStack() as stack:
         for pair in topology.pairs:
@@ -98,7 +98,6 @@ def _published(name: str, spec: Spec) -> Iterator[tuple[Topology, Namespace]]:
 
 
 def _translate(between: Namespace, pairs: Sequence[Pair], family: str) -> None:
-    machine.require_program("nft")
     servers = ", ".join(f"{pair.server_address} : {pair.server.address}" for pair in pairs)
     rules = (
         f"add table {family} published",
@@ -108,11 +107,7 @@ def _translate(between: Namespace, pairs: Sequence[Pair], family: str) -> None:
         f" dnat to {family} daddr map {{ {servers} }}",
         f"add rule {family} published outgoing ct status dnat masquerade",
     )
-    ended = process.run([*between.prefix, "nft", " ; ".join(rules)])
-    if ended.returncode != 0:
-        raise Unsupported(
-            f"this kernel cannot translate addresses (CONFIG_NFT_NAT, CONFIG_NFT_MASQ): {ended.message()}"
-        )
+    run_nft(between, rules, "translate addresses", "CONFIG_NFT_NAT, CONFIG_NFT_MASQ")
 
 
 def _start_proxy(stack: ExitStack, between: Namespace, pair: Pair) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -574,6 +576,27 @@ def test_remark_about_published_ports_is_what_the_run_says(judgements: list[Judg
     assert len({len(each) for each in ratios}) == 1
     bridge, nat, proxy = (float(np.median(each)) for each in ratios)
     assert 1 < bridge < nat < proxy
+
+
+def test_figures_of_a_run_replace_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(PUBLISHED.folder / "uplink", tmp_path / "uplink")
+    folder = tmp_path / "uplink" / pictures.FIGURES
+    (folder / "of_earlier_rows.svg").touch()
+    (folder / pictures.DIGEST).write_text("another\n")
+
+    def draw(figures: dict[str, Any], _deadline_s: float) -> dict[str, bytes]:
+        """Return pictures, of which one is too large."""
+        large = b"x" * (pictures.MAX_BYTES + 1)
+        return {name: large if name == "forest" else b"<svg/>" for name in figures}
+
+    monkeypatch.setattr("labkit.analysis.report.svgs", draw)
+    results = Results(tmp_path)
+    written = {path.name for path in pictures.write_figures_of_runs(results)}
+    assert written == {path.name for path in folder.iterdir()}
+    assert "uplink.svg" in written
+    assert "forest-two-nodes.svg" in written
+    assert not written & {"forest.svg", "of_earlier_rows.svg"}
+    assert (folder / pictures.DIGEST).read_text().strip() == results.description("uplink")["sha256"]
 
 
 def test_published_runs_have_figures_of_their_rows() -> None:
