@@ -22,6 +22,7 @@ import pandas as pd
 from labkit.analysis import load, stats, verdicts
 from labkit.analysis.load import (
     GROUP,
+    GUEST_COLUMNS,
     HOST,
     METRIC,
     PROVENANCE,
@@ -31,11 +32,13 @@ from labkit.analysis.load import (
     groups,
     hosts,
     measured_rows,
+    varying,
 )
 from labkit.common import units
 from labkit.common.errors import BadInput
 
 DRIFT = 0.05  # drift between two runs without any change (METHOD rule 2)
+OF_ARMS = ["placement", "offloads", "qdisc"]  # properties of an arm's rows, beside verdicts.DOUBTFUL
 COLUMNS = [
     "topology", "baseline", "left_host", "right_host", "method", "metric", "left_median", "right_median",
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
@@ -116,17 +119,28 @@ def _side(path: str | Path, name: str) -> RunSide:
         parts = list(load.load(path, None)["part"].dropna().unique()) if rows.empty else list[str]()
         only = f" of throughput or latency, only the parts {', '.join(parts)}" if parts else ""
         raise BadInput(f"{path} has no valid measurement{only}: there is nothing to compare")
-    points = ok[[*GROUP, "topology", "method", "setup", "value", "log", "starved", *verdicts.DOUBTFUL]]
+    # A slice's CPUs, or null if the scheduler chose. Whole runs are not placed.
+    placement = ok["placement"].notna().map({True: "by labkit", False: "by the scheduler"})
+    ok["placement"] = placement.where(ok["method"].eq("slice"))
+    points = ok[
+        [*GROUP, "topology", "method", "setup", "value", "log", "starved", *verdicts.DOUBTFUL, *OF_ARMS]
+    ]
     return RunSide(name, rows, ok, dict(groups(points)), dict(groups(verdicts.ratios(rows))))
 
 
 def _refuse(left: RunSide, right: RunSide) -> None:
-    """Raise BadInput if rows of the same host differ in PROVENANCE."""
-    both = pd.concat([side.ok[[*HOST, *PROVENANCE]] for side in (left, right)], ignore_index=True)
-    for _, rows in groups(both, HOST):
-        if differ := differing(rows, PROVENANCE):
-            lines = "; ".join(f"{name}: {' and '.join(map(str, values))}" for name, values in differ.items())
-            raise BadInput(f"{left.name} and {right.name} are not comparable because they differ in {lines}")
+    """Raise BadInput if rows of the same host differ in PROVENANCE, or guests of the same point in GUEST_COLUMNS."""
+    for by, names in ((HOST, PROVENANCE), (GROUP, GUEST_COLUMNS)):
+        both = pd.concat([side.ok[[*by, *names]] for side in (left, right)], ignore_index=True)
+        different = varying(both, names)
+        for _, rows in groups(both, by) if different else ():
+            if differ := differing(rows, different):
+                lines = "; ".join(
+                    f"{name}: {' and '.join(map(str, values))}" for name, values in differ.items()
+                )
+                raise BadInput(
+                    f"{left.name} and {right.name} are not comparable because they differ in {lines}"
+                )
 
 
 def _common(left: RunSide, right: RunSide) -> list[Common]:
@@ -192,7 +206,8 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     if any(arm.empty for arm in arms):
         return None
     levels = [_by_setup(arm, "log") for arm in arms]
-    plain = stats.difference(levels[0], levels[1])
+    placed = not any(arm["placement"].eq("by the scheduler").any() for arm in arms)
+    plain = stats.difference(levels[0], levels[1], placed=placed)
     effect = with_drift(plain) if relative is None else relative
     verdict = _verdict(one, baseline, method, effect, margin)
     absolute = {
@@ -228,7 +243,8 @@ def _relative(one: Common, method: str) -> tuple[str | None, stats.Effect | None
     if len(baselines) != 1 or any(part.empty for part in parts):
         return None, None
     here, there = (_by_setup(part, "log_ratio") for part in parts)
-    return baselines.pop(), stats.difference(here, there)
+    placed = method != "slice" or all(part["placed"].all() for part in parts)
+    return baselines.pop(), stats.difference(here, there, placed=placed)
 
 
 def _lines(one: Common, method: str) -> Iterator[pd.DataFrame]:
@@ -261,10 +277,29 @@ def _verdict(
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
         sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
         return stats.Verdict("no evidence", sentence)
-    # The controls of both runs have been checked, and a plain ratio has been widened already. Only drift remains.
-    drift = stats.Effect(1.0, 1 / (1 + DRIFT), 1 + DRIFT, 2, "drift between runs")
+    if word := _within_drift(effect, margin):
+        shown = f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how})"
+        if word == "no evidence":
+            why = f"two runs drift by up to {units.percent(DRIFT)} without any change"
+            return stats.Verdict(word, f"no evidence about {arm} against {left}: {why}; measured {shown}")
+        return stats.Verdict(word, f"{word} between {arm} and in {left}: {shown}")
+    # The controls of both runs have been checked, so none is left that could exclude a verdict.
+    none = stats.Effect(1.0, 1.0, 1.0, 2, "")
     higher = METRIC[one.group["protocol"]][1]
-    return stats.verdict(effect, drift, margin, higher, arm=arm, baseline=f"in {left}")
+    return stats.verdict(effect, none, margin, higher, arm=arm, baseline=f"in {left}")
+
+
+def _within_drift(effect: stats.Effect, margin: float) -> str | None:
+    """Return the word of a verdict about a ratio that differs from 1 by no more than the drift between runs; None for
+    other ratios."""
+    low, high = effect.low, effect.high
+    if low is None or high is None or low <= 1 <= high:
+        return None
+    if not 1 / (1 + DRIFT) <= effect.ratio <= 1 + DRIFT:
+        return None
+    if margin >= DRIFT and 1 / (1 + margin) <= low and high <= 1 + margin:
+        return f"no difference beyond {units.percent(margin)}"
+    return "no evidence"
 
 
 def _no_evidence(
@@ -279,6 +314,26 @@ def _no_evidence(
                 f"in {name} {baseline} was not measured twice, or in one round only, so the noise is unknown"
             )
     return "one of the two runs has a single set-up, so there is no interval" if effect.low is None else None
+
+
+def _differences(left: RunSide, right: RunSide, common: list[Common]) -> list[str]:
+    """Return a sentence for each property in which the two runs differ at the same point.
+
+    Points of one sweep may differ in these.
+    """
+    differences: dict[str, dict[Any, None]] = {}
+    names = varying(pd.concat([side.ok[[*verdicts.DOUBTFUL, *OF_ARMS]] for side in (left, right)]), [
+        *verdicts.DOUBTFUL, *OF_ARMS,
+    ])  # fmt: skip
+    for one in common:
+        parts = [rows.loc[rows["topology"].eq(one.topology), names] for rows in one.tables("points")]
+        for name, values in differing(pd.concat(parts, ignore_index=True), names).items():
+            about = f"{name} of {one.topology}" if name in OF_ARMS[1:] else name
+            differences.setdefault(about, {}).update(dict.fromkeys(values))
+    return [
+        f"{left.name} and {right.name} differ in {about}: {' and '.join(map(str, each))}"
+        for about, each in differences.items()
+    ]
 
 
 def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataFrame) -> list[str]:
@@ -305,15 +360,7 @@ def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataF
     setups = table[["left_setups_count", "right_setups_count"]].min(axis=1)
     if few := int((setups < stats.MIN_SETUPS).sum()):
         lines.append(f"{few} of {count} points have fewer than {stats.MIN_SETUPS} fresh set-ups on a side")
-    # Points of one sweep may differ in these. Only the same point on both sides counts.
-    differences: dict[str, dict[Any, None]] = {}
-    for one, other in dict.fromkeys(point.keys for point in common):
-        parts = (left.points[one], right.points[other])
-        both = pd.concat([rows[verdicts.DOUBTFUL] for rows in parts], ignore_index=True)
-        for name, values in differing(both, verdicts.DOUBTFUL).items():
-            differences.setdefault(name, {}).update(dict.fromkeys(values))
-    for name, each in differences.items():
-        lines.append(f"{left.name} and {right.name} differ in {name}: {' and '.join(map(str, each))}")
+    lines += _differences(left, right, common)
     for place, side in enumerate((left, right)):
         points = {(key, str(name)) for key, rows in side.points.items() for name in rows["topology"].unique()}
         if only := points - {(one.keys[place], one.topology) for one in common}:

@@ -6,6 +6,7 @@ Selections, groups and copies of such a table are plain DataFrames.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,13 +21,30 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 10  # rows shown in a table
 _POINT = [name for name in load.GROUP if name not in load.HOST]
+# Where Markdown would make a tag, a link or an image, or define the address of one.
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_LINK = re.compile(r"\](?=\()|(?:^|\n)[^A-Za-z\[\n]*\[(?:\\.|[^\]\\])*\](?=:)")
+
+
+def inert(text: str) -> str:
+    """Return Markdown in which no text becomes a tag, a link or an image.
+
+    Texts of a run folder may be anybody's, and JupyterLab runs scripts in the outputs of a cell that was executed.
+    """
+    lines = text.replace("\r", "\n")  # which also ends a line of Markdown
+    return _LINK.sub(lambda match: f"{match[0]}\N{WORD JOINER}", _TAG.sub("&lt;", lines))
+
+
+def markdown(text: str) -> Markdown:
+    """Return text as Markdown for a notebook (`inert`)."""
+    from IPython.display import Markdown
+
+    return Markdown(inert(text))
 
 
 def sentences(lines: Sequence[str]) -> Markdown:
     """Return sentences as a Markdown list. One that is an item already keeps its level."""
-    from IPython.display import Markdown
-
-    return Markdown("\n".join(line if line.startswith("    - ") else f"- {line}" for line in lines))
+    return markdown("\n".join(line if line.startswith("    - ") else f"- {line}" for line in lines))
 
 
 def show(*pieces: Any) -> None:

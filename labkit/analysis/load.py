@@ -356,6 +356,11 @@ def hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(host_text(key, keys), rows) for key, (_, rows) in zip(keys, result, strict=True)]
 
 
+def measured_hosts(df: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return `hosts`, without those on which no kernel answered."""
+    return hosts(df[df["kernel"].notna()])
+
+
 def host_text(of: Mapping[str, Any], among: list[dict[str, Any]]) -> str:
     """Describe a host by what distinguishes it from the others: `Linux 6.1.0-37-amd64, emulated`."""
     kernel = f"Linux {of['kernel']}" if of["kernel"] else "unknown kernel"

@@ -107,6 +107,8 @@ def effect(
     setups: Sequence[object] | None = None,
     slices: bool = False,
     placed: bool = False,
+    *,
+    one_per_setup_of_slices: bool = False,
 ) -> Effect:
     """Estimate the effect behind paired log-ratios (one-dimensional, natural logarithm).
 
@@ -117,7 +119,8 @@ def effect(
     disagree. Otherwise Hodges-Lehmann over all slices with the Wilcoxon signed-rank interval, or Student's t for fewer
     than MIN_SLICES. This needs 8 n^2 bytes of memory for n slices. `placed`: labkit bound the ends of every slice to
     CPUs, in all arms alike; otherwise MIN_SETUPS and more have LOST_FREEDOM degrees of freedom fewer, and one set-up
-    less has one fewer.
+    less has one fewer. With slices=False, `one_per_setup_of_slices` says that each log-ratio stands for the slices of a
+    set-up, and `placed` counts for them as well.
 
     Raises BadInput for an empty or non-finite input.
     """
@@ -133,7 +136,9 @@ def effect(
     if slices:
         return _slices_effect(x, groups, CONFIDENCE, placed)
     means = x if groups is None else np.array([group.mean() for group in groups])
-    return _student(means, x.size, f"Student's t over {counted(means.size, 'round')}", CONFIDENCE, means.size)
+    how = f"Student's t over {counted(means.size, 'round')}"
+    lost = lost_freedom(means.size, placed or not one_per_setup_of_slices)
+    return _student(means, x.size, how, CONFIDENCE, means.size, lost)
 
 
 def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float, placed: bool) -> Effect:
@@ -144,14 +149,24 @@ def _slices_effect(x: Floats, groups: list[Floats] | None, confidence: float, pl
     if groups is not None and (disagree or len(groups) >= MIN_SETUPS):
         centres = np.array([centre(group) for group in groups])
         how = f"Student's t over {count} set-ups{', which disagree,' if disagree else ''} of {slices}"
-        # Another set-up never makes the interval wider, so three of them lose nothing and four lose one.
-        lost = 0 if placed else max(0, min(LOST_FREEDOM, len(groups) - (MIN_SETUPS - LOST_FREEDOM)))
-        return replace(_student(centres, x.size, how, confidence, count, lost), disagree=disagree)
+        return replace(
+            _student(centres, x.size, how, confidence, count, lost_freedom(len(groups), placed)),
+            disagree=disagree,
+        )
     if x.size < MIN_SLICES:
         return _student(x, x.size, f"Student's t over {over}", confidence, count)
     middle, ends = _hodges_lehmann(x, (confidence, CONTROL_CONFIDENCE))
     how = f"Hodges-Lehmann over {over}"
     return _between(Effect(math.exp(middle), None, None, x.size, how, confidence, setups_count=count), ends)
+
+
+def lost_freedom(setups_count: int, placed: bool) -> int:
+    """Return how many degrees of freedom the slices of these set-ups have less, because set-ups come in few regimes.
+
+    placed: whether labkit bound the ends of every slice to CPUs.
+    """
+    # Another set-up never makes the interval wider, so three of them lose nothing and four lose one.
+    return 0 if placed else max(0, min(LOST_FREEDOM, setups_count - (MIN_SETUPS - LOST_FREEDOM)))
 
 
 def setups_disagree(groups: Sequence[Floats], below: float = DISAGREE_BELOW) -> bool:
@@ -241,10 +256,13 @@ def _between(effect: Effect, ends: list[Interval]) -> Effect:
     return replace(effect, low=low, high=high, wide_low=wide_low, wide_high=wide_high)
 
 
-def difference(left: Numbers, right: Numbers, confidence: float = CONFIDENCE) -> Effect:
+def difference(
+    left: Numbers, right: Numbers, confidence: float = CONFIDENCE, *, placed: bool = True
+) -> Effect:
     """Estimate the ratio of right to left from unpaired logarithms, one per set-up, with Welch's t interval.
 
-    There is no interval if a side has a single set-up. Raises BadInput if a side is empty.
+    placed: False if the logarithms are of slices whose ends labkit did not bind to CPUs (`lost_freedom`). There is no
+    interval if a side has a single set-up. Raises BadInput if a side is empty.
     """
     a, b = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
     if not a.size or not b.size:
@@ -254,7 +272,8 @@ def difference(left: Numbers, right: Numbers, confidence: float = CONFIDENCE) ->
     if min(a.size, b.size) < 2:
         return result
     u, v = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
-    freedom = (u + v) ** 2 / (u**2 / (a.size - 1) + v**2 / (b.size - 1)) if u + v else 1.0
+    own = [side.size - 1 - lost_freedom(side.size, placed) for side in (a, b)]
+    freedom = (u + v) ** 2 / (u**2 / own[0] + v**2 / own[1]) if u + v else 1.0
     return _t_interval(result, math.sqrt(u + v), freedom)
 
 

@@ -35,7 +35,10 @@ from labkit.analysis.load import load as load
 from labkit.common.errors import BadInput
 from labkit.common.units import counted
 
-DOUBTFUL = ["microcode", "labkit", "git_revision", "duration_s", "omit_s"]
+DOUBTFUL = [
+    "microcode", "labkit", "git_revision", "duration_s", "omit_s", "trial_s", "trial_frames_count", "sum_s",
+    "exceed_ratio",
+]  # fmt: skip
 MEASUREMENT = ["folder", "round", "method", "slice"]  # with GROUP, identifies compared measurements
 RATIOS = [
     *MEASUREMENT, "setup", "topology", "baseline", "log_ratio", "log_control", "starved", "placed",
@@ -171,7 +174,7 @@ def _line(
     assert effect is not None, "the caller has checked that there are ratios"
     verdict = stats.verdict(effect, control, margin, higher, arm=topology, baseline=baseline)
     whole = column_effect(mine, "log_ratio", slices=False) if slices else None
-    if whole is not None and _are_disjoint(effect, whole):
+    if whole is not None and are_disjoint(effect, whole):
         both = [f"{stats.ratio_text(e.ratio, e.low, e.high)} ({e.how})" for e in (effect, whole)]
         sentence = (
             f"no evidence about {topology} against {baseline}: slices and whole runs contradict each other"
@@ -214,7 +217,7 @@ def column_effect(lines: pd.DataFrame, column: str, slices: bool) -> stats.Effec
     return stats.effect(used[column].to_numpy(float), list(used["setup"]), slices, placed=placed)
 
 
-def _are_disjoint(one: stats.Effect, other: stats.Effect) -> bool:
+def are_disjoint(one: stats.Effect, other: stats.Effect) -> bool:
     """Return whether two intervals are disjoint."""
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return False
@@ -290,7 +293,10 @@ def wandering(df: pd.DataFrame) -> list[str]:
 
 def _wandering(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
     base = ok[ok["role"].eq("baseline") & ok["method"].eq("slice")]
-    busy = base.assign(busy=base["cpu_s"] / base["window_s"]).groupby("setup")["busy"].mean()
+    base = base.assign(busy=base["cpu_s"] / base["window_s"])
+    busy_by_group = {
+        key: rows.groupby("setup")["busy"].mean() for key, rows in groups(base[[*GROUP, "setup", "busy"]])
+    }
     lines = []
     for key, group in groups(pairs):
         slices = group[group["method"].eq("slice") & group["log_ratio"].notna()]
@@ -301,23 +307,28 @@ def _wandering(ok: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
                 continue
             if stats.setups_disagree(list(setups.values()), SURE):
                 low, high = np.exp([centres.min(), centres.max()])
+                busy = busy_by_group.get(key, pd.Series(dtype=float)).reindex(list(setups)).to_numpy(float)
                 lines.append(
                     f"{group_text(key)}: the ratio of {topology} to {baseline} varies between set-ups, from {low:.3g}"
-                    f" to {high:.3g}; {_regime(centres, busy.reindex(list(setups)).to_numpy(float))}"
+                    f" to {high:.3g}; {_regime(centres, busy, placed=bool(mine['placed'].all()))}"
                 )
     return lines
 
 
-def _regime(centres: stats.Floats, busy: stats.Floats) -> str:
-    """Return what explains the variation of a ratio between set-ups, and how to measure without it."""
+def _regime(centres: stats.Floats, busy: stats.Floats, placed: bool) -> str:
+    """Return what explains the variation of a ratio between set-ups, and how to measure without it.
+
+    placed: whether labkit chose the CPUs of the flows' ends.
+    """
     again = "more set-ups (rounds) at different times show how often"
     if not np.isfinite(busy).all() or stats.correlation(centres, busy)[1] >= SURE:
         return f"no recorded property of the machine explains it; {again}"
     few = busy < (busy.min() + busy.max()) / 2
     less, more = (float(np.exp(centres[which].mean())) for which in (few, ~few))
+    depends = "how many CPUs the flows keep busy" if placed else "which CPUs the scheduler gives the flows"
     return (
         f"it is {less:.3g} where {busy[few].mean():.2g} CPUs are busy and {more:.3g} where {busy[~few].mean():.2g} are,"
-        f" so it depends on which CPUs the scheduler gives the flows: affinity=0,1 measures one placement; {again}"
+        f" so it depends on {depends}: affinity=0,1 measures one placement; {again}"
     )
 
 

@@ -62,11 +62,11 @@ class Document:
 class Claim:
     """A claim in one sentence, where it is made, and what answers it.
 
-    ratio: what is divided by what. meant: the range of the ratio in which the claim is true. sources: what answers it;
-    empty if nothing here can. settle: what would settle it. remark: what else a reader must know, for example why
-    nothing here can tell. conditions: what differs here from the document's measurement. A claim that has conditions
-    and is not reproduced depends on them, and is not contradicted. every: whether the claim is about all points; then
-    it is confirmed only if no ratio is undecided or contradicts it.
+    ratio: what is divided by what. claimed_range: the range of the ratio in which the claim is true. sources: what
+    answers it; empty if nothing here can. settle: what would settle it. remark: what else a reader must know, for
+    example why nothing here can tell. conditions: what differs here from the document's measurement. A claim that has
+    conditions and is not reproduced depends on them, and is not contradicted. all_points: whether the claim is about
+    all points; then it is confirmed only if no ratio is undecided or contradicts it.
     """
 
     name: str
@@ -75,11 +75,11 @@ class Claim:
     place: str
     settle: str
     ratio: str = ""
-    meant: Range | None = None
+    claimed_range: Range | None = None
     sources: tuple[Source, ...] = ()
     remark: str = ""
     conditions: str = ""
-    every: bool = False
+    all_points: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,28 +99,28 @@ class Judgement:
         return [(one, read) for one, read in self.evidence if one.run != PRINTED] or self.evidence
 
 
-def reading(one: Evidence, meant: Range) -> str:
+def reading(one: Evidence, claimed_range: Range) -> str:
     """Return what one piece of evidence says: agrees, contradicts, undecided or not measured."""
     if math.isnan(one.ratio):
         return MISSING
     if one.doubt or math.isnan(one.low):
         return UNDECIDED
     if one.within_control:  # the ratio shows no direction
-        return _reading(min(one.low, 1.0), max(one.high, 1.0), meant)
-    return _reading(one.low, one.high, meant)
+        return _reading(min(one.low, 1.0), max(one.high, 1.0), claimed_range)
+    return _reading(one.low, one.high, claimed_range)
 
 
-def _reading(low: float, high: float, meant: Range) -> str:
-    if meant[0] < low and high < meant[1]:  # an interval that ends at 1 shows no direction
+def _reading(low: float, high: float, claimed_range: Range) -> str:
+    if claimed_range[0] < low and high < claimed_range[1]:  # an interval that ends at 1 shows no direction
         return AGREES
-    return CONTRADICTS if high < meant[0] or low > meant[1] else UNDECIDED
+    return CONTRADICTS if high < claimed_range[0] or low > claimed_range[1] else UNDECIDED
 
 
-def reason(one: Evidence, meant: Range) -> str:
+def reason(one: Evidence, claimed_range: Range) -> str:
     """Return why a piece of evidence decides nothing, or "" if its interval alone is the reason."""
-    if one.doubt or not one.within_control or reading(one, meant) != UNDECIDED:
+    if one.doubt or not one.within_control or reading(one, claimed_range) != UNDECIDED:
         return one.doubt
-    return WITHIN_CONTROL if _reading(one.low, one.high, meant) != UNDECIDED else ""
+    return WITHIN_CONTROL if _reading(one.low, one.high, claimed_range) != UNDECIDED else ""
 
 
 def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
@@ -128,16 +128,16 @@ def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
 
     run: the name of the only run that counts; None: all of them.
     """
-    if claim.meant is None or not claim.sources:
+    if claim.claimed_range is None or not claim.sources:
         return Judgement(claim, UNKNOWN, "", [])
     evidence = [one for source in claim.sources for one in source(results) if run in (None, one.run)]
-    judged = Judgement(claim, UNKNOWN, "", [(one, reading(one, claim.meant)) for one in evidence])
+    judged = Judgement(claim, UNKNOWN, "", [(one, reading(one, claim.claimed_range)) for one in evidence])
     numbers = {
         word: sum(read == word for _, read in judged.deciding) for word in (AGREES, CONTRADICTS, UNDECIDED)
     }
     counts = ", ".join(_count_text(count, word) for word, count in numbers.items() if count)
     yes, no = (_is_decided(judged.deciding, word) for word in (AGREES, CONTRADICTS))
-    if claim.every:
+    if claim.all_points:
         yes = yes and not numbers[CONTRADICTS] and not numbers[UNDECIDED]
     if all(one.run == PRINTED for one in evidence):
         word = INCONSISTENT if no else CONSISTENT if yes else UNKNOWN

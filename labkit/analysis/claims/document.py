@@ -35,7 +35,7 @@ from labkit.common.units import counted, duration, listed, percent
 FULL_LENGTH = {
     "datapaths": "datapaths", "ipvlan": "datapaths", "published_ports": "published_ports", "switched": "nodes",
     "container_vs_vm": "container_vs_vm", "packet_size": "packet_size", "overlay": "overlay",
-    "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan",
+    "uplink": "virtual_tap", "virtual_tap": "virtual_tap", "ovs_test_plan": "ovs_test_plan",
 }  # fmt: skip
 FULL_LENGTH_WITH = {"ipvlan": ", with `where: vm:debian` in it"}
 BUSY_SHARE = 0.05  # of all CPUs: what other programs may take without a sentence
@@ -100,15 +100,17 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
         f"**These runs were measured on a shared virtual machine with {counted(cpus, 'CPU')}{of_memory}**, on"
         f" {listed(days)}, with {duration(total_s)} of measuring in all."
         f" {of_full_length if full else 'They are shortened.'} Other virtual machines use the same hardware, so speeds"
-        " mean nothing here, and only ratios count. The arms of a point are interleaved in time, with the"
+        " mean nothing here, and only ratios count.\n\n"
+        "The arms of a point are interleaved in time, with the"
         " baseline measured twice (A/A). Ratios of two values of a parameter, and of durations of functions, have an"
-        " interval, but no A/A. Each run"
+        " interval, but no A/A.\n\n"
+        "Each run"
         " below has its command and, if it is shortened, the sweep that repeats it at full length, which takes from ten"
         " minutes to about seven hours, for example `labkit sweep params/datapaths.yaml`. The rows and the"
         " figures of each run are in `data/results/` of labkit's repository:"
-        " `labkit compare RUN data/results/datapaths` compares a run of your own with them and judges their claims by"
-        " it, and the notebook `10_findings` draws everything here anew without measuring. `make docs-reference` writes"
-        " this page.\n\n"
+        " `labkit compare RUN data/results/datapaths` compares a run of your own with them and judges each claim by"
+        " your run, too. The notebook `10_findings` draws everything here anew without measuring. `make docs-reference`"
+        " writes this page.\n\n"
         f"{counts(judgements)}\n"
     )
 
@@ -218,12 +220,12 @@ def section(one: Judgement) -> str:
         f"### {claim.name}\n", f"**{one.word[0].upper()}{one.word[1:]}{note}.** {claim.sentence}\n",
         f"*{DOCUMENTS[claim.document].label}*, {claim.place}.\n",
     ]  # fmt: skip
-    if claim.meant is not None:
-        where = " at every point" if claim.every else ""
+    if claim.claimed_range is not None:
+        where = " at every point" if claim.all_points else ""
         lines.append(
-            f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.meant)}{where}.\n"
+            f"Ratio: {claim.ratio}. The claim holds for ratios of {range_text(claim.claimed_range)}{where}.\n"
         )
-        lines.append(evidence_table(one, claim.meant))
+        lines.append(evidence_table(one, claim.claimed_range))
     if where_shown := shown_where(one):
         lines.append(where_shown)
     if claim.conditions:
@@ -234,7 +236,7 @@ def section(one: Judgement) -> str:
     return "\n".join(lines)
 
 
-def evidence_table(one: Judgement, meant: Range) -> str:
+def evidence_table(one: Judgement, claimed_range: Range) -> str:
     """Return the evidence of a claim as a table, with one line for all points of a run that miss for one reason."""
     lines: dict[tuple[object, ...], tuple[str, ...]] = {}
     for place, (evidence, read) in enumerate(one.evidence):
@@ -247,7 +249,7 @@ def evidence_table(one: Judgement, meant: Range) -> str:
             what = counted(count, "point")
         else:
             what = f"`{evidence.what}`" if evidence.run != PRINTED and evidence.what else evidence.what
-        why = reason(evidence, meant)
+        why = reason(evidence, claimed_range)
         lines[key] = (
             evidence.run, what or "–", evidence.host or "–", ratio_text(evidence), _control_text(evidence),
             f"{read}: {why}" if why else read,
@@ -276,9 +278,9 @@ def number(value: float) -> str:
     return f"{value:.5g}" if near < 0.005 else f"{value:.4g}" if near < 0.2 else f"{value:.3g}"
 
 
-def range_text(meant: Range) -> str:
+def range_text(claimed_range: Range) -> str:
     """Return a range of ratios in words: `more than 1`, `0.8 to 1.25`."""
-    low, high = meant
+    low, high = claimed_range
     if math.isinf(low):
         return f"less than {number(high)}"
     if math.isinf(high):
@@ -331,12 +333,15 @@ def _doubts(results: Results, name: str) -> Iterator[str]:
 
 
 def frame(judgements: Sequence[Judgement]) -> pd.DataFrame:
-    """Return all evidence with a ratio as a table, one row each: claim, name, verdict, low_meant, high_meant, reading,
-    and the fields of Evidence."""
+    """Return all evidence with a ratio as a table, one row each.
+
+    Columns: claim, name, verdict, low_claimed, high_claimed, reading, and the fields of Evidence.
+    """
     lines = [
-        {"claim": one.claim.sentence, "name": one.claim.name, "verdict": one.word, "low_meant": one.claim.meant[0],
-         "high_meant": one.claim.meant[1], "reading": read, **vars(piece)}
-        for one in judgements if one.claim.meant is not None
+        {"claim": one.claim.sentence, "name": one.claim.name, "verdict": one.word,
+         "low_claimed": one.claim.claimed_range[0], "high_claimed": one.claim.claimed_range[1],
+         "reading": read, **vars(piece)}
+        for one in judgements if one.claim.claimed_range is not None
         for piece, read in one.evidence if not math.isnan(piece.ratio)
     ]  # fmt: skip
     return pd.DataFrame(lines)

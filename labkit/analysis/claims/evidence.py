@@ -22,7 +22,7 @@ from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.load import GROUP, HOST, Key
 from labkit.analysis.packet_cost import function_time_claim
 from labkit.analysis.stats import Effect
-from labkit.common.units import counted, si
+from labkit.common.units import counted
 
 UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
 FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunnel adds headers
@@ -30,6 +30,8 @@ PRINTED = "published numbers"  # the run of evidence that was computed from the 
 COMPUTED, COUNTED = "computed", "counted"
 FUNCTION_TIMERS = ("function_times", "guest_function_times")  # observers
 EXACT_WAYS = (COMPUTED, COUNTED)
+ONE_SETUP = "all measurements come from one set-up, which may not be typical"
+CONTRADICTION = "slices and whole runs contradict each other"
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,19 @@ Source = Callable[[Results], list[Evidence]]
 Filter = Mapping[str, Any]  # columns with a value each, or a tuple of allowed values
 
 
-def ratio_of_arms(run: str, arm: str, other: str = "", **only: Any) -> Source:
-    """Return an arm's metric divided by the baseline's or another arm's, at each point that has `only` (columns of
-    GROUP)."""
+def ratio_of_arms(run: str, arm: str, other: str, **only: Any) -> Source:
+    """Return an arm's metric divided by another arm's, at each point that has `only` (columns of GROUP).
+
+    The other arm may be the baseline or not: a run of somebody else may have another baseline.
+    """
 
     def find(results: Results) -> list[Evidence]:
         rows = rows_with(results.rows(run), only)
-        if other and not rows.loc[rows["role"].eq("baseline"), "topology"].eq(other).any():
-            return list(_to_other(run, rows, rows_with(results.ratios(run), only), arm, other))
-        return list(_to_baseline(run, rows_with(results.verdicts(run), only), rows, arm))
+        lines, ratios = (rows_with(table, only) for table in (results.verdicts(run), results.ratios(run)))
+        return [
+            *_to_baseline(run, lines[lines["baseline"].eq(other)], rows, arm),
+            *_to_other(run, rows, ratios[ratios["baseline"].ne(other)], arm, other),
+        ]
 
     return _measured_by(run, find)
 
@@ -267,16 +273,14 @@ def _shares_of_mirrored_loads(
         rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_expected_count"].gt(0)]
         rows = rows[which(rows)]
         result = []
-        for (topology, rate), some in rows.groupby(["topology", "rate_bps"], sort=True):
-            joined = (
-                f", two nodes, link {si(link_bps, 'bit/s')}" if some["link_rate_bps"].notna().all() else ""
-            )
-            what = f"{topology}: {si(float(str(rate)), 'bit/s')} offered{joined}"
+        for (topology, *key), some in load.groups(rows, ["topology", *GROUP]):
+            what = f"{topology}: {_point(tuple(key))}"
             if (none := int(some["copies_count"].eq(0).sum())) > 0:
                 doubt = f"no copy arrived in {none} of {counted(len(some), 'row')}"
                 result.append(Evidence(run, what, _host(some), doubt=doubt))
                 continue
-            effect = stats.effect(np.log(share(some).to_numpy(float)), list(some["round"]))
+            setups = list(zip(some["folder"], some["round"], strict=True))
+            effect = stats.effect(np.log(share(some).to_numpy(float)), setups)
             result.append(_add_effect(Evidence(run, what, _host(some)), effect, ""))
         return result
 
@@ -366,8 +370,10 @@ def _doubt(line: Mapping[Any, Any]) -> str:
         return "the baseline differs from itself"
     if pd.isna(line["control_low"]):
         return "the baseline was not measured twice in several rounds"
+    if line["rounds_count"] == 1:
+        return ONE_SETUP
     if line["low"] > line["whole_high"] or line["whole_low"] > line["high"]:
-        return "slices and whole runs contradict each other"
+        return CONTRADICTION
     return ""
 
 
@@ -404,9 +410,15 @@ def _to_other(run: str, rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, othe
             doubt = doubt or "the baseline was not measured twice in several rounds"
         elif stats.vetoes(control):
             doubt = doubt or "the baseline differs from itself"
+        effect = verdicts.column_effect(both, "log_ratio", slices)
+        whole = verdicts.column_effect(both, "log_ratio", slices=False) if slices else None
+        if effect is not None and effect.setups_count == 1:
+            doubt = doubt or ONE_SETUP
+        elif effect is not None and whole is not None and verdicts.are_disjoint(effect, whole):
+            doubt = doubt or CONTRADICTION
         evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", row_of[key])
         evidence = replace(evidence, link_full=_fill_link(rows, key, arm, other))
-        yield with_control(evidence, verdicts.column_effect(both, "log_ratio", slices), control, doubt)
+        yield with_control(evidence, effect, control, doubt)
 
 
 def with_control(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
@@ -455,7 +467,9 @@ def _ratio_of_two_values(
         if not all(map(len, sides)):
             continue
         logs = [_by_setup(side, of) for side in sides]
-        effect = _between(*logs)
+        effect = _between(
+            *logs, placed=bool(group["method"].ne("slice").all() or group["placement"].notna().all())
+        )
         keys = [_key(side.iloc[0].to_dict()) for side in sides]
         vetoed = any((control := controls.get(key)) is not None and stats.vetoes(control) for key in keys)
         text = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
@@ -481,15 +495,23 @@ def _by_setup(rows: pd.DataFrame, of: str) -> pd.Series[float]:
     return logs.astype(float) - shift
 
 
-def _between(left: pd.Series[float], right: pd.Series[float]) -> Effect | None:
-    """Return the ratio of right to left: paired by set-up if both share them, else with the drift between runs."""
+def _between(left: pd.Series[float], right: pd.Series[float], *, placed: bool) -> Effect | None:
+    """Return the ratio of right to left: paired by set-up if both share them, else with the drift between runs.
+
+    placed: False if the numbers are of slices whose ends labkit did not bind to CPUs (`stats.lost_freedom`).
+    """
     paired = (right - left).dropna()
     if len(paired) > 1:
-        return stats.effect(np.asarray(paired, np.float64), list(paired.index))
+        return stats.effect(
+            np.asarray(paired, np.float64),
+            list(paired.index),
+            placed=placed,
+            one_per_setup_of_slices=not placed,
+        )
     if not len(left) or not len(right):
         return None
     return compare_runs.with_drift(
-        stats.difference(np.asarray(left, np.float64), np.asarray(right, np.float64))
+        stats.difference(np.asarray(left, np.float64), np.asarray(right, np.float64), placed=placed)
     )
 
 

@@ -55,7 +55,7 @@ def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str
                 "What mirrors cost in user space, by length of writes and datagrams",
             )
     if results.has("packet_size"):
-        rows = rows_with(results.rows("packet_size"), {"where": "here"})
+        rows = rows_with(results.rows("packet_size"), {"where": "here", "protocol": "udp", "mtu_bytes": 1500})
         drawn["sizes"] = figures.cost(rows)
     if results.has("switched"):
         rows = results.rows("switched")

@@ -8,14 +8,14 @@ from __future__ import annotations
 from labkit.analysis.claims import printed
 from labkit.common.units import percent
 
-PORTS = (
+PUBLISHED_PORTS = (
     "The paper's veth clients reached their servers by ports that Docker published at the host's own address"
     " (appendix A and B), so its veth path includes Docker's proxy process or address translation. In `veth_bridge`,"
     " clients send to the servers' own addresses."
 )
-PORTS_HERE = (
-    f"{PORTS} `veth_published_proxy` and `veth_published_nat` have the two ways, with labkit's proxy in place of"
-    " Docker's."
+PUBLISHED_PORTS_MEASURED = (
+    f"{PUBLISHED_PORTS} `veth_published_proxy` and `veth_published_nat` have the two ways, with labkit's proxy in place"
+    " of Docker's."
 )
 DATAGRAMS = (
     "The paper's scripts name no size of datagrams, so iperf3 3.0.11 sent 8 KiB, which packets of 1,500 bytes carry in"

@@ -25,24 +25,24 @@ READINGS = {
 def claims(evidence: pd.DataFrame) -> go.Figure:
     """Draw each ratio with its interval on a log axis, and the range of ratios for which its claim holds as a band.
 
-    evidence: a row for each ratio: claim (sentence), name, verdict, low_meant, high_meant, ratio, low, high, reading,
-    what, host.
+    evidence: a row for each ratio: claim (sentence), name, verdict, low_claimed, high_claimed, ratio, low, high,
+    reading, what, host.
     """
     figure = go.Figure()
     names = list(dict.fromkeys(evidence["name"])) if len(evidence) else []
-    columns = ["ratio", "low", "high", "low_meant", "high_meant"]
+    columns = ["ratio", "low", "high", "low_claimed", "high_claimed"]
     known = evidence[columns].to_numpy(float).flat if names else ()
     inside = [value for value in known if MIN_RATIO <= value <= MAX_RATIO]
     low, high = min([0.8, *inside]) / 1.1, max([1.25, *inside]) * 1.1
     for place, name in enumerate(names):
         own = evidence[evidence["name"].eq(name)]
-        meant = float(own["low_meant"].iloc[0]), float(own["high_meant"].iloc[0])
-        left, right = max(meant[0], low), min(meant[1], high)
+        claimed_range = float(own["low_claimed"].iloc[0]), float(own["high_claimed"].iloc[0])
+        left, right = max(claimed_range[0], low), min(claimed_range[1], high)
         if left < right:
             figure.add_shape(type="rect", x0=left, x1=right, y0=place - 0.4, y1=place + 0.4)
         _points(figure, own, place, (low, high))
         verdict = textwrap.wrap(str(own["verdict"].iloc[0]), VERDICT_LETTERS)
-        text = f"<b>{'<br>'.join(map(theme.plain, verdict))}</b>{_beyond(meant, low, high)}"
+        text = f"<b>{'<br>'.join(map(theme.plain, verdict))}</b>{_beyond(claimed_range, low, high)}"
         at = {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 8, "showarrow": False}
         figure.add_annotation(text=text, y=place, align="left", **at)
     rule = {"type": "line", "x0": 1, "x1": 1, "y0": -0.5, "y1": max(len(names), 1) - 0.5}
@@ -89,10 +89,10 @@ def _label(evidence: pd.DataFrame, name: str) -> str:
     return f'<span style="font-size:11.5px">{"<br>".join(map(theme.plain, lines))}</span>'
 
 
-def _beyond(meant: tuple[float, float], low: float, high: float) -> str:
+def _beyond(claimed_range: tuple[float, float], low: float, high: float) -> str:
     """Return the range of ratios for which a claim holds as a line of its own, if it lies beyond the axis, else ""."""
-    words = f"{digits(meant[0])} to {digits(meant[1])}"
-    arrow = f"{words} →" if meant[0] >= high else f"← {words}" if meant[1] <= low else ""
+    words = f"{digits(claimed_range[0])} to {digits(claimed_range[1])}"
+    arrow = f"{words} →" if claimed_range[0] >= high else f"← {words}" if claimed_range[1] <= low else ""
     return f'<br><span style="font-size:11px">{arrow}</span>' if arrow else ""
 
 

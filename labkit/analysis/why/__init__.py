@@ -17,7 +17,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from nbformat import from_dict
 
-from labkit.analysis import figures, flame, report
+from labkit.analysis import displays, figures, flame, report
 from labkit.analysis.flame import load_profiles, speedscope
 from labkit.analysis.report.notebook_cells import PLOTLY
 from labkit.analysis.why import (
@@ -112,11 +112,11 @@ class Explanation:
         return "\n".join(f"- {sentence}" for sentence in self.sentences())
 
     def _ipython_display_(self) -> None:
-        from IPython.display import Markdown, display
+        from IPython.display import display
 
         for number, (point, one) in enumerate(zip(self.points, self.conclusions, strict=True)):
             lines = _conclusion_lines(point, one, headed=len(self.points) > 1, level="####")
-            display(Markdown("\n\n".join(lines)))
+            display(displays.markdown("\n\n".join(lines)))
             if (difference := self.differences[number]) is not None:
                 display(flame.draw_difference(difference))
 

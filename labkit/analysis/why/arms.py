@@ -115,7 +115,10 @@ def judge_together(arms: Sequence[ArmConclusion]) -> list[ArmConclusion]:
     kept = iter(stats.discoveries(np.array([one.p for one in known])))
     result = []
     for one in arms:
-        if one.conclusion is not None and not next(kept) and one.conclusion.claims:
+        states_difference = one.conclusion is not None and (
+            one.conclusion.claims or one.conclusion.has_effect
+        )
+        if one.conclusion is not None and not next(kept) and states_difference:
             text = (
                 "No difference is claimed, because chance alone may show one like it among"
                 f" {len(known)} comparisons. Without the others the conclusion would be: {one.sentence}"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from labkit.analysis import protocols
 from labkit.analysis.why import causes, code_paths, phrases, switch_work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.evidence import DISTURBED_SHARE, FOREIGN_SHARE, Evidence
@@ -242,18 +243,21 @@ def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candida
     itself."""
     best: Estimate | None = None
     where = ""
+    tested = 0
     for path in setting.paths if not evidence.polls else ():
         one = causes.part(evidence.frames, path, evidence.run_variation)
-        if (one.left or one.right) and (best is None or one.p < best.p):
-            best, where = one, path.name
+        if one.left or one.right:
+            tested += 1
+            if best is None or one.p < best.p:
+                best, where = one, path.name
+    # The smallest p value of several settings and of their paths is small by chance more often (Bonferroni).
+    count = tested * max(len(evidence.settings), 1)
+    if best is not None:
+        best = replace(best, p=min(best.p * count, 1.0))
     findings = [("environment", setting.description)]
     if best is not None:
         findings.append(("profile", f"{where}: {phrases.interval(best)} {phrases.per_unit(evidence)}"))
-    certain = (
-        best is not None
-        and best.p < 0.05 / max(len(evidence.settings), 1)
-        and evidence.matters(best.difference)
-    )
+    certain = best is not None and best.p < causes.CLAIM_SHARE and evidence.matters(best.difference)
     # A bound on the CPU time of its code says nothing about a setting that makes packets wait.
     bounded = best is not None and not evidence.matters(max(best.high, -best.low))
     waits = any(path.depends_on_timing for path in setting.paths)
@@ -281,7 +285,8 @@ def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator
     findings += [("environment", one.description) for one in matched]
     word, loss = "more" if spent.difference > 0 else "fewer", evidence.split.loss.estimate
     clear = spent.p < causes.CLAIM_SHARE and evidence.matters(loss.difference)
-    yield Candidate(f"{word} packets are lost", 3 if matched and clear else 1, tuple(findings), loss, matched)
+    strength = (3 if matched else 1) if clear and _explains_direction(evidence, loss.difference) else 0
+    yield Candidate(f"{word} packets are lost", strength, tuple(findings), loss, matched)
 
 
 def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:
@@ -294,7 +299,21 @@ def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterat
                                        for path in one.paths) or "mtu" in one.name or "mss" in one.name
     )  # fmt: skip
     findings = [("counters", text), *(("environment", one.description) for one in matched)]
-    yield Candidate(f"{word} frames", 3 if matched else 2, tuple(findings), None, matched)
+    strength = (3 if matched else 2) if _explains_direction(evidence, frames.difference) else 0
+    yield Candidate(f"{word} frames", strength, tuple(findings), None, matched)
+
+
+def _explains_direction(evidence: Evidence, more: float) -> bool:
+    """Return whether more work per packet (positive) or less work (negative) can explain the difference.
+
+    The side with more work takes more CPU time. If the CPU times do not certainly differ, it is slower.
+    """
+    if evidence.cost_differs:
+        return evidence.split.total.difference * more > 0
+    if evidence.speed is not None and evidence.speed_differs:
+        worse = 1 if evidence.point.protocol in protocols.TIMED else -1
+        return worse * evidence.speed.difference * more > 0
+    return True
 
 
 def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:

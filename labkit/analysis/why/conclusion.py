@@ -31,7 +31,8 @@ class Conclusion:
     """The conclusion about one point.
 
     sentence: the conclusion itself. cause: the name of the cause, or None if none is named. claims: whether the
-    sentence claims a cause of the difference. candidates: strongest first. notes: caveats. next: the steps that would
+    sentence claims a cause of the difference. has_effect: whether the sides certainly differ in CPU time or speed, if
+    this is the only comparison. candidates: strongest first. notes: caveats. next: the steps that would
     decide, with their commands. p: the p value of the hypothesis that nothing differs. parts: the kinds of work of an
     Open vSwitch, if a side has one.
     """
@@ -46,6 +47,7 @@ class Conclusion:
     split: Split | None = None
     p: float = 1.0
     parts: Sequence[switch_work.Part] = ()
+    has_effect: bool = False
 
 
 def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
@@ -123,6 +125,7 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         split=evidence.split,
         p=min([evidence.p, *(p for one in order[:1] for p in _further_p_values(evidence, one))]),
         parts=evidence.parts,
+        has_effect=evidence.has_effect,
     )
 
 
@@ -142,8 +145,12 @@ def _further_p_values(evidence: Evidence, one: Candidate) -> Iterator[float]:
         yield causes.TESTS_COUNT * one.cause.p
     if one.part is not None:
         yield causes.TESTS_COUNT * len(evidence.parts) * one.part.size.p
-    if one.name.endswith("lost") and one.settings:
+    if one.place and one.size is not None:
+        yield causes.TESTS_COUNT * one.size.p
+    if one.name.endswith("lost"):
         yield causes.TESTS_COUNT * evidence.split.spent.p
+    if one.name.endswith("frames") and evidence.frames_per_work is not None:
+        yield causes.TESTS_COUNT * evidence.frames_per_work.p
 
 
 def _rank(evidence: Evidence, one: Candidate) -> float:
@@ -265,7 +272,7 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         yield phrases.total_difference(whole)
     elif setting is not None:
         yield f"{opening} is {named}{f': {whole}' if whole else ''}"
-        if best.size is not None and best.size.certain:
+        if best.size is not None and best.size.p < causes.CLAIM_SHARE:
             size = f"{phrases.interval(best.size)} {phrases.per_unit(evidence)}{phrases.share(best.size, evidence)}"
             yield f"The CPU time of {best.place} differs by {size}"
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -154,11 +154,59 @@ def label(sides: Sides, key: load.Key) -> str:
     return load.group_text(tuple(of.get(name) for name in load.GROUP))
 
 
-def points(sides: Sides) -> Iterator[ProfiledPoint]:
-    """Yield the points for which both sides have profiles.
+def by_host(sides: Sides) -> list[tuple[str, Sides]]:
+    """Return the sides on each host that measured both, with the name of the host.
 
-    Raises BadInput if there is none, or if the sides have different protocols.
+    The name is "" if there is a single host, or if the sides were measured on one host each, which may differ. Raises
+    BadInput if a side has several hosts, of which none is among the other's.
     """
+    left, right = (
+        [key for key, _ in load.groups(one.profiles[one.profiles["status"].eq("ok")], load.HOST)]
+        for one in (sides[0], sides[1])
+    )
+    if max(len(left), len(right)) < 2:
+        return [("", sides)]
+    common = [key for key in left if key in right]
+    if not common:
+        several = sides[0] if len(left) > 1 else sides[1]
+        names = ", ".join(name for name, _ in load.hosts(several.profiles))
+        raise BadInput(
+            f"{several.name} was measured on several hosts ({names}), and the other side on none of them: name a run of"
+            " one host"
+        )
+    keys = [dict(zip(load.HOST, key, strict=True)) for key in common]
+    return [
+        (load.host_text(of, keys) if len(common) > 1 else "", _on_host(sides, key))
+        for key, of in zip(common, keys, strict=True)
+    ]
+
+
+def _on_host(sides: Sides, key: load.Key) -> Sides:
+    """Return the sides with the rows of one host."""
+
+    def only(rows: pd.DataFrame) -> pd.DataFrame:
+        return dict(load.groups(rows, load.HOST)).get(key, rows.iloc[:0])
+
+    one, other, again = (
+        None if side is None else replace(side, rows=only(side.rows), profiles=only(side.profiles))
+        for side in sides
+    )
+    assert one is not None
+    assert other is not None
+    return one, other, again
+
+
+def points(sides: Sides) -> Iterator[ProfiledPoint]:
+    """Yield the points for which both sides have profiles, for each host by itself.
+
+    Raises BadInput if there is none, if the sides have different protocols, and like `by_host`.
+    """
+    for host, own in by_host(sides):
+        for point in _points(own):
+            yield replace(point, label=f"{point.label}, on {host}") if host else point
+
+
+def _points(sides: Sides) -> Iterator[ProfiledPoint]:
     by = shared_parameters(sides)
     if "protocol" not in by:
         raise BadInput(

@@ -62,7 +62,13 @@ def _compare(left: ProfiledArm, right: ProfiledArm) -> pd.DataFrame | None:
 
 
 def _point_ratios(sides: Sides, resized: bool) -> Iterator[str]:
-    """Yield the ratio of right to left at points that differ, as measured by the rounds of one run."""
+    """Yield the ratio of right to left at points that differ, as measured on each host of one run or sweep."""
+    for host, own in selection.by_host(sides):
+        for sentence in _point_ratios_on_host(own, resized):
+            yield f"{host}: {sentence}" if host else sentence
+
+
+def _point_ratios_on_host(sides: Sides, resized: bool) -> Iterator[str]:
     names, both = [], []
     for side in sides[:2]:
         assert side is not None
@@ -81,26 +87,31 @@ def _point_ratios(sides: Sides, resized: bool) -> Iterator[str]:
 
 
 def _ratio(left: pd.DataFrame, right: pd.DataFrame, metric: str) -> str:
-    """Return the ratio of right to left with its interval, from the rounds that measured both sides.
+    """Return the ratio of right to left with its interval.
 
-    Each round gives one value per side, because each round sets the point up once.
+    Each round gives one value per side, because each round sets the point up once. Rounds that measured both sides are
+    paired. Points of different runs were measured one after the other, so their interval includes the drift.
     """
     both = (left, right)
     method = "slice" if all(rows["method"].eq("slice").any() for rows in both) else "whole"
     of = [_by_round(rows[rows["method"].eq(method) & rows[metric].notna()], metric) for rows in both]
-    if not (rounds := sorted(of[0].keys() & of[1].keys())):
-        return "no round measured both"
-    effect = stats.effect([of[1][number] - of[0][number] for number in rounds])
-    return f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how}, round by round)"
+    if not all(of):
+        return "one side has no valid measurement"
+    if rounds := sorted(of[0].keys() & of[1].keys()):
+        effect, paired = stats.effect([of[1][one] - of[0][one] for one in rounds]), ", round by round"
+    else:
+        unpaired = stats.difference(list(of[0].values()), list(of[1].values()))
+        effect, paired = compare_runs.with_drift(unpaired), ""
+    return f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how}{paired})"
 
 
-def _by_round(rows: pd.DataFrame, metric: str) -> dict[float, float]:
-    """Return the logarithm of the metric for each round: the Hodges-Lehmann estimate, because slices have heavy
-    tails."""
+def _by_round(rows: pd.DataFrame, metric: str) -> dict[tuple[str, str], float]:
+    """Return the logarithm of the metric for each round of each run: the Hodges-Lehmann estimate, because slices have
+    heavy tails."""
     values = rows[metric].astype(float)
     values = values.clip(lower=load.starved_limit(values))
     values = values[values.gt(0)]
     return {
-        float(str(number)): stats.centre(np.log(some.to_numpy()))
-        for number, some in values.groupby(rows["round"])
+        (str(run), str(number)): stats.centre(np.log(some.to_numpy()))
+        for (run, number), some in values.groupby([rows["folder"], rows["round"]])
     }

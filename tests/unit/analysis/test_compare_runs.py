@@ -66,6 +66,43 @@ def test_plain_ratio_needs_more_than_drift(tmp_path: Path) -> None:
     assert words == {1.03: "no evidence", 1.2: "faster", 0.8: "slower"}
 
 
+@pytest.mark.parametrize(
+    ("ratio", "noise", "word"),
+    [(1.22, 0.01, "no difference beyond 5 %"), (1.245, 0.05, "no evidence"), (1.3, 0.01, "faster")],
+)
+def test_small_differences_may_be_drift(tmp_path: Path, ratio: float, noise: float, word: str) -> None:
+    """An interval beside 1 is no difference if it is within the margin, and may be drift if its ratio is within 5 %."""
+    quiet: dict[str, Any] = {"rounds": 8, "noise": noise}
+    table, _ = compared(tmp_path, rows(**quiet), rows(PREPARED | {"macvlan_bridge": ratio}, seed=4, **quiet))
+    line = table.loc["macvlan_bridge"]
+    assert line["relative_low"] > 1
+    assert line["word"] == word
+    assert ("two runs drift by up to 5 %" in line["sentence"]) == (word == "no evidence")
+    assert "differs from itself" not in line["sentence"]
+
+
+def test_conditions_of_arms_that_differ_are_doubts(tmp_path: Path) -> None:
+    placed, free = (
+        rows(rounds=8, whole=2, placement=None, offloads=offloads, seed=seed)
+        for offloads, seed in (("tso", 3), ("tso gro", 4))
+    )
+    for row in placed:
+        if row["method"] == "slice":
+            row["placement"] = f"{row['slice'] % 2},{row['slice'] // 2 % 2}"
+    table, doubts = compared(tmp_path, placed, free)
+    assert "monday and tuesday differ in placement: by labkit and by the scheduler" in doubts
+    assert "monday and tuesday differ in offloads of macvlan_bridge: tso and tso gro" in doubts
+    same, doubts = compared(tmp_path / "same", placed, [row | {"seed": 9} for row in placed])
+    assert "differ in" not in doubts
+    assert len(table) == len(same) == 2
+
+
+def test_other_guests_are_refused(tmp_path: Path) -> None:
+    guests: dict[str, Any] = {"endpoint": "guest", "guest_kernel": "6.1.0", "rounds": 4}
+    with pytest.raises(BadInput, match=r"differ in guest_kernel: 6\.1\.0 and 6\.12\.0"):
+        compared(tmp_path, rows(**guests), rows(**(guests | {"guest_kernel": "6.12.0"})))
+
+
 def test_latency_is_better_when_lower(tmp_path: Path) -> None:
     ping: dict[str, Any] = {"protocol": "ping", "slices": 0, "whole": 8, "rounds": 8}
     table, _ = compared(tmp_path, rows(**ping), rows(PREPARED | {"macvlan_bridge": 0.9}, seed=4, **ping))

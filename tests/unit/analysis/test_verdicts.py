@@ -401,6 +401,17 @@ def test_wandering_ratio_is_explained_by_the_busy_cpus() -> None:
     assert sentence in verdicts.doubts(pd.DataFrame(recorded_regimes(range(75))))
 
 
+def test_busy_cpus_of_other_points_do_not_count() -> None:
+    """All points of a run have the same rounds. With eight pairs, both CPUs are always busy."""
+    one_pair = recorded_regimes(range(75))
+    eight = [row | {"pairs": 8, "cpu_s": 2 * row["window_s"], "throughput_bps": 1e9} for row in one_pair]
+    [alone] = verdicts.wandering(pd.DataFrame(one_pair))
+    [beside] = verdicts.wandering(pd.DataFrame([*one_pair, *eight]))
+    assert beside == alone
+    placed = pd.DataFrame([row | {"placement": "balanced"} for row in one_pair])
+    assert "it depends on how many CPUs the flows keep busy" in verdicts.wandering(placed)[0]
+
+
 def test_wandering_ratio_without_an_explanation() -> None:
     some = recorded_regimes(range(75))
     for row in some:

@@ -50,6 +50,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return merged(top / "sizes", {400: small, 800: large})
 
 
+def test_points_of_two_runs_of_a_sweep_are_not_paired(folder: Path, tmp_path: Path) -> None:
+    """Rounds of one number were measured at different times, so only their means are compared."""
+    sweep = tmp_path / "sweep"
+    for size in (400, 800):
+        kept = [
+            row
+            for path in (folder / "rows").iterdir()
+            for row in map(json.loads, path.read_text().splitlines())
+            if row["length_bytes"] == size
+        ]
+        shutil.copytree(folder / "artefacts", sweep / str(size) / "artefacts")
+        synthetic_rows.save(sweep / str(size), kept)
+    (sweep / "sweep.json").write_text(json.dumps({"points": ["400", "800"]}))
+    sides = selection.select_sides(f"{sweep}:{ARM},length_bytes=400", "length_bytes=800")
+    [sentence] = verdict.sentences(sides)[0]
+    assert "round by round" not in sentence
+    assert "Welch's t over 5 and 5 set-ups, widened by 5 % for the drift between runs" in sentence
+
+
+def test_kernels_of_a_sweep_are_explained_one_by_one(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    for name, kernel in (("old", "6.1.0"), ("new", "6.18.5")):
+        run(sweep / name, kernel=kernel)
+    (sweep / "sweep.json").write_text(json.dumps({"points": ["old", "new"]}))
+    sides = selection.select_sides(f"{sweep}:{ARM}", "macvlan_bridge")
+    points = list(selection.points(sides))
+    assert [point.label for point in points] == [
+        f"udp, 1 pair, MTU 1500, 64 bytes each, on Linux {kernel}" for kernel in ("6.1.0", "6.18.5")
+    ]
+    for point in points:
+        for _, rows in point.named_sides():
+            assert rows["kernel"].nunique() == rows["folder"].nunique() == 1
+    other = run(tmp_path / "third", kernel="6.12.9")
+    with pytest.raises(BadInput, match="was measured on several hosts"):
+        list(selection.points(selection.select_sides(f"{sweep}:{ARM}", f"{other}:macvlan_bridge")))
+
+
 def test_page_about_two_points(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written = tmp_path / "page.html"
     assert main(["why", f"{folder}:{ARM},length_bytes=400", "length_bytes=800", "--out", str(written)]) == 0

@@ -117,6 +117,27 @@ def test_more_loss_in_an_arm_is_named_with_its_share(tmp_path: Path) -> None:
     assert [float(each) for each in numbers] == pytest.approx([1.25, 2.5, 20, 60], rel=0.1)
 
 
+@pytest.mark.parametrize(("lost", "named"), [(0.6, True), (0.201, False), (0.0, False)])
+def test_loss_is_named_only_if_it_explains_the_difference(tmp_path: Path, lost: float, named: bool) -> None:
+    """Two topologies differ, and a function that is added to the second costs time.
+
+    More loss costs time, too. Much less loss saves time, so it cannot be the cause. A tiny difference is none.
+    """
+    costly = MadeArm(
+        {f"{RECEIVE['udp']};unknown_function_[k]": 8e-6},
+        lost=lost,
+        columns={"topology": "veth_routed", "arm": "veth_routed"},
+    )
+    folder = run(
+        tmp_path / "run", {BASELINE: MadeArm(), AGAIN: MadeArm(), "x": costly}, 3, rounds=8, noise=0.01
+    )
+    result = concluded(f"{folder}:{BASELINE}", "veth_routed")
+    assert result.claims
+    losses = [each for each in result.candidates if each.name.endswith("packets are lost")]
+    assert any(each.strength > 0 for each in losses) == named
+    assert result.cause != "fewer packets are lost"
+
+
 def test_smaller_frames_between_two_runs(tmp_path: Path) -> None:
     settings = {"client": "1500", "other": "1400"}
     left, right = (
