@@ -32,7 +32,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "03_packet_size": {"folder": f"{RESULTS}/packet_size"},
     "04_overlay": {"folder": f"{RESULTS}/overlay"},
     "05_virtual_tap": {"folder": f"{RESULTS}/virtual_tap"},
-    "06_live_monitor": {"folder": f"{RESULTS}/monitor_cost", "live_endpoint": "namespace"},
+    "06_live_monitor": {"folder": f"{RESULTS}/monitor_cost"},
     "08_ovs_test_plan": {"folder": f"{RESULTS}/ovs_test_plan"},
     "10_findings": {},
 }

@@ -64,7 +64,7 @@ class Part:
         None is skipped. A figure without data is shown only if no other figure has data.
         """
         if self.heading:
-            display(Markdown(f"## {self.heading}"))
+            display(displays.markdown(f"## {self.heading}"))
         existing = [figure for figure in drawn if figure is not None]
         seen: set[str] = set()
         for figure in [figure for figure in existing if figure.data] or existing:
@@ -124,14 +124,16 @@ class Run:
         arms = profiles.loc[profiles["role"].eq("variant") & profiles["observer"].notna(), "arm"].unique()
         if not len(arms):
             display(
-                Markdown("*Not measured: set `observe=perf_record,counters` to see causes and flame graphs.*")
+                displays.markdown(
+                    "*Not measured: set `observe=perf_record,counters` to see causes and flame graphs.*"
+                )
             )
         for arm in arms:
-            display(Markdown(f"### {arm}"))
+            display(displays.markdown(f"### {arm}"))
             try:
                 display(self.why(str(arm)))
             except LabkitError as error:
-                display(Markdown(f"*{arm} is not explained: {error}.*"))
+                display(displays.markdown(f"*{arm} is not explained: {error}.*"))
 
     def flames(self, arm: str = "", against: str | None = None) -> list[Any]:
         """Return the differential flame graphs of `why` as widgets.
@@ -173,7 +175,8 @@ class Run:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         lines = "\n".join(findings_of.sentences(self.all, lambda: self.profiles))
-        text = "\n\n".join(filter(None, [self.headline().data, lines, self.findings(self.verdicts).data]))
+        texts = [self.headline().data, displays.inert(lines), self.findings(self.verdicts).data]
+        text = "\n\n".join(filter(None, texts))
         return {"text/markdown": text, "text/plain": repr(self)}
 
     @staticmethod
@@ -203,7 +206,7 @@ class Run:
         ]
         words = words if len(ok) else []
         reasons = "\n".join(f"- {reason}" for reason in self._stops())
-        return Markdown("\n".join(sentences) + " " + " ".join(words) + "\n\n" + reasons)
+        return displays.markdown("\n".join(sentences) + " " + " ".join(words) + "\n\n" + reasons)
 
     def show(self, part: str, *drawn: Callable[[pd.DataFrame], Any]) -> None:
         """Show the findings of one part as sentences, and the figures and tables that `drawn` makes of its rows.
@@ -212,7 +215,7 @@ class Run:
         """
         rows = self.part(part)
         if not len(rows):
-            display(Markdown(f"*Not measured: add `{part}` to the parameter `part`.*"))
+            display(displays.markdown(f"*Not measured: add `{part}` to the parameter `part`.*"))
             return
         if part in overlay.SENTENCES:
             displays.show(overlay.SENTENCES[part](rows))
@@ -227,14 +230,14 @@ class Run:
         followed = followed[followed["status"].eq("ok")]
         if not len(followed):
             if len(reasons):
-                display(Markdown(f"*The network is not drawn: {'; '.join(reasons)}.*"))
+                display(displays.markdown(f"*The network is not drawn: {'; '.join(reasons)}.*"))
             return None
         try:
             capture = run_folder.artefact(followed["folder"].iloc[0], followed["artefact"].iloc[0])
             state = msgspec.convert(run_folder.read_json(capture.with_name("state.json")), State)
         except (BadInput, msgspec.ValidationError):
             display(
-                Markdown(
+                displays.markdown(
                     "*The network is not drawn: its file was deleted, or another version of labkit wrote it.*"
                 )
             )
@@ -281,7 +284,7 @@ class Run:
         For each host, protocol and MTU they tell what is faster, by how much, and for which numbers of pairs.
         """
         if not len(verdicts):
-            return Markdown("Only one topology was measured, so nothing can be compared.")
+            return displays.markdown("Only one topology was measured, so nothing can be compared.")
         lines = []
         for nodes, part in verdicts.groupby("nodes", sort=True):
             lines += [f"\n### {PARTS[str(nodes)]}\n"] if verdicts["nodes"].ne("one").any() else []
@@ -289,7 +292,7 @@ class Run:
             for name, rows in hosts:
                 lines += [f"\n**{name}**\n"] if len(hosts) > 1 or "emulated" in name else []
                 lines += _findings(rows)
-        return Markdown("\n".join(lines))
+        return displays.markdown("\n".join(lines))
 
     def effects(self) -> pd.DataFrame:
         """Return what each change changed: a row for each arm and setting, and the reason for each arm that was not
@@ -312,7 +315,7 @@ class Run:
         result = overlay.doubts(self.all[~self.all.index.isin(self.rows.index)])
         result += verdict_tables.doubts(self.rows) if len(self.rows) else []
         result += profile_doubts.profile_doubts(self.profiles, self.rows)
-        return Markdown(
+        return displays.markdown(
             "\n".join(f"- {doubt}" for doubt in result) or "No reason to doubt these numbers was found."
         )
 
@@ -367,7 +370,7 @@ def build_three_pairs(topology: str, endpoint: str, interface: str) -> tuple[liv
         try:
             net = live.build(name, pairs=3, endpoint=kind)
         except (Unsupported, Failed) as error:
-            display(Markdown(f"*{name} with endpoint={kind} cannot be built here: {error}.*"))
+            display(displays.markdown(f"*{name} with endpoint={kind} cannot be built here: {error}.*"))
             continue
         for client, server in net.state.pairs:
             listening = net.endpoints[server.name].start("iperf3", "-s", "-1", "--forceflush")
@@ -422,6 +425,16 @@ def measure(experiment: str, names: Mapping[str, Any], prefix: str = "") -> Run:
     return Run(folder)
 
 
+def is_finished(folder: str) -> bool:
+    """Return whether a notebook's parameter `folder` names results that the notebook shows without measuring."""
+    path = run_folder.named(folder)
+    if not folder or not path.is_dir():
+        return False
+    if (path / "sweep.json").exists() or published_runs.is_published(path):
+        return True
+    return (path / "run.json").exists() and run_folder.is_finished(path, run_folder.read_run(path))
+
+
 def run_experiment(
     experiment: str, parameters: Mapping[str, Any], folder: Path | None = None, keep_failed: bool = False
 ) -> Run:
@@ -451,7 +464,7 @@ def possible_observers(names: str | Sequence[str]) -> list[str]:
             registry.TABLE[name].check(experiments.DatapathParameters())
             possible.append(name)
         except (Unsupported, Failed) as error:
-            display(Markdown(f"*`{name}` is left out: {error}.*"))
+            display(displays.markdown(f"*`{name}` is left out: {error}.*"))
     return possible
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import endpoint_kinds, figures, protocols, verdicts
+from labkit.analysis import endpoint_kinds, figures, load, protocols, verdicts
 from labkit.analysis.figures import overlay
 from labkit.analysis.figures.panels import KEYS
 from labkit.analysis.findings import loss_rates, monitor_cost, ovs_test_plan, trex, virtual_tap
@@ -83,8 +83,29 @@ def _uplink(rows: pd.DataFrame) -> go.Figure:
     return figures.uplink(rows, table, virtual_tap.thesis_uplink()) if len(table) else go.Figure()
 
 
-def _load_loss(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
+def _load_loss(rows: pd.DataFrame) -> go.Figure:
     return figures.load_loss(part(rows, "trials"), loss_rates.rates(part(rows, "cost")))
+
+
+def _of_one_host(draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:
+    """Return a function that draws rows of one host. Rates of several hosts have no common figure."""
+
+    def drawn(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
+        return draw(rows) if len(load.measured_hosts(rows)) == 1 else go.Figure()
+
+    return drawn
+
+
+def _ranked_factors(rows: pd.DataFrame) -> go.Figure:
+    own = part(rows, "cost")
+    return figures.ranked_factors(own, ovs_test_plan.factors(own)) if len(own) else go.Figure()
+
+
+def _use_cases(rows: pd.DataFrame) -> go.Figure:
+    own = part(rows, "cost")
+    if not len(own):
+        return go.Figure()
+    return figures.use_cases(own, ovs_test_plan.rates(own), ovs_test_plan.published())
 
 
 def _function_times(_rows: pd.DataFrame, profiles: Profiles) -> go.Figure:
@@ -147,16 +168,11 @@ BY_EXPERIMENT: dict[str, dict[str, Draw]] = {
     "monitor_cost": {
         "monitor_cost": _part("cost", lambda rows: figures.monitor_cost(rows, monitor_cost.costs(rows)))
     },
-    "throughput": {"load_loss": _load_loss},
+    "throughput": {"load_loss": _of_one_host(_load_loss)},
     "ovs_test_plan": {
-        "ranked_factors": _part(
-            "cost", lambda rows: figures.ranked_factors(rows, ovs_test_plan.factors(rows))
-        ),
-        "use_cases": _part(
-            "cost",
-            lambda rows: figures.use_cases(rows, ovs_test_plan.rates(rows), ovs_test_plan.published()),
-        ),
-        "load_loss": _load_loss,
+        "ranked_factors": _of_one_host(_ranked_factors),
+        "use_cases": _of_one_host(_use_cases),
+        "load_loss": _of_one_host(_load_loss),
     },
     "trex_stateless": {
         "ramp": _trex(figures.ramp),

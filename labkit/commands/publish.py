@@ -22,7 +22,9 @@ from labkit.common.errors import BadInput
 Row = run_folder.Row
 HOST = ("where", "kernel", "accelerator", "cpu", "cpus_count", "labkit", "git_revision")
 # What rows or run.json may quote from the machine: a path in the reason of a failure, or in a parameter
-PRIVATE = re.compile(r"(?<![\w.])/(?:home|root|srv|tmp|work|mnt|media|var/folders)/")
+PRIVATE = re.compile(
+    r"(?<![\w.])/(?:[\w.+-]+/)*(?:home|root|srv|tmp|work|mnt|media|opt|nfs|folders)/|(?<![\w.])/(?:data|export|scratch)/"
+)
 
 NOTES = """\
 FOLDER gets rows.parquet, with the unit and meaning of each column, and run.json: the command, the
@@ -115,7 +117,7 @@ def _check_private(values: Mapping[str, Any], where: str) -> None:
             raise BadInput(
                 f"{where} {name} quotes a path of this machine and is not published: {quoted}:"
                 " measure it again without parameters that name such a path, and with LABKIT_DATA=FOLDER that is not"
-                " below /home, /root, /srv, /tmp, /work, /mnt or /media"
+                " in a home folder, and not below /root, /srv, /tmp, /work, /mnt, /media, /opt, /data or the like"
             )
 
 

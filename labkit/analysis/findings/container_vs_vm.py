@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from IPython.display import Markdown, display
+from IPython.display import display
 
-from labkit.analysis import figures, flame, load, profile_doubts, protocols, stats, verdicts
+from labkit.analysis import displays, figures, flame, load, profile_doubts, protocols, stats, verdicts
 from labkit.analysis.displays import show
 from labkit.analysis.endpoint_kinds import (
     ENDPOINTS,
@@ -69,7 +69,7 @@ class ContainerVsVmFindings:
             lines = fair_pair_sentences(self.rows, SHARED, OWN_GUEST) or [
                 "It was not measured: set endpoint=guest,shared_guest"
             ]
-            display(Markdown(f"*There is no fair pair here. {'. '.join(lines)}.*"))
+            display(displays.markdown(f"*There is no fair pair here. {'. '.join(lines)}.*"))
             return
         show(shares(self.rows))
         result = verdicts.verdicts(self.fair)
@@ -82,7 +82,7 @@ class ContainerVsVmFindings:
         """Show how long functions take in each kernel, and what the report says about them."""
         result = calls(self.profiles)
         if result.empty:
-            display(Markdown(f"*{_missing(self.profiles, TIMERS)}*"))
+            display(displays.markdown(f"*{_missing(self.profiles, TIMERS)}*"))
         else:
             display(result.style.hide(axis="index").format(_formats(result), na_rep="–", escape="html"))
         show(
@@ -96,7 +96,7 @@ class ContainerVsVmFindings:
         """Show the calls for one packet with each kind of endpoint, if `observe` had function_graph."""
         own = self.profiles[self.profiles["observer"].eq(PACKETS)]
         if not own["status"].eq("ok").any():
-            display(Markdown(f"*{_missing(self.profiles, [PACKETS])}*"))
+            display(displays.markdown(f"*{_missing(self.profiles, [PACKETS])}*"))
             return
         for key, point in groups(self.profiles[self.profiles["observer"].isin((PACKETS, *TIMERS))]):
             if point["observer"].eq(PACKETS).any():
@@ -106,7 +106,7 @@ class ContainerVsVmFindings:
         """Show where this machine's CPU time goes: guests against the baseline."""
         own = self.profiles[self.profiles["observer"].eq(load_profiles.OBSERVER)]
         if own.empty:
-            display(Markdown(f"*{_missing(self.profiles, [load_profiles.OBSERVER])}*"))
+            display(displays.markdown(f"*{_missing(self.profiles, [load_profiles.OBSERVER])}*"))
         for key, point in groups(own):
             for left, right in _compared_pairs(point):
                 _flame(point, left, right, load.group_text(key))
@@ -146,15 +146,15 @@ def _compared_pairs(point: pd.DataFrame) -> list[tuple[str, str]]:
 
 def _packets(point: pd.DataFrame, text: str) -> None:
     """Display the packets of one point. Of an arm that was measured twice, only the first measurement counts."""
-    display(Markdown(f"**The calls of one packet: {text}**"))
+    display(displays.markdown(f"**The calls of one packet: {text}**"))
     there, traced = [], point.loc[point["observer"].eq(PACKETS), "arm"]
     for arm in dict.fromkeys(traced[~traced.str.endswith(" (again)")]):
         try:
             there.append(flame.packets(point[point["arm"].eq(arm)], arm))
         except BadInput as error:
-            display(Markdown(f"*{error}.*"))
+            display(displays.markdown(f"*{error}.*"))
     for piece in flame.side_by_side(there):
-        display(Markdown(piece) if isinstance(piece, str) else piece)
+        display(displays.markdown(piece) if isinstance(piece, str) else piece)
 
 
 def _flame(point: pd.DataFrame, left: str, right: str, text: str) -> None:
@@ -164,10 +164,10 @@ def _flame(point: pd.DataFrame, left: str, right: str, text: str) -> None:
         there = [(name, rows) for name, rows in of.items() if len(rows)]
         result = load_profiles.compared(there, str(point["protocol"].iloc[0]))
     except BadInput as error:
-        display(Markdown(f"*{text}: {error}.*"))
+        display(displays.markdown(f"*{text}: {error}.*"))
         return
     ends = {str(row["arm"]): NAMES[str(row["endpoint"])] for _, row in point.iterrows()}
-    display(Markdown(f"**{text}**, {ends[right]} against {ends[left]}: {flame.sentence(result)}."))
+    display(displays.markdown(f"**{text}**, {ends[right]} against {ends[left]}: {flame.sentence(result)}."))
     display(flame.draw_difference(result), figures.functions(result.functions()))
 
 

@@ -4,14 +4,15 @@ factors matter most."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import figures, reference_tables, stats
-from labkit.analysis.displays import show
+from labkit.analysis import figures, load, reference_tables, stats
+from labkit.analysis.displays import markdown, show
 from labkit.analysis.figures.ovs_test_plan import CASES
 from labkit.analysis.findings import loss_rates
 from labkit.common.units import counted, percent, si
@@ -35,26 +36,41 @@ CONTROL = "the same switch again (A/A)"
 
 
 class OvsTestPlanFindings:
-    """The findings of a run or sweep: `rows` of the searches, and `trials`. Each method shows one section."""
+    """The findings of a run or sweep: `rows` of the searches, and `trials`. Each method shows one section, with a part
+    for each host."""
 
     def __init__(self, rows: pd.DataFrame, trials: pd.DataFrame) -> None:
         self.rows, self.trials = rows, trials
 
+    def _hosts(self) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        """Yield the rows and trials of each host, and show its name if there are several."""
+        hosts, trials = load.measured_hosts(self.rows), dict(load.groups(self.trials, load.HOST))
+        if len(hosts) < 2:
+            yield self.rows, self.trials
+            return
+        for name, rows in hosts:
+            show(markdown(f"**{name}**"))
+            [(key, _)] = load.groups(rows[load.HOST], load.HOST)
+            yield rows, trials.get(key, self.trials.iloc[:0])
+
     def factors(self) -> None:
         """Show which factors change the rate most."""
-        show(report(self.rows), figures.ranked_factors(self.rows, factors(self.rows)))
+        for rows, _ in self._hosts():
+            show(report(rows), figures.ranked_factors(rows, factors(rows)))
 
     def throughput(self) -> None:
         """Show the rates by use case and frame size, and the loss at every rate that was tried."""
-        show(
-            figures.use_cases(self.rows, rates(self.rows), published()),
-            loss_rates.report(self.rows, self.trials),
-            figures.load_loss(self.trials, loss_rates.rates(self.rows)),
-        )
+        for rows, trials in self._hosts():
+            show(
+                figures.use_cases(rows, rates(rows), published()),
+                loss_rates.report(rows, trials),
+                figures.load_loss(trials, loss_rates.rates(rows)),
+            )
 
     def by_vm(self) -> None:
         """Show what each VM received at the rate found, and what that cost."""
-        show(by_vm(self.rows))
+        for rows, _ in self._hosts():
+            show(by_vm(rows))
 
 
 def published(path: Path | None = None) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from types import FunctionType
 
 import pandas as pd
 
+from labkit.analysis import load
 from labkit.analysis.findings import loss_rates, monitor_cost, ovs_test_plan, packet_size, trex, virtual_tap
 from labkit.analysis.packet_cost import cost_model
 from labkit.common import extensions
@@ -19,13 +20,30 @@ Findings = Callable[[pd.DataFrame, pd.DataFrame], list[str]]
 
 
 def _throughput(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    return _by_host(rows, _searched)
+
+
+def _ovs_test_plan(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    return _by_host(
+        rows, lambda own: [*_searched(own), *ovs_test_plan.report(own[~own["part"].eq("trials")])]
+    )
+
+
+def _searched(rows: pd.DataFrame) -> list[str]:
     trials = rows["part"].eq("trials")
-    return [f"- {sentence}" for sentence in loss_rates.report(rows[~trials], rows[trials])]
+    return loss_rates.report(rows[~trials], rows[trials])
 
 
-def _ovs_test_plan(rows: pd.DataFrame, profiles: pd.DataFrame) -> list[str]:
-    lines = ovs_test_plan.report(rows[~rows["part"].eq("trials")])
-    return [*_throughput(rows, profiles), *(f"- {sentence}" for sentence in lines)]
+def _by_host(rows: pd.DataFrame, report: Callable[[pd.DataFrame], list[str]]) -> list[str]:
+    """Return the sentences about each host. With several hosts, those of each are below its name."""
+    hosts = load.measured_hosts(rows)
+    if len(hosts) < 2:
+        return [f"- {sentence}" for sentence in report(rows)]
+    return [
+        line
+        for name, own in hosts
+        for line in (f"- **{name}**", *(f"    - {sentence}" for sentence in report(own)))
+    ]
 
 
 BY_EXPERIMENT: dict[str, Findings] = {

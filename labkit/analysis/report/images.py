@@ -19,7 +19,7 @@ import plotly.graph_objects as go
 from labkit.analysis import theme
 from labkit.analysis.report import notebook_cells as notebooks
 from labkit.common import packages, run_folder
-from labkit.common.errors import Failed
+from labkit.common.errors import BadInput, Failed
 from labkit.common.printable import printable
 
 WIDTH_PX = 900
@@ -36,6 +36,8 @@ def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[P
     is written, and a sentence goes to standard error. Raises Failed if a file cannot be written.
     """
     stem = Path(stem)
+    if stem.is_symlink():
+        raise BadInput(f"{stem} is a link, which may lead anywhere: remove it")
     figures = _figures_in(Path(of), stem) if isinstance(of, str | Path) else {stem: of}
     for path, figure in figures.items():
         page = figure.to_html(include_plotlyjs=True, include_mathjax=False, config=theme.CONFIG)

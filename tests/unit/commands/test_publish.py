@@ -12,7 +12,7 @@ import synthetic_rows
 import labkit
 from labkit import cli
 from labkit.analysis import compare_runs, load, published_runs, verdicts
-from labkit.commands.publish import publish
+from labkit.commands.publish import PRIVATE, publish
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.notebook import Run
@@ -120,6 +120,19 @@ def test_path_of_the_machine_is_not_published(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"run.json: (command|parameters) quotes a path"):
         publish(run, tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize("words", ["var home", "opt trex", "export home", "data me", "home"])
+def test_places_of_a_machine_are_private(words: str) -> None:
+    assert PRIVATE.search(f"trex={'/'.join(['', *words.split(), 'file'])}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["data/datapaths/run/rows", "/proc/sys/net/core/rmem_max", "/usr/bin/perf", "net.ipv4/opt", "1/data/2"],
+)
+def test_other_texts_are_public(text: str) -> None:
+    assert not PRIVATE.search(text)
 
 
 def test_measured_run_is_not_overwritten(run: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import synthetic_rows
+from nbconvert.filters import markdown2html
 from synthetic_why_run import run as profiled_run
 
 import labkit
@@ -55,6 +56,34 @@ def test_text_of_a_row_is_escaped(tmp_path: Path) -> None:
     run = labkit.open(synthetic_rows.save(tmp_path / "run", rows))
     assert "<script>" not in run.rows._repr_html_()
     assert "<b>" not in run.verdicts._repr_html_()
+
+
+HOSTILE = (
+    "<img src=x onerror=alert(1)> <script>alert(2)</script> ![a](http://there/x) [b](javascript:alert(3))"
+)
+
+
+def test_display_of_a_strangers_run_is_inert(tmp_path: Path) -> None:
+    """JupyterLab runs scripts in the Markdown output of an executed cell."""
+    rows = synthetic_rows.rows(reason=HOSTILE, kernel=HOSTILE, doubts=HOSTILE)
+    definitions = ("[c]: javascript:alert(4)", "1) [c]: javascript:alert(4)", "[c\\]d]: javascript:alert(4)")
+    why = {"1": "\r\r".join([HOSTILE, *definitions, "[c]", "[x][c]", "![x][c]", "[x][c\\]d]"])}
+    run = labkit.open(
+        synthetic_rows.save(tmp_path / "run", rows, experiment="datapaths", why_stopped=why, parameters={})
+    )
+    shown = [run._repr_mimebundle_()["text/markdown"], run.headline().data, run.doubts().data]
+    assert "onerror" in shown[0], "its texts are shown"
+    for text in shown:
+        page = str(markdown2html(text))
+        assert not re.search(r"<(img|script)\b", page), page
+        # An address that the reader sees may become a link to it.
+        assert all(address == text for address, text in re.findall(r'<a href="(.*?)">(.*?)</a>', page)), page
+
+
+def test_inert_text_reads_as_before() -> None:
+    plain = "p < 0.05, cs1 > cs5, ratio 1.2 [1.1, 1.3]: **faster**, `a<b`"
+    assert displays.inert(plain) == plain.replace("a<b", "a&lt;b")
+    assert displays.inert(displays.inert(HOSTILE)) == displays.inert(HOSTILE)
 
 
 def test_verdicts_display_ratio_and_interval(run: Run) -> None:

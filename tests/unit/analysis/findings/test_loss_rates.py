@@ -77,6 +77,20 @@ def test_rate_intervals_over_searches() -> None:
     assert result.loc[("veth", 0.0), "limited_count"] == 1
 
 
+def test_hosts_are_not_pooled() -> None:
+    here, there = (
+        [search(pps * factor, kernel=kernel, accelerator=accelerator) for pps in (190e3, 200e3, 210e3)]
+        for kernel, accelerator, factor in (("6.18.5", "kvm", 1.0), ("6.1.0", "tcg", 0.1))
+    )
+    lines = registry.sentences(load.complete(pd.DataFrame([*here, *there])), pd.DataFrame)
+    heads = [line for line in lines if line.startswith("- ")]
+    assert heads == ["- **Linux 6.1.0, emulated**", "- **Linux 6.18.5**"]
+    rates = [line for line in lines if "NDR" in line]
+    assert [line.startswith("    - ovs, frames 64, 1000 flows: NDR ") for line in rates] == [True, True]
+    assert "NDR 20 kpps" in rates[0]
+    assert "NDR 200 kpps" in rates[1]
+
+
 def test_sentences() -> None:
     lines = "\n".join(loss_rates.report(ROWS, TRIALS))
     assert (
