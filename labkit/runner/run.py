@@ -159,7 +159,8 @@ def measure(
         watch({"event": "waiting"})
 
     with hosts.measuring_lock(nodes, say, request.get("command"), still_waits):
-        others = machine.Background()
+        # The lab VM that a sweep shares is a child of the sweep, which started this process.
+        others = machine.Background(os.getppid() if hosts.shared_vm_scratch() else None)
         host: machine.HostLoad | None = None
         refused = False
         begun_points: set[str] = set()

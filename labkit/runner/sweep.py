@@ -8,6 +8,7 @@ the notebook interleaves. An axis of the grid is for values that need no interle
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import math
@@ -273,7 +274,7 @@ def run(
     elif len(left) < len(order):
         say(f"{len(order) - len(left)} of {len(order)} points were measured before; continuing in {folder}")
     if left:
-        (measure or _one_by_one)(sweep, left, bar)
+        (measure or functools.partial(_one_by_one, keep_failed=keep_failed))(sweep, left, bar)
     without = failed(folder)
     if without.keys() >= {point.name for point in order}:
         raise Failed("; ".join(dict.fromkeys(without.values())))
@@ -309,7 +310,7 @@ def record_unmeasured(sweep: Sweep, point: SweepPoint, why: str, bar: Bar) -> No
     bar.say(f"point {point.name} could not be measured: {why}; the sweep goes on")
 
 
-def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
+def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar, keep_failed: bool) -> None:
     planned = list(map(sweep.planned_s, points))
     for point in points:  # a missing kernel is reported before the first point
         hosts.resolved(where(point))
@@ -319,30 +320,31 @@ def _one_by_one(sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:
             # Two nodes boot their own lab VMs with a cable between them.
             leased = "here" if point.parameters.get("nodes") == "two" else where(point)
             try:
-                _measure_on(sweep, point, leased, lease, bar)
+                _measure_on(sweep, point, leased, lease, bar, keep_failed)
             except Failed as error:
                 if where(point) == "here":
                     raise
                 record_unmeasured(sweep, point, str(error), bar)
 
 
-def _measure_on(sweep: Sweep, point: SweepPoint, leased: str, lease: Callable[[str], bool], bar: Bar) -> None:
+def _measure_on(
+    sweep: Sweep, point: SweepPoint, leased: str, lease: Callable[[str], bool], bar: Bar, keep_failed: bool
+) -> None:
     """Measure a point on its host. If its lab VM has ended, boot it again and retry once."""
     lease(leased)
     try:
-        _measure(sweep, point, bar)
+        _measure(sweep, point, bar, keep_failed)
     except Failed as error:
         if not lease(leased):
             raise
         bar.say(f"{error}; labkit booted its lab VM again and continues the point")
-        _measure(sweep, point, bar)
+        _measure(sweep, point, bar, keep_failed)
 
 
-def _measure(sweep: Sweep, point: SweepPoint, bar: Bar) -> None:
+def _measure(sweep: Sweep, point: SweepPoint, bar: Bar, keep_failed: bool) -> None:
     folder = sweep.folder / point.name
-    papermill_run.execute(
-        sweep.notebook, folder, {**point.parameters, "folder": str(folder)}, bar, point.name
-    )
+    parameters = {**point.parameters, "folder": str(folder)}
+    papermill_run.execute(sweep.notebook, folder, parameters, bar, point.name, keep_failed=keep_failed)
 
 
 def where(point: SweepPoint) -> str:

@@ -38,8 +38,12 @@ class Opened:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> str:
-        """Return its current content, up to 64 KB."""
-        return os.pread(self._fd, 1 << 16, 0).decode()
+        """Return its current content."""
+        # A read of a file that the kernel makes record by record ends with a page (fs/seq_file.c).
+        content = b""
+        while part := os.pread(self._fd, 1 << 16, len(content)):
+            content += part
+        return content.decode()
 
     def close(self) -> None:
         """Close it."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,17 @@ from labkit.system import machine
 
 SLICE_S = 0.1
 SETTLE_S = 0.03
+# Programs in containers and guests get their signals by way of another process. How long they may take, and in which
+# steps labkit looks.
+SIGNAL_S, LOOK_S = 0.5, 0.01
 ESTABLISH_S, FLOW_ESTABLISH_S = (
     10.0,
     0.1,
 )  # for the first data on every flow; more for each flow: 128 pairs take longer
 
 
+NOT_SENDING = f"no data arrived at one of the servers for {SIGNAL_S:g} s after the flows went on"
+STILL_SENDING = f"data still arrived {SIGNAL_S:g} s after the flows were held: the next slice has some of it"
 Cpus = tuple[int, int]  # the CPU of a flow's client and that of its server
 
 
@@ -59,19 +64,23 @@ class Sender:
         ready = server_counters.LocalServer(self.flows, self.counters)
         within_s = establish_s(len(self.counters.per_server()))
         self.flows.stage()
-        self.flows.go()
-        if not ready.carrying(within_s):
-            words = self.flows.early_end()
-            late = f"not every flow of {self.built_arm.arm.label} carried data within {within_s:.0f} s"
-            raise Failed(words or late)
-        self.flows.hold()
+        try:
+            self.flows.go()
+            if not ready.carrying(within_s):
+                words = self.flows.early_end()
+                late = f"not every flow of {self.built_arm.arm.label} carried data within {within_s:.0f} s"
+                raise Failed(words or late)
+        finally:
+            self.flows.hold()  # also if some flows failed: the others must not send beside other arms
+        self._data_stops()
 
     def slice(self, number: int, placement: list[Cpus] | None = None) -> Measured:
         """Send for slice `number`, bound to `placement`; return its row: the counters of SETTLE_S to SLICE_S."""
         if placement is not None:
             self.flows.bind(placement)
-        end = time.monotonic() + SLICE_S
         self.flows.go()
+        begun = self._data_arrives()
+        end = time.monotonic() + SLICE_S
         time.sleep(SETTLE_S)
         metered = self.built_arm.metered()
         times, begin, before = machine.cpu_times(), time.monotonic(), self.counters.read()
@@ -79,6 +88,8 @@ class Sender:
         now, finish, total = machine.cpu_times(), time.monotonic(), self.counters.read()
         joined = metered()
         self.flows.hold()
+        doubts = [] if begun else [NOT_SENDING]
+        doubts += [] if self._data_stops() else [STILL_SENDING]
         self.problem = self.flows.early_end()
         window, passed, used = finish - begin, total - before, now - times
         return self.built_arm.measured(
@@ -98,8 +109,48 @@ class Sender:
                 "steal_s": used.steal_s,
                 **joined,
             },
-            machine.stolen(used.steal_s, window),
+            [*machine.stolen(used.steal_s, window), *doubts],
         )
+
+    def _data_arrives(self) -> bool:
+        """Wait until data has arrived at every server since now. Return whether that was in time."""
+        begin = self._per_server()
+        return self._within_time(
+            lambda: all(now > then for now, then in zip(self._per_server(), begin, strict=True))
+        )
+
+    def _data_stops(self) -> bool:
+        """Wait until no more data arrives. Return whether that was in time."""
+        before = self._per_server()
+
+        def is_silent() -> bool:
+            nonlocal before
+            earlier, before = before, self._per_server()
+            return before == earlier
+
+        return self._within_time(is_silent)
+
+    def _within_time(self, holds: Callable[[], bool]) -> bool:
+        """Look every LOOK_S, for at most SIGNAL_S, whether a condition holds.
+
+        Programs in namespaces get their signals at once, so there is nothing to wait for.
+        """
+        if not self._signals_late:
+            return True
+        deadline = time.monotonic() + SIGNAL_S
+        while time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+            if holds():
+                return True
+        return False
+
+    def _per_server(self) -> list[int]:
+        return self.counters.per_server() if self._signals_late else []
+
+    @property
+    def _signals_late(self) -> bool:
+        """Whether a client runs in a container or guest."""
+        return any(pair.client.runtime is not None for pair in self.built_arm.topology.pairs)
 
 
 def measure(
@@ -118,11 +169,13 @@ def measure(
             own = one.arm.parameters(parameters)
             counters = stack.enter_context(receivers(one.topology.pairs, own.protocol, own.datagram_bytes))
             try:
-                flows = stack.enter_context(
-                    generator.flows(one.topology.pairs, own, emulated=one.emulated, endless=True)
-                )
-                sender = Sender(one, flows, counters)
-                sender.establish()
+                # Some sysctls act when a socket is made, others while it sends.
+                with one.while_measured():
+                    flows = stack.enter_context(
+                        generator.flows(one.topology.pairs, own, emulated=one.emulated, endless=True)
+                    )
+                    sender = Sender(one, flows, counters)
+                    sender.establish()
                 senders.append(sender)
             except Failed as error:
                 rows.append((one.arm, _failed_columns(str(error))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -78,9 +79,10 @@ def _round_trips(
         result = generator.latency(built_arm.pairs, parameters)
         used, window = machine.cpu_times() - times, time.monotonic() - begin
         joined = metered()
+    doubts = [*machine.stolen(used.steal_s, window), *result.pop("doubts", [])]
     here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
     row = {"method": "whole", "window_s": window, **here, **remote_cpu(window), **joined, **result}
-    return built_arm.measured(row, machine.stolen(used.steal_s, window))
+    return built_arm.measured(row, doubts)
 
 
 def _flows(
@@ -150,7 +152,8 @@ def _invalid(
 ) -> str | None:
     """Return why the run is invalid, or None.
 
-    METHOD.md: the flows must run together, and the generator must reach the offered load.
+    METHOD.md: the flows must run together, and the generator must reach the offered load. TCP sends no more than the
+    path carries, so a lower rate of TCP is a result unless its senders are the limit.
     """
     if row["window_s"] < TOGETHER * parameters.duration_s:
         remedy = "make duration_s longer" + (", or use fewer pairs" if len(built_arm.pairs) > 1 else "")
@@ -158,20 +161,43 @@ def _invalid(
         return f"the flows ran together for only {part}: {remedy}"
     if not row["received_bytes"] and not row[generator.reported_bps]:
         return f"nothing arrived while all flows ran, in {row['window_s']:.2f} s"
+    too_little = _sent_too_little(parameters, generator, len(built_arm.pairs), row)
+    if too_little is None or _path_is_the_limit(parameters, row, len(built_arm.pairs)):
+        return None
+    return f"generator-limited: {too_little}"
+
+
+def _sent_too_little(
+    parameters: DatapathParameters, generator: FlowGenerator, pairs: int, row: dict[str, Any]
+) -> str | None:
+    """Return how much less than the requested rate was sent, or None."""
     if parameters.rate_bps is None:
         return None
-    flows = parameters.streams * len(built_arm.pairs)
+    flows = parameters.streams * pairs
     offered = parameters.rate_bps * flows
     quantum = generator.block_bytes(parameters) * 8 * flows
     if row["sent_bps"] >= OFFERED * offered - quantum / parameters.duration_s:
         return None
-    return f"generator-limited: {row['sent_bps'] / 1e6:.4g} of the requested {offered / 1e6:.4g} Mbit/s were sent"
+    return f"{row['sent_bps'] / 1e6:.4g} of the requested {offered / 1e6:.4g} Mbit/s were sent"
+
+
+def _path_is_the_limit(parameters: DatapathParameters, row: dict[str, Any], pairs: int) -> bool:
+    """Return whether TCP waited for the path: its senders did not use a whole CPU each, or all CPUs."""
+    busy_s = row.get("client_cpu_s")
+    return (
+        parameters.protocol == "tcp"
+        and busy_s is not None
+        and busy_s <= SATURATED * parameters.duration_s * min(pairs, len(os.sched_getaffinity(0)))
+    )
 
 
 def _doubts(
     parameters: DatapathParameters, generator: FlowGenerator, row: dict[str, Any], flows: int
 ) -> list[str]:
     doubts = []
+    too_little = _sent_too_little(parameters, generator, flows, row)
+    if too_little is not None and _path_is_the_limit(parameters, row, flows):
+        doubts.append(f"the path carried less than the requested rate: {too_little}")
     reported_bps = row[generator.reported_bps]
     unsteady = (
         parameters.rate_bps is None and abs(reported_bps - row["throughput_bps"]) > AGREE * reported_bps

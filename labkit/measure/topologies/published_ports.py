@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ PROXY = "port_proxy"  # the name of a copying process in profiles
 COPY_BYTES = 32 * 1024  # the buffer of Go's io.Copy, by which docker-proxy copies TCP
 DATAGRAM_BYTES = 65_507  # the buffer of docker-proxy for UDP: the largest datagram
 BACKLOG = 128
-IDLE_S = 90.0  # after which docker-proxy forgets a client of UDP
+# After which docker-proxy forgets a client of UDP. Here the client's own datagrams count, too. For the proxy of 2015
+# only the server's do, and iperf3's server sends a single one.
+IDLE_S = 90.0
 
 
 @contextmanager
@@ -157,29 +160,41 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
 
 def _copy_datagrams(front: socket.socket, server: tuple[str, int]) -> None:
     """Copy datagrams to the server, from a socket for each client."""
-    behind: dict[Any, socket.socket] = {}
+    behind: dict[Any, ServerSocket] = {}
     buffer = memoryview(bytearray(DATAGRAM_BYTES))
     while True:
         length, client = front.recvfrom_into(buffer)
-        if client not in behind:
-            made = socket.socket(front.family, socket.SOCK_DGRAM)
-            made.connect(server)
-            behind[client] = made
+        if (own := behind.get(client)) is None:
+            own = behind[client] = ServerSocket(socket.socket(front.family, socket.SOCK_DGRAM))
+            own.socket.connect(server)
+            own.socket.settimeout(IDLE_S)
             threading.Thread(target=_return_datagrams, args=(behind, front, client), daemon=True).start()
+        own.used_s = time.monotonic()
         with suppress(OSError):  # the server's port may be closed
-            behind[client].send(buffer[:length])
+            own.socket.send(buffer[:length])
 
 
-def _return_datagrams(behind: dict[Any, socket.socket], front: socket.socket, client: Any) -> None:
-    """Copy a server's datagrams back to the client, until there are none for IDLE_S seconds."""
+@dataclass
+class ServerSocket:
+    """A socket to a server for one client, and when the client last sent (time.monotonic())."""
+
+    socket: socket.socket
+    used_s: float = 0.0
+
+
+def _return_datagrams(behind: dict[Any, ServerSocket], front: socket.socket, client: Any) -> None:
+    """Copy a server's datagrams back to the client, until neither of them has sent one for IDLE_S seconds."""
     buffer = memoryview(bytearray(DATAGRAM_BYTES))
-    with behind[client] as back:
-        back.settimeout(IDLE_S)
+    own = behind[client]
+    with own.socket as back:
         while True:
             try:
                 front.sendto(buffer[: back.recv_into(buffer)], client)
             except ConnectionRefusedError:  # the server's port was closed when a datagram arrived there
                 continue
+            except TimeoutError:
+                if time.monotonic() - own.used_s >= IDLE_S:
+                    break
             except OSError:
                 break
         del behind[client]

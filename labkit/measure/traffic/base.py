@@ -290,7 +290,7 @@ class LatencyGenerator(Generator):
     def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> dict[str, Any]:
         """Measure the round-trip times of all pairs at once; return columns of a row.
 
-        Raises Failed if a pair gets no answer.
+        `doubts`, if there are any, is a list of sentences. Raises Failed if a pair gets no answer.
         """
 
 

@@ -39,6 +39,9 @@ CAPACITY = {
     "source_port": PORTS_COUNT,
     "target_port": PORTS_COUNT,
 }
+NO_END = (
+    0x04 << 40
+)  # a bit that is 0 in the MAC addresses of all ends, and is neither the multicast nor the local bit
 MIN_MESSAGES = 1024  # prepared messages, so that a batch rarely ends early
 BATCH, BATCH_S = 64, 150e-6  # a batch has at most this many frames, and at most what is due within this time
 SLIP_S = 500e-6  # a frame that is later than this moves the schedule instead of causing a burst
@@ -114,9 +117,17 @@ def headers(addresses: FrameAddresses, mix: Mix, port: int = PORT) -> tuple[byte
         if addresses.ethernet and name in varied:
             base = int.from_bytes(_mac(getattr(addresses, name)), "big")
             at = 6 if name == "source_mac" else 0
-            _write_field(made, length, at, 6, [base ^ value for value in varied[name]])
+            _write_field(made, length, at, 6, [varied_mac(base, value) for value in varied[name]])
     ip.fill(made, length, len(front), [size - len(front) for size in sizes], varied)
     return made, length, sizes
+
+
+def varied_mac(base: int, value: int) -> int:
+    """Return a flow's MAC address: the first flow's (value 0), or one that no end has.
+
+    Ends have consecutive addresses. A switch drops a frame to or from the address of another end.
+    """
+    return base ^ value ^ (NO_END if value else 0)
 
 
 def tag_of(mix: Mix) -> bytes:
@@ -357,6 +368,8 @@ class Sender:
                     continue
                 raise OSError(number, os.strerror(number))
             sent, self._position = sent + done, self._position + done
+            if done < wanted:  # the next frame was refused: sendmmsg(2) then returns the count alone
+                dropped, self._position = dropped + 1, self._position + 1
         elapsed_s = (clock() - begin) / 1e9
         return Report(
             sent_count=sent,

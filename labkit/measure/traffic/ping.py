@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from labkit.common import errors
+from labkit.common import errors, units
 from labkit.common.errors import Failed
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.traffic import echo
@@ -23,7 +23,13 @@ from labkit.system import process
 # hundreds of new ports the last one may begin to forward late.
 PATIENCE_S = 15
 INTERVAL_S = 0.002  # the shortest interval that iputils allows without privilege
-STEP_S = 1e-6  # ping prints whole microseconds; without interpolation 4 µs against 5 µs would look like 25 %
+# The steps in which ping prints times below these limits (iputils, ping_common.c, gather_statistics).
+STEPS_S = ((1e-3, 1e-6), (1e-2, 1e-5), (1e-1, 1e-4))
+LAST_STEP_S = 1e-3
+COARSE, NEARLY_ALL = (
+    1e-3,
+    0.95,
+)  # if so many times are in one step, and it is so long beside them, the row has a doubt
 _RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # without duplicates: each request counts once
 
 
@@ -101,14 +107,36 @@ def latency(
             raise Failed(one.message())
         times += own
     times.sort()
+    middle = times[len(times) // 2]
+    step = step_s(middle)
+    # Without interpolation, 4 µs against 5 µs would look like 25 %.
+    p50 = statistics.median_grouped(times, step)
     return {
         "loop": "closed",
         "received_count": len(times),
         "sent_count": _sent_by_all(one.stdout for one in ended),
-        "latency_p50_s": statistics.median_grouped(times, STEP_S),
+        "latency_p50_s": p50,
         "latency_p99_s": times[min(len(times) - 1, int(0.99 * len(times)))],
         "latency_max_s": times[-1],
+        **({"doubts": [doubt]} if (doubt := _coarse(times, middle, step)) else {}),
     }
+
+
+def step_s(rtt_s: float) -> float:
+    """Return the step in which ping prints round-trip times of this length."""
+    return next((step for limit, step in STEPS_S if rtt_s < limit), LAST_STEP_S)
+
+
+def _coarse(times: Sequence[float], middle: float, step: float) -> str | None:
+    """Return a doubt if nearly all round-trip times are in one step, so that their median shows no smaller
+    difference."""
+    share = times.count(middle) / len(times)
+    if step < COARSE * middle or share < NEARLY_ALL:
+        return None
+    return (
+        f"ping printed {units.percent(share)} of the round-trip times as {units.si(middle, 's')}, because it prints"
+        f" such times in steps of {units.si(step, 's')}: smaller differences do not show"
+    )
 
 
 @errors.reading("the output of ping")

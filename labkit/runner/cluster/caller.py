@@ -53,7 +53,14 @@ def measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> N
         "tornado.application",
     ):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    asyncio.run(_measure(address, sweep, points, bar))
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(_measure(address, sweep, points, bar))
+    else:  # the loop of a notebook's kernel, which runs this call and cannot run another beside it
+        raise BadInput(
+            "a notebook cannot lead a sweep on a cluster: give the labkit sweep command in a terminal"
+        )
 
 
 async def _measure(address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar) -> None:

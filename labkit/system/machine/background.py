@@ -20,11 +20,13 @@ SHORTEST_S = 1.0  # over less time the kernel's steps of 10 ms are a large share
 class Background:
     """The running processes at its creation, and what other programs did since then.
 
-    This process and its descendants do not count. `sample` sees processes before they end, so call it often. One that
-    began and ended between two samples is not seen; perf's samples show how much CPU time such processes took.
+    `root_pid` and its descendants do not count; None: this process. `sample` sees processes before they end, so call it
+    often. One that began and ended between two samples is not seen; perf's samples show how much CPU time such
+    processes took.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root_pid: int | None = None) -> None:
+        self._root_pid = os.getpid() if root_pid is None else root_pid
         self._began, self._before = time.monotonic(), {key: used for key, used, _, _ in _processes()}
         self._most: dict[str, float] = {}  # the largest share of each program between two samples
 
@@ -37,7 +39,7 @@ class Background:
         children: dict[int, list[int]] = {}
         for (pid, _), _, parent, _ in now:
             children.setdefault(parent, []).append(pid)
-        ours, left = {os.getpid()}, [os.getpid()]
+        ours, left = {self._root_pid}, [self._root_pid]
         while left:
             ours.update(own := children.get(left.pop(), []))
             left += own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import os
 import struct
@@ -194,3 +195,25 @@ def test_own_programs_are_left_out() -> None:
     assert "a-busy-program" in shares
     assert all(0 < share <= 1.1 for share in shares.values())
     assert os.getpid() not in shares
+
+
+def test_programs_of_a_sweep_are_left_out() -> None:
+    """A sweep boots the lab VM that its points share, and starts this process. Both are its children."""
+    code = "import time\nend = time.time() + 1.5\nwhile time.time() < end: pass"
+    watched = (
+        "import os, time; from labkit.system.machine import background\n"
+        "watch = background.Background({root}); time.sleep(1.2); print(watch.report())"
+    )
+    counted = []
+    for root in ("None", "os.getppid()"):
+        beside = subprocess.Popen([sys.executable, "-P", "-c", code])
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", watched.format(root=root)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        beside.wait()
+        counted.append(sum(one["cpu_share"] for one in ast.literal_eval(done.stdout)))
+    assert counted[0] > 0.1, "the program beside it took most of one CPU"
+    assert counted[1] < counted[0] - 0.1

@@ -175,7 +175,8 @@ def run(parameters: MonitorCost, run_context: RunContext) -> Iterator[Event]:
     left = [number for number in range(parameters.rounds) if f"1-r{number}" not in done]
     if not usable or not left:
         return
-    progress = Progress(planned_s(parameters), survey.survey_s(parameters))
+    begun_s = survey.survey_s(parameters)
+    progress = Progress(begun_s + len(left) * _round_s(parameters), begun_s)
     for number in left:
         end_s = progress.done_s + _round_s(parameters)
         yield from _measured(parameters, run_context, number, usable[0], progress)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -135,7 +135,8 @@ def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
     yield from survey.refused_rows([parameters], run_context, refused, done)
     if not usable:
         return
-    left = _left(parameters, run_context)
+    done -= survey.incomplete_points(run_context, usable)
+    left = _left(parameters, run_context, done)
     build = _across if parameters.has_remote_servers else _together
     begun_s = survey.survey_s(parameters)
     left_s = len(left) * _point_s(parameters, usable)
@@ -159,14 +160,13 @@ def _all_searched(parameters: Throughput) -> str:
     return f"all {counted(parameters.rounds, 'round')} were searched"
 
 
-def _left(parameters: Throughput, run_context: RunContext) -> list[SearchPoint]:
-    done = run_context.done()
+def _left(parameters: Throughput, run_context: RunContext, done: Set[str]) -> list[SearchPoint]:
     return [point for point in points(parameters, run_context.seed) if point.name not in done]
 
 
 def _run_outside(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
     """Search through a device between the ports of a server that runs elsewhere, until the server fails."""
-    if not (left := _left(parameters, run_context)):
+    if not (left := _left(parameters, run_context, run_context.done())):
         return
     progress = Progress(len(left) * _point_s(parameters, [OUTSIDE]))
     yield progress.event(f"connecting to the TRex server {parameters.address}")

@@ -135,6 +135,11 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
                 f" {self.settings.sum_s:g} s, and a search needs several loads; leave limit_s out"
             )
         super().check()
+        if "target_mac" in self.vary and max(self.pairs) > 1:
+            raise BadInput(
+                "vary=target_mac needs pairs=1: a switch sends a frame to an address that it has not learned to every"
+                " port, so each server would count it"
+            )
         self._check_server()
         self._check_generator()
         if self.vlan is not None:

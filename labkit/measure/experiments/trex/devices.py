@@ -102,8 +102,12 @@ def run(
     if parameters.server is None:
         arms, refused = survey.survey(parameters, run_context)
         yield from survey.refused_rows([parameters], run_context, refused, run_context.done())
-    progress = Progress(total_s)
-    for arm, tests in _groups(parameters, run_context, arms, mults):
+        if not arms:
+            return
+    groups = list(_groups(parameters, run_context, arms, mults))
+    left = sum(len(tests) for _, tests in groups) / (parameters.rounds * len(arms) * len(mults))
+    progress = Progress(total_s * min(left, 1.0))
+    for arm, tests in groups:
         yield progress.event(_connecting(parameters, arm))
         try:
             with _connect(parameters, run_context, arm, mode) as device:

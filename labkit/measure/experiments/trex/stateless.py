@@ -98,6 +98,7 @@ def run(parameters: Stateless, run_context: RunContext) -> Iterator[Event]:
         shared = _shared(parameters, device, frame_bytes)
         for test in tests:
             outcome = Outcome()
+            end_s = progress.done_s + sum(step.duration_s + REST_S for step in planned)
             for step in planned:
                 rate = units.si(step.rate_pps, "pps")
                 yield progress.event(f"{step.phase}: {rate} from each port")
@@ -111,6 +112,7 @@ def run(parameters: Stateless, run_context: RunContext) -> Iterator[Event]:
             rows = [shared | row for row in (_result(outcome, frame_bytes), *outcome.rows)]
             yield device.rows(parameters, run_context, test, rows)
             yield context.stopped_event(1, outcome.ended)
+            progress.done_s = end_s
             if outcome.problem is not None:
                 return
 

@@ -87,7 +87,7 @@ def observation(text: str, function: str) -> Observation:
     kept, written = int(header[1]), int(header[2])
     # `  iperf3-412   [001] d..1.  77.123456: labkit_probe: (udp_sendmsg+0x0/0xa80)`, with ` value=512` behind a return
     events = re.findall(rf"^ *(.+)-\d+ +\[\d+\].*: {PROBE}: \(.*\)(?: value=(-?\d+))?$", text, re.MULTILINE)
-    values = Counter(value for _, value in events if value)
+    values = Counter(_signed(value) for _, value in events if value)
     observed = {
         "function": function,
         "calls_count": written,
@@ -120,6 +120,15 @@ def kprobe(probe: str) -> Iterator[ArmedObserver]:
         finally:
             tool.end()
             running.ended()
+
+
+def _signed(value: str) -> str:
+    """Return a returned value as text. The register of an `int` has 32 bits: -11 is recorded as 4294967285.
+
+    So a function that really returns a number from 2^31 to 2^32 - 1 seems to return a negative one.
+    """
+    number = int(value)
+    return str(number - 2**32 if 2**31 <= number < 2**32 else number)
 
 
 def wait_until_armed(program: process.Running, top: Path) -> None:

@@ -196,6 +196,23 @@ def test_disturbed_attempts_are_repeated_and_counted() -> None:
     assert result.bounds[0].rate_pps == pytest.approx(100_000, rel=0.06)
 
 
+def test_a_lost_frame_of_a_load_that_was_not_offered_is_no_loss_of_the_device() -> None:
+    """The generator reaches 60 kpps. The fastest of its disturbed attempts loses a frame."""
+    rng = random.Random(1)
+
+    def late(rate: float, duration: float) -> tuple[Trial, str | None]:
+        if rate <= 60_000:
+            return trial(rate, duration, rate), None
+        reached = 55_000 + 5_000 * rng.random()
+        one = trial(rate, duration, reached, reached)
+        lost = reached > 57_500
+        return dataclasses.replace(one, received_count=one.offered_count - lost), "limited"
+
+    result = searched(late)
+    assert result.bounds[0].upper_pps is None
+    assert 50_000 < (result.bounds[0].lower_pps or 0) <= 60_000
+
+
 class SlowDevice:
     """A device of 50 kpps whose trials take longer than their load, with a clock that only trials advance.
 

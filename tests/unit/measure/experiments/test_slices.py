@@ -23,8 +23,34 @@ def test_many_flows_have_more_time_until_they_carry_data(
 
     monkeypatch.setattr(server_counters, "carrying", carrying)
     counters: Any = SimpleNamespace(per_server=lambda: [0] * flows_count)
-    flows: Any = SimpleNamespace(stage=lambda: None, go=lambda: None, early_end=lambda: None)
+    calls: list[str] = []
+    flows: Any = SimpleNamespace(
+        stage=lambda: None, go=lambda: calls.append("go"), hold=lambda: calls.append("hold"), early_end=lambda: None
+    )  # fmt: skip
     live: Any = SimpleNamespace(arm=SimpleNamespace(label="veth"))
     with pytest.raises(Failed, match=f"not every flow of veth carried data within {within}"):
         slices.Sender(live, flows, counters).establish()
     assert waited == [slices.establish_s(flows_count)]
+    assert calls == ["go", "hold"], "flows that do carry data must not send beside the other arms"
+
+
+def sender(readings: list[list[int]], runtime: str | None = "a container") -> slices.Sender:
+    """Return a sender whose servers have received these amounts at each look."""
+    each = iter(readings)
+    pairs = [SimpleNamespace(client=SimpleNamespace(runtime=runtime)) for _ in readings[0]]
+    live: Any = SimpleNamespace(topology=SimpleNamespace(pairs=pairs))
+    counters: Any = SimpleNamespace(per_server=lambda: next(each))
+    return slices.Sender(live, SimpleNamespace(), counters)  # type: ignore[arg-type]
+
+
+def test_late_signals_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs in containers and guests get their signals by way of another process."""
+    monkeypatch.setattr(slices, "SIGNAL_S", 0.1)
+    monkeypatch.setattr(slices, "LOOK_S", 0.001)
+    # Many programs go on at different times: the servers need not receive in the same step.
+    assert sender([[5, 5], [5, 5], [9, 5], [9, 7]])._data_arrives()
+    assert not sender([[5, 5]] + [[9, 5]] * 1000)._data_arrives()
+    assert sender([[5, 5], [9, 5], [9, 9], [9, 9]])._data_stops()
+    assert not sender([[number, 5] for number in range(1000)])._data_stops()
+    assert sender([[5]], runtime=None)._data_arrives()
+    assert sender([[5]], runtime=None)._data_stops()

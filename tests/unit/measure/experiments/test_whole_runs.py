@@ -25,6 +25,27 @@ def test_remedy_for_flows_that_ran_apart(pairs: int, ends: str) -> None:
     assert result.endswith(ends)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "client_cpu_s", "limited"), [("tcp", 0.3, False), ("tcp", 1.0, True), ("udp", 0.3, True)]
+)
+def test_a_rate_that_was_not_reached(protocol: str, client_cpu_s: float, limited: bool) -> None:
+    """TCP sends no more than the path carries, so less is a result unless its sender is the limit."""
+    parameters = DatapathParameters(protocol=protocol, rate_bps=5e9, duration_s=1, length_bytes=1000)
+    generator: Any = SimpleNamespace(
+        name="iperf3", reported_bps="iperf3_bps", block_bytes=lambda _parameters: 1000
+    )
+    live: Any = SimpleNamespace(pairs=[None])
+    row = {
+        "window_s": 1.0, "throughput_bps": 1e9, "iperf3_bps": 1e9, "sent_bps": 1e9, "received_bytes": 1.25e8,
+        "client_cpu_s": client_cpu_s, "lost_count": 0, "sent_count": 1000,
+    }  # fmt: skip
+    invalid = whole_runs._invalid(parameters, generator, live, row)
+    assert (invalid == "generator-limited: 1000 of the requested 5000 Mbit/s were sent") == limited
+    doubts = whole_runs._doubts(parameters, generator, row, 1)
+    sentence = "the path carried less than the requested rate: 1000 of the requested 5000 Mbit/s were sent"
+    assert (sentence in doubts) == (not limited)
+
+
 @pytest.mark.parametrize(("flows", "several"), [(1, False), (2, True)])
 def test_single_flow_is_not_compared(flows: int, several: bool) -> None:
     generator: Any = SimpleNamespace(name="iperf3", reported_bps="iperf3_bps")

@@ -29,7 +29,7 @@ Ending tracing...
 RETURNS = """\
           iperf3-412     [001] .....    77.1: labkit_probe: (inet_sendmsg+0x64/0x80 <- udp_sendmsg) value=512
           iperf3-412     [001] .....    77.2: labkit_probe: (inet_sendmsg+0x64/0x80 <- udp_sendmsg) value=512
-          iperf3-412     [001] .....    77.3: labkit_probe: (inet_sendmsg+0x64/0x80 <- udp_sendmsg) value=-11
+          iperf3-412     [001] .....    77.3: labkit_probe: (inet_sendmsg+0x64/0x80 <- udp_sendmsg) value=4294967285
 """
 
 

@@ -48,6 +48,61 @@ def test_all_datagrams_without_a_tunnel(tmp_path: Path) -> None:
         assert receive_counters._received_datagrams(server(iter(())), file, []) == 100
 
 
+@pytest.mark.parametrize(
+    ("interface", "kind", "address", "local", "payload_bytes"),
+    [
+        ("eth0", "veth", "10.2.0.1", True, 1448),
+        ("eth0", "veth", "fd00::2:1", True, 1428),
+        ("eth0", "vxlan", "10.2.0.1", True, 1462),  # its counters leave out the Ethernet header
+        ("eth0", "gretap", "10.2.0.1", True, 1448),
+        ("eth0", "ipvlan", "10.2.0.1", True, 1434),  # its counters count it twice
+        ("eth0", "ipvlan", "10.2.0.1", False, 1448),
+        ("lo", None, "127.0.0.1", True, 1462),
+    ],
+)
+def test_headers_of_tcp_are_no_payload(
+    interface: str,
+    kind: str | None,
+    address: str,
+    local: bool,
+    payload_bytes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without segmentation offload every frame has headers, and would seem to carry 4.6 % more."""
+    links = [SimpleNamespace(index=7, kind=kind), SimpleNamespace(index=8, kind="vxlan")]
+    monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel: links)
+    end: Any = SimpleNamespace(
+        interface=interface, index=7, address=address, kernel=None, namespace=SimpleNamespace(netlink=None),
+        counters=lambda: LinkCounters(1514 * 1000, 1000),
+    )  # fmt: skip
+    counts = receive_counters.Receivers([end, end], "tcp", None, [], [], local=local).read()
+    assert counts == ReceiveCounts(2 * payload_bytes * 1000, 2000)
+
+
+def test_long_files_of_the_kernel_are_read_to_their_end() -> None:
+    """A read of a file that the kernel makes record by record ends with a page."""
+    path = "/proc/kallsyms"
+    with Opened(path) as file:
+        assert len(file.read()) == len(Path(path).read_bytes().decode()) > 1 << 16
+        assert len(file.read()) > 1 << 16, "the next reading begins anew"
+
+
+def test_clients_that_share_a_namespace_count_once(tmp_path: Path) -> None:
+    path = tmp_path / "snmp"
+    path.write_text(f"Ip: FragCreates\nIp: 5\n{SNMP.format(100)}")
+    shared, other = SimpleNamespace(name="shared"), SimpleNamespace(name="other")
+
+    def end(space: Any) -> Any:
+        return SimpleNamespace(
+            name="end", namespace=space, kernel=None, address="fd00::1", open=lambda _path: Opened(str(path))
+        )
+
+    with receive_counters.server_receivers(
+        [end(other)], "udp", 100, [end(shared), end(shared), end(other)]
+    ) as counters:
+        assert len(counters._client_files) == 2
+
+
 def test_counts_never_decrease() -> None:
     assert ReceiveCounts(900, 9, 4, 12) - ReceiveCounts(1000, 10, 1, 3) == ReceiveCounts(0, 0, 3, 9)
     assert ReceiveCounts(1000, 10) - ReceiveCounts(900, 9) == ReceiveCounts(100, 1, None)

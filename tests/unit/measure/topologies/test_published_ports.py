@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,33 @@ import pytest
 from labkit.measure.topologies import published_ports
 
 PATIENCE_S = 20.0
+
+
+def test_clients_of_udp_are_remembered_while_they_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    """iperf3's server sends one datagram. Its client would lose everything after a new port of the proxy."""
+    monkeypatch.setattr(published_ports, "IDLE_S", 0.2)
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as behind,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as front,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client,
+    ):
+        behind.bind(("127.0.0.1", 0))
+        front.bind(("127.0.0.1", 0))
+        behind.settimeout(PATIENCE_S)
+        threading.Thread(
+            target=published_ports._copy_datagrams, args=(front, behind.getsockname()), daemon=True
+        ).start()
+        seen = set()
+        for number in range(12):
+            client.sendto(bytes([number]), front.getsockname())
+            data, port = behind.recvfrom(10)
+            assert data == bytes([number])
+            seen.add(port)
+            time.sleep(0.05)
+        assert len(seen) == 1
+        time.sleep(0.8)
+        client.sendto(b"again", front.getsockname())
+        assert behind.recvfrom(10)[1] not in seen, "an idle client is forgotten"
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import struct
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -208,6 +209,37 @@ class BusyHop:
             self.left -= 1
             raise OSError(self.number, os.strerror(self.number))
         self.sent.append(frame)
+
+
+def test_refused_frames_of_a_batch_are_counted() -> None:
+    """sendmmsg(2) returns how many frames were sent before the refused one, and no error."""
+    sender = object.__new__(packet_sender.Sender)
+    answers = iter([5, 2, -1])
+    called: list[tuple[int, int]] = []
+
+    def call(_fd: int, place: int, wanted: int, _flags: int) -> int:
+        called.append((place // 64, wanted))
+        answer = next(answers, wanted)
+        packet_sender.ctypes.set_errno(errno.ENOBUFS)
+        return min(answer, wanted)
+
+    sender._call = call
+    sender._socket = cast(socket.socket, SimpleNamespace(fileno=lambda: 0))
+    sender._all = cast(Any, SimpleNamespace(buffer_info=lambda: (0, 0)))
+    sender._block, sender._repeats, sender._count, sender._position, sender._turn = None, 1, 1000, 0, 0
+    report = sender.send(None, 10.0, 20)
+    assert (report.sent_count, report.dropped_count) == (17, 3)
+    assert [place for place, _ in called] == [0, 6, 9, 10], "the refused frame is not sent again"
+
+
+def test_varied_addresses_are_of_no_end() -> None:
+    """Ends have consecutive addresses. A switch drops a frame from the address of another end, or to its own port."""
+    ends = {bytes.fromhex(f"0200000000{number:02x}") for number in range(256)}
+    made = frames(V4, Mix((64,), 300, ("source_mac",)))[:300]
+    assert made[0][6:12] == bytes.fromhex("020000000001")
+    assert len({frame[6:12] for frame in made}) == 300
+    assert not ends & {frame[6:12] for frame in made[1:]}
+    assert all(frame[6] & 0b11 == 0b10 for frame in made), "locally administered, of one end"
 
 
 def test_frame_after_a_load_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,35 @@ def test_ipv6_output() -> None:
     assert ping.round_trip_times(sample("answered-ipv6")) == pytest.approx([68e-6, 41e-6, 5e-6])
 
 
+@pytest.mark.parametrize(
+    ("printed_ms", "step_s"),
+    [
+        ("0.064", 1e-6),
+        ("0.999", 1e-6),
+        ("1.00", 1e-5),
+        ("9.99", 1e-5),
+        ("10.0", 1e-4),
+        ("99.9", 1e-4),
+        ("100", 1e-3),
+    ],
+)
+def test_steps_of_the_printed_times(printed_ms: str, step_s: float) -> None:
+    """ping prints three digits at most, so longer times have longer steps."""
+    [time_s] = ping.round_trip_times(f"64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time={printed_ms} ms\n")
+    assert ping.step_s(time_s) == step_s
+    decimals = len(printed_ms.partition(".")[2])
+    assert step_s == pytest.approx(10.0 ** -(3 + decimals))
+
+
+def test_times_that_are_all_in_one_step_are_a_doubt() -> None:
+    assert ping._coarse([0.021] * 100, 0.021, 1e-4) == (
+        "ping printed 100 % of the round-trip times as 21 ms, because it prints such times in steps of 100 µs: smaller"
+        " differences do not show"
+    )
+    assert ping._coarse([0.021] * 50 + [0.0211] * 50, 0.0211, 1e-4) is None
+    assert ping._coarse([0.0005] * 100, 0.0005, 1e-7) is None
+
+
 def test_duplicate_answers() -> None:
     assert len(ping.round_trip_times(sample("duplicates"))) == 5  # answers of several hosts to three requests
     doubled = "64 bytes from 10.2.0.3: icmp_seq=1 ttl=64 time=0.064 ms\n" * 2
