@@ -81,18 +81,30 @@ lab: setup  ## JupyterLab on the notebooks, for this machine only; its address w
 # Asked at every start (20 ms): a package can be taken away, or root come later.
 debian:
 	@command -v dpkg-query apt-get >/dev/null || { echo "No Debian here: labkit doctor names what is missing, and its packages for dnf and pacman." >&2; exit 0; }
+	installed() { [[ $$(dpkg-query --show --showformat='$${db:Status-Status}' "$$1" 2>/dev/null) == installed ]]; }
+	known() { [[ $$(apt-cache show "$$1" 2>/dev/null) ]]; }
 	missing=
 	for package in $$(sed '$(if $(LABKIT_NO_SKIP),,/^# CI:/Q;) s/#.*//' packages.debian); do
-		[[ $$(dpkg-query --show --showformat='$${db:Status-Status}' $$package 2>/dev/null) == installed ]] || missing+=" $$package"
+		[[ $$package == *"|"* && -e $${package#*|} ]] || installed "$${package%%|*}" || missing+=" $$package"
 	done
 	[[ $$missing ]] || exit 0
 	if [[ $$(id -u) != 0 ]]; then
 		echo "Not root, so these Debian packages stay missing:$$missing; install them as root, or do without what packages.debian says they are for." >&2
 		exit 0
 	fi
+	# Sets `available` and `unknown`: releases differ, and one name that apt does not know would stop the others.
+	choose() {
+		available= unknown=
+		for package in $$missing; do
+			name=$${package%%|*}
+			if known "$$name"; then available+=" $$name"; elif [[ $$package == "$$name" ]]; then unknown+=" $$name"; fi
+		done
+	}
 	export DEBIAN_FRONTEND=noninteractive
-	apt-get update
-	apt-get install --yes --no-remove --no-install-recommends $$missing
+	choose
+	if [[ $$available ]] || ! known bash; then apt-get update; choose; fi
+	[[ ! $$unknown ]] || echo "apt offers no$$unknown here; packages.debian says what it is for, and labkit doctor what else provides it." >&2
+	[[ ! $$available ]] || apt-get install --yes --no-remove --no-install-recommends $$available
 
 define find-python
 for python in python3.11 python3 python3.13 python3.12 none; do

@@ -22,7 +22,7 @@ runs to its folder data.
 
     labkit new my-project
     cd my-project
-    labkit run datapaths duration_s=1
+    labkit doctor
     labkit sweep params/datapaths-quick.yaml
     jupyter lab
 """

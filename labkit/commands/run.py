@@ -30,7 +30,7 @@ example of a network of your own as an arm.
     labkit run datapaths endpoint=namespace,container,guest rounds=3 duration_s=3
     labkit run datapaths topology=veth_bridge change='gro: offload gro on at server' rounds=5 duration_s=1
     labkit run throughput topology=ovs_netdev
-    labkit run datapaths topology=docs/network.yaml,veth duration_s=1
+    labkit run datapaths topology=docs/network.yaml,veth rounds=5 duration_s=1
     labkit run trex_stateless server=HOST profile=imix target=50%
     labkit run throughput server=HOST frame_bytes=64,imix
     LABKIT_TREX=FOLDER labkit run trex_stateless topology=veth_bridge,veth_routed profile=64b
@@ -43,7 +43,7 @@ profile=tracing, append=WORD+WORD, modules=NAME+NAME, fresh. ssh:NAME runs on an
 ssh, as `ssh NAME` would connect. That machine needs Python 3.11 to 3.13 and iperf3. labkit is
 copied there, and all its files there are removed after the run.
 
-    labkit run datapaths where=vm:debian topology=veth_bridge,ipvlan_l2 duration_s=3
+    labkit run datapaths where=vm:debian topology=veth_bridge,ipvlan_l2 rounds=5 duration_s=3
     labkit run overlay part=path,reachability routes=static where=vm:debian,cpus=1
 
 nodes=two puts the clients on one host and the servers on another: two lab VMs with a cable between

@@ -17,9 +17,9 @@ from labkit.runner.progress import Bar
 from labkit.runner.sweep import Measure
 
 NOTES = """\
-An interrupted sweep resumes when the same command is given again. A point that cannot be measured
-is named, and the sweep goes on. `--dask` needs the extra labkit[dask] and workers that take one
-point at a time.
+An interrupted sweep resumes when the same command is given again. A point on another kernel or
+machine that cannot be measured is named, and the sweep goes on. `--dask` needs the extra
+labkit[dask] and workers that take one point at a time.
 
     labkit sweep params/datapaths.yaml
     dask worker ADDRESS --resources "labkit=1" --nthreads 2
@@ -33,8 +33,10 @@ params/container_vs_vm.yaml compares containers with virtual machines. params/pa
 measures what a packet costs, fixed and by the byte. params/virtual_tap.yaml measures mirrors of
 Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday changes.
 params/live_monitor.yaml measures what tcpdump, tshark and the monitor cost.
+params/published_ports.yaml measures what it costs to reach servers by published ports.
 params/ovs_test_plan.yaml finds the greatest lossless rates of Open vSwitch with 1,000 rules and
-64,000 flows. params/trex.yaml makes load tests with TRex.
+64,000 flows. params/trex.yaml makes load tests with TRex. params/findings-*.yaml are the
+shortened sweeps of docs/FINDINGS.md.
 """
 
 JSON = {

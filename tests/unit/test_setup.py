@@ -174,7 +174,36 @@ def test_lock_names_no_address() -> None:
 
 def test_debian_packages_say_why() -> None:
     for line in (ROOT / "packages.debian").read_text().splitlines():
-        assert re.fullmatch(r"#.*|[a-z0-9.+-]+ +# .+", line), line
+        assert re.fullmatch(r"#.*|[a-z0-9.+-]+(\|/[\w/.-]+)? +# .+", line), line
+
+
+def test_packages_that_apt_lacks_do_not_stop_the_others(tmp_path: Path) -> None:
+    """Releases have other packages. In some, another package brings the file behind the bar."""
+    file, absent = tmp_path / "file", tmp_path / "absent"
+    file.touch()
+    names = ("there", "here", "nowhere", f"gone|{file}", f"offered|{absent}", f"elsewhere|{absent}")
+    (tmp_path / "packages.debian").write_text("".join(f"{name}  # a reason\n" for name in names))
+    programs = {
+        "dpkg-query": '[ "$3" != here ] || printf installed',
+        "apt-cache": 'case $2 in there|offered|bash) echo "Package: $2" ;; *) exit 100 ;; esac',
+        "apt-get": 'echo "$@" >>called',
+        "id": "echo 0",
+    }
+    (tmp_path / "bin").mkdir()
+    for name, script in programs.items():
+        program = tmp_path / "bin" / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "LABKIT_NO_SKIP": ""}
+    done = subprocess.run(
+        ["make", "-f", ROOT / "Makefile", "debian"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "apt offers no nowhere here" in done.stderr
+    update, install = (tmp_path / "called").read_text().splitlines()
+    assert update == "update"
+    assert install.startswith("install ")
+    assert install.endswith(" there offered")
 
 
 # The kernel of CI's machine does not have these.
