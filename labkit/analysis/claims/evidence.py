@@ -7,6 +7,7 @@ differs from itself, or an interval is missing, the evidence has a doubt, and it
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +31,10 @@ PRINTED = "published numbers"  # the run of evidence that was computed from the 
 COMPUTED, COUNTED = "computed", "counted"
 FUNCTION_TIMERS = ("function_times", "guest_function_times")  # observers
 EXACT_WAYS = (COMPUTED, COUNTED)
+POINT_COLUMNS = (
+    "method", "topology", "setup", "log", "cpu_s", "received_count", "placement", "throughput_bps", "link_rate_bps",
+    "guest_accelerator",
+)  # fmt: skip
 ONE_SETUP = "all measurements come from one set-up, which may not be typical"
 CONTRADICTION = "slices and whole runs contradict each other"
 
@@ -386,6 +391,8 @@ def _control(line: Mapping[Any, Any]) -> Effect | None:
 
 def _to_other(run: str, rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, other: str) -> Iterator[Evidence]:
     """Yield the ratio of two arms: the difference of their log-ratios to the baseline in each measurement."""
+    if not {arm, other} <= set(ratios["topology"]):
+        return
     ok = rows.loc[
         rows["status"].eq("ok") & rows["topology"].isin([arm, other]), [*GROUP, "guest_accelerator"]
     ]
@@ -449,12 +456,19 @@ def _veto(why: str) -> str:
 def _ratio_of_two_values(
     run: str, rows: pd.DataFrame, ratios: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
 ) -> Iterator[Evidence]:
-    controls = {
-        key: verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
-        for key, some in load.groups(ratios)
-    }
-    ok = load.measured_rows(rows)
-    ok = ok[ok["topology"].eq(arm) & ok["role"].ne("control")]
+    # Tables with few columns are selected and divided much faster.
+    controls = dict(load.groups(ratios[[*GROUP, *verdicts.MEASUREMENT, "setup", "log_control", "placed"]]))
+
+    @functools.cache
+    def is_vetoed(key: Key) -> bool:
+        some = controls.get(key)
+        if some is None:
+            return False
+        control = verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
+        return control is not None and stats.vetoes(control)
+
+    ok = load.measured_rows(rows[rows["topology"].eq(arm)])
+    ok = ok.loc[ok["role"].ne("control"), list(dict.fromkeys([*GROUP, *POINT_COLUMNS]))]
     if ok["method"].eq("slice").any():
         ok = ok[ok["method"].eq("slice")]
     equal_columns = [
@@ -471,7 +485,7 @@ def _ratio_of_two_values(
             *logs, placed=bool(group["method"].ne("slice").all() or group["placement"].notna().all())
         )
         keys = [_key(side.iloc[0].to_dict()) for side in sides]
-        vetoed = any((control := controls.get(key)) is not None and stats.vetoes(control) for key in keys)
+        vetoed = any(map(is_vetoed, keys))
         text = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
         evidence = _evidence_without_ratio(run, text, sides[0].iloc[0].to_dict())
         evidence = replace(evidence, link_full=all(map(_fills_link, sides)))
