@@ -107,11 +107,15 @@ def _with_constants(df: pd.DataFrame, rows: pd.DataFrame, names: Sequence[str]) 
 
 
 def verdicts(
-    df: pd.DataFrame, margin: float = MARGIN, metrics: Mapping[str, tuple[str, bool]] = METRIC
+    df: pd.DataFrame,
+    margin: float = MARGIN,
+    metrics: Mapping[str, tuple[str, bool]] = METRIC,
+    pairs: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Return a verdict for each group and each topology except the baseline; columns GROUP and VERDICTS.
 
-    `metrics` has the compared column of each protocol, and whether higher values are better.
+    `metrics` has the compared column of each protocol, and whether higher values are better. `pairs`: the `ratios` of
+    the table, if they are known.
 
     If there are slices, they determine the verdict. whole_ratio is the ratio of the whole runs, or NaN. If the
     intervals of slices and whole runs do not overlap, the verdict is no evidence. control_low and control_high are the
@@ -119,7 +123,7 @@ def verdicts(
     its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
     """
     df = complete(df)
-    return _verdicts(df, ratios(df, metrics), margin, metrics)
+    return _verdicts(df, ratios(df, metrics) if pairs is None else pairs, margin, metrics)
 
 
 def _verdicts(
@@ -332,13 +336,19 @@ def _regime(centres: stats.Floats, busy: stats.Floats, placed: bool) -> str:
     )
 
 
-def doubts(df: pd.DataFrame) -> list[str]:
-    """Return every reason for doubt about a table and its verdicts, one sentence each. Raises like `verdicts`."""
+def doubts(
+    df: pd.DataFrame, pairs: pd.DataFrame | None = None, table: pd.DataFrame | None = None
+) -> list[str]:
+    """Return every reason for doubt about a table of rows and its verdicts, one sentence each.
+
+    `pairs` and `table`: its `ratios` and its `verdicts`, if they are known. Raises like `verdicts`.
+    """
     unfinished = list(df.attrs.get("unfinished", []))
     df = complete(df)
     ok = measured_rows(df)
-    pairs = _ratios(ok)
-    lines = [*unfinished, *_about_verdicts(_verdicts(df, pairs)), *_wandering(ok, pairs)]
+    pairs = _ratios(ok) if pairs is None else pairs
+    table = _verdicts(df, pairs) if table is None else table
+    lines = [*unfinished, *_about_verdicts(table), *_wandering(ok, pairs)]
     all_hosts = hosts(df)
     for name, rows in all_hosts:
         own = ok[ok.index.isin(rows.index)]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.analysis import profile_doubts, stats, verdicts
+from labkit.analysis import profile_doubts, stats
 from labkit.analysis.claims.claim import (
     AGREES,
     BY_NUMBERS,
@@ -317,7 +317,7 @@ def doubts(results: Results) -> str:
 
 def _doubts(results: Results, name: str) -> Iterator[str]:
     rows = results.rows(name)
-    sentences = verdicts.doubts(rows) if len(rows) else []
+    sentences = results.doubts(name)
     sentences += profile_doubts.profile_doubts(results.profiles(name), rows)
     if (share := results.description(name).get("max_foreign_cpu_share") or 0.0) > BUSY_SHARE:
         sentences.append(

@@ -58,7 +58,12 @@ class Results:
         return run_figures.of_run(load.load(self._place(name), None), lambda: self.profiles(name))
 
     def _verdicts(self, name: str) -> pd.DataFrame:
-        return verdicts.verdicts(self.rows(name))
+        return verdicts.verdicts(self.rows(name), pairs=self.ratios(name))
+
+    def doubts(self, name: str) -> list[str]:
+        """Return every reason for doubt about a run and its verdicts (`verdicts.doubts`)."""
+        rows = self.rows(name)
+        return verdicts.doubts(rows, self.ratios(name), self.verdicts(name)) if len(rows) else []
 
     def _ratios(self, name: str) -> pd.DataFrame:
         return verdicts.ratios(self.rows(name))

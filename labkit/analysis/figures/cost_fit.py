@@ -21,6 +21,7 @@ from labkit.analysis.packet_cost.cost_model import COSTS, Curve, fragments_count
 from labkit.common.units import counted
 
 COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 118
+HOST_PX = 40  # more between panels whose titles have the host
 SIDE = 0.035  # share of the axis left free beside the outermost sizes
 MARGIN = 1.25  # factor between the measured range and the axis
 STEPS = 2000  # points of a drawn curve
@@ -69,9 +70,10 @@ def _empty(drawn: list[tuple[Panel, list[Curve]]]) -> go.Figure:
         host = f"<br>{panel.host}" if panel.host else ""
         titles[2 * number + 1, 1] = f"<b>{panel.title}: {COSTS[some[0].cost]}</b>{host}"
         titles[2 * number + 2, 1] = "measured beyond the fit"
-    whole = sum(heights) + BETWEEN_PX * (len(heights) - 1)
+    between = BETWEEN_PX + HOST_PX * any(panel.host for panel, _ in drawn)
+    whole = sum(heights) + between * (len(heights) - 1)
     figure = titled_grid(
-        titles, rows=len(heights), cols=1, row_heights=heights, vertical_spacing=BETWEEN_PX / whole
+        titles, rows=len(heights), cols=1, row_heights=heights, vertical_spacing=between / whole
     )
     figure.update_layout(height=whole + TOP_PX, margin={"t": TOP_PX, "b": 0})
     return figure

@@ -129,7 +129,7 @@ def ticks(labels: dict[float, str], share: float = 1.0) -> dict[str, Any]:
     """Return the ticks of a logarithmic axis, without labels that would overlap; the last place always has a label.
 
     `labels`: the label of each place, in order. `share`: the axis' share of the figure's width. If there is no room for
-    the label of the first fragmented size, it is added below the nearest label, if the labels beside it leave room.
+    the label of the first fragmented size, it is added below the nearest label, and labels beside it make room.
     """
     places = list(labels)
     octave_px = AXIS_PX * share / (math.log2(places[-1] / places[0]) or 1.0)
@@ -149,11 +149,15 @@ def ticks(labels: dict[float, str], share: float = 1.0) -> dict[str, Any]:
     cut = next((place for place in places if "<br>" in labels[place]), None)
     if cut is not None and cut not in shown:
         near = min(shown, key=lambda place: abs(math.log2(place / cut)))
-        both = f"{shown[near]}<br>{labels[cut].replace('<br>', ' ')}"
-        if "<br>" not in shown[near] and fits(
-            near, both, {place: label for place, label in shown.items() if place != near}
-        ):
-            shown[near] = both
+        below = labels[cut].replace("<br>", " ")
+        beside = [
+            place
+            for place, label in shown.items()
+            if place != near and not fits(near, f"{below}<br>{below}", {place: label})
+        ]
+        if "<br>" not in shown[near] and not {places[0], places[-1]} & set(beside):
+            shown = {place: label for place, label in shown.items() if place not in beside}
+            shown[near] = f"{shown[near]}<br>{below}"
     shown = dict(sorted(shown.items()))
     return {"tickvals": list(shown), "ticktext": list(shown.values()), "tickangle": 0}
 

@@ -67,6 +67,7 @@ class Sender:
         try:
             self.flows.go()
             if not ready.carrying(within_s):
+                self.built_arm.metered()  # raises Failed if a program that joins the ends has ended
                 words = self.flows.early_end()
                 late = f"not every flow of {self.built_arm.arm.label} carried data within {within_s:.0f} s"
                 raise Failed(words or late)

@@ -27,7 +27,7 @@ def test_many_flows_have_more_time_until_they_carry_data(
     flows: Any = SimpleNamespace(
         stage=lambda: None, go=lambda: calls.append("go"), hold=lambda: calls.append("hold"), early_end=lambda: None
     )  # fmt: skip
-    live: Any = SimpleNamespace(arm=SimpleNamespace(label="veth"))
+    live: Any = SimpleNamespace(arm=SimpleNamespace(label="veth"), metered=lambda: None)
     with pytest.raises(Failed, match=f"not every flow of veth carried data within {within}"):
         slices.Sender(live, flows, counters).establish()
     assert waited == [slices.establish_s(flows_count)]
