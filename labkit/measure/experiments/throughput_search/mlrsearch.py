@@ -25,6 +25,7 @@ from labkit.measure.traffic.base import Trial
 REPEATS = 6
 RESTARTS = 4
 REACHED = 0.97  # share of the requested rate: below it, the maximum load is lowered
+FEW_LOST = 0.001  # share of the frames that a disturbance alone may lose
 MIN_SPAN = 1.05  # ratio of the maximum to the minimum load
 MIN_RANGE = 2.0  # the same, where the generator's limit has lowered the maximum: a smaller range shows this limit only
 NO_LIMIT_S = 1e9
@@ -325,8 +326,8 @@ class Attempts:
                 lossless = trial
         assert best is not None
         self.disturbed_count += 1
-        # A frame that one of the disturbed attempts lost says nothing about a load that none of them offered.
-        if lossless is not None and best.offered_pps < REACHED * rate_pps:
+        # A few frames that one of the disturbed attempts lost say nothing about a load that none of them offered.
+        if lossless is not None and best.loss_ratio < FEW_LOST and best.offered_pps < REACHED * rate_pps:
             self._missed.append((rate_pps, lossless))
             raise _Limited(lossless.offered_pps)
         return best
