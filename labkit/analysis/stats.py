@@ -107,8 +107,7 @@ def effect(
     setups: Sequence[object] | None = None,
     slices: bool = False,
     placed: bool = False,
-    *,
-    one_per_setup_of_slices: bool = False,
+    lost: int = 0,
 ) -> Effect:
     """Estimate the effect behind paired log-ratios (one-dimensional, natural logarithm).
 
@@ -119,8 +118,7 @@ def effect(
     disagree. Otherwise Hodges-Lehmann over all slices with the Wilcoxon signed-rank interval, or Student's t for fewer
     than MIN_SLICES. This needs 8 n^2 bytes of memory for n slices. `placed`: labkit bound the ends of every slice to
     CPUs, in all arms alike; otherwise MIN_SETUPS and more have LOST_FREEDOM degrees of freedom fewer, and one set-up
-    less has one fewer. With slices=False, `one_per_setup_of_slices` says that each log-ratio stands for the slices of a
-    set-up, and `placed` counts for them as well.
+    less has one fewer. `lost`: with slices=False, the degrees of freedom to leave out (`lost_freedom`).
 
     Raises BadInput for an empty or non-finite input.
     """
@@ -137,7 +135,6 @@ def effect(
         return _slices_effect(x, groups, CONFIDENCE, placed)
     means = x if groups is None else np.array([group.mean() for group in groups])
     how = f"Student's t over {counted(means.size, 'round')}"
-    lost = lost_freedom(means.size, placed or not one_per_setup_of_slices)
     return _student(means, x.size, how, CONFIDENCE, means.size, lost)
 
 

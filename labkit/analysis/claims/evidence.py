@@ -516,12 +516,8 @@ def _between(left: pd.Series[float], right: pd.Series[float], *, placed: bool) -
     """
     paired = (right - left).dropna()
     if len(paired) > 1:
-        return stats.effect(
-            np.asarray(paired, np.float64),
-            list(paired.index),
-            placed=placed,
-            one_per_setup_of_slices=not placed,
-        )
+        lost = stats.lost_freedom(len(paired), placed)
+        return stats.effect(np.asarray(paired, np.float64), list(paired.index), lost=lost)
     if not len(left) or not len(right):
         return None
     return compare_runs.with_drift(

@@ -26,10 +26,8 @@ INTERVAL_S = 0.002  # the shortest interval that iputils allows without privileg
 # The steps in which ping prints times below these limits (iputils, ping_common.c, gather_statistics).
 STEPS_S = ((1e-3, 1e-6), (1e-2, 1e-5), (1e-1, 1e-4))
 LAST_STEP_S = 1e-3
-COARSE, NEARLY_ALL = (
-    1e-3,
-    0.95,
-)  # if so many times are in one step, and it is so long beside them, the row has a doubt
+# If this share of the times is in one step, and the step is at least this share of a time, the row has a doubt.
+NEARLY_ALL, COARSE = 0.95, 1e-3
 _RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # without duplicates: each request counts once
 
 
@@ -118,7 +116,7 @@ def latency(
         "latency_p50_s": p50,
         "latency_p99_s": times[min(len(times) - 1, int(0.99 * len(times)))],
         "latency_max_s": times[-1],
-        **({"doubts": [doubt]} if (doubt := _coarse(times, middle, step)) else {}),
+        **({"doubts": [doubt]} if (doubt := _step_doubt(times, middle, step)) else {}),
     }
 
 
@@ -127,7 +125,7 @@ def step_s(rtt_s: float) -> float:
     return next((step for limit, step in STEPS_S if rtt_s < limit), LAST_STEP_S)
 
 
-def _coarse(times: Sequence[float], middle: float, step: float) -> str | None:
+def _step_doubt(times: Sequence[float], middle: float, step: float) -> str | None:
     """Return a doubt if nearly all round-trip times are in one step, so that their median shows no smaller
     difference."""
     share = times.count(middle) / len(times)

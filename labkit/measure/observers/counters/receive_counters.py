@@ -13,9 +13,8 @@ from labkit.system import netlink
 from labkit.system.machine.mibs import mibs, mibs6
 
 ATTEMPTS = 4  # attempts to read two counters at the same moment
-TCP_BYTES = (
-    32  # TCP's header with timestamps (RFC 7323), which Linux sends unless net.ipv4.tcp_timestamps is 0
-)
+# TCP's header with timestamps (RFC 7323), which Linux sends unless net.ipv4.tcp_timestamps is 0
+TCP_BYTES = 32
 
 
 @dataclass(frozen=True)
