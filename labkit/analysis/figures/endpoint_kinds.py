@@ -152,7 +152,10 @@ def _load(panel: Panel) -> str:
 
 def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str], others: list[float]) -> None:
     """Draw one plot; its axis has room for the values of others, too."""
-    ok = panel.table[panel.table["status"].eq("ok")]
+    columns = dict.fromkeys(
+        ["endpoint", "arm", "folder", "round", *(series.column for series in plot.series)]
+    )
+    ok = panel.table.loc[panel.table["status"].eq("ok"), list(columns)]
     prefix = _prefix(ok, plot)
     reach, nothing = [value / PREFIXES[prefix] for value in others], list[tuple[float, str]]()
     for at, endpoint in enumerate(there):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -70,18 +70,23 @@ def against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
 
 def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: set[str]) -> None:
     """Draw one panel. `seen` has the arms already drawn in the figure; the panel's arms are added."""
-    rounds = _rounds(panel.table.assign(x=panel.table[axis.column]))
+    table = _rounds(panel.table.assign(x=panel.table[axis.column]))
     places = sorted(panel.table[axis.column].unique())
     gap = min((math.log2(more / fewer) for fewer, more in pairwise(places)), default=1.0)
     gap = max(gap, math.log2(places[-1] / places[0]) * NARROW)
-    drawn, ends = arms(rounds), _ends(rounds, quantity.is_log)
+    drawn, ends = arms(table), _ends(table, quantity.is_log)
+    rounds: dict[str, list[dict[Any, Any]]] = {arm: [] for arm, _ in drawn}
+    for one in table.to_dict("records"):  # for an arm's few rounds, tables are slower than Python
+        rounds[one["arm"]].append(one)
+    traces = list[dict[str, Any]]()
     for number, (arm, role) in enumerate(drawn):
         # Arms are shifted at each place, so that their intervals do not overlap.
         shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
-        own = rounds[rounds["arm"] == arm]
-        own = own.assign(place=own["x"].map(axis.say), x=own["x"] * shift, top=ends[1] if ends else None)
-        _arm(figure, panel, own.assign(bottom=ends[0] if ends else None), role, quantity, arm not in seen)
+        own = [one | {"place": axis.say(one["x"]), "x": one["x"] * shift} for one in rounds[arm]]
+        assert ends is not None  # because there are rounds
+        traces += _arm(arm, role, own, ends, quantity, arm not in seen)
         seen.add(arm)
+    figure.add_traces(traces, rows=[panel.row] * len(traces), cols=[panel.column] * len(traces))
     _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, ends)
 
 
@@ -174,20 +179,6 @@ def no_bar(low: Any, high: Any, ends: tuple[float, float], is_log: bool) -> npt.
     return np.asarray(length > whole / 3)
 
 
-def _cut(middles: pd.DataFrame, ends: tuple[float, float]) -> pd.DataFrame:
-    """Cut intervals at the ends of the axis (in place), and return a mark (x, y, symbol) for each cut end."""
-    marks = []
-    for column, bound, symbol in (
-        ("above", ends[1], "triangle-up-open"),
-        ("below", ends[0], "triangle-down-open"),
-    ):
-        room = (middles["value"] - bound).abs()
-        cut = middles[column] > room
-        middles[column] = middles[column].where(~cut, room)
-        marks.append(pd.DataFrame({"x": middles["x"][cut], "y": bound, "symbol": symbol}))
-    return pd.concat(marks, ignore_index=True)
-
-
 def _rounds(table: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each arm, place on the axis, method and round: value, part, and number of measurements."""
     ok = table[table["status"].eq("ok") & table["value"].notna()]
@@ -204,79 +195,101 @@ def _rounds(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _middles(rounds: pd.DataFrame) -> pd.DataFrame:
-    """Return for each place the geometric mean of the rounds, and the lengths of its 95 % interval below and above.
+def _middle(rounds: list[dict[Any, Any]]) -> dict[str, Any]:
+    """Return the geometric mean of an arm's rounds at one place, its 95 % interval, and the median of their parts.
 
-    If a round received nothing, the median is used instead.
+    If a round received nothing, the median is used instead of the mean.
     """
-    result = []
-    for x, some in rounds.groupby("x"):
-        values = some["value"].to_numpy(float)
-        grouped = stats.effect(np.log(values)) if (values > 0).all() else None
-        middle = float(np.median(values)) if grouped is None else grouped.ratio
-        which = "median" if grouped is None else "geometric mean"
-        low = middle if grouped is None or grouped.low is None else grouped.low
-        high = middle if grouped is None or grouped.high is None else grouped.high
-        one = {
-            "x": x,
-            "place": some["place"].iloc[0],
-            "value": middle,
-            "which": which,
-            "low": low,
-            "high": high,
-            "rounds": len(some),
-        }
-        one |= {"below": max(0.0, middle - low), "above": max(0.0, high - middle)}
-        result.append(one | ({"part": some["part"].median()} if "part" in some else {}))
-    return pd.DataFrame(result)
+    values = np.array([one["value"] for one in rounds], float)
+    mean = stats.effect(np.log(values)) if (values > 0).all() else None
+    middle = float(np.median(values)) if mean is None else mean.ratio
+    parts = [one["part"] for one in rounds if pd.notna(one.get("part"))]
+    return {
+        "x": rounds[0]["x"],
+        "place": rounds[0]["place"],
+        "value": middle,
+        "which": "median" if mean is None else "geometric mean",
+        "low": middle if mean is None or mean.low is None else mean.low,
+        "high": middle if mean is None or mean.high is None else mean.high,
+        "rounds": len(rounds),
+        "part": float(np.median(parts)) if parts else math.nan,
+    }
 
 
 def _arm(
-    figure: go.Figure, panel: Panel, rounds: pd.DataFrame, role: str, quantity: Quantity, first: bool
-) -> None:
-    """Draw one arm in its panel: raw points, the line of means with intervals, and the thin line of the part."""
-    arm = str(rounds["arm"].iloc[0])
-    style = theme.arm_style(arm, role)
-    common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm}
-    whole = rounds["method"].eq("whole")
-    symbols = np.where(whole, style.symbol.removesuffix("-open") + "-open", style.symbol)
-    beyond = rounds["value"] > rounds["top"]
-    points = go.Scatter(
-        x=rounds["x"],
-        y=rounds["value"].mask(beyond, rounds["top"] * 0.985) / quantity.scale,
-        mode="markers",
-        opacity=0.5,
-        marker={
-            "color": style.color,
-            "symbol": np.where(beyond, "arrow-up", symbols),
-            "size": 5 + 4 * beyond,
-        },
-        hovertext=[_say_round(one, quantity) for one in rounds.to_dict("records")],
-    )
-    middles = _middles(rounds if whole.all() else rounds[~whole])
-    ends = float(rounds["bottom"].iloc[0]), float(rounds["top"].iloc[0])
-    cut = _cut(middles, ends)
-    line = go.Scatter(
-        x=middles["x"],
-        y=middles["value"] / quantity.scale,
-        error_y={"array": middles["above"] / quantity.scale, "arrayminus": middles["below"] / quantity.scale},
-        mode="lines+markers",
-        marker={"color": style.color, "symbol": style.symbol},
-        line={"color": style.color, "dash": style.dash},
-        hovertext=[_say_middle(arm, one, quantity) for one in middles.to_dict("records")],
-    )
-    figure.add_trace(points.update(hoverinfo="text", showlegend=False, **common), **panel.place)
-    figure.add_trace(line.update(hoverinfo="text", showlegend=first, **common), **panel.place)
-    if len(cut):
+    arm: str,
+    role: str,
+    rounds: list[dict[Any, Any]],
+    ends: tuple[float, float],
+    quantity: Quantity,
+    first: bool,
+) -> list[dict[str, Any]]:
+    """Return an arm's traces: raw points, the line of means with intervals, the marks of intervals that the axis cuts,
+    and the thin line of the part."""
+    style, (bottom, top), scale = theme.arm_style(arm, role), ends, quantity.scale
+    common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm, "showlegend": False}
+    open_symbol = style.symbol.removesuffix("-open") + "-open"
+    points = common | {"x": [one["x"] for one in rounds], "y": [], "mode": "markers", "opacity": 0.5}
+    marker: dict[str, Any] = {"color": style.color, "symbol": [], "size": []}
+    for one in rounds:
+        beyond = one["value"] > top
+        points["y"].append((top * 0.985 if beyond else one["value"]) / scale)
+        symbol = open_symbol if one["method"] == "whole" else style.symbol
+        marker["symbol"].append("arrow-up" if beyond else symbol)
+        marker["size"].append(9 if beyond else 5)
+    points |= {
+        "marker": marker,
+        "hovertext": [_say_round(one, quantity) for one in rounds],
+        "hoverinfo": "text",
+    }
+
+    of_line = [one for one in rounds if one["method"] != "whole"] or rounds
+    of_line = sorted(of_line, key=lambda one: float(one["x"]))
+    middles = [_middle(list(some)) for _, some in groupby(of_line, key=lambda one: one["x"])]
+    bars: dict[str, list[float]] = {"array": [], "arrayminus": []}
+    cut: dict[str, list[Any]] = {"x": [], "y": [], "symbol": []}
+    for end, bound, bar, symbol in (
+        ("high", top, "array", "triangle-up-open"),
+        ("low", bottom, "arrayminus", "triangle-down-open"),
+    ):
+        for one in middles:
+            length, room = abs(one[end] - one["value"]), abs(one["value"] - bound)
+            bars[bar].append(min(length, room) / scale)
+            if length > room:
+                cut["x"].append(one["x"])
+                cut["y"].append(bound / scale)
+                cut["symbol"].append(symbol)
+    x, styled = [one["x"] for one in middles], {"color": style.color, "symbol": style.symbol}
+    line = common | {
+        "x": x,
+        "y": [one["value"] / scale for one in middles],
+        "error_y": bars,
+        "mode": "lines+markers",
+    }
+    line |= {"marker": styled, "line": {"color": style.color, "dash": style.dash}, "showlegend": first}
+    line |= {"hovertext": [_say_middle(arm, one, quantity) for one in middles], "hoverinfo": "text"}
+
+    traces = [points, line]
+    if cut["x"]:
         marks = {"color": style.color, "symbol": cut["symbol"], "size": 9}
-        mark = go.Scatter(
-            x=cut["x"], y=cut["y"] / quantity.scale, mode="markers", marker=marks, cliponaxis=False
-        )
-        figure.add_trace(mark.update(hoverinfo="skip", showlegend=False, **common), **panel.place)
-    if "part" in middles and middles["part"].notna().any():
+        mark = common | {
+            "x": cut["x"],
+            "y": cut["y"],
+            "mode": "markers",
+            "marker": marks,
+            "cliponaxis": False,
+        }
+        traces.append(mark | {"hoverinfo": "skip"})
+    if not all(math.isnan(one["part"]) for one in middles):
         dotted = {"color": style.color, "dash": "dot", "width": 1}
-        part = go.Scatter(x=middles["x"], y=middles["part"] / quantity.scale, mode="lines", line=dotted)
-        figure.add_trace(part.update(hoverinfo="skip", showlegend=False, **common), **panel.place)
+        part = common | {
+            "x": x,
+            "y": [one["part"] / scale for one in middles],
+            "mode": "lines",
+            "line": dotted,
+        }
+        traces.append(part | {"hoverinfo": "skip"})
+    return traces
 
 
 def _say_round(one: dict[Any, Any], quantity: Quantity) -> str:
@@ -290,4 +303,6 @@ def _say_middle(arm: str, one: dict[Any, Any], quantity: Quantity) -> str:
     lines += f"<br>{one['which']} {quantity.say(one['value'])}, {counted(one['rounds'], 'round')}"
     if one["low"] < one["high"]:
         lines += f"<br>95 % interval {quantity.say(one['low'])} to {quantity.say(one['high'])}"
-    return lines + (f"<br>of which softirq {quantity.say(one['part'])}" if pd.notna(one.get("part")) else "")
+    return lines + (
+        f"<br>of which softirq {quantity.say(one['part'])}" if not math.isnan(one["part"]) else ""
+    )

@@ -12,6 +12,7 @@ from labkit.common.units import percent, si
 
 PANEL_PX, EDGES_PX = 260, 140
 AXIS_MARGIN = 1.15  # factor between the measured range and the axis
+COLUMNS = ["frame", "flows_count", "arm", "role", "status", "offered_pps", "loss_ratio"]  # of a trial
 NO_LOSS = 1e-6  # position of trials without loss on the logarithmic axis
 
 
@@ -22,19 +23,20 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     rates found. Dotted lines are losses above the goal that are the same at every load, where there is no rate.
     trials: `loading.load` with part "trials". rates: `loss_rates.rates`.
     """
-    some = trials[trials["phase"].eq("search") & trials["offered_pps"].gt(0)]
+    some = trials.loc[trials["phase"].eq("search") & trials["offered_pps"].gt(0), COLUMNS]
     keys = sorted(
         set(zip(some["frame"], some["flows_count"], strict=True)), key=lambda one: (len(one[0]), one)
     )
     titles = {(at, 1): f"<b>frames {frame}, {flows:g} flows</b>" for at, (frame, flows) in enumerate(keys, 1)}
     count = max(1, len(keys))
     figure = titled_grid(titles, rows=count, cols=1, vertical_spacing=0.4 / max(count, 4))
-    marks = Marks(figure)
+    marks, seen = Marks(figure), set[str]()
     for at, (frame, flows) in enumerate(keys, 1):
         panel = some[some["frame"].eq(frame) & some["flows_count"].eq(flows)]
         for arm, own in panel.groupby("arm", sort=False):
             style = theme.arm_style(str(arm), str(own["role"].iloc[0]))
-            _dots(figure, at, str(arm), own, style)
+            _dots(figure, at, str(arm), own, style, str(arm) not in seen)
+            seen.add(str(arm))
             result = rates[rates["arm"].eq(arm) & rates["frame"].eq(frame) & rates["flows_count"].eq(flows)]
             for pps in result["median_pps"].dropna():
                 line = {"type": "line", "line": {"dash": "dash", "color": style.color}}
@@ -61,10 +63,11 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     return finish(figure, trials, "Loss against load", subtitle)
 
 
-def _dots(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, style: theme.ArmStyle) -> None:
+def _dots(
+    figure: go.Figure, row: int, arm: str, own: pd.DataFrame, style: theme.ArmStyle, first: bool
+) -> None:
     counts = own["status"].eq("ok")
     for part, symbol, opacity in ((own[counts], "circle", 0.8), (own[~counts], "x-thin-open", 0.4)):
-        first = symbol == "circle" and not any(trace.legendgroup == arm for trace in figure.data)
         figure.add_trace(
             go.Scatter(
                 x=part["offered_pps"],
@@ -72,7 +75,7 @@ def _dots(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, style: theme
                 mode="markers",
                 name=theme.plain(arm),
                 legendgroup=arm,
-                showlegend=first,
+                showlegend=first and symbol == "circle",
                 marker={"color": style.color, "symbol": symbol, "opacity": opacity, "size": 7},
                 hovertemplate="%{x:.4s} frames/s: loss %{y:.3%}<extra></extra>",
             ),

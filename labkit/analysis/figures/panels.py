@@ -214,15 +214,17 @@ class Marks:
         self._annotations: list[dict[str, Any]] = []
 
     def shape(self, **words: Any) -> None:
-        """Take a shape with the arguments of plotly's add_shape; `row` and `col` are needed."""
+        """Take a shape with the arguments of plotly's add_shape."""
         self._shapes.append(self._placed(**words))
 
     def annotation(self, **words: Any) -> None:
-        """Take a text with the arguments of plotly's add_annotation; `row` and `col` are needed."""
+        """Take a text with the arguments of plotly's add_annotation."""
         self._annotations.append(self._placed(**words))
 
-    def _placed(self, row: int, col: int, **words: Any) -> dict[str, Any]:
+    def _placed(self, row: int | None = None, col: int | None = None, **words: Any) -> dict[str, Any]:
         """Replace a row and a column by the names of that plot's axes, as plotly does. `x domain` stays a domain."""
+        if row is None:
+            return words
         axes = self._figure.get_subplot(row, col)
         for one, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
             domain = " domain" * words.get(f"{one}ref", "").endswith(" domain")

@@ -16,6 +16,10 @@ from labkit.analysis.load import groups, unsupported_rates
 from labkit.common.units import counted, percent, si
 
 BY = ("frame", "flows_count", "pairs", "mtu_bytes", "family")
+COLUMNS = [
+    "status", "reason", "throughput_pps", "lower_bound_pps", "constant_loss_ratio", "repeated_count", "trials_count",
+    "exceed_ratio",
+]  # fmt: skip
 MIN_SEARCHES = 3  # searches needed for an interval
 PHASE = r"latency at ([\d.]+) %"
 
@@ -35,6 +39,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
     unsupported = unsupported_rates(some)
+    some = some[["arm", *BY, "loss_goal_ratio", *COLUMNS]]  # of a wide table each selection takes long
     for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
         with_rate = group["status"].eq("ok") & ~unsupported[group.index]

@@ -234,5 +234,9 @@ def _sums(rows: pd.DataFrame, column: str, count: int) -> list[float]:
 
 def varying(keys: Sequence[Key]) -> list[str]:
     """Return the columns of GROUP in which the keys differ."""
-    table = pd.DataFrame(list(keys), columns=GROUP)
-    return [name for name in GROUP if table[name].nunique(dropna=False) > 1]
+    columns = zip(*keys, strict=True)
+    return [
+        name
+        for name, values in zip(GROUP, columns, strict=False)
+        if len({None if pd.isna(value) else value for value in values}) > 1
+    ]

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import theme
 from labkit.analysis.figures.overlay.notes import Rows, finish, micro, ok
+from labkit.analysis.figures.panels import Marks
 
 HOP_PX, BETWEEN, TOP_PX, BOTTOM_PX = 30, 1.9, 60, 8  # height of a hop; between packets, in hops
 LEFT_PX, RIGHT_PX = 182, 176  # left of the bars: node and interface; right: three columns of numbers
@@ -42,15 +43,17 @@ def hops(df: pd.DataFrame, packet: int | None = None, flow: int = 0) -> go.Figur
     bytes (`MAX_PAYLOAD_BYTES`). Of several runs the first is drawn.
     """
     followed, figure, y = packets(df, packet, flow), go.Figure(), 0.0
+    marks = Marks(figure)
     drawn: list[tuple[float, dict[Any, Any], Layer]] = []
     ticks: dict[float, str] = {}
     for rows in followed:
         y += BETWEEN
-        _heading(figure, rows, y - 1)
+        _heading(marks, rows, y - 1)
         for one in rows:
             ticks[y] = theme.plain(_hop_label(one))
             drawn += [(y, one, layer) for layer in layers(one)]
             y += 1
+    marks.add()
     _bars(figure, drawn)
     figure.update_yaxes(
         tickvals=list(ticks),
@@ -117,35 +120,35 @@ def _hop_label(one: dict[Any, Any]) -> str:
     return f"{one['interface']} {one['direction']}"
 
 
-def _heading(figure: go.Figure, rows: Rows, y: float) -> None:
+def _heading(marks: Marks, rows: Rows, y: float) -> None:
     """Draw the packet's description, its nodes at the left with rules between, and three columns at the right."""
     plot = {"xref": "x domain", "yref": "y", "showarrow": False}
     lines = f"<b>{theme.plain(rows[0]['what'])}</b>: {len(rows)} hops in {micro(rows[-1]['time_s'])} µs"
-    figure.add_annotation(text=lines, x=0, xanchor="left", xshift=NODE_PX, y=y, **plot)
+    marks.annotation(text=lines, x=0, xanchor="left", xshift=NODE_PX, y=y, **plot)
     right = {"x": 1, "xanchor": "right", "font": {"size": theme.SMALL_PX}, **plot}
     for name, shift in COLUMNS_PX.items():
-        figure.add_annotation(text=name, xshift=shift, y=y, **right)
+        marks.annotation(text=name, xshift=shift, y=y, **right)
     before: dict[Any, Any] = {}
     for one in rows:
         y += 1
         step = f"+{micro(one['time_s'] - before['time_s'])}" if before else ""
         numbers = (f"{one['length_bytes']:.0f} B", f"{micro(one['time_s'])} µs", step)
         for number, shift in zip(numbers, COLUMNS_PX.values(), strict=True):
-            figure.add_annotation(text=number, xshift=shift, y=y, **right)
+            marks.annotation(text=number, xshift=shift, y=y, **right)
         if one["namespace"] != before.get("namespace"):
             node = f"<b>{theme.plain(one['namespace'])}</b>"
-            figure.add_annotation(text=node, x=0, xanchor="left", xshift=NODE_PX, y=y, **plot)
-            _rule(figure, y - 0.5)
+            marks.annotation(text=node, x=0, xanchor="left", xshift=NODE_PX, y=y, **plot)
+            _rule(marks, y - 0.5)
         before = one
 
 
-def _rule(figure: go.Figure, y: float) -> None:
+def _rule(marks: Marks, y: float) -> None:
     """Draw a thin line from the names of nodes to the last column."""
     line = {"type": "line", "y0": y, "y1": y, "line_width": 1, "opacity": 0.35}
-    figure.add_shape(xref="x domain", x0=0, x1=1, **line)
+    marks.shape(xref="x domain", x0=0, x1=1, **line)
     aside = {"xref": "x domain", "xsizemode": "pixel"}
-    figure.add_shape(xanchor=0, x0=NODE_PX, x1=0, **aside, **line)
-    figure.add_shape(xanchor=1, x0=0, x1=max(COLUMNS_PX.values()), **aside, **line)
+    marks.shape(xanchor=0, x0=NODE_PX, x1=0, **aside, **line)
+    marks.shape(xanchor=1, x0=0, x1=max(COLUMNS_PX.values()), **aside, **line)
 
 
 def _shown_bytes(layer: Layer) -> int:

@@ -17,6 +17,7 @@ from labkit.analysis.figures.overlay.notes import (
     path_text,
     routes_order,
 )
+from labkit.analysis.figures.panels import Marks
 from labkit.analysis.load import hosts
 
 CELL_PX, TOP_PX, BOTTOM_PX, LEFT_PX = 56, 60, 8, 122
@@ -33,15 +34,18 @@ def matrix(df: pd.DataFrame) -> go.Figure:
     of the part reachability. Of several runs of one host the last is drawn.
     """
     figure, y, ticks, wide = go.Figure(), 0.0, dict[float, str](), 1
+    marks, points = Marks(figure), list[dict[str, Any]]()
     for host, routes, rows in matrices(df):
         order = list(dict.fromkeys([*rows["source"], *rows["target"]]))
         addresses = {one[end]: one[of] for one in rows.to_dict("records") for end, of in ENDS.items()}
-        y += _head(figure, order, addresses, y, (host, routes))
+        y += _head(marks, order, addresses, y, (host, routes))
         wide = max(wide, len(order))
         for one in rows.to_dict("records"):
-            _cell(figure, one, order.index(one["target"]), y + order.index(one["source"]))
+            points.append(_cell(marks, one, order.index(one["target"]), y + order.index(one["source"])))
         ticks |= {y + at: _end(node, addresses) for at, node in enumerate(order)}
         y += len(order)
+    marks.add()
+    figure.add_traces(points)
     _axes(figure, ticks, wide, y)
     bad = sum(bool(faults(one)) for one in ok(df).to_dict("records"))
     subtitle = "from the row's container to the column's: answered/sent, spine, TTL, round-trip time p50"
@@ -126,7 +130,7 @@ def matrices(df: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
 
 
 def _head(
-    figure: go.Figure, order: list[str], addresses: dict[str, str], y: float, names: tuple[str, str]
+    marks: Marks, order: list[str], addresses: dict[str, str], y: float, names: tuple[str, str]
 ) -> float:
     """Draw the head of a matrix: the host (on its own line), the kind of routes, and the targets above their columns.
 
@@ -136,29 +140,29 @@ def _head(
     high = BETWEEN + NAME * bool(host)
     corner = {"xref": "x domain", "x": 0, "xanchor": "left", "xshift": 12 - LEFT_PX, "showarrow": False}
     bottom = {"y": y + high - 0.52, "yanchor": "bottom"}
-    figure.add_annotation(text=f"<b>{theme.plain(routes)}</b><br>routes", align="left", **corner, **bottom)
+    marks.annotation(text=f"<b>{theme.plain(routes)}</b><br>routes", align="left", **corner, **bottom)
     if host:
-        figure.add_annotation(text=f"<b>{theme.plain(host)}</b>", y=y + 0.1, yanchor="top", **corner)
+        marks.annotation(text=f"<b>{theme.plain(host)}</b>", y=y + 0.1, yanchor="top", **corner)
     for x, node in enumerate(order):
-        figure.add_annotation(text=_end(node, addresses), x=x, showarrow=False, **bottom)
+        marks.annotation(text=_end(node, addresses), x=x, showarrow=False, **bottom)
     return high
 
 
-def _cell(figure: go.Figure, one: dict[Any, Any], x: int, y: float) -> None:
+def _cell(marks: Marks, one: dict[Any, Any], x: int, y: float) -> dict[str, Any]:
+    """Draw a cell, and return the trace of an invisible point that carries its hover text."""
     wrong = faults(one)
     corners = {"x0": x - 0.48, "x1": x + 0.48, "y0": y - 0.46, "y1": y + 0.46}
-    figure.add_shape(type="rect", **corners, **theme.cell(bool(wrong)))
+    marks.shape(type="rect", **corners, **theme.cell(bool(wrong)))
     rtt = "–" if pd.isna(one["rtt_p50_s"]) else f"{micro(one['rtt_p50_s'])} µs"
     spine = [theme.plain(one["spine"])] if isinstance(one["spine"], str) else []
     ttl = [f"TTL {_ttl(one['ttl'])}"] if _ttl(one["ttl"]) is not None else []
     head = f"<b>{WRONG} {', '.join(wrong)}</b>" if wrong else f"<b>{_answered(one)}</b> · {rtt}"
     lines = [head, " · ".join([*spine, *ttl])] + [f"{_answered(one)} · {rtt}"] * bool(wrong)
-    figure.add_annotation(
+    marks.annotation(
         text="<br>".join(filter(None, lines)), x=x, y=y, showarrow=False, font={"size": theme.SMALL_PX}
     )
-    # An invisible point that carries the hover text.
     point = {"x": [x], "y": [y], "mode": "markers", "marker": {"size": 40, "opacity": 0}, "showlegend": False}
-    figure.add_trace(go.Scatter(**point, hoverinfo="text", hovertext=[_hover(one, wrong)]))
+    return point | {"hoverinfo": "text", "hovertext": [_hover(one, wrong)]}
 
 
 def _hover(one: dict[Any, Any], wrong: list[str]) -> str:
