@@ -314,9 +314,9 @@ def one_sentence(done: Done, code: int = 2) -> str:
     return lines[-1].removeprefix("labkit: ")
 
 
-def only_run(machine: Sandbox) -> Path:
-    """Return the folder of the only run in the sandbox."""
-    [result] = (machine.data / "datapaths").iterdir()
+def only_run(machine: Sandbox, experiment: str = "datapaths") -> Path:
+    """Return the folder of the only run of an experiment in the sandbox."""
+    [result] = (machine.data / experiment).iterdir()
     return result
 
 

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from conftest import ROOT
 from nbclient import NotebookClient
-from sandbox import sandbox
+from sandbox import only_run, sandbox
 
 pytestmark = pytest.mark.needs("user namespaces", "ping", "ip", "iperf3", "nft", "veth", "bridge")
 SMALL = """
@@ -36,6 +36,10 @@ def test_notebook_executes(tmp_path: Path) -> None:
             for number, cell in enumerate(notebook.cells):
                 if cell.cell_type == "code":
                     client.execute_cell(cell, number)
+        run = only_run(machine, "monitor_cost")
+        reported = machine.labkit("report", str(run), LABKIT_PROJECT=str(ROOT))
+        assert reported.returncode == 0, reported
+        page = (run / "report.html").read_text()
     shown = [one["data"] for cell in notebook.cells for one in cell.get("outputs", ()) if "data" in one]
     text = "\n".join(str(one.get("text/markdown", one.get("text/plain", ""))) for one in shown)
     tables = "\n".join(str(one.get("text/html", "")) for one in shown)
@@ -57,3 +61,5 @@ def test_notebook_executes(tmp_path: Path) -> None:
     ]
     seen, chosen = (sum(trace["y"]) for trace in selected["data"])
     assert 0 < chosen < seen
+    assert "This part is left out, because a finished run is shown." in page, "a report builds no network"
+    assert "What it costs to watch an interface" in page

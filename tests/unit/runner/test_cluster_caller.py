@@ -13,7 +13,7 @@ import pytest
 
 from labkit.commands import sweep as sweep_command
 from labkit.common import run_folder
-from labkit.common.errors import Failed
+from labkit.common.errors import BadInput, Failed
 from labkit.runner import papermill_run, sweep
 from labkit.runner.cluster import caller, folders
 
@@ -103,3 +103,12 @@ def test_unbootable_kernel_fails_its_point_only(tmp_path: Path, monkeypatch: pyt
 def test_failure_of_this_kernel_ends_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Failed, match=f"point old: {NO_BOOT}; that was on {WORKER}"):
         swept({"old": "here"}, tmp_path, monkeypatch)
+
+
+def test_notebook_leads_no_sweep_on_a_cluster() -> None:
+    async def cell() -> None:
+        nothing: Any = None
+        caller.measure(WORKER, nothing, [], nothing)
+
+    with pytest.raises(BadInput, match="give the labkit sweep command in a terminal"):
+        asyncio.run(cell())

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from sandbox import until
 
+from labkit.common import run_folder
 from labkit.common.errors import Failed
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.built_arm import BuiltArm
@@ -83,6 +84,32 @@ def test_each_row_is_sent_as_soon_as_its_trial_has_ended(
     assert [event["event"] for event in sent] == ["unfinished"] * (TRIALS + 1)
     assert [row for event in sent for row in event["rows"]] == finished["rows"]
     assert {event["point"] for event in sent} == {finished["point"]}
+
+
+def test_recovered_arm_is_searched_at_finished_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An arm that failed in the survey has no rows at the points that were measured without it."""
+
+    @contextmanager
+    def built(*_: object) -> Iterator[tuple[list[DyingArm], list[Measured]]]:
+        yield [DyingArm()], []
+
+    def searched(usable: list[Arm], *again: str) -> list[dict[str, Any]]:
+        monkeypatch.setattr(survey, "survey", lambda *_: (usable, []))
+        run_context = RunContext(
+            "throughput", tmp_path, 1, {}, again=frozenset(again), send=lambda _event: None
+        )
+        events = list(experiment.run(Throughput(rounds=1), run_context))
+        return [event for event in events if event["event"] == "rows" and event["rows"]]
+
+    monkeypatch.setattr(experiment, "_give_priority", lambda *_, **__: None)
+    monkeypatch.setattr(survey, "built", built)
+    alone, both = [DyingArm.arm], [DyingArm.arm, Arm("vxlan", "variant")]
+    [first] = searched(alone)
+    run_folder.write_rows(tmp_path, first["point"], first["rows"])
+    assert searched(both) == [], "an arm that did not fail is no reason"
+    assert [event["point"] for event in searched(both, "1-refused")] == [first["point"]]
 
 
 @pytest.mark.needs("root")
