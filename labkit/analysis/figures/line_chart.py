@@ -216,6 +216,26 @@ def _middle(rounds: list[dict[Any, Any]]) -> dict[str, Any]:
     }
 
 
+def _cut(
+    middles: list[dict[str, Any]], ends: tuple[float, float], scale: float
+) -> tuple[dict[str, list[float]], dict[str, list[Any]]]:
+    """Return the bars of the intervals, which end at the ends of the axis, and a mark for each end that is cut."""
+    bars: dict[str, list[float]] = {"array": [], "arrayminus": []}
+    cut: dict[str, list[Any]] = {"x": [], "y": [], "symbol": []}
+    for end, bound, bar, symbol in (
+        ("high", ends[1], "array", "triangle-up-open"),
+        ("low", ends[0], "arrayminus", "triangle-down-open"),
+    ):
+        for one in middles:
+            length, room = abs(one[end] - one["value"]), abs(one["value"] - bound)
+            bars[bar].append(min(length, room) / scale)
+            if length > room:
+                cut["x"].append(one["x"])
+                cut["y"].append(bound / scale)
+                cut["symbol"].append(symbol)
+    return bars, cut
+
+
 def _arm(
     arm: str,
     role: str,
@@ -226,7 +246,7 @@ def _arm(
 ) -> list[dict[str, Any]]:
     """Return an arm's traces: raw points, the line of means with intervals, the marks of intervals that the axis cuts,
     and the thin line of the part."""
-    style, (bottom, top), scale = theme.arm_style(arm, role), ends, quantity.scale
+    style, top, scale = theme.arm_style(arm, role), ends[1], quantity.scale
     common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm, "showlegend": False}
     open_symbol = style.symbol.removesuffix("-open") + "-open"
     points = common | {"x": [one["x"] for one in rounds], "y": [], "mode": "markers", "opacity": 0.5}
@@ -246,19 +266,7 @@ def _arm(
     of_line = [one for one in rounds if one["method"] != "whole"] or rounds
     of_line = sorted(of_line, key=lambda one: float(one["x"]))
     middles = [_middle(list(some)) for _, some in groupby(of_line, key=lambda one: one["x"])]
-    bars: dict[str, list[float]] = {"array": [], "arrayminus": []}
-    cut: dict[str, list[Any]] = {"x": [], "y": [], "symbol": []}
-    for end, bound, bar, symbol in (
-        ("high", top, "array", "triangle-up-open"),
-        ("low", bottom, "arrayminus", "triangle-down-open"),
-    ):
-        for one in middles:
-            length, room = abs(one[end] - one["value"]), abs(one["value"] - bound)
-            bars[bar].append(min(length, room) / scale)
-            if length > room:
-                cut["x"].append(one["x"])
-                cut["y"].append(bound / scale)
-                cut["symbol"].append(symbol)
+    bars, cut = _cut(middles, ends, scale)
     x, styled = [one["x"] for one in middles], {"color": style.color, "symbol": style.symbol}
     line = common | {
         "x": x,

@@ -202,12 +202,13 @@ def test_same_notes_are_shown_once() -> None:
 
 
 def test_interval_beyond_the_axis_is_cut_and_marked() -> None:
-    middles = pd.DataFrame({"x": [1, 2], "value": [5.0, 5.0], "below": [1.0, 9.0], "above": [1.0, 20.0]})
-    marks = line_chart._cut(middles, (0.0, 10.0))
-    assert middles["above"].tolist() == [1.0, 5.0]
-    assert middles["below"].tolist() == [1.0, 5.0]
-    assert (marks["x"].tolist(), marks["y"].tolist()) == ([2, 2], [10.0, 0.0])
-    assert marks["symbol"].tolist() == ["triangle-up-open", "triangle-down-open"]
+    middles = [
+        {"x": x, "value": 5.0, "low": low, "high": high} for x, low, high in ((1, 4.0, 6.0), (2, -4.0, 25.0))
+    ]
+    bars, marks = line_chart._cut(middles, (0.0, 10.0), 1.0)
+    assert bars == {"array": [1.0, 5.0], "arrayminus": [1.0, 5.0]}
+    assert (marks["x"], marks["y"]) == ([2, 2], [10.0, 0.0])
+    assert marks["symbol"] == ["triangle-up-open", "triangle-down-open"]
 
 
 def test_seconds_have_a_unit_without_prefix_at_the_ticks() -> None:
