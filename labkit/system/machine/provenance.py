@@ -16,7 +16,7 @@ from typing import Any
 import labkit
 from labkit.common import errors, extensions
 from labkit.common.errors import LabkitError
-from labkit.system import process
+from labkit.system import netlink, process
 from labkit.system.machine import settings
 from labkit.system.machine.programs import program, versions
 
@@ -88,7 +88,7 @@ def details() -> dict[str, Any]:
         "tools": {
             **versions(TOOLS),
             "python": platform.python_version(),
-            "pyroute2": _package("pyroute2"),
+            "pyroute2": netlink.pyroute2_version,
             **extensions.packages(),
         },
     }
@@ -111,15 +111,6 @@ def _first(pattern: str, text: str) -> str | None:
 def digest(content: str | bytes) -> str:
     """Return the first 12 hexadecimal digits of SHA-256."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()[:12]
-
-
-def _package(name: str) -> str | None:
-    import importlib.metadata  # this import takes as long as all others together
-
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 @functools.cache

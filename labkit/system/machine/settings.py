@@ -150,11 +150,13 @@ def bpf_settings() -> Settings:
 
 def sysctls(top: Path, groups: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield name and value of each readable sysctl of these groups, without volatile ones."""
+    # Paths are strings here: objects would take as long as reading the thousand files.
     for group in groups:
         for folder, _folders, files in os.walk(top / group):
             for file in files:
-                name = ".".join((Path(folder) / file).relative_to(top).parts)
-                if not VOLATILE.match(name) and (value := _text(Path(folder, file))) is not None:
+                path = f"{folder}/{file}"
+                name = path.removeprefix(f"{top}/").replace("/", ".")
+                if not VOLATILE.match(name) and (value := _text(path)) is not None:
                     yield name, " ".join(value.split())
 
 
@@ -375,7 +377,7 @@ def _plain(prefix: list[str], name: str, *words: str) -> str:
         return ""
 
 
-def _text(path: Path, limit: int = LONGEST) -> str | None:
+def _text(path: str | Path, limit: int = LONGEST) -> str | None:
     """Return the text of a small file; None if it is empty or cannot be read."""
     try:
         with open(path, errors="replace") as file:

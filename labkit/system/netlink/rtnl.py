@@ -29,6 +29,7 @@ def _bare(name: str) -> Iterator[None]:
 
 
 with _bare("pyroute2"):
+    from pyroute2.config.version import __version__ as pyroute2_version
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
     from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
     from pyroute2.netlink.rtnl.ndmsg import ndmsg
@@ -36,4 +37,4 @@ with _bare("pyroute2"):
     from pyroute2.netlink.rtnl.rtmsg import rtmsg
     from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-__all__ = ["ifaddrmsg", "ifinfmsg", "ndmsg", "nsidmsg", "rtmsg", "tcmsg"]
+__all__ = ["ifaddrmsg", "ifinfmsg", "ndmsg", "nsidmsg", "pyroute2_version", "rtmsg", "tcmsg"]
