@@ -84,7 +84,7 @@ def load_label(tax_key: load.Key, among: Sequence[load.Key]) -> str:
     words += [] if length is None or pd.isna(length) else [f"{length:.0f} bytes"]
     rate = of["rate_bps"]
     words += [] if rate is None or pd.isna(rate) else [f"{units.si(rate, 'bit/s')} offered"]
-    varying = mirror_tax.varying(among)
+    varying = mirror_tax.varying(tuple(among))
     known = ("protocol", "length_bytes", "rate_bps")
     words += [f"MTU {of['mtu_bytes']:g}"] if "mtu_bytes" in varying and of["mtu_bytes"] is not None else []
     words += load.non_defaults(

@@ -6,8 +6,9 @@ fit tells whether the points lie on a line.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -232,11 +233,8 @@ def _sums(rows: pd.DataFrame, column: str, count: int) -> list[float]:
     return [float(sum(of_one)) for of_one in zip(*lists, strict=True)]
 
 
-def varying(keys: Sequence[Key]) -> list[str]:
+@functools.lru_cache(maxsize=8)
+def varying(keys: tuple[Key, ...]) -> tuple[str, ...]:
     """Return the columns of GROUP in which the keys differ."""
-    columns = zip(*keys, strict=True)
-    return [
-        name
-        for name, values in zip(GROUP, columns, strict=False)
-        if len({None if pd.isna(value) else value for value in values}) > 1
-    ]
+    table = pd.DataFrame(list(keys), columns=GROUP)
+    return tuple(name for name in GROUP if table[name].nunique(dropna=False) > 1)
