@@ -43,7 +43,7 @@ MIN_SETUPS = 5
 # set-up, and four recorded loads need no such allowance.
 LOST_FREEDOM = 2
 WIDE = 100  # an interval that spans more than this factor is uninformative
-FEW = 64  # numbers whose pairs are one small array
+FEW_NUMBERS = 64  # up to this many, one array holds all pairs
 EXACT_UP_TO = 50  # slices; above it the normal approximation of the signed-rank distribution is accurate
 MIN_SLICES = 8  # with fewer, no signed-rank interval reaches 99 % (2 ** -6 > 0.01), so Student's t is used
 
@@ -202,14 +202,14 @@ def centre(x: Floats) -> float:
 
 
 def _walsh(x: Floats) -> Floats:
-    if x.size <= FEW:  # many set-ups of a few slices: one operation, not one for each slice
-        few: Floats = np.add.outer(x, x)[_each_pair_once(x.size)] / 2
-        return few
+    if x.size <= FEW_NUMBERS:  # many set-ups of a few slices: one operation, not one for each slice
+        pairs: Floats = np.add.outer(x, x)[_each_pair_once(x.size)] / 2
+        return pairs
     # One row at a time, because an index of all pairs would take five times the memory.
     return np.concatenate([x[place:] + x[place] for place in range(x.size)]) / 2
 
 
-@lru_cache(maxsize=FEW)
+@lru_cache(maxsize=FEW_NUMBERS)
 def _each_pair_once(n: int) -> npt.NDArray[np.bool_]:
     """Return a square of n times n: true on and above the diagonal."""
     return np.triu(np.ones((n, n), bool))

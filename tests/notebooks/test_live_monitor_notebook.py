@@ -39,7 +39,7 @@ def test_notebook_executes(tmp_path: Path) -> None:
         run = only_run(machine, "monitor_cost")
         reported = machine.labkit("report", str(run), LABKIT_PROJECT=str(ROOT))
         assert reported.returncode == 0, reported
-        page = (run / "report.html").read_text()
+        executed = nbformat.read(run / "notebook.ipynb", 4)
     shown = [one["data"] for cell in notebook.cells for one in cell.get("outputs", ()) if "data" in one]
     text = "\n".join(str(one.get("text/markdown", one.get("text/plain", ""))) for one in shown)
     tables = "\n".join(str(one.get("text/html", "")) for one in shown)
@@ -61,5 +61,8 @@ def test_notebook_executes(tmp_path: Path) -> None:
     ]
     seen, chosen = (sum(trace["y"]) for trace in selected["data"])
     assert 0 < chosen < seen
-    assert "This part is left out, because a finished run is shown." in page, "a report builds no network"
-    assert "What it costs to watch an interface" in page
+    outputs = [one for cell in executed.cells for one in cell.get("outputs", ())]
+    printed = "".join(one.text for one in outputs if one.output_type == "stream")
+    assert "This part is left out, because a finished run is shown." in printed, "a report builds no network"
+    assert "What it costs to watch an interface" in str(outputs)
+    assert "What the monitor selects" not in str(outputs)

@@ -60,7 +60,7 @@ def opened(page: Any, server: Server) -> None:
 def test_tutorial_panel_and_export(server: Server, tmp_path: Path) -> None:
     with chromium(tmp_path / "profile") as context:
         page = context.new_page()
-        page.set_default_timeout(180_000)
+        page.set_default_timeout(180_000)  # emulated or busy CPUs take more than a minute for a round
         opened(page, server)
         chosen(page, "Run", "Run All Cells")
         start, stop = (page.locator(f"button:text-is('{name}')") for name in ("Start", "Stop"))

@@ -76,14 +76,14 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: 
     gap = max(gap, math.log2(places[-1] / places[0]) * NARROW)
     drawn, ends = arms(table), _ends(table, quantity.is_log)
     rounds: dict[str, list[dict[Any, Any]]] = {arm: [] for arm, _ in drawn}
-    for one in table.to_dict("records"):  # for an arm's few rounds, tables are slower than Python
+    for one in table.to_dict("records"):  # dicts are faster than tables for the few rounds of an arm
         rounds[one["arm"]].append(one)
     traces = list[dict[str, Any]]()
     for number, (arm, role) in enumerate(drawn):
         # Arms are shifted at each place, so that their intervals do not overlap.
         shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
-        own = [one | {"place": axis.say(one["x"]), "x": one["x"] * shift} for one in rounds[arm]]
         assert ends is not None  # because there are rounds
+        own = [one | {"place": axis.say(one["x"]), "x": one["x"] * shift} for one in rounds[arm]]
         traces += _arm(arm, role, own, ends, quantity, arm not in seen)
         seen.add(arm)
     figure.add_traces(traces, rows=[panel.row] * len(traces), cols=[panel.column] * len(traces))
@@ -216,12 +216,12 @@ def _middle(rounds: list[dict[Any, Any]]) -> dict[str, Any]:
     }
 
 
-def _cut(
+def _bars_and_marks(
     middles: list[dict[str, Any]], ends: tuple[float, float], scale: float
 ) -> tuple[dict[str, list[float]], dict[str, list[Any]]]:
-    """Return the bars of the intervals, which end at the ends of the axis, and a mark for each end that is cut."""
+    """Return the lengths of the intervals' bars, cut at the ends of the axis, and a mark for each cut end."""
     bars: dict[str, list[float]] = {"array": [], "arrayminus": []}
-    cut: dict[str, list[Any]] = {"x": [], "y": [], "symbol": []}
+    marks: dict[str, list[Any]] = {"x": [], "y": [], "symbol": []}
     for end, bound, bar, symbol in (
         ("high", ends[1], "array", "triangle-up-open"),
         ("low", ends[0], "arrayminus", "triangle-down-open"),
@@ -230,10 +230,10 @@ def _cut(
             length, room = abs(one[end] - one["value"]), abs(one["value"] - bound)
             bars[bar].append(min(length, room) / scale)
             if length > room:
-                cut["x"].append(one["x"])
-                cut["y"].append(bound / scale)
-                cut["symbol"].append(symbol)
-    return bars, cut
+                marks["x"].append(one["x"])
+                marks["y"].append(bound / scale)
+                marks["symbol"].append(symbol)
+    return bars, marks
 
 
 def _arm(
@@ -242,7 +242,7 @@ def _arm(
     rounds: list[dict[Any, Any]],
     ends: tuple[float, float],
     quantity: Quantity,
-    first: bool,
+    in_legend: bool,
 ) -> list[dict[str, Any]]:
     """Return an arm's traces: raw points, the line of means with intervals, the marks of intervals that the axis cuts,
     and the thin line of the part."""
@@ -263,31 +263,26 @@ def _arm(
         "hoverinfo": "text",
     }
 
-    of_line = [one for one in rounds if one["method"] != "whole"] or rounds
-    of_line = sorted(of_line, key=lambda one: float(one["x"]))
-    middles = [_middle(list(some)) for _, some in groupby(of_line, key=lambda one: one["x"])]
-    bars, cut = _cut(middles, ends, scale)
-    x, styled = [one["x"] for one in middles], {"color": style.color, "symbol": style.symbol}
+    rounds_of_line = [one for one in rounds if one["method"] != "whole"] or rounds
+    rounds_of_line = sorted(rounds_of_line, key=lambda one: float(one["x"]))
+    middles = [_middle(list(some)) for _, some in groupby(rounds_of_line, key=lambda one: one["x"])]
+    bars, marks = _bars_and_marks(middles, ends, scale)
+    x = [one["x"] for one in middles]
     line = common | {
         "x": x,
         "y": [one["value"] / scale for one in middles],
         "error_y": bars,
         "mode": "lines+markers",
     }
-    line |= {"marker": styled, "line": {"color": style.color, "dash": style.dash}, "showlegend": first}
+    line |= {"marker": {"color": style.color, "symbol": style.symbol}, "showlegend": in_legend}
+    line |= {"line": {"color": style.color, "dash": style.dash}}
     line |= {"hovertext": [_say_middle(arm, one, quantity) for one in middles], "hoverinfo": "text"}
 
     traces = [points, line]
-    if cut["x"]:
-        marks = {"color": style.color, "symbol": cut["symbol"], "size": 9}
-        mark = common | {
-            "x": cut["x"],
-            "y": cut["y"],
-            "mode": "markers",
-            "marker": marks,
-            "cliponaxis": False,
-        }
-        traces.append(mark | {"hoverinfo": "skip"})
+    if marks["x"]:
+        marker = {"color": style.color, "symbol": marks["symbol"], "size": 9}
+        cut = common | {"x": marks["x"], "y": marks["y"], "mode": "markers", "marker": marker}
+        traces.append(cut | {"cliponaxis": False, "hoverinfo": "skip"})
     if not all(math.isnan(one["part"]) for one in middles):
         dotted = {"color": style.color, "dash": "dot", "width": 1}
         part = common | {

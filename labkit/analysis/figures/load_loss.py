@@ -64,7 +64,7 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
 
 
 def _dots(
-    figure: go.Figure, row: int, arm: str, own: pd.DataFrame, style: theme.ArmStyle, first: bool
+    figure: go.Figure, row: int, arm: str, own: pd.DataFrame, style: theme.ArmStyle, in_legend: bool
 ) -> None:
     counts = own["status"].eq("ok")
     for part, symbol, opacity in ((own[counts], "circle", 0.8), (own[~counts], "x-thin-open", 0.4)):
@@ -75,7 +75,7 @@ def _dots(
                 mode="markers",
                 name=theme.plain(arm),
                 legendgroup=arm,
-                showlegend=first and symbol == "circle",
+                showlegend=in_legend and symbol == "circle",
                 marker={"color": style.color, "symbol": symbol, "opacity": opacity, "size": 7},
                 hovertemplate="%{x:.4s} frames/s: loss %{y:.3%}<extra></extra>",
             ),

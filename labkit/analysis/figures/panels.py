@@ -222,8 +222,11 @@ class Marks:
         self._annotations.append(self._placed(**words))
 
     def _placed(self, row: int | None = None, col: int | None = None, **words: Any) -> dict[str, Any]:
-        """Replace a row and a column by the names of that plot's axes, as plotly does. `x domain` stays a domain."""
-        if row is None:
+        """Replace a row and a column by the names of that plot's axes, as plotly does. `x domain` stays a domain.
+
+        Without them, the words already name the axes.
+        """
+        if row is None and col is None:
             return words
         axes = self._figure.get_subplot(row, col)
         for one, axis in (("x", axes.xaxis), ("y", axes.yaxis)):

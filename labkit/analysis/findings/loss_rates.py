@@ -39,7 +39,7 @@ def rates(rows: pd.DataFrame) -> pd.DataFrame:
     result = []
     some = rows[rows["loss_goal_ratio"].notna()]
     unsupported = unsupported_rates(some)
-    some = some[["arm", *BY, "loss_goal_ratio", *COLUMNS]]  # of a wide table each selection takes long
+    some = some[["arm", *BY, "loss_goal_ratio", *COLUMNS]]  # selecting rows of a wide table is slow
     for key, group in groups(some, ["arm", *BY, "loss_goal_ratio"]):
         line: dict[str, Any] = dict(zip(["arm", *BY, "loss_goal_ratio"], key, strict=True))
         with_rate = group["status"].eq("ok") & ~unsupported[group.index]

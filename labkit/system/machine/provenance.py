@@ -16,7 +16,7 @@ from typing import Any
 import labkit
 from labkit.common import errors, extensions
 from labkit.common.errors import LabkitError
-from labkit.system import netlink, process
+from labkit.system import process
 from labkit.system.machine import settings
 from labkit.system.machine.programs import program, versions
 
@@ -68,6 +68,8 @@ def describe() -> dict[str, Any]:
 
 def details() -> dict[str, Any]:
     """Return the full description of the machine for environment.json."""
+    from labkit.system import netlink  # not needed by those who import this module for something else
+
     memory = _read("/proc/meminfo") or ""
     total, pages = _first(r"MemTotal:\s+(\d+) kB", memory), _first(r"HugePages_Total:\s+(\d+)", memory)
     smt = _read(CPU / "smt/active")

@@ -1,4 +1,4 @@
-"""The message classes of pyroute2 that labkit uses, imported without the rest of pyroute2.
+"""The message classes of pyroute2 that labkit uses, and its version, imported without the rest of pyroute2.
 
 `import pyroute2` also imports its object layers, asyncio and SSL: 0.15 s, and seconds on an emulated CPU at each boot
 of a lab VM. Therefore an empty package of that name replaces it during these imports only.

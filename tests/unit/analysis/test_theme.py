@@ -205,9 +205,9 @@ def test_interval_beyond_the_axis_is_cut_and_marked() -> None:
     middles = [
         {"x": x, "value": 5.0, "low": low, "high": high} for x, low, high in ((1, 4.0, 6.0), (2, -4.0, 25.0))
     ]
-    bars, marks = line_chart._cut(middles, (0.0, 10.0), 1.0)
-    assert bars == {"array": [1.0, 5.0], "arrayminus": [1.0, 5.0]}
-    assert (marks["x"], marks["y"]) == ([2, 2], [10.0, 0.0])
+    bars, marks = line_chart._bars_and_marks(middles, (0.0, 10.0), 2.0)
+    assert bars == {"array": [0.5, 2.5], "arrayminus": [0.5, 2.5]}
+    assert (marks["x"], marks["y"]) == ([2, 2], [5.0, 0.0])
     assert marks["symbol"] == ["triangle-up-open", "triangle-down-open"]
 
 

@@ -92,8 +92,13 @@ def test_recovered_arm_is_searched_at_finished_points(
     """An arm that failed in the survey has no rows at the points that were measured without it."""
 
     @contextmanager
-    def built(*_: object) -> Iterator[tuple[list[DyingArm], list[Measured]]]:
-        yield [DyingArm()], []
+    def built(
+        _parameters: object, _context: object, _pairs: object, usable: list[Arm], _rng: object
+    ) -> Iterator[tuple[list[DyingArm], list[Measured]]]:
+        built_arms = [DyingArm() for _ in usable]
+        for one, arm in zip(built_arms, usable, strict=True):
+            one.arm = arm
+        yield built_arms, []
 
     def searched(usable: list[Arm], *again: str) -> list[dict[str, Any]]:
         monkeypatch.setattr(survey, "survey", lambda *_: (usable, []))
@@ -109,7 +114,9 @@ def test_recovered_arm_is_searched_at_finished_points(
     [first] = searched(alone)
     run_folder.write_rows(tmp_path, first["point"], first["rows"])
     assert searched(both) == [], "an arm that did not fail is no reason"
-    assert [event["point"] for event in searched(both, "1-refused")] == [first["point"]]
+    [second] = searched(both, "1-refused")
+    assert second["point"] == first["point"]
+    assert {row["arm"] for row in second["rows"]} == {"veth", "vxlan"}
 
 
 @pytest.mark.needs("root")
