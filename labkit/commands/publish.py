@@ -25,13 +25,14 @@ HOST = ("where", "kernel", "accelerator", "cpu", "cpus_count", "labkit", "git_re
 PRIVATE = re.compile(
     r"(?<![\w.])/(?:[\w.+-]+/)*(?:home|root|srv|tmp|work|mnt|media|opt|nfs|folders)/|(?<![\w.])/(?:data|export|scratch)/"
 )
+ACCOUNT = re.compile(r"\bssh:[^\s@,:;/\"']+@")  # in where=ssh:user@machine
 
 NOTES = """\
 FOLDER gets rows.parquet, with the unit and meaning of each column, and run.json: the command, the
 versions of labkit and the kernels, which of them were emulated, CPUs and memory, when it was
 measured, and the SHA-256 digest of the rows. Artefacts (stacks, captures) stay where they are.
-labkit refuses rows and parameters that quote a path of this machine. labkit rows, compare and
-`labkit.open` read FOLDER as any run.
+labkit refuses rows and parameters that quote a path of this machine, and leaves out the user of
+where=ssh:user@machine. labkit rows, compare and `labkit.open` read FOLDER as any run.
 
     labkit publish data/datapaths/RUN data/results/NAME
     labkit compare data/datapaths/RUN data/results/datapaths
@@ -61,7 +62,7 @@ def publish(folder: Path, out: Path) -> int:
 
     Raises BadInput if the run is not finished, or if a row or run.json quotes a path of this machine.
     """
-    rows = exported.read(folder)
+    rows = _without_accounts(exported.read(folder))
     runs = _runs(folder)
     if not rows or not all("finished" in one for one in runs):
         raise BadInput(f"{folder} is not finished: repeat its command to continue it, then publish it")
@@ -87,6 +88,7 @@ def publish(folder: Path, out: Path) -> int:
         "rows_count": len(rows),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
+    description = _without_accounts(description)
     _check_private(description, "run.json:")
     run_folder.write(out / published_runs.ROWS, content)
     run_folder.write_json(out / "run.json", description)
@@ -119,6 +121,17 @@ def _check_private(values: Mapping[str, Any], where: str) -> None:
                 " measure it again without parameters that name such a path, and with LABKIT_DATA=FOLDER that is not"
                 " in a home folder, and not below /root, /srv, /tmp, /work, /mnt, /media, /opt, /data or the like"
             )
+
+
+def _without_accounts(value: Any) -> Any:
+    """Return a value of JSON in which ssh:user@machine is ssh:machine."""
+    if isinstance(value, str):
+        return ACCOUNT.sub("ssh:", value)
+    if isinstance(value, list):
+        return [_without_accounts(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _without_accounts(one) for name, one in value.items()}
+    return value
 
 
 def _max_foreign_cpu_share(runs: Sequence[dict[str, Any]]) -> float | None:

@@ -54,6 +54,20 @@ def test_other_programs_are_published_without_their_names(sweep: Path, tmp_path:
     assert run_folder.read_run(tmp_path / "mine")["max_foreign_cpu_share"] == 0.31
 
 
+def test_account_of_a_machine_is_not_published(tmp_path: Path) -> None:
+    where = "ssh:alice@box"
+    rows = [row | {"where": where, "reason": f"{where}: no answer"} for row in made(run="run")]
+    parameters = DESCRIBED["parameters"] | {"where": where}
+    folder = synthetic_rows.save(tmp_path / "run", rows, **DESCRIBED | {"parameters": parameters})
+    publish(folder, tmp_path / "mine")
+    text = (tmp_path / "mine/run.json").read_text()
+    assert "where=ssh:box" in text
+    assert "alice" not in text
+    published = load.load(tmp_path / "mine")
+    assert set(published["where"]) == {"ssh:box"}
+    assert set(published["reason"]) == {"ssh:box: no answer"}
+
+
 def test_published_run_has_the_same_verdicts(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "results" / "mine"
     assert cli.main(["publish", str(run), str(out)]) == 0
