@@ -60,7 +60,8 @@ def run(given: argparse.Namespace) -> int:
 def publish(folder: Path, out: Path) -> int:
     """Write the rows of a finished run or sweep and their description to the folder `out`; return their number.
 
-    Raises BadInput if the run is not finished, or if a row or run.json quotes a path of this machine.
+    It leaves out the user of where=ssh:user@machine. Raises BadInput if the run is not finished, or if a row or
+    run.json quotes a path of this machine.
     """
     rows = _without_accounts(exported.read(folder))
     runs = _runs(folder)

@@ -249,15 +249,19 @@ def _arm(
     style, top, scale = theme.arm_style(arm, role), ends[1], quantity.scale
     common: dict[str, Any] = {"name": theme.plain(arm), "legendgroup": arm, "showlegend": False}
     open_symbol = style.symbol.removesuffix("-open") + "-open"
-    points = common | {"x": [one["x"] for one in rounds], "y": [], "mode": "markers", "opacity": 0.5}
+    y: list[float] = []
     marker: dict[str, Any] = {"color": style.color, "symbol": [], "size": []}
     for one in rounds:
         beyond = one["value"] > top
-        points["y"].append((top * 0.985 if beyond else one["value"]) / scale)
+        y.append((top * 0.985 if beyond else one["value"]) / scale)
         symbol = open_symbol if one["method"] == "whole" else style.symbol
         marker["symbol"].append("arrow-up" if beyond else symbol)
         marker["size"].append(9 if beyond else 5)
-    points |= {
+    points = common | {
+        "x": [one["x"] for one in rounds],
+        "y": y,
+        "mode": "markers",
+        "opacity": 0.5,
         "marker": marker,
         "hovertext": [_say_round(one, quantity) for one in rounds],
         "hoverinfo": "text",
@@ -273,10 +277,12 @@ def _arm(
         "y": [one["value"] / scale for one in middles],
         "error_y": bars,
         "mode": "lines+markers",
+        "marker": {"color": style.color, "symbol": style.symbol},
+        "line": {"color": style.color, "dash": style.dash},
+        "showlegend": in_legend,
+        "hovertext": [_say_middle(arm, one, quantity) for one in middles],
+        "hoverinfo": "text",
     }
-    line |= {"marker": {"color": style.color, "symbol": style.symbol}, "showlegend": in_legend}
-    line |= {"line": {"color": style.color, "dash": style.dash}}
-    line |= {"hovertext": [_say_middle(arm, one, quantity) for one in middles], "hoverinfo": "text"}
 
     traces = [points, line]
     if marks["x"]:

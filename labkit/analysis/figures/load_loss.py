@@ -21,7 +21,7 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
 
     A dot is a valid trial. A cross is a trial that the machine disturbed or the generator limited. Dashed lines are the
     rates found. Dotted lines are losses above the goal that are the same at every load, where there is no rate.
-    trials: `loading.load` with part "trials". rates: `loss_rates.rates`.
+    trials: `load.load` with part "trials". rates: `loss_rates.rates`.
     """
     some = trials.loc[trials["phase"].eq("search") & trials["offered_pps"].gt(0), COLUMNS]
     keys = sorted(

@@ -21,7 +21,7 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
 
     A point is the median of the searches with its 95 % interval, for the greatest loss goal. An open triangle is a
     search that only the generator limited. Stars are the plan's own results, from another machine. rows:
-    `loading.load`. rates: `ovs_test_plan.rates(rows)`. published: `ovs_test_plan.published()`.
+    `load.load`. rates: `ovs_test_plan.rates(rows)`. published: `ovs_test_plan.published()`.
     """
     table = rates[rates["loss_goal_ratio"].eq(rates["loss_goal_ratio"].max())] if len(rates) else rates
     cases = [case for case in CASES if len(table) and table["use_case"].eq(case).any()]

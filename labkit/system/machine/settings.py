@@ -150,7 +150,7 @@ def bpf_settings() -> Settings:
 
 def sysctls(top: Path, groups: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield name and value of each readable sysctl of these groups, without volatile ones."""
-    # Paths are strings here: objects would take as long as reading the thousand files.
+    # Paths are strings here, because making Path objects takes as long as reading the files.
     for group in groups:
         for folder, _folders, files in os.walk(top / group):
             for file in files:
