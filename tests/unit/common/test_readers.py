@@ -117,7 +117,7 @@ CAPTURE = (
     + pcapng.statistics(0, 10**18, pcapng.Counts(1))
     + pcapng.statistics(1, 10**18, pcapng.Counts())
 )
-# As perf script prints them for `-F comm,pid,tid,period,ip,sym,dso`.
+# As perf script prints them for `-F comm,pid,tid,period,ip,sym,symoff,dso`.
 WEIGHTED = "".join(
     f"sh {number}/{number}    {period} \n\tffffffff817554ea busy+0x1 ([kernel.kallsyms])\n\n"
     for number, period in enumerate((3_000_000, 1_000_000, 10_000), 1)

@@ -30,13 +30,18 @@ OUTSIDE, KERNEL, IDLE = b"elsewhere", b"kernel", b"swapper"
 _IDLE = {b"cpu_startup_entry_[k]", b"do_idle_[k]", b"default_idle_call_[k]"}
 _KERNEL = {b"kthread_[k]", b"ret_from_fork_[k]", b"ret_from_fork_asm_[k]"}
 
-# A sample starts `process 1234 [000] 12.345: 1 event:` or `process 1234/1235 …`; the name may contain spaces.
-_sample = re.compile(rb"(\S.*?)\s+(-?\d+)(?:/-?\d+)?(?=\s|$)")
+# A sample starts `process 1234/1235 period` (`FIELDS`; the period is optional) or, as perf script writes it without
+# options, `process 1234 [000] 12.345: period event:`. A name may contain anything, so lines are read from their end.
+FIELDS = "comm,pid,tid,{}ip,sym,symoff,dso"
+_sample = re.compile(rb"(.*)\s(-?\d+)(?:/-?\d+(?:\s+(\d+))?|(?:/-?\d+)?\s+\[\d+\]\s+[\d.]+:\s+(\d+)\s.*)\s*")
 # Code that a program generates (an emulator, a virtual machine) is in a file named after its pid, which would differ
 # in every round.
 _translated = re.compile(rb"\Aperf-\d+\.map\Z")
-_frame = re.compile(rb"\s*[0-9a-f]+ (.*?)(?:\+0x[0-9a-f]+)? \((.*)\)\s*$")
-_lost = re.compile(rb"(PERF_RECORD_LOST(?:_SAMPLES)?)\b\D*(\d+)")
+# The offset separates the symbol from the object: both may contain parentheses and spaces.
+_frame = re.compile(rb"\s*([0-9a-f]+) (?:(.*)\+0x[0-9a-f]+|\[unknown\]) \((.*)\)\s*")
+# The kernel has the upper half of the addresses; user code in a bracketed object (a JIT compiler's) has not.
+_upper_half = re.compile(rb"[89a-f][0-9a-f]{15}")
+_lost = re.compile(rb"\s(PERF_RECORD_LOST(?:_SAMPLES)?)\b\D*(\d+)")
 
 
 class _Frames(dict[bytes, bytes]):
@@ -45,7 +50,7 @@ class _Frames(dict[bytes, bytes]):
     def __missing__(self, line: bytes) -> bytes:
         if len(self) >= MAX_LINES:
             self.clear()
-        match = _frame.match(line)
+        match = _frame.fullmatch(line)
         name = self[line] = name_of(*match.groups()) if match else b""
         return name
 
@@ -54,8 +59,8 @@ class StackCounter:
     """Counts samples by stack and by process; use it with `with`, because it may hold files.
 
     `samples_count` were counted, `lost_count` were not delivered by the kernel (`--show-lost-events`), `unread_count`
-    lines were not understood. `weighted`: the first line of a sample ends in its period (`-F …,period`), which weights
-    the sample relative to the mean; the counts still add up to the number of samples.
+    lines were not understood. `weighted`: the period in the first line of a sample weights the sample relative to the
+    mean; the counts still add up to the number of samples.
     """
 
     def __init__(self, weighted: bool = False) -> None:
@@ -116,19 +121,19 @@ class StackCounter:
         counts, frames = self._counts, self._frames
         for sample in text.split(b"\n\n"):
             first, *stack = sample.split(b"\n")
-            if first[:1] in b"#\n" or b"PERF_RECORD_" in first:
-                first, stack = self._between(first, stack)
-            process = _sample.match(first)
+            process = _sample.fullmatch(first)
             if process is None:
+                first, stack = self._between(first, stack)
+                process = _sample.fullmatch(first)
+            if process is None or (self.weighted and not (process[3] or process[4])):
                 self.unread_count += bool(first.strip())
                 continue
-            weight = self._weight(first)
+            weight = max(1, int(process[3] or process[4])) if self.weighted else 1
             names = [frames[line] for line in reversed(stack)]
             if b"" in names:
                 self.unread_count += names.count(b"")
                 names = [one for one in names if one]
-            name, number = process.groups()
-            of = self._process(name, number, names)
+            of = self._process(process[1], process[2], names)
             self.processes[of] += 1
             key = b";".join([of, *names])
             if key not in counts:
@@ -139,23 +144,20 @@ class StackCounter:
         if self._held_bytes > MAX_BYTES:
             self._spill()
 
-    def _weight(self, first: bytes) -> int:
-        """Return the weight of a sample. Raises ValueError if its line does not end in a period."""
-        return max(1, int(first.rsplit(None, 1)[-1])) if self.weighted else 1
-
     def _between(self, first: bytes, stack: list[bytes]) -> tuple[bytes, list[bytes]]:
         """Remove comments and reports of losses before a sample."""
         lines = [first, *stack]
-        while lines and (not lines[0] or lines[0].startswith(b"#") or b"PERF_RECORD_" in lines[0]):
-            line = lines.pop(0)
-            if lost := _lost.search(line):
+        while lines and (not lines[0] or lines[0][:1] == b"#" or b" PERF_RECORD_" in lines[0]):
+            if lost := _lost.search(lines.pop(0)):
                 self._lost[lost[1]] += int(lost[2])
+            if lines and _sample.fullmatch(lines[0]):
+                break
         return (lines[0], lines[1:]) if lines else (b"", [])
 
     @staticmethod
     def _process(name: bytes, number: bytes, names: list[bytes]) -> bytes:
         if number not in (b"0", b"-1"):
-            return name.replace(b" ", b"_").replace(b";", b":")
+            return name.strip().replace(b" ", b"_").replace(b";", b":") or b"[unknown]"
         outermost = set(names[:8])
         return IDLE if outermost & _IDLE else KERNEL if outermost & _KERNEL else OUTSIDE
 
@@ -167,17 +169,14 @@ class StackCounter:
         self._held_bytes = 0
 
 
-def name_of(symbol: bytes, place: bytes) -> bytes:
+def name_of(address: bytes, symbol: bytes | None, place: bytes) -> bytes:
     """Return a function's name in folded stacks: kernel functions end in `_[k]`, unknown symbols are the object in
     brackets."""
-    if symbol == b"[unknown]":
+    if symbol is None:
         inside = _translated.sub(b"perf-PID.map", place.rsplit(b"/", 1)[-1].strip(b"[]"))
         return b"[%b]" % (inside or b"unknown")
     name = symbol.replace(b";", b":")
-    of_kernel = (
-        place[:1] == b"[" and place not in (b"[unknown]", b"[vdso]", b"[vsyscall]")
-    ) or place.endswith((b"vmlinux", b".ko", b".ko.xz", b".ko.zst", b".ko.gz"))
-    return name + b"_[k]" if of_kernel else name
+    return name + b"_[k]" if _upper_half.fullmatch(address) and place != b"[vsyscall]" else name
 
 
 def blocks(file: IO[bytes]) -> Iterator[bytes]:

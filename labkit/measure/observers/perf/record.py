@@ -32,7 +32,7 @@ from labkit.measure.observers.base import (
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.control import WHOLE_MACHINE
-from labkit.measure.observers.perf.fold_stacks import OUTSIDE, StackCounter, blocks
+from labkit.measure.observers.perf.fold_stacks import FIELDS, OUTSIDE, StackCounter, blocks
 from labkit.measure.parameters import within
 from labkit.system import process
 
@@ -148,7 +148,7 @@ def path_of(file: IO[bytes]) -> str:
 
 def fold(data: str, into: StackCounter) -> None:
     """Count the samples of a perf.data file of any size. Raises Failed with perf's message if it cannot be read."""
-    fields = f"comm,pid,tid,{'period,' * into.weighted}ip,sym,dso"
+    fields = FIELDS.format("period," * into.weighted)
     script = [perf_control.program(), "script", "-i", data, "-F", fields]
     # Symbols are those of this machine: without a debuginfod server, perf waits for nothing.
     argv = ["env", "-u", "DEBUGINFOD_URLS", *script, "--no-inline", "--show-lost-events"]

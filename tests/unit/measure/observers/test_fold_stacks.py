@@ -61,10 +61,9 @@ def test_idle_kernel_and_foreign_samples() -> None:
 
 
 def test_samples_weighted_by_period() -> None:
-    """perf script prints this for `-F comm,pid,tid,period,ip,sym,dso`. A rarely busy CPU has as many samples as
-    others."""
+    """A rarely busy CPU has as many samples as others."""
     text = b"".join(
-        b"sh %d/%d %10d \n\tffffffff817554ea %b ([kernel.kallsyms])\n\n" % (number, number, period, name)
+        b"sh %d/%d %10d \n\tffffffff817554ea %b+0x7a ([kernel.kallsyms])\n\n" % (number, number, period, name)
         for number in range(1, 101)
         for name, period in ((b"busy", 3_000_000), (b"seldom", 1_000_000), (b"rare%d" % number, 10_000))
     )
@@ -74,8 +73,9 @@ def test_samples_weighted_by_period() -> None:
     assert sum(own.values()) == result.samples_count == 300
     assert (own["sh;busy_[k]"], own["sh;seldom_[k]"]) == (224, 75)
     assert sum(count for stack, count in own.items() if "rare" in stack) == 1
-    with StackCounter(weighted=True) as result, pytest.raises(Failed, match="invalid literal"):
-        result.read([b"sh 1/1 cycles:\n\tffffffff817554ea busy ([kernel.kallsyms])\n\n"])
+    with StackCounter(weighted=True) as result:
+        result.read([b"sh 1/1 \n\tffffffff817554ea busy+0x7a ([kernel.kallsyms])\n\n"])
+    assert (result.samples_count, result.unread_count) == (0, 1)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -97,34 +97,64 @@ def test_spill_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("symbol", "place", "name"),
+    ("frame", "name"),
     [
-        (b"ip_rcv", b"[kernel.kallsyms]", b"ip_rcv_[k]"),
-        (b"br_handle_frame", b"[bridge]", b"br_handle_frame_[k]"),
-        (b"veth_xmit", b"/lib/modules/6.12/kernel/drivers/net/veth.ko.xz", b"veth_xmit_[k]"),
-        (b"__vdso_clock_gettime", b"[vdso]", b"__vdso_clock_gettime"),
-        (b"send", b"/usr/lib/x86_64-linux-gnu/libc.so.6", b"send"),
-        (b"[unknown]", b"/usr/bin/perf", b"[perf]"),
-        (b"[unknown]", b"[unknown]", b"[unknown]"),
-        (b"[unknown]", b"/tmp/perf-341.map", b"[perf-PID.map]"),
-        (b"f(int;char)", b"/usr/bin/a", b"f(int:char)"),
+        ("ffffffff81a00010 ip_rcv+0x10 ([kernel.kallsyms])", "ip_rcv_[k]"),
+        ("ffffffffc0a00010 br_handle_frame+0x0 ([bridge])", "br_handle_frame_[k]"),
+        ("ffffffffc0a00010 veth_xmit+0x1 (/lib/modules/6.12/kernel/drivers/net/veth.ko.xz)", "veth_xmit_[k]"),
+        ("ffffffffc0a00010 bpf_prog_6deef7357e7b4530+0x1 (bpf_prog_6deef7357e7b4530)", "bpf_prog_6deef7357e7b4530_[k]"),
+        ("ffff800080a00010 el0_svc+0x1 ([kernel.kallsyms])", "el0_svc_[k]"),
+        ("7ffd1b3f2a10 __vdso_clock_gettime+0x1 ([vdso])", "__vdso_clock_gettime"),
+        ("ffffffffff600000 vgettimeofday+0x0 ([vsyscall])", "vgettimeofday"),
+        ("7f0000001170 java.lang.String.hashCode+0x4 ([JIT app cache])", "java.lang.String.hashCode"),
+        ("1180 Interpreter+0x4 (/tmp/perf-700.map)", "Interpreter"),
+        ("7f0000001170 send+0x1d (/usr/lib/x86_64-linux-gnu/libc.so.6)", "send"),
+        ("1160 run+0x4 (/opt/app (deleted))", "run"),
+        ("149d33 [unknown] (/usr/bin/perf)", "[perf]"),
+        ("60778795cb260200 [unknown] ([unknown])", "[unknown]"),
+        ("1180 [unknown] (/tmp/perf-341.map)", "[perf-PID.map]"),
+        ("1110 f(int;char)+0x4 (/usr/bin/a)", "f(int:char)"),
+        ("1110 function<void (int, char)>::operator()+0x10 (/opt/app)", "function<void (int, char)>::operator()"),
+        ("1140 exec<void (*)()>(void (*)())+0x4 (/opt/app)", "exec<void (*)()>(void (*)())"),
+        ("1150 (anonymous namespace)::poll+0x4 (/opt/app)", "(anonymous namespace)::poll"),
+    ],
+)  # fmt: skip
+def test_function_names(frame: str, name: str) -> None:
+    assert folded(f"app 700/700 \n\t{frame:>80}\n".encode())[0] == {f"app;{name}": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Trex DP core 1", "Trex_DP_core_1"),
+        ("worker 0", "worker_0"),
+        ("worker -1", "worker_-1"),
+        ("CPU 0/KVM", "CPU_0/KVM"),
+        ("at 12/13 14", "at_12/13_14"),
+        ("(sd-pam)", "(sd-pam)"),
+        ("# 1", "#_1"),
+        (" PERF_RECORD_X", "PERF_RECORD_X"),
+        ("a;b", "a:b"),
+        ("", "[unknown]"),
     ],
 )
-def test_function_names(symbol: bytes, place: bytes, name: bytes) -> None:
-    assert fold_stacks.name_of(symbol, place) == name
-
-
-def test_perf_output_variants() -> None:
-    sample = b"Web Content  77/78 [001] 1.5: 1 cycles: \n\t  7f00 main+0x3 (/usr/bin/firefox (deleted))\n\n"
-    assert folded(sample)[0] == {"Web_Content;main": 1}
-    comm = b"iperf3     5 \n\tffffffff81 a ([kernel.kallsyms])\n\t 12 b (/bin/b)\n"
-    assert folded(b"# captured on: today\n# ========\n", comm)[0] == {"iperf3;b;a_[k]": 1}
+def test_process_names(name: str, shown: str) -> None:
+    frame = "\tffffffff81a00010 ip_rcv+0x10 ([kernel.kallsyms])\n\n"
+    for weighted, first in ((False, "4242/4250 "), (True, "4242/4250     1001001 ")):
+        with StackCounter(weighted) as result:
+            result.read(
+                [f"{name} {first}\n{frame}{name} PERF_RECORD_LOST lost 9\n{name} {first}\n{frame}".encode()]
+            )
+            assert stacks(b"".join(result.lines())) == {f"{shown};ip_rcv_[k]": 2}
+        assert (result.lost_count, result.unread_count) == (9, 0)
+    by_default = f"{name} 4242 [001] 15250.702666:      50000 cpu-clock:ppp: \n{frame}"
+    assert folded(by_default.encode())[0] == {f"{shown};ip_rcv_[k]": 1}
 
 
 def test_invalid_profile() -> None:
-    own, result = folded(b"what\nis this\n\niperf3 5 \n\tno frame\n\n")
+    own, result = folded(b"what\nis this\n\niperf3 5/5 \n\tno frame\n\n")
     assert (own, result.unread_count) == ({"iperf3": 1}, 2)
-    endless = (b"iperf3 5 \n" + b"\t12 a (b)\n" * 50_000 for _ in range(20))
+    endless = (b"iperf3 5/5 \n" + b"\t12 a+0x1 (b)\n" * 50_000 for _ in range(20))
     with pytest.raises(Failed, match="no sample ends within"):
         folded(*endless)
 
