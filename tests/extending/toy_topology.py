@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from labkit.measure.topologies.base import (
-    Spec,
-    Topology,
-    TopologyKind,
-    endpoint_addresses,
-    ends_and_between,
-    give_addresses,
-    pairs_of,
-)
-from labkit.measure.topologies.veth import port
-from labkit.system import netlink
-
-LEFT, RIGHT, CABLE = netlink.FIRST_INDEX + 1, netlink.FIRST_INDEX + 2, netlink.FIRST_INDEX + 3
+from labkit.measure.topologies.base import BETWEEN, Spec, TopologyKind, numbers
+from labkit.measure.topologies.linux_datapaths import ends_with_known_macs, eth0, network
+from labkit.measure.topologies.network.build import described
+from labkit.measure.topologies.network.parts import Bridge, Cable, CableEnd, Network, Node
 
 
-@contextmanager
-def two_bridges(name: str, spec: Spec) -> Iterator[Topology]:
-    """Two bridges in one namespace, joined by a veth (veth(4)). Even ends are clients, odd ends are servers."""
-    with ends_and_between(spec) as (ends, between):
-        between.netlink.do(
-            netlink.new_link("bridge", "left", index=LEFT, mtu_bytes=spec.mtu_bytes),
-            netlink.new_link("bridge", "right", index=RIGHT, mtu_bytes=spec.mtu_bytes),
-            netlink.new_link(
-                "veth", "to_right", index=CABLE, mtu_bytes=spec.mtu_bytes, master=LEFT,
-                peer={"name": "to_left", "index": CABLE + 1},
-            ),
-            netlink.set_link(CABLE + 1, master=RIGHT, mtu_bytes=spec.mtu_bytes),
-        )  # fmt: skip
-        for space, _address, number in endpoint_addresses(spec, ends):
-            between.netlink.do(port(spec, space, number, RIGHT if number % 2 else LEFT))
-        give_addresses(spec, ends)
-        yield Topology(name, spec, pairs_of(spec, ends), [*ends, between])
+def two_bridges(name: str, spec: Spec) -> Network:
+    """Describe two bridges in one namespace, joined by a veth (veth(4)). Even ends are clients."""
+    between = CableEnd(BETWEEN, "to_right", master="left"), CableEnd(BETWEEN, "to_left", master="right")
+    cables = [
+        Cable(CableEnd(BETWEEN, f"port{number}", master=("left", "right")[number % 2]), eth0(spec, number))
+        for number in numbers(spec)
+    ]
+    bridges = [Node(BETWEEN), Bridge(BETWEEN, "left"), Bridge(BETWEEN, "right"), Cable(*between)]
+    return network(name, spec, [*ends_with_known_macs(spec), *bridges, *cables])
 
 
-TWO_BRIDGES = TopologyKind(two_bridges)
+TWO_BRIDGES = TopologyKind(described(two_bridges))

@@ -17,7 +17,7 @@ from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.experiments.overlay import header_overhead
 from labkit.measure.topologies.base import address
-from labkit.measure.topologies.tunnels import ARMS
+from labkit.measure.topologies.linux_datapaths import TUNNELS
 from labkit.measure.traffic import ping
 from labkit.system import process
 
@@ -64,7 +64,7 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
         "pairs": [[pair.client.name, pair.client.address, pair.server.name, pair.server.address] for pair in pairs],
         "interfaces": [pair.server.interface for pair in pairs],
     }  # fmt: skip
-    if topology.name in ARMS:
+    if topology.name in TUNNELS:
         answer["state"] = msgspec.to_builtins(topologies.state(topology))
         answer["headers"] = header_overhead.measure_overhead(topology)
     if isolated:

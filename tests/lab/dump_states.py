@@ -24,7 +24,7 @@ def report(name: str, pairs: int, family: int, parent: str | None) -> dict[str, 
     """Return the state of one topology, and what `ip` says."""
     machine = os.open("/proc/self/ns/net", os.O_RDONLY) if parent else None
     if parent:
-        process.output(["ip", "link", "add", parent, "type", "veth", "peer", "name", "far"])
+        process.output(["ip", "link", "add", parent, "up", "type", "veth", "peer", "name", "far"])
     spec = topologies.Spec(pairs, family=family, parent=parent, machine_netns=machine)
     try:
         with topologies.build(name, spec) as topology:

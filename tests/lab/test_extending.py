@@ -18,7 +18,7 @@ from labkit.common import run_folder, schema
 from labkit.measure import experiments
 
 HERE = ROOT / "tests/extending"
-TOYS = ("toy_topology", "toy_generator", "toy_observer", "toy_experiment", "toy_findings")
+TOYS = ("toy_topology", "toy_netkit", "toy_generator", "toy_observer", "toy_experiment", "toy_findings")
 SHORT = ("rounds=1", "duration_s=1", "omit_s=0")
 
 
@@ -63,6 +63,17 @@ def test_topology_generator_and_observer(python: Path, tmp_path: Path) -> None:
     assert theme.arm_style("two_bridges") not in (theme.BASELINE, theme.CONTROL)
     tools = run_folder.read_json(folder / "environment.json")["tools"]
     assert tools["labkit-toys"] == "1.0"  # the run says whose code measured
+
+
+@pytest.mark.needs("namespaces")
+def test_new_kind_of_link(python: Path, tmp_path: Path) -> None:
+    """The kernel is asked for it, and a kernel without it is named as the reason."""
+    words = ("topology=netkit", "protocol=ping", "rounds=1", "duration_s=1")
+    done = labkit(python, "run", "datapaths", *words, "--folder", str(tmp_path / "run"))
+    rows = run_folder.read_rows(tmp_path / "run")
+    lacks = "this kernel has no netkit (CONFIG_NETKIT is not set and no module was found)"
+    assert all(row["status"] == "ok" or str(row["reason"]).startswith(lacks) for row in rows), done.stderr
+    assert rows
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from topology_kinds import IPV4_ALONE, PAIRED_TOPOLOGIES, require_kind
 
 from labkit.measure.hosts import local
 from labkit.measure.topologies import TABLE
-from labkit.measure.topologies.tunnels import ARMS
+from labkit.measure.topologies.linux_datapaths import TUNNELS
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
@@ -227,7 +227,7 @@ def test_mtu_too_large_for_vxlan() -> None:
     assert refused["text"].startswith("mtu_bytes=65486 does not fit into vxlan: with its 50 bytes of headers")
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE if name in ARMS and name != "vxlan"])
+@pytest.mark.parametrize("name", [name for name in TABLE if name in TUNNELS and name != "vxlan"])
 def test_tunnel_or_unsupported(name: str) -> None:
     [result] = ask([{"name": name}])
     if "error" in result:

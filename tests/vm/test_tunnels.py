@@ -14,8 +14,8 @@ from labkit import live
 from labkit.analysis import drawing
 from labkit.common.topology_state import Place
 from labkit.measure.topologies import State
-from labkit.measure.topologies.network.encapsulation import overhead_bytes
-from labkit.measure.topologies.tunnels import ARMS
+from labkit.measure.topologies.linux_datapaths import TUNNELS
+from labkit.measure.topologies.network.kinds import overhead_bytes
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel")
 
@@ -28,7 +28,7 @@ KIND = {"vxlan_gre": "vxlan"}
 @pytest.fixture(scope="module")
 def result(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
     """Return the findings for each kind of tunnel, by its name and the inner IP version."""
-    parameters = [(name, family) for name in ARMS for family in (4, 6)]
+    parameters = [(name, family) for name in TUNNELS for family in (4, 6)]
     requests = [
         {"name": name, "mtu_bytes": 1400, "family": family, "pairs": 2 if family == 4 else 1}
         for name, family in parameters
@@ -40,7 +40,7 @@ def result(shared_vm: SharedVm) -> dict[tuple[str, int], Answer]:
 
 
 @pytest.mark.parametrize("family", [4, 6])
-@pytest.mark.parametrize("name", ARMS)
+@pytest.mark.parametrize("name", TUNNELS)
 def test_tunnel_reaches_and_measures(name: str, family: int, result: dict[tuple[str, int], Answer]) -> None:
     report = result[name, family]
     if (name, family) == ("ipip", 6):
@@ -69,7 +69,8 @@ def outside(name: str, report: Answer) -> None:
         assert links["eth0"]["linkinfo"]["info_kind"] == KIND.get(name, name)
         assert links["eth0"]["qdisc"] == "noqueue"
     measured = report["headers"]
-    assert measured["computed_bytes"] == measured["measured_bytes"] == ADDED[name] == overhead_bytes(name)
+    assert ADDED[name] == overhead_bytes(*TUNNELS[name])
+    assert measured["computed_bytes"] == measured["measured_bytes"] == ADDED[name]
     assert sum(layer["header_bytes"] for layer in measured["layers"]) == ADDED[name]
 
 

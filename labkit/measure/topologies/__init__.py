@@ -4,8 +4,16 @@ A new topology is one function in a module of this package and one entry in TABL
 """
 
 from labkit.common.topology_state import State
-from labkit.measure.topologies.across_hosts import remote_ends
-from labkit.measure.topologies.base import CLIENTS, SERVERS, BuiltSide, Copies, RemoteMonitor, Spec, Topology
+from labkit.measure.topologies.base import (
+    CLIENTS,
+    SERVERS,
+    BuiltSide,
+    Copies,
+    RemoteMonitor,
+    Spec,
+    Topology,
+    remote_ends,
+)
 from labkit.measure.topologies.network.build import build as build_network
 from labkit.measure.topologies.network.build import check as check_network
 from labkit.measure.topologies.network.parts import Network

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from labkit.common.errors import Unsupported
-from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemotePair, namespaces
+from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemoteEnd, RemotePair
 from labkit.system import netlink
 
 if TYPE_CHECKING:
+    from labkit.measure.topologies.network.kinds import LinkKind
     from labkit.measure.topologies.open_vswitch.switch import Switch
 
-EDGE = netlink.FIRST_INDEX  # the index of eth0 in every endpoint
-PORT = netlink.FIRST_INDEX + 10  # the first of the ports in the namespace between the endpoints
+EDGE = netlink.FIRST_INDEX  # the index of eth0 in guests
 BETWEEN = "between"  # the name of the namespace between the endpoints
 
 Interface = IPv4Interface | IPv6Interface
 CLIENTS, SERVERS = 1, 2
-T = TypeVar("T")
-# The kernel's build options for link kinds whose option has another name than the kind.
-OPTIONS = {"gre": "NET_IPGRE", "gretap": "NET_IPGRE", "ipip": "NET_IPIP"}
 _OURS = os.urandom(2)
 Meter = Callable[[], Callable[[], dict[str, Any]]]
 
@@ -117,21 +113,19 @@ Builder = Callable[[str, Spec], AbstractContextManager[Topology]]
 
 @dataclass(frozen=True)
 class BuiltSide:
-    """What joins the ends of one side of a topology across two hosts.
+    """One side of a topology across two hosts: its ends.
 
-    `mac_of`: returns the MAC address of end `number`; None if the ends use the NIC's. `switch`, `meter` and `doubts`
-    are those of a `Topology`. `begin`: starts what needs both sides, with the pairs.
+    `switch`, `meter` and `doubts` are those of a `Topology`. `begin`: starts what needs both sides, with the pairs.
     """
 
-    mac_of: Callable[[int], str] | None
+    ends: list[Endpoint]
     switch: Switch | None = None
     meter: Meter | None = None
     doubts: tuple[str, ...] = ()
     begin: Callable[[Sequence[RemotePair]], object] = lambda _pairs: None
 
 
-# Joins the ends in these namespaces, in the namespace between them, with the cable to the other host.
-SideBuilder = Callable[[str, Spec, list[Namespace], Namespace, ExitStack], BuiltSide]
+SideBuilder = Callable[[str, Spec], AbstractContextManager[BuiltSide]]
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,7 @@ class TopologyKind:
     frames with a VLAN tag; None if it passes them. `isolated`: why no packet may pass, if it must isolate its ends.
     `copies_leave`: returns whether the topology (its name) sends copies of packets to another host. `shares_ends`:
     returns whether an end of the topology (its name) belongs to several pairs. `generators`: the only generators whose
-    load takes the way that the topology is about; None: all.
+    load takes the way that the topology is about; None: all. `links`: kinds of links that labkit lacks.
     """
 
     build: Builder
@@ -159,6 +153,7 @@ class TopologyKind:
     copies_leave: Callable[[str], bool] = lambda _name: False
     shares_ends: Callable[[str], bool] = lambda _name: False
     generators: tuple[str, ...] | None = None
+    links: tuple[LinkKind, ...] = ()
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:
@@ -198,62 +193,12 @@ def end_address(spec: Spec, number: int) -> Interface:
     return address(spec.family, 1 + number % 2, number // 2)
 
 
-def endpoint_addresses(spec: Spec, spaces: list[Namespace]) -> Iterator[tuple[Namespace, Interface, int]]:
-    """Yield each endpoint namespace with its address and its number, which its port has too."""
-    for number, space in zip(numbers(spec), spaces, strict=True):
-        yield space, end_address(spec, number), number
-
-
-def pairs_of(spec: Spec, spaces: list[Namespace]) -> list[Pair]:
-    """Return the pairs of these namespaces, which are in the order client, server, client, server …"""
-    return paired(ends_of(spec, spaces))
-
-
 def paired(ends: list[Endpoint]) -> list[Pair]:
     """Return the pairs of these ends, which are in the order client, server, client, server …"""
     return [Pair(client, server) for client, server in zip(ends[::2], ends[1::2], strict=True)]
 
 
-def ends_of(spec: Spec, spaces: list[Namespace]) -> list[Endpoint]:
-    """Return an endpoint for each of these namespaces."""
-    return [
-        Endpoint(space.name, space, "eth0", EDGE, str(at.ip))
-        for space, at, _ in endpoint_addresses(spec, spaces)
-    ]
-
-
-@contextmanager
-def ends_and_between(spec: Spec) -> Iterator[tuple[list[Namespace], Namespace]]:
-    """Make a namespace for each end and one between them all, with loopback interfaces up."""
-    with namespaces([*names(spec), BETWEEN], family=spec.family) as made:
-        for space in made:
-            space.netlink.do(netlink.set_link(1))
-        yield made[:-1], made[-1]
-
-
-def give_addresses(spec: Spec, spaces: list[Namespace], mac_of: Callable[[int], str] | None = mac) -> None:
-    """Set eth0 of each endpoint up, and give it its address and its partner as a permanent neighbour.
-
-    `mac_of` returns the MAC address of end `number`; with None the ends resolve it themselves (ARP, NDP).
-    """
-    for space, at, number in endpoint_addresses(spec, spaces):
-        messages = [netlink.set_link(EDGE), netlink.new_address(EDGE, at)]
-        if mac_of is not None:
-            partner = number ^ 1
-            neighbour = str(end_address(spec, partner).ip)
-            messages.append(netlink.new_neighbour(EDGE, neighbour, mac_of(partner)))
-        space.netlink.do(*messages)
-
-
-def entered(stack: ExitStack, builder: AbstractContextManager[T]) -> T:
-    """Enter a builder and return what it builds. Raises Unsupported if this kernel lacks a link kind that it needs."""
-    try:
-        return stack.enter_context(builder)
-    except netlink.LinkError as error:
-        if error.unknown is None:
-            raise
-        option = OPTIONS.get(error.unknown, error.unknown.upper())
-        raise Unsupported(
-            f"this kernel has no {error.unknown} (CONFIG_{option} is not set and no module was found):"
-            " use a kernel that has it (where=vm:debian boots one in a lab VM)"
-        ) from None
+def remote_ends(spec: Spec) -> list[RemoteEnd]:
+    """Return the ends of the other side of two hosts, as this one knows them."""
+    partners = [number ^ 1 for number in numbers(spec)]
+    return [RemoteEnd(end_name(number), str(end_address(spec, number).ip)) for number in partners]

@@ -19,12 +19,12 @@ from labkit.measure.topologies.base import (
     numbers,
     paired,
 )
-from labkit.measure.topologies.veth import BRIDGE
 from labkit.system import netlink
 
 if TYPE_CHECKING:
     from labkit.measure.endpoints.guest.spec import Nic
 
+BRIDGE = netlink.FIRST_INDEX
 SHARED = "shared"  # the name of a guest that all ends share
 
 

@@ -21,14 +21,17 @@ from typing import Any
 from labkit.measure.endpoints import Namespace, Pair
 from labkit.measure.endpoints.nftables import run_nft
 from labkit.measure.topologies.base import (
-    EDGE,
+    BETWEEN,
     Spec,
     Topology,
     address,
-    endpoint_addresses,
+    end_address,
+    end_name,
     mac,
+    numbers,
 )
-from labkit.measure.topologies.veth import BRIDGE, joined_by_bridge
+from labkit.measure.topologies.linux_datapaths import veth_bridge
+from labkit.measure.topologies.network.build import joined
 from labkit.measure.traffic.iperf3 import PORT
 from labkit.system import netlink, process
 
@@ -79,20 +82,25 @@ def _published(name: str, spec: Spec) -> Iterator[tuple[Topology, Namespace]]:
     """Build a veth bridge with an address of the host for each server; yield it and the host."""
     own, alone = address(spec.family, HOST, 0), 32 if spec.family == 4 else 128
     published = [address(spec.family, PUBLISHED, number, alone) for number in range(spec.pairs)]
-    with joined_by_bridge(name, spec, BRIDGE_MAC) as (topology, between):
-        ends = topology.namespaces[:-1]
+    with joined(veth_bridge(name, spec, BRIDGE_MAC), spec) as built:
+        topology, between, bridge = (
+            built.topology(name, spec),
+            built.space[BETWEEN],
+            built.index[BETWEEN, "bridge"],
+        )
         between.netlink.do(
-            netlink.new_address(BRIDGE, own),
+            netlink.new_address(bridge, own),
             # At its loopback interface, so that it never sends from them.
             *(netlink.new_address(1, one) for one in published),
             *(
-                netlink.new_neighbour(BRIDGE, str(at.ip), mac(number))
-                for _space, at, number in endpoint_addresses(spec, ends)
+                netlink.new_neighbour(bridge, str(end_address(spec, number).ip), mac(number))
+                for number in numbers(spec)
             ),
         )
-        for space, _address, number in endpoint_addresses(spec, ends):
-            host = own if number % 2 else published[number // 2]
-            space.netlink.do(netlink.new_neighbour(EDGE, str(host.ip), BRIDGE_MAC))
+        for number in numbers(spec):
+            at, host = end_name(number), own if number % 2 else published[number // 2]
+            eth0 = built.index[at, "eth0"]
+            built.space[at].netlink.do(netlink.new_neighbour(eth0, str(host.ip), BRIDGE_MAC))
         pairs = [
             Pair(pair.client, replace(pair.server, published_address=str(one.ip)))
             for pair, one in zip(topology.pairs, published, strict=True)

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from labkit.common import extensions
 from labkit.common.errors import BadInput
-from labkit.measure.endpoints import Endpoint
-from labkit.measure.topologies import across_hosts, open_vswitch, tunnels
-from labkit.measure.topologies.base import BuiltSide, Spec, Topology, TopologyKind, entered
+from labkit.measure.topologies import linux_datapaths, open_vswitch
+from labkit.measure.topologies.base import BuiltSide, Spec, Topology, TopologyKind
 from labkit.measure.topologies.containers_and_guests import bridge_inside, tap_bridge, with_containers
-from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES, MACVLAN_MODES, ipvlan, macvlan
 from labkit.measure.topologies.network import build as network_builder
+from labkit.measure.topologies.network.build import described, entered, one_side
+from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.network.parts import Network
 from labkit.measure.topologies.published_ports import veth_published_nat, veth_published_proxy
-from labkit.measure.topologies.veth import loopback, veth, veth_bridge, veth_routed
 
-_MACVLAN = TopologyKind(macvlan, takes_parent=True)
-_IPVLAN = TopologyKind(ipvlan, takes_parent=True)
+_MACVLAN = TopologyKind(described(linux_datapaths.macvlan), takes_parent=True)
+_IPVLAN = TopologyKind(described(linux_datapaths.ipvlan), takes_parent=True)
 _IPVLAN_ROUTED = replace(
     _IPVLAN, why_no_tags=lambda _name: "ipvlan in layer 3 sends only IP packets without a tag"
 )
 _TUNNEL = TopologyKind(
-    tunnels.tunnel,
-    check_load=lambda name, _pairs, mtu_bytes, family: tunnels.outside_bytes(name, mtu_bytes, family),
+    described(linux_datapaths.tunnel),
+    check_load=lambda name, _pairs, mtu_bytes, family: linux_datapaths.outside_bytes(name, mtu_bytes, family),
 )
 _OVS = TopologyKind(
     open_vswitch.ovs,
@@ -37,33 +37,35 @@ _OVS = TopologyKind(
     why_no_tags=open_vswitch.why_no_tags,
 )
 TABLE: dict[str, TopologyKind] = {
-    "loopback": TopologyKind(loopback),
-    "veth": TopologyKind(veth),
+    "loopback": TopologyKind(linux_datapaths.loopback),
+    "veth": TopologyKind(described(linux_datapaths.veth)),
     "veth_bridge": TopologyKind(
-        veth_bridge,
+        described(linux_datapaths.veth_bridge),
         guests={"guest": tap_bridge, "shared_guest": bridge_inside},
-        side=across_hosts.veth_bridge,
+        side=partial(one_side, linux_datapaths.veth_bridge),
     ),
     "veth_routed": TopologyKind(
-        veth_routed, why_no_tags=lambda _name: "its router has no interface in a VLAN"
+        described(linux_datapaths.veth_routed),
+        why_no_tags=lambda _name: "its router has no interface in a VLAN",
     ),
     # Both publish the port of iperf3 alone.
     "veth_published_proxy": TopologyKind(veth_published_proxy, generators=("iperf3",)),
     "veth_published_nat": TopologyKind(veth_published_nat, generators=("iperf3",)),
-    **{f"macvlan_{mode}": _MACVLAN for mode in MACVLAN_MODES},
-    "macvlan_bridge": replace(_MACVLAN, side=across_hosts.macvlan_bridge),
+    **{f"macvlan_{mode}": _MACVLAN for mode in KINDS["macvlan"].modes},
+    "macvlan_bridge": replace(_MACVLAN, side=partial(one_side, linux_datapaths.macvlan)),
     # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
     # reachability must fail.
     "macvlan_private": replace(
         _MACVLAN, isolated="macvlan private mode passes no frame between two devices of one parent"
     ),
-    **{f"ipvlan_{mode}": _IPVLAN_ROUTED for mode in IPVLAN_MODES},
-    "ipvlan_l2": replace(_IPVLAN, side=across_hosts.ipvlan_l2),
-    **dict.fromkeys(tunnels.ARMS, _TUNNEL),
+    **{f"ipvlan_{mode}": _IPVLAN_ROUTED for mode in KINDS["ipvlan"].modes},
+    "ipvlan_l2": replace(_IPVLAN, side=partial(one_side, linux_datapaths.ipvlan)),
+    **dict.fromkeys(linux_datapaths.TUNNELS, _TUNNEL),
     "overlay": TopologyKind(network_builder.overlay),
     **dict.fromkeys(open_vswitch.NAMES, _OVS),
 }
 TABLE |= extensions.load_all("labkit.topologies", TopologyKind, TABLE)
+KINDS.update({link.name: link for kind in TABLE.values() for link in kind.links})
 ACROSS = tuple(name for name, kind in TABLE.items() if kind.side)  # those that can connect two hosts
 IN_GUESTS = ("guest", "shared_guest")
 ENDPOINTS = ("namespace", "container", *IN_GUESTS)
@@ -174,14 +176,14 @@ def check_guests(topologies: Iterable[str | Network], endpoint: str = "guest") -
 
 
 @contextmanager
-def half(name: str, spec: Spec) -> Iterator[tuple[list[Endpoint], BuiltSide]]:
-    """Build one side (`spec.side`) of the topology `name`, with its ends; the other side is on another host.
+def half(name: str, spec: Spec) -> Iterator[BuiltSide]:
+    """Build one side (`spec.side`) of the topology `name`; the other side is on another host.
 
-    Raises the same errors as `build`.
+    Raises the same errors as `build`, and BadInput for a NIC that cannot be used.
     """
     check_names([name])
     check_across(name)
     side = kind_of(name).side
     assert side is not None, "it was checked"
     with ExitStack() as stack:
-        yield entered(stack, across_hosts.one_side(name, spec, side))
+        yield entered(stack, side(name, spec))

@@ -20,6 +20,7 @@ from labkit.system.netlink.dumps import (
 from labkit.system.netlink.messages import (
     FIRST_INDEX,
     Message,
+    define_kind,
     delete_link,
     move_link,
     new_address,
@@ -33,7 +34,6 @@ from labkit.system.netlink.messages import (
     set_link,
     set_master,
     shut_link,
-    tunnel_data,
 )
 from labkit.system.netlink.netns import index_of, inside, new_namespaces
 from labkit.system.netlink.nft_counters import NftCounter, NftCounters
@@ -45,8 +45,8 @@ from labkit.system.netlink.taps import Tap, check_taps, new_tap
 __all__ = [
     "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "NftCounter", "NftCounters",
     "PacketSockets", "Route", "Tap", "addresses",
-    "check_taps", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
+    "check_taps", "define_kind", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
     "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "new_tap",
     "not_promiscuous", "pyroute2_version",
-    "qdisc", "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes", "tunnel_data",
+    "qdisc", "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_network
 from typing import Any
 
-from labkit.system.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, rtmsg, tcmsg
+from labkit.system.netlink.rtnl import ifaddrmsg, ifinfmsg, ifinfveth, ndmsg, nla, rtmsg, tcmsg
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if.h
 RTM_NEWLINK, RTM_DELLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, RTM_NEWQDISC = 16, 17, 20, 24, 28, 36
@@ -28,7 +28,6 @@ RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RT_SCOPE_LINK, RTN_UNICAST = 25
 
 # labkit's indexes start high, because tunnel modules add fall-back devices (tunl0, sit0) at 2, 3 … in every namespace.
 FIRST_INDEX = 100
-GRE_KEY = 0x2000  # linux/if_tunnel.h, in network order
 
 
 # Each round of an experiment sends the same requests again, and encoding one takes 5 ms on an emulated CPU.
@@ -64,13 +63,14 @@ def new_link(
     up: bool = True,
     data: dict[str, Any] | None = None,
     peer: dict[str, Any] | None = None,
+    peer_attribute: str = "VETH_INFO_PEER",
 ) -> Message:
     """Return a request that creates an interface, up unless `up` is False.
 
     `index`: chosen by the caller, so that it need not be looked up. `netns`: file descriptor of the namespace of the
     new interface. `link`: index of its lower device in the socket's namespace. `data`: attributes of the kind
-    (IFLA_INFO_DATA) with the kernel's names. `peer`: name, index and netns of a veth's other end; it stays down,
-    because veth_open fails before both ends exist.
+    (IFLA_INFO_DATA) with the kernel's names. `peer`: name, index and netns of the other end, under the kind's
+    `peer_attribute`; it stays down, because veth_open fails before both ends exist.
     """
     message = ifinfmsg()
     message["index"] = index
@@ -88,7 +88,7 @@ def new_link(
             "attrs": _link_attributes(peer["name"], peer.get("netns"), mtu_bytes, peer.get("mac")),
             "index": peer.get("index", 0),
         }
-        inner.append(("VETH_INFO_PEER", far))
+        inner.append((peer_attribute, far))
     if inner:
         info.append(("IFLA_INFO_DATA", {"attrs": inner}))
     attributes.append(("IFLA_LINKINFO", {"attrs": info}))
@@ -286,43 +286,8 @@ def new_ingress(index: int, kind: str) -> Message:
     return _encode(message, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, f"add qdisc {kind}")
 
 
-def tunnel_data(
-    kind: str,
-    *,
-    local: str | None = None,
-    remote: str | None = None,
-    number: int | None = None,
-    port: int | None = None,
-    link: int | None = None,
-    learning: bool = True,
-    ttl: int | None = None,
-) -> dict[str, Any]:
-    """Return the attributes (IFLA_INFO_DATA) of a vxlan, geneve, gre, gretap or ipip interface.
-
-    `number` is the VNI, or the GRE key. `link` is the index of the interface that it is bound to. The `remote` of a
-    vxlan may be a multicast group. `ttl` None: the namespace's default for vxlan and geneve, the inner packet's for
-    the others. Only vxlan and geneve accept IPv6 outer addresses; the kernel has other kinds for IPv6 GRE and IPIP.
-    """
-    own: dict[str, Any]
-    if kind == "vxlan":
-        own = {
-            "ID": number, **_addresses(LOCAL=local, GROUP=remote), "LINK": link, "PORT": port, "LEARNING": int(learning)
-        }  # fmt: skip
-    elif kind == "geneve":
-        own = {"ID": number, **_addresses(REMOTE=remote), "PORT": port}
-    else:
-        own = {"LOCAL": local, "REMOTE": remote, "LINK": link}
-        if number is not None:
-            own |= {"IFLAGS": GRE_KEY, "OFLAGS": GRE_KEY, "IKEY": number, "OKEY": number}
-    own["TTL"] = ttl
-    prefix = "GRE" if kind in ("gre", "gretap") else kind.upper()
-    return {f"IFLA_{prefix}_{name}": value for name, value in own.items() if value is not None}
-
-
-def _addresses(**given: str | None) -> dict[str, str]:
-    """Return the addresses by attribute name; IPv6 names end in 6."""
-    return {
-        name if ip_address(address).version == 4 else f"{name}6": address
-        for name, address in given.items()
-        if address is not None
-    }
+def define_kind(kind: str, attributes: Sequence[tuple[str, str]]) -> None:
+    """Teach pyroute2 the attributes (IFLA_INFO_DATA) of a link kind: names and types, numbered from 0 as in the
+    kernel's header. The type of a peer is `info_peer`."""
+    own = {"nla_map": tuple(attributes), "info_peer": staticmethod(lambda *_, **__: ifinfveth)}
+    ifinfmsg.ifinfo.data_map[kind] = type(kind, (nla,), own)

@@ -30,11 +30,22 @@ def _bare(name: str) -> Iterator[None]:
 
 with _bare("pyroute2"):
     from pyroute2.config.version import __version__ as pyroute2_version
+    from pyroute2.netlink import nla
     from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg, ifinfveth
     from pyroute2.netlink.rtnl.ndmsg import ndmsg
     from pyroute2.netlink.rtnl.nsidmsg import nsidmsg
     from pyroute2.netlink.rtnl.rtmsg import rtmsg
     from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-__all__ = ["ifaddrmsg", "ifinfmsg", "ndmsg", "nsidmsg", "pyroute2_version", "rtmsg", "tcmsg"]
+__all__ = [
+    "ifaddrmsg",
+    "ifinfmsg",
+    "ifinfveth",
+    "ndmsg",
+    "nla",
+    "nsidmsg",
+    "pyroute2_version",
+    "rtmsg",
+    "tcmsg",
+]

@@ -25,8 +25,9 @@ from labkit.measure.experiments.overlay import spine_failure as failing
 from labkit.measure.experiments.overlay.reachability import reachability
 from labkit.measure.observers.capture import capture, every_interface
 from labkit.measure.parameters import one_of, within
-from labkit.measure.topologies import Topology, tunnels
-from labkit.measure.topologies.network import build, encapsulation, leaf_spine_overlay
+from labkit.measure.topologies import Topology
+from labkit.measure.topologies.linux_datapaths import TUNNELS
+from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay
 from labkit.measure.topologies.network.parts import Network
 from labkit.measure.traffic import ping
 
@@ -116,8 +117,8 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
 
     def network(self, routes: str) -> Network:
         """Return the network with these routes between the leaves."""
-        inside = encapsulation.overhead_bytes("vxlan")
-        inside += 0 if self.provider == "routed" else encapsulation.overhead_bytes(self.provider)
+        inside = kinds.overhead_bytes("vxlan")
+        inside += 0 if self.provider == "routed" else kinds.overhead_bytes(self.provider)
         fabric = self.mtu_bytes + inside if self.fabric_mtu_bytes is None else self.fabric_mtu_bytes
         return leaf_spine_overlay.leaf_spine_network(routes, fabric, self.mtu_bytes, self.provider)
 
@@ -284,7 +285,7 @@ def _failure(parameters: Overlay, run_context: RunContext, stage: Stage) -> list
 
 def _headers(parameters: Overlay, run_context: RunContext, _stage: Stage) -> list[Row]:
     result: list[Row] = []
-    for name in (one for one in parameters.topology if one in tunnels.ARMS):
+    for name in (one for one in parameters.topology if one in TUNNELS):
         try:
             with topologies.build(name, parameters.spec(1, run_context.machine_netns)) as topology:
                 result.append({"topology": name, **header_overhead.measure_overhead(topology)})

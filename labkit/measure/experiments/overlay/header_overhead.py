@@ -9,9 +9,10 @@ from typing import Any
 
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.topologies import Topology
-from labkit.measure.topologies.network.encapsulation import headers, length_bytes
-from labkit.measure.topologies.tunnels import ARMS, UNDER, outer
+from labkit.measure.topologies.linux_datapaths import TUNNELS, outer
+from labkit.measure.topologies.network.kinds import headers, length_bytes
 from labkit.measure.traffic import ping
+from labkit.system import netlink
 
 COUNT = 10
 PAYLOAD_BYTES = 64
@@ -27,9 +28,9 @@ def measure_overhead(topology: Topology) -> dict[str, Any]:
     payload. Raises BadInput for a topology that is not a tunnel, Failed if pings are lost or other packets keep
     interfering.
     """
-    if topology.name not in ARMS:
-        raise BadInput(f"{topology.name} is not a tunnel: choose {', '.join(ARMS)}")
-    added = headers(topology.name)
+    if topology.name not in TUNNELS:
+        raise BadInput(f"{topology.name} is not a tunnel: choose {', '.join(TUNNELS)}")
+    added = headers(*TUNNELS[topology.name])
     past = PAYLOAD_BYTES + (IPV6_MORE if topology.spec.family == 6 else 0)
     frame_bytes = _frame_bytes(topology, str(outer(0, 1).ip), past)
     inside = _frame_bytes(topology, topology.pairs[0].server.address, PAYLOAD_BYTES)
@@ -50,10 +51,11 @@ def _frame_bytes(topology: Topology, address: str, payload_bytes: int) -> float:
     """Return the mean length of the frames of pings to this address on `under`, as the server's end counts them."""
     pair = topology.pairs[0]
     kernel = pair.server.namespace.netlink
+    [under] = [link.index for link in netlink.links(kernel) if link.name == "under"]
     for _ in range(ATTEMPTS):
-        before = kernel.counters(UNDER)
+        before = kernel.counters(under)
         ping.answered(pair.client, address, COUNT, payload_bytes)
-        after = kernel.counters(UNDER)
+        after = kernel.counters(under)
         if after.received_count - before.received_count == COUNT:
             return (after.received_bytes - before.received_bytes) / COUNT
     raise Failed(

@@ -173,15 +173,17 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
         report = peer.ask("build", topology=arm.topology, pairs=pairs, ours=ours.hex())
         stack.callback(peer.ask, "clear")
         spec = parameters.spec(pairs, run_context.machine_netns, topologies.CLIENTS, ours)
-        ends, side = stack.enter_context(topologies.half(arm.topology, spec))
-        made = [RemotePair(end, far) for end, far in zip(ends, topologies.remote_ends(spec), strict=True)]
+        side = stack.enter_context(topologies.half(arm.topology, spec))
+        made = [
+            RemotePair(end, far) for end, far in zip(side.ends, topologies.remote_ends(spec), strict=True)
+        ]
         _check_path(made, parameters)
         side.begin(made)
         one = Across(
             arm=arm,
-            offloads=offloads(ends[0]),
+            offloads=offloads(side.ends[0]),
             server_offloads=report["offloads"],
-            qdisc=qdisc(ends[0]),
+            qdisc=qdisc(side.ends[0]),
             peer=peer,
             remote_pairs=made,
             side=side,

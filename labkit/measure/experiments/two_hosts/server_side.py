@@ -69,7 +69,7 @@ class ServerHost:
         spec = self._parameters.spec(
             pairs, self._run_context.machine_netns, topologies.SERVERS, bytes.fromhex(ours)
         )
-        self._ends, _side = self._arm.enter_context(topologies.half(topology, spec))
+        self._ends = self._arm.enter_context(topologies.half(topology, spec)).ends
         self._remote = topologies.remote_ends(spec)
         return {"offloads": offloads(self._ends[0])}
 

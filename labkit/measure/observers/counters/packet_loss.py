@@ -26,7 +26,7 @@ from labkit.measure.endpoints import Pair
 from labkit.measure.observers import switch as switch_observer
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import Counters, counters
-from labkit.measure.topologies.network.encapsulation import IN_UDP
+from labkit.measure.topologies.network.parts import UDP_PORTS
 from labkit.measure.topologies.state.packet_path import IN, OUT
 
 Step = tuple[str, str, str]  # namespace, interface, out or in
@@ -331,7 +331,7 @@ class _Losses:
             (space.name, link.name)
             for space in state.namespaces
             for link in space.interfaces
-            if link.kind in IN_UDP
+            if link.kind in UDP_PORTS
         ]
         self._pairs = [
             (client.name, server.name, _pair_path(pair, steps))

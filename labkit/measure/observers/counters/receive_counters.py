@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from labkit.common import errors
 from labkit.measure.endpoints import Endpoint, Pair, Reading
-from labkit.measure.topologies.network.encapsulation import ETHERNET, HEADERS, IN_UDP, IP
+from labkit.measure.topologies.network.kinds import ETHERNET, IP, tunnels
+from labkit.measure.topologies.network.parts import UDP_PORTS
 from labkit.system import netlink
 from labkit.system.machine.mibs import mibs, mibs6
 
@@ -139,7 +140,7 @@ def _header_bytes(server: Endpoint, local: bool) -> int:
     if server.kernel is None:
         links = netlink.links(server.namespace.netlink)
         kind = next((link.kind for link in links if link.index == server.index), None)
-    if server.interface == "lo" or (kind in HEADERS and kind != "gretap"):
+    if server.interface == "lo" or (kind in tunnels() and kind != "gretap"):
         ethernet_count = 0
     else:
         ethernet_count = 2 if kind == "ipvlan" and local else 1
@@ -172,7 +173,7 @@ def _outside(server: Endpoint) -> list[int]:
     """
     if ":" in server.address:
         return []
-    return [link.index for link in netlink.links(server.namespace.netlink) if link.kind in IN_UDP]
+    return [link.index for link in netlink.links(server.namespace.netlink) if link.kind in UDP_PORTS]
 
 
 def _datagrams(file: Reading) -> tuple[int, int]:

@@ -1,37 +1,42 @@
-"""Build a Network in the kernel, after checking the whole description."""
+"""Build networks in the kernel: those of topologies, and those of one's own after a check of the whole description."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TypeVar
 
 import msgspec
 
-from labkit.common.errors import BadInput, Failed
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.units import counted
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
-from labkit.measure.topologies.base import Spec, Topology, entered
-from labkit.measure.topologies.network import encapsulation, validate
+from labkit.measure.topologies.base import BuiltSide, Spec, Topology, end_name, numbers
+from labkit.measure.topologies.network import kinds, validate
 from labkit.measure.topologies.network.leaf_spine_overlay import leaf_spine_network
-from labkit.measure.topologies.network.model import (
-    DescribedInterface,
-    Key,
-    NetworkIndex,
-    RouteChoice,
-    port,
-    remotes,
-    target,
+from labkit.measure.topologies.network.model import DescribedInterface, Key, NetworkIndex, RouteChoice, target
+from labkit.measure.topologies.network.parts import (
+    Bridge,
+    Cable,
+    Neighbour,
+    Network,
+    Nic,
+    Node,
+    Tunnel,
+    UpperDevice,
 )
-from labkit.measure.topologies.network.mtu import MAX_BYTES, Mtus
-from labkit.measure.topologies.network.parts import Cable, Network, Node, Tunnel
-from labkit.measure.topologies.network.validate_addresses import check_unique
+from labkit.measure.topologies.network.validate import MAX_BYTES, Mtus, check_unique
+from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import netlink
 
 SETTLE_S = 30.0  # for a slow machine; usually a second is enough
 # No spanning tree, and a new port forwards at once.
 PLAIN_BRIDGE = {"IFLA_BR_STP_STATE": 0, "IFLA_BR_FORWARD_DELAY": 0}
+Describe = Callable[[str, Spec], Network]
+Built = TypeVar("Built")
 
 
 def check(network: Network) -> None:
@@ -113,134 +118,233 @@ def overlay(name: str, spec: Spec) -> Iterator[Topology]:
         raise BadInput(f"pairs={spec.pairs}: {name} has one pair, cs1 and cs5")
     if spec.family != 4:
         raise BadInput(f"family={spec.family}: {name} has IPv4 addresses only")
-    fabric = spec.mtu_bytes + encapsulation.overhead_bytes("vxlan_gre")
+    fabric = spec.mtu_bytes + kinds.overhead_bytes("gre", "vxlan")
     if fabric > MAX_BYTES:
         raise BadInput(
             f"mtu_bytes={spec.mtu_bytes} does not fit into {name}:"
-            f" {encapsulation.arithmetic(MAX_BYTES, 'a veth', encapsulation.headers('vxlan_gre'))}"
+            f" {kinds.arithmetic(MAX_BYTES, 'a veth', kinds.headers('gre', 'vxlan'))}"
         )
     network = leaf_spine_network(fabric_mtu_bytes=fabric, mtu_bytes=spec.mtu_bytes)
     with build(msgspec.structs.replace(network, pairs=network.pairs[:1])) as topology:
         yield dataclasses.replace(topology, spec=spec)
 
 
+def entered(stack: ExitStack, builder: contextlib.AbstractContextManager[Built]) -> Built:
+    """Enter a builder and return what it builds. Raises Unsupported if this kernel lacks a link kind that it needs."""
+    try:
+        return stack.enter_context(builder)
+    except netlink.LinkError as error:
+        if error.unknown is None:
+            raise
+        raise Unsupported(
+            f"this kernel has no {error.unknown} (CONFIG_{kinds.option(error.unknown)} is not set and no module was"
+            " found): use a kernel that has it (where=vm:debian boots one in a lab VM)"
+        ) from None
+
+
+def described(describe: Describe) -> Callable[[str, Spec], contextlib.AbstractContextManager[Topology]]:
+    """Return the builder of a topology from the function that describes it."""
+
+    @contextmanager
+    def build_described(name: str, spec: Spec) -> Iterator[Topology]:
+        with joined(describe(name, spec), spec) as network:
+            yield network.topology(name, spec)
+
+    return build_described
+
+
+@contextmanager
+def joined(network: Network, spec: Spec) -> Iterator[BuiltNetwork]:
+    """Build a network that labkit itself describes; it exists until the block ends."""
+    index = NetworkIndex(network)
+    with _built(index, Mtus(index), spec) as result:
+        yield result
+
+
+@contextmanager
+def one_side(describe: Describe, name: str, spec: Spec) -> Iterator[BuiltSide]:
+    """Build the ends of one side of a topology, which a cable between NICs joins with those of another host."""
+    with joined(describe(name, spec), spec) as network:
+        yield BuiltSide([network.endpoint(end_name(number)) for number in numbers(spec)])
+
+
 @contextmanager
 def _build(described: NetworkIndex, mtus: Mtus) -> Iterator[Topology]:
-    family = 6 if any(address.version == 6 for address in described.owner) else 4
-    with namespaces(list(described.nodes), family=family) as made:
-        under_construction = _Building(described, mtus, {space.name: space for space in made})
-        for node in described.nodes.values():
-            under_construction.node(node, family)
-        under_construction.links()
-        under_construction.tunnels()
-        under_construction.routes()
-        under_construction.settle()
-        network = described.network
-        pairs = [Pair(*map(under_construction.endpoint, pair)) for pair in network.pairs]
-        client = under_construction.carrier(network.pairs[0][0])
-        version = client.address.version if client.address is not None else family
-        spec = Spec(pairs=len(pairs), mtu_bytes=mtus.of(client), family=version)
-        yield Topology(network.name, spec, pairs, made)
+    network = described.network
+    [client, *_] = described.interfaces_with_address(network.pairs[0][0])
+    version = client.address.version if client.address is not None else 4
+    spec = Spec(pairs=len(network.pairs), mtu_bytes=mtus.of(client), family=version)
+    with _built(described, mtus, spec) as built:
+        yield built.topology(network.name, spec)
 
 
-class _Building:
-    """The namespaces of a network under construction."""
+@contextmanager
+def _built(index: NetworkIndex, mtus: Mtus, spec: Spec) -> Iterator[BuiltNetwork]:
+    family = 6 if spec.family == 6 or any(address.version == 6 for address in index.owner) else 4
+    with namespaces(list(index.nodes), family=family) as spaces, ExitStack() as stack:
+        result = BuiltNetwork(index, mtus, spaces)
+        for node in index.nodes.values():
+            result.make_node(node, family)
+        for part in index.network.parts:
+            if isinstance(part, Nic):
+                result.borrow(part, spec, stack)
+        result.make_cables()
+        result.make_uppers(stack)
+        result.configure()
+        result.settle()
+        yield result
 
-    def __init__(self, described: NetworkIndex, mtus: Mtus, spaces: dict[str, Namespace]) -> None:
+
+class BuiltNetwork:
+    """A network in the kernel. `spaces`: its namespaces, in the order of the nodes. `index`: of each interface."""
+
+    def __init__(self, described: NetworkIndex, mtus: Mtus, spaces: list[Namespace]) -> None:
         self.described, self.mtus, self.spaces = described, mtus, spaces
+        self.space = {space.name: space for space in spaces}
         # Indexes are unique across namespaces: if both ends of a veth have the same index, the kernel takes it for
         # hardware and reports a lost carrier to routes up to a second late (linkwatch_urgent_event,
         # net/core/link_watch.c).
         self.index = {key: netlink.FIRST_INDEX + number for number, key in enumerate(described.interfaces)}
+        # Where a lower device is: a NIC of the machine stays in its own namespace.
+        self._kernel = {one.key: self.space[one.at].netlink for one in described.interfaces.values()}
 
-    def node(self, node: Node, family: int) -> None:
-        """Create the sysctls and bridges of a namespace. Defaults for interfaces are set before there are any."""
-        space = self.spaces[node.name]
-        for which in ("all", "default"):
+    def make_node(self, node: Node, family: int) -> None:
+        """Set the sysctls of a namespace, and create its bridges. Defaults for interfaces are set before there are
+        any."""
+        space = self.space[node.name]
+        addresses = self.described.interfaces_with_address(node.name)
+        for which in ("all", "default") if node.forwards or len(addresses) > 1 else ():
             # Return paths may differ (ECMP), so no reverse path filter; no redirects, because a capture would show
             # packets that the description does not predict.
             space.sysctl(f"ipv4/conf/{which}/rp_filter", 0)
             space.sysctl(f"ipv4/conf/{which}/send_redirects", 0)
-            if node.ignores_linkdown:
-                space.sysctl(f"ipv4/conf/{which}/ignore_routes_with_linkdown", 1)
+        for which in ("all", "default") if node.ignores_linkdown else ():
+            space.sysctl(f"ipv4/conf/{which}/ignore_routes_with_linkdown", 1)
         if node.forwards:
             space.sysctl("ipv4/ip_forward", 1)
             if family == 6:
                 space.sysctl("ipv6/conf/all/forwarding", 1)
-        bridges = [one for one in self._in(node.name) if one.kind == "bridge"]
+        bridges = [(one, one.part) for one in self._in(node.name) if isinstance(one.part, Bridge)]
         space.netlink.do(
             netlink.set_link(1),
             *(
-                netlink.new_link("bridge", one.name, index=self._at(one), data=PLAIN_BRIDGE)
-                for one in bridges
+                netlink.new_link("bridge", one.name, index=self._at(one), mac=bridge.mac, data=PLAIN_BRIDGE)
+                for one, bridge in bridges
             ),
         )
 
-    def links(self) -> None:
-        """Create cables and bridge ports, and set addresses."""
-        for part in self.described.network.parts:
-            if isinstance(part, Cable):
-                self._cable(part)
-        for name, space in self.spaces.items():
-            plain = [one for one in self._in(name) if not isinstance(one.part, Tunnel)]
-            for one in plain:
-                mtu_bytes = self.mtus.of(one) if one.kind == "bridge" else None
-                space.netlink.do(netlink.set_link(self._at(one), mtu_bytes=mtu_bytes), *self._addresses(one))
+    def borrow(self, nic: Nic, spec: Spec, stack: ExitStack) -> None:
+        """Borrow a NIC of the machine until the network is gone."""
+        key, space = (nic.at, nic.name), self.space[nic.at]
+        self._kernel[key], self.index[key] = stack.enter_context(borrowed_nic(spec, space, moved=nic.moves))
+        if nic.master is not None:
+            space.netlink.do(netlink.set_master(self.index[key], self.index[nic.at, nic.master]))
 
-    def _cable(self, cable: Cable) -> None:
-        one, other = (self.described.interfaces[end.at, end.name] for end in (cable.one, cable.other))
-        peer = {"name": other.name, "index": self._at(other), "netns": self.spaces[other.at].fd}
-        kernel = self.spaces[one.at].netlink
-        kernel.do(
-            netlink.new_link(
-                "veth", one.name, index=self._at(one), mtu_bytes=self.mtus.of(one), peer=peer, master=self._master(one)
+    def make_cables(self) -> None:
+        """Create the interfaces that have a peer, and make them bridge ports."""
+        messages: dict[str, list[netlink.Message]] = {}
+        for cable in (part for part in self.described.network.parts if isinstance(part, Cable)):
+            one, other = (self.described.interfaces[end.at, end.name] for end in (cable.one, cable.other))
+            far = {
+                "name": other.name, "index": self._at(other), "netns": self.space[other.at].fd, "mac": cable.other.mac,
+            }  # fmt: skip
+            kind = kinds.KINDS[cable.kind]
+            message = netlink.new_link(
+                cable.kind, one.name, index=self._at(one), mtu_bytes=self.mtus.of(one), mac=cable.one.mac,
+                master=self._master(one), peer=far, peer_attribute=kind.peer_attribute, data=dict(kind.peer_data),
+            )  # fmt: skip
+            messages.setdefault(one.at, []).append(message)
+        self._do(messages)
+
+    def make_uppers(self, stack: ExitStack) -> None:
+        """Create the devices on a lower device, from the lower device's namespace."""
+        count: dict[Key, int] = {}
+        for one in self.described.interfaces.values():
+            part = one.part
+            if not isinstance(part, UpperDevice):
+                continue
+            kind = kinds.KINDS[part.kind]
+            message = netlink.new_link(
+                part.kind, part.name, index=self._at(one), netns=self.space[part.at].fd,
+                link=self.index[part.lower], mtu_bytes=self.mtus.of(one), mac=part.mac,
+                data={kind.mode_attribute: kind.modes[part.mode]},
+            )  # fmt: skip
+            number = count[part.lower] = count.get(part.lower, -1) + 1
+            try:
+                self._kernel[part.lower].do(message)
+            except netlink.LinkError as error:
+                raise kind.meaning(error, part.mode, number) from None
+            if isinstance(self.described.interfaces[part.lower].part, Nic):
+                # The kernel deletes the devices of a closed namespace with a delay, and the NIC is not free for
+                # another mode until then. So labkit deletes them here.
+                stack.callback(self._delete, one)
+
+    def _delete(self, one: DescribedInterface) -> None:
+        with contextlib.suppress(netlink.LinkError):
+            self.space[one.at].netlink.do(netlink.delete_link(self._at(one)))
+
+    def configure(self) -> None:
+        """Set interfaces up, create tunnels, and add addresses, neighbours and routes."""
+        messages: dict[str, list[netlink.Message]] = {name: [] for name in self.space}
+        for one in self.described.interfaces.values():
+            part, own = one.part, messages[one.at]
+            is_peer = isinstance(part, Cable) and one.key == (part.other.at, part.other.name)
+            if is_peer and one.master is not None:
+                own.append(netlink.set_master(self._at(one), self._master(one) or 0))
+            if isinstance(part, Bridge):
+                own.append(netlink.set_link(self._at(one), mtu_bytes=self.mtus.of(one)))
+            if is_peer:  # it is down: veth_open fails before both ends exist
+                own.append(netlink.set_link(self._at(one)))
+            if isinstance(part, Cable) and (part.other if is_peer else part.one).hairpin:
+                own.append(netlink.set_link(self._at(one), hairpin=True))
+            if not isinstance(part, Tunnel):
+                own += self._addresses(one)
+        for one in self._tunnels_in_order():
+            messages[one.at] += self._tunnel(one)
+        for entry in (part for part in self.described.network.parts if isinstance(part, Neighbour)):
+            index = self.index[entry.at, entry.out]
+            messages[entry.at].append(netlink.new_neighbour(index, entry.address, entry.mac))
+        for route in self.described.routes:
+            hops = [self._hop(hop) for hop in self.described.hops(route)]
+            messages[route.at].append(
+                netlink.new_route(route.to, hops, metric=route.metric, family=target(route).version)
             )
-        )  # fmt: skip
-        if other.master is not None:
-            self.spaces[other.at].netlink.do(netlink.set_master(self._at(other), self._master(other) or 0))
+        self._do(messages)
 
-    def tunnels(self) -> None:
-        """Create tunnels, each after the interface that it is bound to."""
+    def _do(self, messages: dict[str, list[netlink.Message]]) -> None:
+        for name, own in messages.items():
+            self.space[name].netlink.do(*own)
+
+    def _tunnels_in_order(self) -> list[DescribedInterface]:
+        """Return the tunnels, each after the interface that it is bound to."""
+        result: list[DescribedInterface] = []
         waiting = list(self.described.tunnels)
-        made: set[Key] = set()
         while waiting:
-            ready = [one for one in waiting if self._lower(one) not in {other.key for other in waiting}]
-            for one in ready or waiting:
-                self._tunnel(one)
-                made.add(one.key)
-            waiting = [one for one in waiting if one.key not in made]
+            keys = {one.key for one in waiting}
+            ready = [one for one in waiting if self._lower(one) not in keys] or waiting
+            result += ready
+            waiting = [one for one in waiting if one not in ready]
+        return result
 
     def _lower(self, one: DescribedInterface) -> Key | None:
         return (one.at, one.part.link) if isinstance(one.part, Tunnel) and one.part.link else None
 
-    def _tunnel(self, one: DescribedInterface) -> None:
-        tunnel = one.part
+    def _tunnel(self, one: DescribedInterface) -> list[netlink.Message]:
+        tunnel, lower, index = one.part, self._lower(one), self._at(one)
         assert isinstance(tunnel, Tunnel)
-        far, lower = remotes(tunnel), self._lower(one)
-        data = netlink.tunnel_data(
-            tunnel.kind,
-            local=tunnel.local,
-            remote=far[0] if len(far) == 1 else None,
-            number=tunnel.id,
-            port=port(tunnel),
-            link=self.index[lower] if lower is not None else None,
-            learning=tunnel.learning,
-        )
-        index = self._at(one)
-        self.spaces[one.at].netlink.do(
+        attributes = kinds.KINDS[tunnel.kind].tunnel_data
+        assert attributes is not None, "it was checked"
+        given = attributes(tunnel, None if lower is None else self.index[lower])
+        data = {name: value for name, value in given.items() if value is not None}
+        return [
             netlink.new_link(
-                tunnel.kind, one.name, index=index, mtu_bytes=self.mtus.of(one), master=self._master(one), data=data
+                tunnel.kind, one.name, index=index, mtu_bytes=self.mtus.of(one), mac=tunnel.mac,
+                master=self._master(one), data=data,
             ),
-            *(netlink.new_remote(index, remote) for remote in far if len(far) > 1),
+            *(netlink.new_remote(index, remote) for remote in tunnel.remotes if len(tunnel.remotes) > 1),
+            *([netlink.new_qdisc(index, tunnel.qdisc)] if tunnel.qdisc is not None else []),
             *self._addresses(one),
-        )  # fmt: skip
-
-    def routes(self) -> None:
-        """Add static routes."""
-        for route in self.described.routes:
-            hops = [self._hop(hop) for hop in self.described.hops(route)]
-            message = netlink.new_route(route.to, hops, metric=route.metric, family=target(route).version)
-            self.spaces[route.at].netlink.do(message)
+        ]  # fmt: skip
 
     def settle(self) -> None:
         """Wait until all bridges with ports carry.
@@ -263,23 +367,24 @@ class _Building:
                 time.sleep(0.01)
 
     def _without_carrier(self, at: str) -> set[int | None]:
-        return {link.index for link in netlink.links(self.spaces[at].netlink) if not link.carrier}
+        return {link.index for link in netlink.links(self.space[at].netlink) if not link.carrier}
 
     def _hop(self, hop: RouteChoice) -> tuple[int, str | None]:
         return self._at(hop.out), None if hop.via is None else str(hop.via)
 
-    def endpoint(self, name: str) -> Endpoint:
-        """Return a container as an end of a pair."""
-        one = self.carrier(name)
-        assert one.address is not None
-        return Endpoint(name, self.spaces[name], one.name, self._at(one), str(one.address.ip))
+    def topology(self, name: str, spec: Spec) -> Topology:
+        """Return the network as a topology whose ends are those of its pairs."""
+        pairs = [Pair(*map(self.endpoint, pair)) for pair in self.described.network.pairs]
+        return Topology(name, spec, pairs, self.spaces)
 
-    def carrier(self, name: str) -> DescribedInterface:
-        """Return the interface of a container that carries the load: the first with an address."""
-        return self.described.interfaces_with_address(name)[0]
+    def endpoint(self, name: str) -> Endpoint:
+        """Return a container as an end of a pair: its first interface with an address carries the load."""
+        [one, *_] = self.described.interfaces_with_address(name)
+        assert one.address is not None
+        return Endpoint(name, self.space[name], one.name, self._at(one), str(one.address.ip))
 
     def _in(self, name: str) -> list[DescribedInterface]:
-        return [one for one in self.described.interfaces.values() if one.at == name]
+        return self.described.of_node[name]
 
     def _at(self, one: DescribedInterface) -> int:
         return self.index[one.key]

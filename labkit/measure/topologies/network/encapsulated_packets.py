@@ -6,10 +6,9 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import NamedTuple
 
-from labkit.measure.topologies.network import encapsulation
-from labkit.measure.topologies.network.encapsulation import PORTS
-from labkit.measure.topologies.network.model import are_compatible, port, remotes
-from labkit.measure.topologies.network.parts import Tunnel
+from labkit.measure.topologies.network import kinds
+from labkit.measure.topologies.network.model import are_compatible
+from labkit.measure.topologies.network.parts import UDP_PORTS, Tunnel
 
 TTL = 64  # net.ipv4.ip_default_ttl
 
@@ -35,25 +34,25 @@ class Frame(NamedTuple):
 def layers(what: EncapsulatedPacket | Frame) -> list[tuple[str, int]]:
     """Return the headers from the outside in, each with its size."""
     if isinstance(what, Frame):
-        return [("Ethernet", encapsulation.ETHERNET.length_bytes), *layers(what.packet)]
+        return [("Ethernet", kinds.ETHERNET.length_bytes), *layers(what.packet)]
     version = ip_address(what.source).version
     own = (
         f"IP{'' if version == 4 else 6} {what.source} > {what.target}",
-        encapsulation.IP[version].length_bytes,
+        kinds.IP[version].length_bytes,
     )
     return [own, *what.headers, *(() if what.inner is None else layers(what.inner))]
 
 
 def headers(tunnel: Tunnel) -> tuple[tuple[str, int], ...]:
     """Return the headers that a tunnel puts between the outer IP header and its content."""
-    if tunnel.kind in PORTS:
-        udp, own = encapsulation.HEADERS[tunnel.kind][:2]
-        return (f"UDP {port(tunnel)}", udp.length_bytes), (f"{own.name} {tunnel.id}", own.length_bytes)
+    if tunnel.kind in UDP_PORTS:
+        udp, own = kinds.KINDS[tunnel.kind].headers[:2]
+        return (f"UDP {tunnel.udp_port}", udp.length_bytes), (f"{own.name} {tunnel.id}", own.length_bytes)
     if tunnel.kind == "ipip":
         return ()
-    key = 0 if tunnel.id is None else encapsulation.GRE_KEY.length_bytes
+    key = 0 if tunnel.id is None else kinds.GRE_KEY.length_bytes
     name = "GRE" if tunnel.id is None else f"GRE key {tunnel.id}"
-    return ((name, encapsulation.GRE.length_bytes + key),)
+    return ((name, kinds.GRE.length_bytes + key),)
 
 
 def outer_ttl(tunnel: Tunnel, remote: str, what: EncapsulatedPacket | Frame) -> int:
@@ -62,7 +61,7 @@ def outer_ttl(tunnel: Tunnel, remote: str, what: EncapsulatedPacket | Frame) -> 
     It is the inner packet's (ip_tunnel_xmit, ip_tunnel.c); for vxlan and geneve the namespace's default, and 1 to a
     multicast group (vxlan_xmit_one, vxlan_core.c).
     """
-    if tunnel.kind not in PORTS:
+    if tunnel.kind not in UDP_PORTS:
         return (what.packet if isinstance(what, Frame) else what).ttl
     return 1 if ip_address(remote).is_multicast else TTL
 
@@ -89,5 +88,5 @@ def decapsulates(tunnel: Tunnel, packet: EncapsulatedPacket) -> bool:
     """
     if packet.by is None or not are_compatible(tunnel, packet.by):
         return False
-    from_there = tunnel.kind == "vxlan" or packet.source in remotes(tunnel)
-    return from_there and (tunnel.kind in PORTS or tunnel.local in (None, packet.target))
+    from_there = tunnel.kind == "vxlan" or packet.source in tunnel.remotes
+    return from_there and (tunnel.kind in UDP_PORTS or tunnel.local in (None, packet.target))

@@ -25,7 +25,6 @@ from labkit.measure.topologies.network.encapsulated_packets import (
     outer_ttl,
     without_ttl,
 )
-from labkit.measure.topologies.network.encapsulation import LAYER_2
 from labkit.measure.topologies.network.model import (
     DescribedInterface,
     Key,
@@ -33,12 +32,12 @@ from labkit.measure.topologies.network.model import (
     RouteChoice,
     address_of,
     are_compatible,
-    remotes,
 )
-from labkit.measure.topologies.network.parts import Network, Tunnel
+from labkit.measure.topologies.network.parts import Network, Tunnel, UpperDevice
 
 # Nested packets; the kernel's limit is the same (XMIT_RECURSION_LIMIT, include/linux/netdevice.h).
 DEEPEST = 8
+SHARING = ("bridge", "l2", "l3", "l3s")  # modes of upper devices that pass frames among themselves
 PING_BYTES = 84  # the size of ping's default echo request with its headers
 
 
@@ -147,7 +146,7 @@ class _Walk:
         """
         to = ip_address(address)
         if to.is_multicast:
-            return any(address in remotes(tunnel) for one, tunnel in self._tunnels() if one.at == node)
+            return any(address in tunnel.remotes for one, tunnel in self._tunnels() if one.at == node)
         return to in self.index.owner and self.index.owner[to].at == node
 
     def _tunnels(self) -> Iterator[tuple[DescribedInterface, Tunnel]]:
@@ -201,7 +200,7 @@ class _Walk:
 
     def _leave(self, out: DescribedInterface, packet: EncapsulatedPacket, to: str, trail: Trail) -> Arrivals:
         """Send a packet out of an interface, in a frame if the interface has frames."""
-        if isinstance(out.part, Tunnel) and out.kind not in LAYER_2:
+        if isinstance(out.part, Tunnel) and not out.carries_frames:
             yield from self._encapsulate(out, out.part, packet, trail)
             return
         frame, taken = Frame(to, packet), self.taken
@@ -217,6 +216,9 @@ class _Walk:
         """Send a frame out of a cable's end or a tunnel."""
         if isinstance(port.part, Tunnel):
             yield from self._encapsulate(port, port.part, frame, trail)
+        elif isinstance(port.part, UpperDevice):
+            if passed := self._passes(trail, port, frame):
+                yield from self._share(port.part.lower, port, frame, passed)
         elif (passed := self._passes(trail, port, frame)) and port.far and port.key not in self.down:
             yield from self._enter(self.index.interfaces[port.far], frame, passed)
 
@@ -225,11 +227,25 @@ class _Walk:
         passed = self._passes(trail, port, frame)
         if passed is None:
             return
+        if any(isinstance(one.part, UpperDevice) and one.part.lower == port.key for one in self._uppers()):
+            yield from self._share(port.key, None, frame, passed)
         if port.master is not None:
             yield from self._bridge(self.index.interfaces[port.at, port.master], frame, passed, port)
         elif self._owns(port.at, frame.to):
             self.taken += 1
             yield from self._receive(port.at, frame.packet, passed)
+
+    def _uppers(self) -> list[DescribedInterface]:
+        return [one for one in self.index.interfaces.values() if isinstance(one.part, UpperDevice)]
+
+    def _share(self, lower: Key, came: DescribedInterface | None, frame: Frame, trail: Trail) -> Arrivals:
+        """Give a frame to the other devices on a lower device, and send it out there if one of them made it."""
+        for one in self._uppers():
+            shares = came is None or not isinstance(came.part, UpperDevice) or came.part.mode in SHARING
+            if isinstance(one.part, UpperDevice) and one.part.lower == lower and one is not came and shares:
+                yield from self._enter(one, frame, trail)
+        if came is not None:
+            yield from self._port(self.index.interfaces[lower], frame, trail)
 
     def _bridge(
         self, bridge: DescribedInterface, frame: Frame, trail: Trail, came: DescribedInterface
@@ -276,13 +292,13 @@ class _Walk:
         """Return where a tunnel sends to; for a multicast group the other members, as if their addresses were
         learned."""
         result = []
-        for remote in remotes(tunnel):
+        for remote in tunnel.remotes:
             to = ip_address(remote)
             if not to.is_multicast or not tunnel.learning:
                 result.append(remote)
                 continue
             for _, other in self._tunnels():
-                if other != tunnel and are_compatible(other, tunnel) and remote in remotes(other):
+                if other != tunnel and are_compatible(other, tunnel) and remote in other.remotes:
                     [hop, *_] = self._hops(other.at, remote, other.link)
                     result.append(other.local or self.index.source(hop.out, to.version))
         return result

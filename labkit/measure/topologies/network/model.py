@@ -18,8 +18,17 @@ from ipaddress import (
 )
 
 from labkit.common.errors import BadInput
-from labkit.measure.topologies.network.encapsulation import LAYER_2, PORTS
-from labkit.measure.topologies.network.parts import Bridge, Cable, Network, Node, Route, Tunnel
+from labkit.measure.topologies.network.kinds import KINDS
+from labkit.measure.topologies.network.parts import (
+    Bridge,
+    Cable,
+    Network,
+    Nic,
+    Node,
+    Route,
+    Tunnel,
+    UpperDevice,
+)
 
 Address = IPv4Address | IPv6Address
 Subnet = IPv4Network | IPv6Network
@@ -33,7 +42,7 @@ class DescribedInterface:
     at: str
     name: str
     kind: str
-    part: Bridge | Cable | Tunnel
+    part: Bridge | Cable | UpperDevice | Tunnel | Nic
     address: IPv4Interface | IPv6Interface | None = None
     master: str | None = None
     far: Key | None = None
@@ -42,6 +51,11 @@ class DescribedInterface:
     def key(self) -> Key:
         """(node, name)."""
         return self.at, self.name
+
+    @property
+    def carries_frames(self) -> bool:
+        """Whether frames leave it, not packets alone."""
+        return self.kind not in KINDS or KINDS[self.kind].carries_frames
 
     def __str__(self) -> str:
         return f"{self.name} ({self.at})"
@@ -73,31 +87,25 @@ def interfaces(network: Network) -> Iterator[DescribedInterface]:
             for own, other in ((part.one, part.other), (part.other, part.one)):
                 far = (other.at, other.name)
                 yield DescribedInterface(
-                    own.at, own.name, "veth", part, _address(own.address), own.master, far
+                    own.at, own.name, part.kind, part, _address(own.address), own.master, far
                 )
         elif isinstance(part, Tunnel):
             yield DescribedInterface(part.at, part.name, part.kind, part, _address(part.address), part.master)
+        elif isinstance(part, UpperDevice):
+            yield DescribedInterface(part.at, part.name, part.kind, part, _address(part.address))
+        elif isinstance(part, Nic):
+            yield DescribedInterface(part.at, part.name, "nic", part, master=part.master)
 
 
 def _address(text: str | None) -> IPv4Interface | IPv6Interface | None:
     return None if text is None else ip_interface(text)
 
 
-def gateways(route: Route) -> tuple[str, ...]:
-    """Return the gateways of a route: none, one, or several."""
-    return (route.via,) if isinstance(route.via, str) else route.via
-
-
-def remotes(tunnel: Tunnel) -> tuple[str, ...]:
-    """Return the outer addresses that a tunnel sends to."""
-    return (tunnel.remote,) if isinstance(tunnel.remote, str) else tunnel.remote
-
-
 def target(route: Route) -> Subnet:
     """Return the prefix of a route; `default` has the IP version of its gateway."""
     if route.to != "default":
         return ip_network(route.to)
-    six = any(ip_address(via).version == 6 for via in gateways(route))
+    six = any(ip_address(via).version == 6 for via in route.gateways)
     return ip_network("::/0" if six else "0.0.0.0/0")
 
 
@@ -108,6 +116,9 @@ class NetworkIndex:
         self.network = network
         self.nodes = {part.name: part for part in network.parts if isinstance(part, Node)}
         self.interfaces = {one.key: one for one in interfaces(network)}
+        self.of_node: dict[str, list[DescribedInterface]] = {name: [] for name in self.nodes}
+        for one in self.interfaces.values():
+            self.of_node.setdefault(one.at, []).append(one)
         self.routes = [part for part in network.parts if isinstance(part, Route)]
         self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
         # the interface that has an address; addresses are unique
@@ -133,29 +144,31 @@ class NetworkIndex:
                 yield one.key, one.far
             if one.master is not None:
                 yield one.key, (one.at, one.master)
+            if isinstance(one.part, UpperDevice):
+                yield one.key, one.part.lower
             if isinstance(one.part, Tunnel):
                 for other in self.tunnels:
                     if self._same_tunnel(one.part, other.part):
                         yield one.key, other.key
 
-    def _same_tunnel(self, one: Tunnel, other: Bridge | Cable | Tunnel) -> bool:
+    def _same_tunnel(self, one: Tunnel, other: object) -> bool:
         """Return whether one tunnel sends to the other, or both to the same group."""
         if not isinstance(other, Tunnel) or not are_compatible(one, other):
             return False
-        for to in map(ip_address, remotes(one)):
+        for to in map(ip_address, one.remotes):
             if to in self.owner and self.owner[to].at == other.at:
                 return True
-            if to.is_multicast and to in map(ip_address, remotes(other)):
+            if to.is_multicast and to in map(ip_address, other.remotes):
                 return True
         return False
 
     def interfaces_with_address(self, at: str) -> list[DescribedInterface]:
         """Return the interfaces of a node that have an address."""
-        return [one for one in self.interfaces.values() if one.at == at and one.address is not None]
+        return [one for one in self.of_node.get(at, ()) if one.address is not None]
 
     def names(self, at: str) -> str:
         """Return the names of a node's interfaces, for messages."""
-        return ", ".join(one.name for one in self.interfaces.values() if one.at == at) or "none"
+        return ", ".join(one.name for one in self.of_node.get(at, ())) or "none"
 
     def addresses_text(self, at: str) -> str:
         """Return the addresses of a node, for messages."""
@@ -202,10 +215,10 @@ class NetworkIndex:
 
     def hops(self, route: Route) -> list[RouteChoice]:
         """Return the hops of a route, without gateways that are in no subnet of the node."""
-        if not gateways(route):
+        if not route.gateways:
             return [RouteChoice(self.interfaces[route.at, route.out or ""], None)]
         result = []
-        for gateway in map(ip_address, gateways(route)):
+        for gateway in map(ip_address, route.gateways):
             out = self.interfaces[route.at, route.out] if route.out else self.connected(route.at, gateway)
             result += [RouteChoice(out, gateway)] if out is not None else []
         return result
@@ -215,21 +228,16 @@ class NetworkIndex:
 
         It is the gateway, the remote of a layer 3 tunnel, or the target itself.
         """
-        if isinstance(hop.out.part, Tunnel) and hop.out.kind not in LAYER_2:
-            return ip_address(remotes(hop.out.part)[0])
+        if isinstance(hop.out.part, Tunnel) and not hop.out.carries_frames:
+            return ip_address(hop.out.part.remotes[0])
         near = hop.via or to
         owner = self.owner.get(near)
         return near if owner is not None and self.link[owner.key] == self.link[hop.out.key] else None
 
 
-def port(tunnel: Tunnel) -> int | None:
-    """Return the UDP port of a tunnel."""
-    return tunnel.port if tunnel.port is not None else PORTS.get(tunnel.kind)
-
-
 def are_compatible(one: Tunnel, other: Tunnel) -> bool:
     """Return whether two tunnels understand each other's packets: same kind, identifier and port."""
-    return (one.kind, one.id, port(one)) == (other.kind, other.id, port(other))
+    return (one.kind, one.id, one.udp_port) == (other.kind, other.id, other.udp_port)
 
 
 def address_of(network: Network, node: str) -> str:

@@ -1,6 +1,6 @@
-"""The parts of networks: nodes, bridges, cables, tunnels, routes.
+"""The parts of networks: nodes, bridges, cables, devices on others, tunnels, routes.
 
-They are data: written in a notebook, sent as JSON, and checked before anything is built.
+They are data: written in a notebook or a file, or made by a topology, sent as JSON, and checked before they are built.
 
   Network("two_leaves", [Node("lc1", forwards=True), Node("lc2", forwards=True),
           Cable(End("lc1", "lc1_lc2", "25.0.0.1/24"), End("lc2", "lc2_lc1", "25.0.0.2/24")),
@@ -14,15 +14,21 @@ from typing import NamedTuple
 
 import msgspec
 
+from labkit.common import packets
+
+UDP_PORTS = {kind: port for port, kind in packets.PORTS.items()}  # of the kinds of tunnels that are in UDP
+
 
 class CableEnd(NamedTuple):
-    """One end of a cable: its node, the interface's name, its address with prefix length, and its bridge
-    (`master`)."""
+    """One end of a cable: its node, the interface's name, its address with prefix length, its bridge (`master`), and
+    its MAC address (None: random)."""
 
     at: str
     name: str
     address: str | None = None
     master: str | None = None
+    mac: str | None = None
+    hairpin: bool = False
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="node"):
@@ -39,22 +45,39 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="node"):
 
 
 class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="bridge"):
-    """A Linux bridge in the node `at`, without spanning tree."""
+    """A Linux bridge in the node `at`, without spanning tree. `mac` None: that of a port."""
 
     at: str
     name: str
     address: str | None = None
+    mac: str | None = None
 
 
 class Cable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cable"):
-    """A veth between two ends: a routed link with addresses, or a bridge port with a master.
+    """Two interfaces that are each other's peer: a routed link with addresses, or a bridge port with a master.
 
-    `mtu_bytes` None: the network's.
+    `kind`: veth, or another kind with peers. `mtu_bytes` None: the network's.
     """
 
     one: CableEnd
     other: CableEnd
     mtu_bytes: int | None = None
+    kind: str = "veth"
+
+
+class UpperDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="upper"):
+    """A macvlan or ipvlan device on a lower device, which may be in another node: `lower` is (node, interface).
+
+    Devices on one lower device reach each other, as far as `mode` lets them. The MTU is the lower device's.
+    """
+
+    kind: str
+    at: str
+    name: str
+    lower: tuple[str, str]
+    mode: str
+    address: str | None = None
+    mac: str | None = None
 
 
 class Tunnel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tunnel"):
@@ -64,7 +87,8 @@ class Tunnel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tunne
     2003). `remote`: the outer address of the other end. For vxlan it may be a multicast group (`link` names the
     interface towards it), or several remotes (head-end replication by forwarding database entries). `id`: VNI or key.
     `port`: UDP port of vxlan and geneve; None: 4789 (IANA) and 6081. `learning`: of MAC addresses from received frames
-    (vxlan). `mtu_bytes` None: computed.
+    (vxlan). `ttl` None: the namespace's default for vxlan and geneve, the inner packet's for the others. `mac` None:
+    random. `qdisc`: the root queueing discipline; None: the kernel's choice. `mtu_bytes` None: computed.
     """
 
     kind: str
@@ -79,6 +103,41 @@ class Tunnel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tunne
     address: str | None = None
     master: str | None = None
     mtu_bytes: int | None = None
+    ttl: int | None = None
+    mac: str | None = None
+    qdisc: str | None = None
+
+    @property
+    def remotes(self) -> tuple[str, ...]:
+        """The outer addresses that it sends to."""
+        return (self.remote,) if isinstance(self.remote, str) else self.remote
+
+    @property
+    def udp_port(self) -> int | None:
+        """Its UDP port; None for a tunnel that is not in UDP."""
+        return self.port if self.port is not None else UDP_PORTS.get(self.kind)
+
+
+class Neighbour(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="neighbour"):
+    """A permanent neighbour entry of an interface: neither ARP nor NDP resolves the address."""
+
+    at: str
+    out: str
+    address: str
+    mac: str
+
+
+class Nic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nic"):
+    """A NIC of the machine, as part of a topology of labkit; a network of one's own cannot have one.
+
+    `at`, `name`: where and by which name the other parts find it. `moves`: into the node while the network exists, as
+    a port must; else it stays where it is, unless it is a lab VM's own.
+    """
+
+    at: str
+    name: str
+    master: str | None = None
+    moves: bool = False
 
 
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"):
@@ -91,8 +150,13 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"
     out: str | None = None
     metric: int | None = None
 
+    @property
+    def gateways(self) -> tuple[str, ...]:
+        """Its gateways: none, one, or several."""
+        return (self.via,) if isinstance(self.via, str) else self.via
 
-Part = Node | Bridge | Cable | Tunnel | Route
+
+Part = Node | Bridge | Cable | UpperDevice | Tunnel | Route | Neighbour | Nic
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,22 +1,46 @@
-"""Check a Network's description before anything is built; errors are one sentence."""
+"""Check a Network's description before anything is built; errors are one sentence. Compute its MTUs."""
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_interface, ip_network
+from itertools import combinations
 from typing import Any
 
 import msgspec
 
 from labkit.common.errors import BadInput
 from labkit.common.plain_types import wrong_type
-from labkit.measure.topologies.network import mtu, validate_addresses, validate_tunnels
-from labkit.measure.topologies.network.model import NetworkIndex, interfaces
-from labkit.measure.topologies.network.mtu import Mtus
-from labkit.measure.topologies.network.parts import Bridge, Cable, Network, Node, Route, Tunnel
-from labkit.measure.topologies.network.validate_addresses import check_unique
+from labkit.measure.topologies.network import kinds
+from labkit.measure.topologies.network.model import (
+    Address,
+    DescribedInterface,
+    Key,
+    NetworkIndex,
+    Subnet,
+    interfaces,
+    target,
+)
+from labkit.measure.topologies.network.parts import (
+    UDP_PORTS,
+    Bridge,
+    Cable,
+    CableEnd,
+    Neighbour,
+    Network,
+    Nic,
+    Node,
+    Route,
+    Tunnel,
+    UpperDevice,
+)
 
 # Of an interface: IFNAMSIZ; iproute2 and paths interpret no character.
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
+MAC = r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}"  # an even first byte: of one interface, not of a group
 # A network's name is printed unchanged in drawings and on terminals.
 NETWORK_NAME = r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,59}"
 # Interfaces that the kernel creates in new namespaces, and names that drawings use for other things.
@@ -39,16 +63,20 @@ TAKEN_NODES = ("machine", "elsewhere")
 
 def check(network: Network) -> tuple[NetworkIndex, Mtus]:
     """Return the indexed description and its MTUs. Raises BadInput for the first problem."""
-    network = _convert_parts(network)
+    return _checked(_convert_parts(network))
+
+
+@functools.lru_cache(maxsize=64)  # several parts of a run ask for the same network
+def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
     _names(network)
     for part in network.parts:
-        validate_addresses.check_form(part)
+        _form(part)
     _masters(network)
     described = NetworkIndex(network)
-    for look in (_pairs, validate_tunnels.check, validate_addresses.check):
+    for look in (_pairs, _tunnels, _uppers, _addresses, _cables, _subnets, _routes):
         look(described)
     mtus = Mtus(described)
-    mtu.check(described, mtus)
+    _mtus(described, mtus)
     return described, mtus
 
 
@@ -96,7 +124,7 @@ def _own(part: Any) -> list[tuple[str, str]]:
     """Return (node, name) of the interfaces that a part creates."""
     if isinstance(part, Cable):
         return [(part.one.at, part.one.name), (part.other.at, part.other.name)]
-    return [(part.at, part.name)] if isinstance(part, Bridge | Tunnel) else []
+    return [(part.at, part.name)] if isinstance(part, Bridge | UpperDevice | Tunnel) else []
 
 
 def _pairs(described: NetworkIndex) -> None:
@@ -132,3 +160,488 @@ def _masters(network: Network) -> None:
             raise BadInput(
                 f"{one} is a port of {one.master}, so it cannot have an address: give the address to the bridge"
             )
+
+
+# The metric of a route without one, and of the kernel's routes to connected prefixes (linux/ipv6_route.h).
+METRIC, CONNECTED_METRIC = {4: 0, 6: 1024}, {4: 0, 6: 256}
+
+
+def check_unique(result: Iterable[Any], words: Callable[[Any], str]) -> None:
+    """Raise BadInput with these words for the first that is there twice."""
+    seen = set()
+    for one in result:
+        if one in seen:
+            raise BadInput(words(one))
+        seen.add(one)
+
+
+def _form(part: Any) -> None:
+    """Raise BadInput for a malformed address, prefix or number of a part."""
+    ends = [part.one, part.other] if isinstance(part, Cable) else [part]
+    for end in ends:
+        if isinstance(end, CableEnd | Bridge | UpperDevice | Tunnel) and end.address is not None:
+            _host(end.address, f"the address {end.address} of {end.name} ({end.at})")
+    if isinstance(part, Tunnel):
+        subject = f"{part.name} ({part.at})"
+        for address in (*part.remotes, *([] if part.local is None else [part.local])):
+            _readable(
+                ip_address,
+                address,
+                f"{address} of {subject} is not a valid address: write for example 10.0.0.1",
+            )
+        check_unique(
+            map(ip_address, part.remotes), lambda to: f"{subject} has the remote {to} twice: name each once"
+        )
+    if isinstance(part, Route):
+        _route(part)
+    if isinstance(part, Nic | Neighbour):
+        raise BadInput(
+            "a network of one's own has neither NICs of the machine nor neighbour entries: leave them out"
+        )
+    for mac in [end.mac for end in ends if isinstance(end, CableEnd | Bridge | UpperDevice | Tunnel)]:
+        if mac is not None and not re.fullmatch(MAC, mac):
+            raise BadInput(
+                f"{mac!r:.40} is not a MAC address of one interface: write for example 02:00:00:00:00:01"
+            )
+
+
+def _host(text: str, subject: str) -> None:
+    """Raise BadInput unless `text` is an address with prefix length that a host can have; messages name `subject`."""
+    address = _readable(
+        ip_interface, text, f"{subject} is not a valid address: write for example 10.0.0.1/24"
+    )
+    if "/" not in text:
+        raise BadInput(f"{subject} has no prefix length: write for example {text}/24")
+    for kind in ("unspecified", "loopback", "multicast"):
+        if getattr(address.ip, f"is_{kind}"):
+            raise BadInput(f"{subject} is a{'n' * (kind[0] == 'u')} {kind} address: choose another")
+    if end := _address_kind(address.ip, address.network):
+        raise BadInput(
+            f"{subject} is the {end} address of its subnet: choose one between the first and the last"
+        )
+
+
+def _address_kind(address: Address, subnet: Subnet) -> str | None:
+    """Return "network" or "broadcast" if no host can have the address, else None.
+
+    Subnets of one or two addresses have neither (RFC 3021, RFC 6164), and IPv6 has no broadcast.
+    """
+    if subnet.num_addresses > 2 and address == subnet.network_address:
+        return "network"
+    broadcast = subnet.num_addresses > 2 and address.version == 4 and address == subnet.broadcast_address
+    return "broadcast" if broadcast or str(address) == "255.255.255.255" else None
+
+
+def _route(route: Route) -> None:
+    subject = f"the route of {route.at} to {route.to}"
+    if route.to != "default":
+        text = f"{route.to} in a route of {route.at} is not a valid prefix: write for example 10.0.0.0/24"
+        _readable(ip_network, route.to, text)
+    for gateway in route.gateways:
+        _readable(ip_address, gateway, f"the gateway {gateway} of {route.at} is not a valid address")
+    check_unique(
+        map(ip_address, route.gateways), lambda via: f"{subject} has the gateway {via} twice: name each once"
+    )
+    if route.metric is not None and not 0 <= route.metric < 1 << 32:
+        raise BadInput(f"the metric {route.metric} of {subject} is outside 0 to 2^32 - 1")
+
+
+def _readable(read: Callable[[str], Any], text: str, words: str) -> Any:
+    """Parse a text with `read`; scopes (`fe80::1%eth0`, RFC 4007) are rejected, because they name an interface."""
+    if "%" in text:
+        raise BadInput(f"{text} has a scope (%), which descriptions do not support: remove it")
+    try:
+        return read(text)
+    except ValueError:
+        raise BadInput(words) from None
+
+
+def _addresses(described: NetworkIndex) -> None:
+    """Raise BadInput for a duplicate address."""
+    seen: dict[Any, DescribedInterface] = {}
+    for one in described.interfaces.values():
+        if one.address is None:
+            continue
+        twin = seen.setdefault(one.address.ip, one)
+        if twin is not one:
+            raise BadInput(f"{one.address.ip} is the address of {twin} and of {one}: change one of them")
+
+
+def _cables(described: NetworkIndex) -> None:
+    """Raise BadInput unless both ends of a cable are in one subnet."""
+    for one in described.interfaces.values():
+        other = described.interfaces.get(one.far) if one.far is not None else None
+        if one.address is None or other is None or other.address is None:
+            continue
+        if other.address.ip not in one.address.network:
+            raise BadInput(
+                f"{one.address} of {one} and {other.address} of {other} are in different subnets on one cable:"
+                " use addresses of one subnet"
+            )
+
+
+def _subnets(described: NetworkIndex) -> None:
+    """Raise BadInput if the subnets of two links overlap."""
+    result = [one for one in described.interfaces.values() if one.address is not None]
+    for one, other in combinations(result, 2):
+        assert one.address is not None
+        assert other.address is not None
+        if described.link[one.key] != described.link[other.key] and one.address.network.overlaps(
+            other.address.network
+        ):
+            raise BadInput(
+                f"the subnets {one.address.network} of {one} and {other.address.network} of {other} overlap,"
+                " but they are different links: change one subnet"
+            )
+
+
+def _routes(described: NetworkIndex) -> None:
+    """Raise BadInput for routes with foreign gateways or interfaces, duplicate routes, and routes that the kernel
+    adds."""
+    check_unique(
+        [(route.at, target(route), _metric(route)) for route in described.routes],
+        lambda key: (
+            f"{key[0]} has two routes to {key[1]} with one metric: change one, or give both gateways to one route"
+        ),
+    )
+    for route in described.routes:
+        subject = f"the route of {route.at} to {route.to}"
+        if route.out is not None and (route.at, route.out) not in described.interfaces:
+            raise BadInput(
+                f"{subject} uses the interface {route.out}, but {route.at} has only "
+                f"{described.names(route.at)}"
+            )
+        if not route.gateways and route.out is None:
+            raise BadInput(f"{subject} has no next hop: give it a gateway (via) or an interface (out)")
+        for gateway in map(ip_address, route.gateways):
+            _gateway(described, route, gateway, subject)
+        _kernels_own(described, route, subject)
+
+
+def _metric(route: Route) -> int:
+    """Return the kernel's metric of a route: for IPv6, 0 means none."""
+    return route.metric or METRIC[target(route).version]
+
+
+def _gateway(described: NetworkIndex, route: Route, gateway: Address, subject: str) -> None:
+    if gateway.version != target(route).version:
+        raise BadInput(f"{subject} has the gateway {gateway} of another IP version")
+    near = described.connected(route.at, gateway)
+    if near is None or near.address is None or route.out not in (None, near.name):
+        where = (
+            f"not the subnet of {route.out}"
+            if route.out is not None
+            else f"no connected subnet of {route.at}"
+        )
+        raise BadInput(
+            f"the gateway {gateway} of {subject} is in {where}: {described.addresses_text(route.at)}"
+        )
+    end = _address_kind(gateway, near.address.network)
+    if end is not None and gateway.version == 4:
+        raise BadInput(f"the gateway {gateway} of {subject} is the {end} address of its subnet, not a host")
+    if gateway in described.owner and described.owner[gateway].at == route.at:
+        raise BadInput(
+            f"the gateway {gateway} of {subject} is the node's own address: use that of a neighbour"
+        )
+
+
+def _kernels_own(described: NetworkIndex, route: Route, subject: str) -> None:
+    """Raise BadInput if the node lacks the route's IP version, or the kernel adds the route itself (fib_add_ifaddr,
+    addrconf.c)."""
+    to, own = (
+        target(route),
+        [one for one in described.interfaces_with_address(route.at) if one.address is not None],
+    )
+    if to.version == 6 and not any(one.address.version == 6 for one in own if one.address):
+        raise BadInput(
+            f"{subject} is an IPv6 route, but {route.at} has no IPv6 address: give it one, or use IPv4"
+        )
+    for one in own:
+        alone = one.address is not None and one.address.version == 4 and one.address.network.prefixlen == 32
+        same = one.address is not None and one.address.network == to and not alone
+        if same and _metric(route) == CONNECTED_METRIC[to.version]:
+            raise BadInput(
+                f"the kernel adds {subject} itself, for the address of {one}: remove it, or give it another metric"
+            )
+
+
+def _tunnels(described: NetworkIndex) -> None:
+    """Raise BadInput for the first invalid tunnel, or one that would receive another's packets."""
+    for one in described.tunnels:
+        assert isinstance(one.part, Tunnel)
+        if one.kind not in kinds.tunnels():
+            raise BadInput(f"{one} has the unknown kind {one.kind}: choose {', '.join(kinds.tunnels())}")
+        _number(one, one.part)
+        _ends(described, one, one.part)
+        if not one.carries_frames and one.master is not None:
+            raise BadInput(
+                f"{one} cannot be a port of {one.master}: {one.kind} is a layer 3 tunnel without frames"
+            )
+    _twins(described)
+
+
+def _number(one: DescribedInterface, tunnel: Tunnel) -> None:
+    """Raise BadInput for a missing, superfluous or out-of-range VNI, key or UDP port."""
+    number = tunnel.id
+    if number is None and one.kind in UDP_PORTS:
+        raise BadInput(f"{one} has no id: give its VNI, for example id: 42")
+    bits = kinds.KINDS[one.kind].id_bits
+    if number is not None and not bits:
+        raise BadInput(f"{one} has the id {number}, but {one.kind} has no field for it")
+    if number is not None and not 0 <= number < 1 << bits:
+        field = kinds.KINDS[one.kind].id_name
+        raise BadInput(f"the {field} {number} of {one} does not fit: it is outside 0 to 2^{bits} - 1")
+    if tunnel.port is not None and (one.kind not in UDP_PORTS or not 1 <= tunnel.port <= 65535):
+        raise BadInput(
+            f"the port {tunnel.port} of {one} is invalid: only vxlan and geneve have a port, from 1 to 65535"
+        )
+
+
+def _ends(described: NetworkIndex, one: DescribedInterface, tunnel: Tunnel) -> None:
+    """Raise BadInput for outer addresses that this kind does not support or that belong to another node."""
+    far = [ip_address(remote) for remote in tunnel.remotes]
+    local = None if tunnel.local is None else ip_address(tunnel.local)
+    if not far or (len(far) > 1 and one.kind != "vxlan"):
+        raise BadInput(f"{one} has {len(far)} remotes: it needs one (vxlan: one or more)")
+    if len({address.version for address in (*far, *([] if local is None else [local]))}) > 1:
+        raise BadInput(f"the outer addresses of {one} mix IPv4 and IPv6: use one version")
+    if far[0].version == 6 and one.kind not in UDP_PORTS:
+        raise BadInput(f"{one} has IPv6 outer addresses: only {' and '.join(UDP_PORTS)} support them")
+    if any(address.is_multicast for address in far):
+        if one.kind != "vxlan" or len(far) > 1:
+            raise BadInput(
+                f"the remote {far[0]} of {one} is a multicast group: only vxlan supports one, alone"
+            )
+        if tunnel.link is None:
+            raise BadInput(f"{one} sends to the multicast group {far[0]}: name the interface for it (link)")
+    for address in far:
+        if not address.is_multicast and (
+            address not in described.owner or described.owner[address].at == one.at
+        ):
+            raise BadInput(f"the remote {address} of {one} is not an address of another node of the network")
+    lower = described.interfaces.get((one.at, tunnel.link or ""))
+    if tunnel.link is not None and (lower is None or lower is one or one.kind == "geneve"):
+        raise BadInput(
+            f"{one} cannot be bound to {tunnel.link}: {one.at} has {described.names(one.at)}; geneve cannot be bound"
+        )
+    if lower is not None and far[0].is_multicast and far[0].version not in _versions(described, lower):
+        raise BadInput(
+            f"the group {far[0]} of {one} is of IPv{far[0].version}, but {lower} has no such address: give it one"
+        )
+    if local is not None and one.kind == "geneve":
+        raise BadInput(f"{one} cannot have the local address {local}: geneve uses the address of its route")
+    own = described.owner.get(local) if local is not None else None
+    if local is not None and (own is None or own.at != one.at):
+        raise BadInput(
+            f"the local address {local} of {one} is not an address of {one.at}: {described.addresses_text(one.at)}"
+        )
+
+
+def _versions(described: NetworkIndex, lower: DescribedInterface) -> set[int]:
+    """Return the IP versions that an interface can send: its own, or its node's if it has no address."""
+    own = [lower] if lower.address is not None else described.interfaces_with_address(lower.at)
+    return {one.address.version for one in own if one.address is not None}
+
+
+def _twins(described: NetworkIndex) -> None:
+    """Raise BadInput if two tunnels of a node would receive each other's packets."""
+    for one, other in combinations(described.tunnels, 2):
+        assert isinstance(one.part, Tunnel)
+        assert isinstance(other.part, Tunnel)
+        if one.at != other.at:
+            continue
+        if (
+            one.kind in UDP_PORTS
+            and other.kind in UDP_PORTS
+            and one.kind != other.kind
+            and one.part.udp_port == other.part.udp_port
+        ):
+            raise BadInput(f"{one} and {other} use the same UDP port {one.part.udp_port}: change one port")
+        if _arriving(one.part) == _arriving(other.part):
+            raise BadInput(
+                f"{one} and {other} are both {one.kind} with the same {_field(one.part)}:"
+                " received packets would be ambiguous; change one id"
+            )
+
+
+def _arriving(tunnel: Tunnel) -> tuple[Any, ...]:
+    """Return what the kernel selects a received packet's tunnel by (drivers/net/vxlan, geneve.c, ip_tunnel.c)."""
+    if tunnel.kind == "vxlan":
+        return tunnel.kind, tunnel.id, tunnel.udp_port
+    return tunnel.kind, tunnel.id, tunnel.udp_port, tunnel.remotes, tunnel.local
+
+
+def _field(tunnel: Tunnel) -> str:
+    if tunnel.kind == "vxlan":
+        return f"VNI {tunnel.id} and port {tunnel.udp_port}"
+    return f"ends and {'id ' + str(tunnel.id) if tunnel.id is not None else 'no id'}"
+
+
+def _uppers(described: NetworkIndex) -> None:
+    """Raise BadInput for a device on a lower device that does not exist, or in a mode that its kind lacks."""
+    for one in described.interfaces.values():
+        if isinstance(one.part, Cable) and one.kind not in (cables := kinds.cables()):
+            raise BadInput(f"{one} has the kind {one.kind}, which has no peers: choose {', '.join(cables)}")
+        if not isinstance(one.part, UpperDevice):
+            continue
+        lower = described.interfaces.get(one.part.lower)
+        if one.kind not in (uppers := kinds.uppers()):
+            raise BadInput(f"{one} has the unknown kind {one.kind}: choose {', '.join(uppers)}")
+        if one.part.mode not in (modes := kinds.KINDS[one.kind].modes):
+            raise BadInput(f"{one} has the mode {one.part.mode}: {one.kind} has {', '.join(modes)}")
+        if lower is None or not isinstance(lower.part, Cable) or lower.master is not None:
+            raise BadInput(
+                f"{one} needs the end of a cable below it, which is no bridge port: name one as lower"
+            )
+
+
+MIN_BYTES = {4: 68, 6: 1280}  # RFC 791, RFC 8200
+MAX_BYTES = 65535  # of a veth
+
+
+@dataclass(frozen=True)
+class DerivedMtu:
+    """An MTU and where it comes from: the MTU of interface `at`, minus the headers added on the way there."""
+
+    base_bytes: int
+    at: DescribedInterface
+    added: tuple[kinds.Header, ...] = ()
+
+    @property
+    def mtu_bytes(self) -> int:
+        """The MTU that is left, in bytes."""
+        return self.base_bytes - kinds.length_bytes(self.added)
+
+    def __str__(self) -> str:
+        return kinds.arithmetic(self.base_bytes, self.at.name, self.added)
+
+
+class Mtus:
+    """The MTUs of a network's interfaces, each computed once.
+
+    Raises BadInput for a tunnel whose remote is unreachable or reached through the tunnel itself.
+    """
+
+    def __init__(self, described: NetworkIndex) -> None:
+        self._described = described
+        self._derived: dict[Key, DerivedMtu] = {}
+        self._in_progress: list[DescribedInterface] = []
+
+    def of(self, one: DescribedInterface) -> int:
+        """Return the MTU of an interface in bytes: the configured one, or the largest that fits."""
+        return self.derived(one).mtu_bytes
+
+    def derived(self, one: DescribedInterface) -> DerivedMtu:
+        """Return the MTU of an interface with its derivation."""
+        if one.key not in self._derived:
+            if one in self._in_progress:
+                raise BadInput(f"{one} carries its own outer packets: give its remote another route")
+            self._in_progress.append(one)
+            self._derived[one.key] = self._derive(one)
+            self._in_progress.pop()
+        return self._derived[one.key]
+
+    def _derive(self, one: DescribedInterface) -> DerivedMtu:
+        part = one.part
+        if isinstance(part, Bridge):
+            ports = [
+                port for port in self._described.interfaces.values() if (port.at, port.master) == one.key
+            ]
+            mtus = [self.derived(port) for port in ports]
+            return min(mtus, key=lambda mtu: mtu.mtu_bytes, default=self._own(one, None))
+        if isinstance(part, Tunnel) and part.mtu_bytes is None:
+            return self.largest(one, part)
+        if isinstance(part, UpperDevice):
+            lower = self._described.interfaces[part.lower]
+            return DerivedMtu(self.of(lower), lower)
+        return self._own(one, part.mtu_bytes if isinstance(part, Cable | Tunnel) else None)
+
+    def _own(self, one: DescribedInterface, mtu_bytes: int | None) -> DerivedMtu:
+        return DerivedMtu(self._described.network.mtu_bytes if mtu_bytes is None else mtu_bytes, one)
+
+    def largest(self, one: DescribedInterface, tunnel: Tunnel) -> DerivedMtu:
+        """Return the largest MTU of a tunnel: the minimum over all paths to all remotes."""
+        mtus = []
+        for remote in map(ip_address, tunnel.remotes):
+            outside = self._outside(one, tunnel, remote)
+            added = kinds.headers(tunnel.kind, family=remote.version, key=tunnel.id is not None)
+            mtus.append(DerivedMtu(outside.base_bytes, outside.at, (*outside.added, *added)))
+        return min(mtus, key=lambda mtu: mtu.mtu_bytes)
+
+    def _outside(self, one: DescribedInterface, tunnel: Tunnel, remote: Address) -> DerivedMtu:
+        """Return the MTU for the tunnel's outer packets."""
+        if remote.is_multicast:
+            return self.derived(self._described.interfaces[one.at, tunnel.link or ""])
+        result = self._on_paths(one.at, remote, tunnel.link)
+        if result is None:
+            raise BadInput(
+                f"{one} cannot reach its remote {remote}: give {one.at} and the nodes between a route to it"
+            )
+        return result
+
+    def _on_paths(self, at: str, to: Address, link: str | None) -> DerivedMtu | None:
+        """Return the smallest MTU on any path from a node to an address; None if no path arrives.
+
+        `link`: the interface by which the path must leave.
+        """
+        described, arrived = self._described, False
+        mtus: list[DerivedMtu] = []
+        waiting, seen = [(at, to)], {(at, to)}
+        while waiting:
+            here, target = waiting.pop()
+            for hop in described.next_hops(here, target):
+                if here == at and target == to and link not in (None, hop.out.name):
+                    continue
+                near = described.behind(hop, target)
+                if near is None or near not in described.owner:
+                    continue
+                mtus.append(self.derived(hop.out))
+                there = described.owner[near].at
+                arrived |= there == described.owner[to].at if to in described.owner else False
+                if there != here and there != self._node(target) and (there, target) not in seen:
+                    seen.add((there, target))
+                    waiting.append((there, target))
+        return min(mtus, key=lambda mtu: mtu.mtu_bytes) if arrived else None
+
+    def _node(self, address: Address) -> str | None:
+        owner = self._described.owner.get(address)
+        return None if owner is None else owner.at
+
+
+def _mtus(described: NetworkIndex, mtus: Mtus) -> None:
+    """Raise BadInput, with the arithmetic, for an MTU that does not fit."""
+    for one in described.interfaces.values():
+        if isinstance(one.part, Tunnel) and one.part.mtu_bytes is not None:
+            largest = mtus.largest(one, one.part)
+            if one.part.mtu_bytes > largest.mtu_bytes:
+                raise BadInput(f"the MTU {one.part.mtu_bytes} of {one} does not fit: {largest}")
+    for one in described.interfaces.values():
+        _check_size(described, mtus, one)
+    narrowest: dict[Key, DescribedInterface] = {}
+    for one in described.interfaces.values():
+        key = described.link[one.key]
+        if one.kind != "bridge":  # a bridge is as narrow as its narrowest port
+            narrowest[key] = min(narrowest.get(key, one), one, key=mtus.of)
+    for one in described.interfaces.values():
+        least = narrowest.get(described.link[one.key], one)
+        # The ends of a layer 3 tunnel may differ.
+        if one.address is not None and one.carries_frames and mtus.of(one) > mtus.of(least):
+            raise BadInput(
+                f"the MTU {mtus.of(one)} of {one} does not fit through {least} on the same link: {mtus.derived(least)}"
+            )
+
+
+def _check_size(described: NetworkIndex, mtus: Mtus, one: DescribedInterface) -> None:
+    """Raise BadInput for an MTU outside the range of its IP version or of a veth."""
+    mtu = mtus.derived(one)
+    versions = {one.address.version} if one.address is not None else {4}
+    routed = [hop for route in described.routes if route.at == one.at for hop in described.hops(route)]
+    if any(hop.via is not None and hop.via.version == 6 for hop in routed if hop.out is one):
+        versions.add(6)
+    least = max(MIN_BYTES[version] for version in versions)
+    if mtu.mtu_bytes < least:
+        why = "IPv6 needs 1280 (RFC 8200)" if least == MIN_BYTES[6] else "IPv4 needs 68 (RFC 791)"
+        derivation = f": {mtu}" if mtu.added else ""
+        raise BadInput(f"the MTU {mtu.mtu_bytes} of {one} is too small, {why}{derivation}")
+    if mtu.mtu_bytes > MAX_BYTES:
+        raise BadInput(f"the MTU {mtu.mtu_bytes} of {one} is too large: the limit of a veth is {MAX_BYTES}")

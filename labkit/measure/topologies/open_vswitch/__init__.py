@@ -6,9 +6,8 @@ until they are ready, `topology` builds the ports and mirrors and joins the endp
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 
-from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.base import BuiltSide, Spec, Topology
 from labkit.measure.topologies.open_vswitch.switch_options import (
     NAMES,
@@ -38,8 +37,8 @@ def ovs_guests(name: str, spec: Spec) -> AbstractContextManager[Topology]:
     return topology.ovs_guests(name, spec)
 
 
-def side(name: str, spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack) -> BuiltSide:
+def side(name: str, spec: Spec) -> AbstractContextManager[BuiltSide]:
     """A switch on each of two hosts, with the cable as one more port, as `topology.side`."""
     from labkit.measure.topologies.open_vswitch import topology
 
-    return topology.side(name, spec, ends, between, stack)
+    return topology.side(name, spec)

@@ -20,9 +20,19 @@ import msgspec
 
 from labkit.common import units
 from labkit.common.errors import BadInput, Failed
-from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemoteEnd, RemotePair
-from labkit.measure.topologies.base import PORT, Copies, Meter, RemoteMonitor, Spec, end_name, mac, numbers
-from labkit.measure.topologies.network.encapsulation import (
+from labkit.measure.endpoints import Endpoint, Pair, RemoteEnd, RemotePair
+from labkit.measure.topologies.base import (
+    BETWEEN,
+    Copies,
+    Meter,
+    RemoteMonitor,
+    Spec,
+    end_name,
+    mac,
+    numbers,
+)
+from labkit.measure.topologies.network.build import BuiltNetwork
+from labkit.measure.topologies.network.kinds import (
     ETHERNET,
     GRE,
     IPV4,
@@ -31,6 +41,7 @@ from labkit.measure.topologies.network.encapsulation import (
     headers,
     length_bytes,
 )
+from labkit.measure.topologies.network.parts import Cable, CableEnd, Node, Part
 from labkit.measure.topologies.open_vswitch.arrivals import counting, mark
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
 from labkit.measure.topologies.open_vswitch.readers import reading
@@ -40,8 +51,7 @@ from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import machine, netlink, process
 
 MONITOR = "monitor"  # the namespace where copies arrive: on this host, or a second host behind a tunnel
-MIRROR = PORT + 2000  # the first index of a mirror's output
-UPLINK = PORT + 3000
+UPLINK = "uplink"
 MIRROR_SIDE, UPLINK_SIDE = 4, 5  # parts of the MAC addresses
 NEAR, FAR = IPv4Interface("198.18.0.1/24"), IPv4Interface("198.18.0.2/24")  # RFC 2544, benchmarking addresses
 UNDERLAY = "underlay"
@@ -83,6 +93,35 @@ def tunnel_headers(parameters: SwitchOptions) -> tuple[Header, ...]:
     return (*headers({"gre": "gretap"}.get(parameters.output, parameters.output), key=True), *tag)
 
 
+def outputs(parameters: SwitchOptions) -> list[str]:
+    """Return the names of the mirrors, which are those of their ports."""
+    return [f"mirror{number}" for number in range(parameters.mirrors)]
+
+
+def uplink_mtu_bytes(parameters: SwitchOptions, spec: Spec) -> int:
+    """Return the MTU of the link by which tunnels leave: the given one, or what the largest copy needs."""
+    return parameters.uplink_mtu or spec.mtu_bytes + length_bytes(tunnel_headers(parameters))
+
+
+def monitor_parts(parameters: SwitchOptions, spec: Spec) -> list[Part]:
+    """Return the namespace where copies arrive, with the cables to it; nothing if none arrive on this host."""
+    is_tunnelled = parameters.output in TUNNELS
+    if not parameters.mirrors or (is_tunnelled and spec.monitor is not None):
+        return []
+    own = {"veth": outputs(parameters), "internal": [], "vlan": ["trunk"]}.get(parameters.output, [UPLINK])
+    part = MIRROR_SIDE if parameters.output == "veth" else UPLINK_SIDE
+    mtu_bytes = uplink_mtu_bytes(parameters, spec) if is_tunnelled else spec.mtu_bytes
+    cables = [
+        Cable(
+            CableEnd(BETWEEN, name, mac=mac(2 * position, part)),
+            CableEnd(MONITOR, name, mac=mac(2 * position + 1, part)),
+            mtu_bytes,
+        )
+        for position, name in enumerate(own)
+    ]
+    return [Node(MONITOR), *cables]
+
+
 class Mirrors:
     """The mirrors of one switch, from the ports that they need to the counts of their copies."""
 
@@ -91,18 +130,20 @@ class Mirrors:
         parameters: SwitchOptions,
         spec: Spec,
         datapath: Datapath,
-        between: Namespace,
-        monitor: Namespace | None,
+        built: BuiltNetwork,
         indices: Mapping[int, int],
     ) -> None:
-        self._parameters, self._spec, self._between, self._monitor = parameters, spec, between, monitor
+        self._parameters, self._spec = parameters, spec
+        self._between, self._monitor = built.space[BETWEEN], built.space.get(MONITOR)
         self._arriving, self._leaving = selected(parameters, spec)
-        self.outputs = [f"mirror{number}" for number in range(parameters.mirrors)]
+        self.outputs = outputs(parameters)
         self._indices = indices  # of the ends' ports, by the ends' numbers
         self._datapath = datapath
-        self._ends: list[tuple[str, int]] = []  # where copies arrive: names and indexes in `monitor`
+        # where copies arrive: names and indexes in `monitor`
+        self._ends = [(name, index) for (at, name), index in built.index.items() if at == MONITOR]
         self._remote = spec.monitor if parameters.mirrors and parameters.output in TUNNELS else None
-        self._uplink, self._remote_mac = ("uplink", UPLINK), mac(1, UPLINK_SIDE)
+        self._uplink = (UPLINK, built.index.get((BETWEEN, UPLINK), 0))
+        self._remote_mac = mac(1, UPLINK_SIDE)
         self._sockets: netlink.PacketSockets | None = None  # of the switch
         self._arrived: Callable[[], Copies] = lambda: Copies(0)
         self._unread: Callable[[], tuple[int | None, ...]] = lambda: (0,) * len(self._ends)
@@ -167,50 +208,26 @@ class Mirrors:
         ]
 
     @contextmanager
-    def cables(self) -> Iterator[None]:
-        """Create or borrow the interfaces where copies leave and arrive, until the block ends."""
-        output = self._parameters.output
+    def uplink(self) -> Iterator[None]:
+        """Borrow the NIC at the cable to the host where copies arrive, if they leave this one, until the block ends."""
         with ExitStack() as stack:
             if self._remote is not None:
                 stack.enter_context(self._to_other_host(self._remote))
-            elif self._monitor is not None and output == "veth":
-                self._cables(
-                    [(name, MIRROR + number) for number, name in enumerate(self.outputs)], MIRROR_SIDE
-                )
-            elif self._monitor is not None and output != "internal":
-                self._cables([("trunk" if output == "vlan" else self._uplink[0], UPLINK)], UPLINK_SIDE)
             yield
 
     @contextmanager
     def _to_other_host(self, remote: RemoteMonitor) -> Iterator[None]:
         """Borrow the NIC at the cable to the other host, where copies are counted and read until the block ends."""
-        of_nic = replace(self._spec, parent=remote.parent, mtu_bytes=self._uplink_mtu)
+        of_nic = replace(
+            self._spec, parent=remote.parent, mtu_bytes=uplink_mtu_bytes(self._parameters, self._spec)
+        )
         with borrowed_nic(of_nic, self._between, moved=True) as (kernel, index), ExitStack() as stack:
             self._uplink = next((one.name, index) for one in netlink.links(kernel) if one.index == index)
             stack.callback(remote.stop)
-            self._remote_mac = remote.receive(self._parameters.name("ovs"), self._uplink_mtu)
-            yield
-
-    @property
-    def _uplink_mtu(self) -> int:
-        """The MTU of the link by which tunnels leave: the given one, or what the largest copy needs."""
-        needed = self._spec.mtu_bytes + length_bytes(tunnel_headers(self._parameters))
-        return self._parameters.uplink_mtu or needed
-
-    def _cables(self, wanted: Sequence[tuple[str, int]], part: int) -> None:
-        assert self._monitor is not None, "there are mirrors"
-        mtu_bytes = self._uplink_mtu if self._parameters.output in TUNNELS else self._spec.mtu_bytes
-        self._between.netlink.do(
-            *(
-                netlink.new_link(
-                    "veth", name, index=index, mtu_bytes=mtu_bytes, mac=mac(2 * position, part),
-                    peer={"name": name, "index": index, "netns": self._monitor.fd, "mac": mac(2 * position + 1, part)},
-                )
-                for position, (name, index) in enumerate(wanted)
+            self._remote_mac = remote.receive(
+                self._parameters.name("ovs"), uplink_mtu_bytes(self._parameters, self._spec)
             )
-        )  # fmt: skip
-        self._monitor.netlink.do(*(netlink.set_link(index) for _name, index in wanted))
-        self._ends = list(wanted)
+            yield
 
     def connect(self, switch: Switch) -> None:
         """Configure what needs ports of the running switch: tunnel addresses and internal ports."""

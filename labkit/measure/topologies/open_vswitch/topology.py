@@ -5,38 +5,35 @@ The first switches in the kernel, the others in ovs-vswitchd itself, which recei
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
+import msgspec
+
 from labkit.common.errors import BadInput
-from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemotePair, namespaces
+from labkit.measure.endpoints import Endpoint, RemotePair
 from labkit.measure.topologies.base import (
     BETWEEN,
     CLIENTS,
     EDGE,
-    PORT,
     BuiltSide,
     Spec,
     Topology,
-    endpoint_addresses,
-    give_addresses,
-    mac,
-    names,
+    end_name,
     numbers,
     paired,
-    pairs_of,
 )
 from labkit.measure.topologies.containers_and_guests import nic_of
+from labkit.measure.topologies.linux_datapaths import ends_with_known_macs, network, ports
+from labkit.measure.topologies.network.build import BuiltNetwork, joined
+from labkit.measure.topologies.network.parts import Network, Nic, Node, Part
 from labkit.measure.topologies.open_vswitch import dpdk, switch_options
 from labkit.measure.topologies.open_vswitch.configuration import Port, operations
-from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Mirrors
+from labkit.measure.topologies.open_vswitch.mirrors import Mirrors, monitor_parts
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
 from labkit.measure.topologies.open_vswitch.use_cases import BRIDGE, use_case
-from labkit.measure.topologies.physical_nic import borrowed_nic
-from labkit.measure.topologies.veth import port
 from labkit.system import netlink
 
 
@@ -51,24 +48,10 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
         with use_case(name, spec, _datapath(name)) as topology:
             yield topology
         return
-    count = len(names(spec))
-    with (
-        namespaces([*names(spec), BETWEEN, *_monitors(name, spec)], family=spec.family) as made,
-        ExitStack() as stack,
-    ):
-        for space in made:
-            space.netlink.do(netlink.set_link(1))
-        ends, between = made[:count], made[count]
-        between.netlink.do(
-            *(port(spec, space, number, None) for space, _, number in endpoint_addresses(spec, ends))
-        )
-        if _datapath(name).in_userspace:
-            for space in ends:
-                complete_packets(space, "eth0")
-        indices = {number: PORT + number for number in numbers(spec)}
-        one, mirrors = stack.enter_context(_start_switch(name, spec, made[count:], indices))
-        give_addresses(spec, ends)
-        yield stack.enter_context(_prove_mirrors(name, spec, pairs_of(spec, ends), made, one, mirrors))
+    with joined(_network(name, spec), spec) as built, _start_switch(name, spec, built) as (one, mirrors):
+        topology = replace(built.topology(name, spec), switch=one)
+        with _prove_mirrors(topology, one, mirrors):
+            yield replace(topology, meter=mirrors.meter(one), doubts=mirrors.doubts())
 
 
 @contextmanager
@@ -90,26 +73,27 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
         with use_case(name, spec, _datapath(name)) as topology:
             yield topology
         return
-    with namespaces([BETWEEN, *_monitors(name, spec)], family=spec.family) as made, ExitStack() as stack:
-        for space in made:
-            space.netlink.do(netlink.set_link(1))
-        between, nics, indices = made[0], [], {}
+    with joined(_network(name, spec, with_ends=False), spec) as built, ExitStack() as stack:
+        between, nics, indices = built.space[BETWEEN], [], {}
         for number in numbers(spec):
             tap = netlink.Tap(between.fd, f"port{number}", parameters.queues)
             stack.callback(tap.close)
             between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
             nics.append(nic_of(spec, number, tap.fds))
             indices[number] = tap.index
-        one, mirrors = stack.enter_context(_start_switch(name, spec, made, indices))
+        one, mirrors = stack.enter_context(_start_switch(name, spec, built, indices))
         booted = stack.enter_context(guests(spec.guest, nics, GuestAdditions(scripts=spec.guest_files)))
-        ends = [
+        made = [
             Endpoint(guest.name, between, "eth0", EDGE, nic.address.partition("/")[0], guest, f"port{number}")
             for number, guest, nic in zip(numbers(spec), booted, nics, strict=True)
         ]
-        yield stack.enter_context(_prove_mirrors(name, spec, paired(ends), made, one, mirrors))
+        topology = Topology(name, spec, paired(made), built.spaces, switch=one)
+        with _prove_mirrors(topology, one, mirrors):
+            yield replace(topology, meter=mirrors.meter(one), doubts=mirrors.doubts())
 
 
-def side(name: str, spec: Spec, ends: list[Namespace], between: Namespace, stack: ExitStack) -> BuiltSide:
+@contextmanager
+def side(name: str, spec: Spec) -> Iterator[BuiltSide]:
     """Build a switch with a veth for each end of this host, and the NIC as one more port.
 
     Mirrors are on the clients' host. Raises as `ovs`, and BadInput for a use case.
@@ -117,28 +101,28 @@ def side(name: str, spec: Spec, ends: list[Namespace], between: Namespace, stack
     parameters = switch_options.options(name)
     if parameters.case is not None:
         raise BadInput(f"{name}: a case has its network and its VMs on one host: use nodes=one")
-    between.netlink.do(
-        *(port(spec, space, number, None) for space, _, number in endpoint_addresses(spec, ends))
-    )
-    if _datapath(name).in_userspace:
-        for space in ends:
-            complete_packets(space, "eth0")
-    _kernel, nic = stack.enter_context(borrowed_nic(spec, between, moved=True))
-    [cable] = [link.name for link in netlink.links(between.netlink) if link.index == nic]
     here = name if spec.side == CLIENTS else _without_mirrors(name)
-    monitor = stack.enter_context(namespaces(_monitors(here, spec), family=spec.family))
-    for space in monitor:
-        space.netlink.do(netlink.set_link(1))
-    indices = {number: PORT + number for number in numbers(spec)}
-    switched = _start_switch(here, spec, [between, *monitor], indices, _cable(cable, indices, parameters))
-    one, mirrors = stack.enter_context(switched)
+    with joined(_network(here, spec), spec) as built, ExitStack() as stack:
+        nic = built.index[BETWEEN, "nic"]
+        [cable] = [link.name for link in netlink.links(built.space[BETWEEN].netlink) if link.index == nic]
+        switched = _start_switch(here, spec, built, None, _cable(cable, numbers(spec), parameters))
+        one, mirrors = stack.enter_context(switched)
 
-    def begin(pairs: Sequence[RemotePair]) -> None:
-        mirrors.prove(one, pairs)
-        stack.enter_context(mirrors.read())
+        def begin(pairs: Sequence[RemotePair]) -> None:
+            mirrors.prove(one, pairs)
+            stack.enter_context(mirrors.read())
 
-    mac_of = functools.partial(mac, ours=spec.ours)
-    return BuiltSide(mac_of, one, mirrors.meter(one), mirrors.doubts(), begin)
+        made = [built.endpoint(end_name(number)) for number in numbers(spec)]
+        yield BuiltSide(made, one, mirrors.meter(one), mirrors.doubts(), begin)
+
+
+def _network(name: str, spec: Spec, *, with_ends: bool = True) -> Network:
+    """Describe the ends with their ports, the NIC of one of two hosts, and where mirrors' copies arrive."""
+    own: list[Part] = [*ends_with_known_macs(spec), *ports(spec, None)] if with_ends else []
+    nic = [Nic(BETWEEN, "nic", moves=True)] if spec.side else []
+    monitor = monitor_parts(switch_options.options(name), spec)
+    described = network(name, spec, [*own, Node(BETWEEN), *nic, *monitor])
+    return described if with_ends else msgspec.structs.replace(described, pairs=())
 
 
 def _cable(nic: str, numbers: Iterable[int], parameters: switch_options.SwitchOptions) -> Port:
@@ -163,27 +147,24 @@ def _datapath(name: str) -> switch_options.Datapath:
     return switch_options.NAMES[name.partition("+")[0]]
 
 
-def _monitors(name: str, spec: Spec) -> list[str]:
-    """Return the name of the namespace where copies arrive, if they do on this host."""
-    if spec.monitor is not None and switch_options.copies_leave(name):
-        return []
-    return [MONITOR] if switch_options.options(name).mirrors else []
-
-
 @contextmanager
 def _start_switch(
-    name: str, spec: Spec, spaces: Sequence[Namespace], indices: dict[int, int], *more: Port
+    name: str, spec: Spec, built: BuiltNetwork, taps: dict[int, int] | None = None, *more: Port
 ) -> Iterator[tuple[Switch, Mirrors]]:
-    """Start the switch in the first of these namespaces, and its mirrors, whose copies arrive in the second.
+    """Start the switch in the namespace between the ends, and its mirrors.
 
-    Its ports are the ends' interfaces there (`indices`, by the ends' numbers), and `more`.
+    Its ports are the ends' interfaces there, or those of guests (`taps`: indexes by the ends' numbers), and `more`.
     """
-    parameters, between = switch_options.options(name), spaces[0]
+    parameters, between = switch_options.options(name), built.space[BETWEEN]
     if _datapath(name) is switch_options.Datapath.DPDK:
         dpdk.check_mtu(spec.mtu_bytes)
-    mirrors = Mirrors(parameters, spec, _datapath(name), between, next(iter(spaces[1:]), None), indices)
+    if _datapath(name).in_userspace and taps is None:
+        for number in numbers(spec):
+            complete_packets(built.space[end_name(number)], "eth0")
+    indices = taps or {number: built.index[BETWEEN, f"port{number}"] for number in numbers(spec)}
+    mirrors = Mirrors(parameters, spec, _datapath(name), built, indices)
     ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]
-    with mirrors.cables(), switch(between) as one:
+    with mirrors.uplink(), switch(between) as one:
         configuration = operations(
             mirrors.bridges(BRIDGE, [*ports, *more]), parameters.flow_limit, parameters.cpu
         )
@@ -194,18 +175,11 @@ def _start_switch(
 
 
 @contextmanager
-def _prove_mirrors(
-    name: str,
-    spec: Spec,
-    pairs: list[Pair],
-    made: list[Namespace],
-    one: Switch,
-    mirrors: Mirrors,
-) -> Iterator[Topology]:
-    """Yield the topology when its mirrors have proved to copy what these pairs send; copies are read meanwhile."""
-    mirrors.prove(one, pairs)
+def _prove_mirrors(topology: Topology, one: Switch, mirrors: Mirrors) -> Iterator[None]:
+    """Prove that mirrors copy what the pairs send; copies are read until the block ends."""
+    mirrors.prove(one, topology.pairs)
     with mirrors.read():
-        yield Topology(name, spec, pairs, made, switch=one, meter=mirrors.meter(one), doubts=mirrors.doubts())
+        yield
 
 
 def vlan_of(number: int, parameters: switch_options.SwitchOptions) -> int | None:

@@ -8,13 +8,13 @@ switch through VXLAN.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labkit.common.errors import BadInput
-from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
+from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.topologies.base import (
     BETWEEN,
     CLIENTS,
@@ -27,7 +27,11 @@ from labkit.measure.topologies.base import (
     address,
     mac,
 )
-from labkit.measure.topologies.network.encapsulation import PORTS, headers, length_bytes
+from labkit.measure.topologies.linux_datapaths import PORT_SIDE
+from labkit.measure.topologies.network.build import BuiltNetwork, joined
+from labkit.measure.topologies.network.kinds import headers, length_bytes
+from labkit.measure.topologies.network.parts import Cable, CableEnd, Neighbour, Network, Node, Part, Tunnel
+from labkit.measure.topologies.network.validate import MAX_BYTES
 from labkit.measure.topologies.open_vswitch import dpdk, rules, switch_options
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
@@ -35,8 +39,6 @@ from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
 from labkit.measure.topologies.open_vswitch.switch_options import Datapath
-from labkit.measure.topologies.tunnels import LARGEST, UNDER
-from labkit.measure.topologies.veth import port
 from labkit.system import netlink
 
 if TYPE_CHECKING:
@@ -53,18 +55,19 @@ VNI = 1
 class _End:
     """An end of a use case: a VM (`number` from 0), or the network, whose number comes after the last VM's.
 
-    `space`: its namespace; of a VM that is a guest, the switch's, where its tap is.
+    `openflow`: the number of its port.
     """
 
     name: str
     number: int
-    space: Namespace
     address: Interface
     openflow: int
 
-    def endpoint(self, guest: QemuGuest | None = None) -> Endpoint:
-        tap = None if guest is None else f"port{self.number}"
-        return Endpoint(self.name, self.space, "eth0", EDGE, str(self.address.ip), guest, tap)
+    def endpoint(self, built: BuiltNetwork, guest: QemuGuest | None = None) -> Endpoint:
+        if guest is None:
+            return built.endpoint(self.name)
+        tap = f"port{self.number}"
+        return Endpoint(self.name, built.space[BETWEEN], "eth0", EDGE, str(self.address.ip), guest, tap)
 
 
 @contextmanager
@@ -84,50 +87,28 @@ def use_case(name: str, spec: Spec, datapath: Datapath) -> Iterator[Topology]:
             " minimum for so many VMs"
         )
     under_bytes = spec.mtu_bytes + length_bytes(headers("vxlan"))
-    if options.tunnel != "off" and under_bytes > LARGEST:
+    if options.tunnel != "off" and under_bytes > MAX_BYTES:
         raise BadInput(
-            f"mtu_bytes={spec.mtu_bytes} does not fit into VXLAN over a veth: the limit is {LARGEST}"
+            f"mtu_bytes={spec.mtu_bytes} does not fit into VXLAN over a veth: the limit is {MAX_BYTES}"
         )
-    in_guests = spec.endpoint == "guest"
-    vm_names = [f"vm{number}" for number in range(vms_count)]
-    net_names = [] if options.case == "vm_to_vm" else [NETWORK]
-    space_names = [*([] if in_guests else vm_names), *net_names]
-    with (
-        namespaces([*space_names, BETWEEN], family=spec.family) as made,
-        switch(made[-1]) as one,
-        ExitStack() as stack,
-    ):
-        for space in made:
-            space.netlink.do(netlink.set_link(1))
-        between = made[-1]
-        spaces = dict(zip(space_names, made, strict=False))
-        # The address of a VM ends with its number, so the rules themselves carry a ping to it.
-        vms = [
-            _End(
-                name,
-                number,
-                spaces.get(name, between),
-                address(spec.family, SERVERS, number - 1),
-                VM_PORT + number,
-            )
-            for number, name in enumerate(vm_names)
-        ]
-        net = [
-            _End(name, vms_count, spaces[name], address(spec.family, CLIENTS, 0), NET_PORT)
-            for name in net_names
-        ]
-        guests = vms if in_guests else []
-        own = [end for end in (*vms, *net) if end not in guests]
-        tunnelled = net if options.tunnel == "vxlan" else []
-        between.netlink.do(*(port(spec, end.space, end.number, None) for end in own if end not in tunnelled))
-        fds = [_tap(stack, spec, end) for end in guests]
-        for end in tunnelled:
-            _tunnel_end(spec, end, between, under_bytes)
+    # The address of a VM ends with its number, so the rules themselves carry a ping to it.
+    vms = [
+        _End(f"vm{number}", number, address(spec.family, SERVERS, number - 1), VM_PORT + number)
+        for number in range(vms_count)
+    ]
+    is_network = options.case != "vm_to_vm"
+    net = [_End(NETWORK, vms_count, address(spec.family, CLIENTS, 0), NET_PORT)] if is_network else []
+    guests = vms if spec.endpoint == "guest" else []
+    own = [end for end in (*vms, *net) if end not in guests]
+    tunnelled = net if options.tunnel == "vxlan" else []
+    described = _network(name, spec, own, [*vms, *net], {end.name: under_bytes for end in tunnelled})
+    with joined(described, spec) as built, switch(built.space[BETWEEN]) as one, ExitStack() as stack:
+        fds = [_tap(stack, spec, end, built) for end in guests]
         if datapath.in_userspace:
             for end in own:
-                complete_packets(end.space, "eth0")
+                complete_packets(built.space[end.name], "eth0")
             for end in tunnelled:
-                complete_packets(end.space, "under")
+                complete_packets(built.space[end.name], "under")
         ports = [
             Port(f"port{end.number}", number=end.openflow) for end in (*vms, *net) if end not in tunnelled
         ]
@@ -136,22 +117,22 @@ def use_case(name: str, spec: Spec, datapath: Datapath) -> Iterator[Topology]:
         )
         one.start(*configuration, datapath=datapath, cpu=options.cpu)
         for end in tunnelled:
-            _tunnel_switch(spec, end, one, between, datapath)
-        _give_addresses(spec, own, [*vms, *net])
+            _tunnel_switch(end, one, built, datapath)
         _install(options, spec, one, vms, net)
         runtimes = _booted(stack, spec, guests, fds, [*vms, *net])
-        ends = {end.number: end.endpoint(runtimes.get(end.number)) for end in (*vms, *net)}
+        ends = {end.number: end.endpoint(built, runtimes.get(end.number)) for end in (*vms, *net)}
         pairs = _pairs(options.case, spec, [ends[vm.number] for vm in vms], [ends[end.number] for end in net])
-        yield Topology(name, spec, pairs, made, switch=one, meter=_meter(one))
+        yield Topology(name, spec, pairs, built.spaces, switch=one, meter=_meter(one))
 
 
-def _tap(stack: ExitStack, spec: Spec, end: _End) -> Sequence[int]:
+def _tap(stack: ExitStack, spec: Spec, end: _End, built: BuiltNetwork) -> Sequence[int]:
     """Make the tap of a VM that is a guest; return the descriptors of its queues."""
     from labkit.measure.endpoints.guest.spec import parse  # what only guests need
 
-    tap = netlink.Tap(end.space.fd, f"port{end.number}", parse(spec.guest).queues)
+    between = built.space[BETWEEN]
+    tap = netlink.Tap(between.fd, f"port{end.number}", parse(spec.guest).queues)
     stack.callback(tap.close)
-    end.space.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
+    between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
     return tap.fds
 
 
@@ -185,36 +166,43 @@ def _bridges(datapath: Datapath, ports: Sequence[Port], tunnelled: bool) -> list
     options = {"remote_ip": str(FAR.ip), "local_ip": str(NEAR.ip), "key": str(VNI)}
     main = Bridge(BRIDGE, datapath, [*ports, Port(NETWORK, "vxlan", options, NET_PORT)])
     # Tunnels of the userspace datapath enter and leave through a bridge of their own that has the address.
-    return [main, Bridge(UNDERLAY, Datapath.SOCKETS, [Port("uplink")])] if datapath.in_userspace else [main]
+    return [main, Bridge(UNDERLAY, Datapath.SOCKETS, [Port(UPLINK)])] if datapath.in_userspace else [main]
 
 
-def _tunnel_end(spec: Spec, end: _End, between: Namespace, under_bytes: int) -> None:
-    """Build the network's side: a cable `under` to the switch's `uplink`, and a VXLAN device over it."""
-    near_mac, remote_mac = mac(0, UPLINK_SIDE, spec.ours), mac(1, UPLINK_SIDE, spec.ours)
-    peer = {"name": "under", "index": UNDER, "netns": end.space.fd, "mac": remote_mac}
-    between.netlink.do(
-        netlink.new_link("veth", "uplink", index=UPLINK, mtu_bytes=under_bytes, mac=near_mac, peer=peer)
-    )
-    data = netlink.tunnel_data(
-        "vxlan", local=str(FAR.ip), remote=str(NEAR.ip), number=VNI, port=PORTS["vxlan"], link=UNDER, learning=False
-    )  # fmt: skip
-    end.space.netlink.do(
-        netlink.set_link(UNDER),
-        netlink.new_address(UNDER, FAR),
-        netlink.new_link(
-            "vxlan",
-            "eth0",
-            index=EDGE,
-            mtu_bytes=spec.mtu_bytes,
-            mac=mac(end.number, 0, spec.ours),
-            data=data,
-        ),
-    )
+def _network(
+    name: str, spec: Spec, own: Sequence[_End], all_ends: Sequence[_End], under_bytes: Mapping[str, int]
+) -> Network:
+    """Describe the ends that have a namespace, each with a port at the switch and all others as neighbours.
+
+    under_bytes: the MTU of the cable under a VXLAN tunnel to the switch, for the ends that have one.
+    """
+    parts: list[Part] = []
+    for end in own:
+        own_mac, at = mac(end.number, 0, spec.ours), str(end.address)
+        parts += [Node(end.name, container=True)]
+        parts += [Neighbour(end.name, "eth0", *other) for other in _neighbours(spec, end, all_ends)]
+        if end.name in under_bytes:
+            near, far = (mac(number, UPLINK_SIDE, spec.ours) for number in (0, 1))
+            under = CableEnd(end.name, "under", str(FAR), mac=far)
+            parts += [
+                Tunnel(
+                    "vxlan", end.name, "eth0", str(NEAR.ip), local=str(FAR.ip), id=VNI, link="under",
+                    learning=False, address=at, mtu_bytes=spec.mtu_bytes, mac=own_mac,
+                ),
+                Cable(CableEnd(BETWEEN, UPLINK, mac=near), under, under_bytes[end.name]),
+            ]  # fmt: skip
+        else:
+            port = CableEnd(BETWEEN, f"port{end.number}", mac=mac(end.number, PORT_SIDE, spec.ours))
+            parts.append(Cable(port, CableEnd(end.name, "eth0", at, mac=own_mac)))
+    return Network(name, (*parts, Node(BETWEEN)), mtu_bytes=spec.mtu_bytes)
 
 
-def _tunnel_switch(spec: Spec, end: _End, one: Switch, between: Namespace, datapath: Datapath) -> None:
+def _tunnel_switch(end: _End, one: Switch, built: BuiltNetwork, datapath: Datapath) -> None:
     """Give the switch's side of the tunnel its address, and both sides each other as permanent neighbours."""
-    index, remote_mac = UPLINK, mac(1, UPLINK_SIDE, spec.ours)
+    between, index = built.space[BETWEEN], built.index[BETWEEN, UPLINK]
+    under = built.index[end.name, "under"]
+    [remote_mac] = [link.mac for link in netlink.links(built.space[end.name].netlink) if link.index == under]
+    assert remote_mac is not None, "it is Ethernet"
     if datapath.in_userspace:
         with netlink.inside(between.fd):
             index = netlink.index_of(UNDERLAY)
@@ -228,17 +216,7 @@ def _tunnel_switch(spec: Spec, end: _End, one: Switch, between: Namespace, datap
     # kernel would answer ARP for that address with the MAC address of `uplink`.
     [near_mac] = [link.mac for link in netlink.links(between.netlink) if link.index == index]
     assert near_mac is not None, "it is Ethernet"
-    end.space.netlink.do(netlink.new_neighbour(UNDER, str(NEAR.ip), near_mac))
-
-
-def _give_addresses(spec: Spec, own: Sequence[_End], all_ends: Sequence[_End]) -> None:
-    """Give each end that has a namespace its address, and all others as permanent neighbours."""
-    for end in own:
-        end.space.netlink.do(
-            netlink.set_link(EDGE),
-            netlink.new_address(EDGE, end.address),
-            *(netlink.new_neighbour(EDGE, *other) for other in _neighbours(spec, end, all_ends)),
-        )
+    built.space[end.name].netlink.do(netlink.new_neighbour(under, str(NEAR.ip), near_mac))
 
 
 def _neighbours(spec: Spec, end: _End, all_ends: Sequence[_End]) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ from labkit.common.topology_state import (
 )
 from labkit.measure import endpoints
 from labkit.measure.topologies.base import Topology
-from labkit.measure.topologies.macvlan_ipvlan import IPVLAN_MODES
+from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.state.tunnel_peers import with_peers
 from labkit.system import netlink
 
@@ -168,7 +168,7 @@ def _interface(
 def _mode(link: netlink.Link) -> str | None:
     """Return the mode of macvlan or ipvlan, which pyroute2 gives as a word or a number."""
     mode = link.data.get("IFLA_MACVLAN_MODE", link.data.get("IFLA_IPVLAN_MODE"))
-    return next((name for name, number in IPVLAN_MODES.items() if number == mode), mode)
+    return next((name for name, number in KINDS["ipvlan"].modes.items() if number == mode), mode)
 
 
 def _tunnel(link: netlink.Link, replicated: list[str]) -> TunnelState | None:

@@ -16,8 +16,8 @@ from labkit.measure.topologies.network import validate
 def test_bridge_that_drops_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's report is made up, because a real bridge forwards between ports that are up."""
     described, result = validate.check(example_networks.routed({"kind": "vxlan", "id": 30}))
-    spaces: Any = {name: SimpleNamespace(netlink=name) for name in described.nodes}
-    built = building._Building(described, result, spaces)
+    spaces: Any = [SimpleNamespace(name=name, netlink=name) for name in described.nodes]
+    built = building.BuiltNetwork(described, result, spaces)
     silent: set[Any] = {("n2", "up")}  # no bridge
 
     def links(at: Any) -> list[Any]:

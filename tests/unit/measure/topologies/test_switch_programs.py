@@ -17,8 +17,10 @@ from labkit.common import packages
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Namespace, Pair
 from labkit.measure.topologies import Copies, Spec
+from labkit.measure.topologies.base import BETWEEN
+from labkit.measure.topologies.network.build import BuiltNetwork
 from labkit.measure.topologies.open_vswitch import mirrors, readers, switch
-from labkit.measure.topologies.open_vswitch.mirrors import Counts, Mirrors
+from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Counts, Mirrors
 from labkit.measure.topologies.open_vswitch.switch_options import Datapath, SwitchOptions
 from labkit.system import machine, netlink, process
 
@@ -118,7 +120,8 @@ class CopyingSwitch:
 
 
 def prove(copying: CopyingSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Mirrors(SwitchOptions(mirrors=2), Spec(), Datapath.SOCKETS, SPACE, SPACE, {0: 7, 1: 8})
+    built = cast(BuiltNetwork, SimpleNamespace(space={BETWEEN: SPACE, MONITOR: SPACE}, index={}))
+    made = Mirrors(SwitchOptions(mirrors=2), Spec(), Datapath.SOCKETS, built, {0: 7, 1: 8})
     monkeypatch.setattr(made, "counts", copying.counts)
     monkeypatch.setattr(mirrors, "_send", copying.send)
     monkeypatch.setattr(mirrors, "TRY_S", 0.01)

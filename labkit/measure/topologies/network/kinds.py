@@ -1,0 +1,206 @@
+"""The kinds of links: what the kernel calls them, what they add to a packet, and their netlink attributes.
+
+A new kind is one LinkKind: an entry of KINDS here, or of `TopologyKind.links` in another package.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from labkit.common.errors import BadInput, Isolated, LabkitError
+from labkit.measure.topologies.network.parts import UDP_PORTS
+from labkit.system import netlink
+
+if TYPE_CHECKING:
+    from labkit.measure.topologies.network.parts import Tunnel
+
+
+class Header(NamedTuple):
+    """A header: its name in drawings, its size, and the source that defines it."""
+
+    name: str
+    length_bytes: int
+    source: str
+
+
+ETHERNET = Header("Ethernet", 14, "IEEE 802.3: two addresses and a type; no VLAN tag, no check sequence")
+IPV4 = Header("IPv4", 20, "RFC 791, without options")
+IPV6 = Header("IPv6", 40, "RFC 8200, without extension headers")
+UDP = Header("UDP", 8, "RFC 768")
+VXLAN = Header("VXLAN", 8, "RFC 7348, section 5")
+GENEVE = Header("Geneve", 8, "RFC 8926, section 3.4, without options")
+GRE = Header("GRE", 4, "RFC 2784, without checksum")
+GRE_KEY = Header("GRE key", 4, "RFC 2890")
+IP = {4: IPV4, 6: IPV6}
+KEYED = 0x2000  # GRE_KEY of linux/if_tunnel.h, in network order
+
+
+@dataclass(frozen=True)
+class LinkKind:
+    """A kind of link, under the kernel's name for it.
+
+    A cable has a `peer_attribute` (of IFLA_INFO_DATA), which describes the other end, and `peer_data`, its other
+    attributes. A device on a lower device has `modes`, by name, and their `mode_attribute`. A tunnel has `tunnel_data`,
+    a function that returns its attributes (its second argument is the index of the interface that it is bound to),
+    `headers` between the outer IP header and the inner packet, from the outside in, and the field of its identifier
+    (`id_bits`, `id_name`).
+
+    `carries_frames`: it can be a port of a bridge. `attributes`: names and types, for a kind that pyroute2 lacks
+    (`netlink.define_kind`). `option`: the kernel's build option, if it has another name. `meaning`: returns the error
+    to raise when the kernel refused device `number` on a lower device in a mode.
+    """
+
+    name: str
+    peer_attribute: str = ""
+    peer_data: tuple[tuple[str, int], ...] = ()
+    modes: dict[str, int] = field(default_factory=dict)
+    mode_attribute: str = ""
+    headers: tuple[Header, ...] = ()
+    id_bits: int = 0
+    id_name: str = ""
+    carries_frames: bool = True
+    tunnel_data: Callable[[Tunnel, int | None], dict[str, Any]] | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+    option: str = ""
+    meaning: Callable[[netlink.LinkError, str, int], LabkitError] = lambda error, _mode, _number: error
+
+    def __post_init__(self) -> None:
+        if self.attributes:
+            netlink.define_kind(self.name, self.attributes)
+
+    @property
+    def port(self) -> int | None:
+        """The UDP port of the kind (IANA), for tunnels in UDP."""
+        return UDP_PORTS.get(self.name)
+
+
+def _vxlan(tunnel: Tunnel, lower: int | None) -> dict[str, Any]:
+    several = len(tunnel.remotes) > 1
+    return {
+        "IFLA_VXLAN_ID": tunnel.id,
+        **_versioned("IFLA_VXLAN_LOCAL", tunnel.local),
+        **_versioned("IFLA_VXLAN_GROUP", None if several else tunnel.remotes[0]),
+        "IFLA_VXLAN_LINK": lower,
+        "IFLA_VXLAN_PORT": tunnel.udp_port,
+        "IFLA_VXLAN_LEARNING": int(tunnel.learning),
+        "IFLA_VXLAN_TTL": tunnel.ttl,
+    }
+
+
+def _geneve(tunnel: Tunnel, _lower: int | None) -> dict[str, Any]:
+    return {
+        "IFLA_GENEVE_ID": tunnel.id,
+        **_versioned("IFLA_GENEVE_REMOTE", tunnel.remotes[0]),
+        "IFLA_GENEVE_PORT": tunnel.udp_port,
+        "IFLA_GENEVE_TTL": tunnel.ttl,
+    }
+
+
+def _ip(prefix: str) -> Callable[[Tunnel, int | None], dict[str, Any]]:
+    """Return the attributes of gre, gretap and ipip, which take IPv4 outer addresses only; the kernel has other kinds
+    for IPv6."""
+
+    def data(tunnel: Tunnel, lower: int | None) -> dict[str, Any]:
+        own = {"LOCAL": tunnel.local, "REMOTE": tunnel.remotes[0], "LINK": lower, "TTL": tunnel.ttl}
+        if tunnel.id is not None:
+            own |= {"IFLAGS": KEYED, "OFLAGS": KEYED, "IKEY": tunnel.id, "OKEY": tunnel.id}
+        return {f"{prefix}_{name}": value for name, value in own.items()}
+
+    return data
+
+
+def _versioned(name: str, address: str | None) -> dict[str, Any]:
+    """Return an address under its attribute's name; IPv6 names end in 6."""
+    return {} if address is None else {f"{name}6" if ":" in address else name: address}
+
+
+def _second_passthru(error: netlink.LinkError, mode: str, number: int) -> LabkitError:
+    if mode != "passthru" or not number:
+        return error
+    return Isolated(
+        "macvlan passthru takes one device on a parent; the kernel refused the second"
+        f" ({os.strerror(error.errno)}), so two endpoints on one parent cannot communicate"
+    )
+
+
+KINDS: dict[str, LinkKind] = {
+    kind.name: kind
+    for kind in (
+        LinkKind("veth", peer_attribute="VETH_INFO_PEER"),
+        LinkKind("bridge"),
+        LinkKind(  # the modes of linux/if_link.h
+            "macvlan",
+            modes={"private": 1, "vepa": 2, "bridge": 4, "passthru": 8},
+            mode_attribute="IFLA_MACVLAN_MODE",
+            meaning=_second_passthru,
+        ),
+        LinkKind("ipvlan", modes={"l2": 0, "l3": 1, "l3s": 2}, mode_attribute="IFLA_IPVLAN_MODE"),
+        LinkKind("vxlan", headers=(UDP, VXLAN, ETHERNET), id_bits=24, id_name="VNI", tunnel_data=_vxlan),
+        LinkKind("geneve", headers=(UDP, GENEVE, ETHERNET), id_bits=24, id_name="VNI", tunnel_data=_geneve),
+        LinkKind(
+            "gre", headers=(GRE,), id_bits=32, id_name="key", carries_frames=False,
+            tunnel_data=_ip("IFLA_GRE"), option="NET_IPGRE",
+        ),
+        LinkKind(
+            "gretap", headers=(GRE, ETHERNET), id_bits=32, id_name="key",
+            tunnel_data=_ip("IFLA_GRE"), option="NET_IPGRE",
+        ),
+        LinkKind("ipip", carries_frames=False, tunnel_data=_ip("IFLA_IPIP"), option="NET_IPIP"),
+    )
+}  # fmt: skip
+
+
+def option(kind: str) -> str:
+    """Return the kernel's build option of a kind of link."""
+    return (KINDS[kind].option if kind in KINDS else "") or kind.upper()
+
+
+def tunnels() -> list[str]:
+    """Return the names of the kinds that are tunnels."""
+    return [name for name, kind in KINDS.items() if kind.tunnel_data]
+
+
+def cables() -> list[str]:
+    """Return the names of the kinds whose interfaces have a peer."""
+    return [name for name, kind in KINDS.items() if kind.peer_attribute]
+
+
+def uppers() -> list[str]:
+    """Return the names of the kinds that are devices on a lower device."""
+    return [name for name, kind in KINDS.items() if kind.modes]
+
+
+def headers(*kinds: str, family: int = 4, key: bool = False) -> tuple[Header, ...]:
+    """Return all headers that tunnels put before a packet, from the outside in, the outer IP header first.
+
+    kinds: of nested tunnels, the outermost first; each inner one is in IPv4. family: of the outermost IP header. key:
+    with a GRE key. Raises BadInput for an unknown kind.
+    """
+    result: list[Header] = []
+    for kind in kinds:
+        if kind not in tunnels():
+            raise BadInput(f"{kind} is not a kind of tunnel: choose {', '.join(tunnels())}")
+        result.append(IPV4 if result else IP[family])
+        for header in KINDS[kind].headers:
+            result += [header, GRE_KEY] if key and header is GRE else [header]
+    return tuple(result)
+
+
+def overhead_bytes(*kinds: str, family: int = 4, key: bool = False) -> int:
+    """Return the bytes that nested tunnels add. Their MTU is smaller than their path's by this number."""
+    return length_bytes(headers(*kinds, family=family, key=key))
+
+
+def length_bytes(added: Sequence[Header]) -> int:
+    """Return the total size of these headers."""
+    return sum(header.length_bytes for header in added)
+
+
+def arithmetic(mtu_bytes: int, at: str, added: Sequence[Header]) -> str:
+    """Write what is left of the MTU of interface `at` as an equation: `1500 (lc1_sc2) - 20 (IPv4) - 4 (GRE) =
+    1476`."""
+    terms = [f"{mtu_bytes} ({at})", *(f"{header.length_bytes} ({header.name})" for header in added)]
+    return f"{' - '.join(terms)} = {mtu_bytes - length_bytes(added)}"
