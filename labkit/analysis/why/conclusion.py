@@ -16,7 +16,16 @@ import numpy as np
 
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.flame.load_profiles import WITHIN
-from labkit.analysis.why import candidates, causes, environment, next_steps, phrases, switch_work, work
+from labkit.analysis.why import (
+    candidates,
+    causes,
+    environment,
+    loss_table,
+    next_steps,
+    phrases,
+    switch_work,
+    work,
+)
 from labkit.analysis.why.candidates import FOREIGN_LOAD, Candidate
 from labkit.analysis.why.environment import ABSENT, Setting
 from labkit.analysis.why.evidence import BETWEEN_SHARE, Evidence, gather
@@ -57,7 +66,7 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
     try:
         rounds = work.rounds(point, 0, processes), work.rounds(point, 1, processes)
     except BadInput as error:
-        return _conclude_without_profiles(names, settings, str(error))
+        return _conclude_without_profiles(point, settings, str(error))
     if min(map(len, rounds)) < 2:
         few = "No conclusion: one side has a single profiled round, so the spread between rounds is unknown"
         return Conclusion(
@@ -69,11 +78,16 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
     return _conclude(evidence, list(candidates.find(evidence)))
 
 
-def _conclude_without_profiles(names: tuple[str, str], settings: Sequence[Setting], why: str) -> Conclusion:
+def _conclude_without_profiles(point: ProfiledPoint, settings: Sequence[Setting], why: str) -> Conclusion:
+    """Return the conclusion from the counters if the loss differs: no profile is needed to know where packets go."""
     differ = [one for one in settings if one.relevant]
     text = f"; {differ[0].description} differs" if differ else ""
+    if (loss := loss_table.answer(point)) is not None:
+        cause, sentence, p = loss
+        return Conclusion(f"{sentence}{text}", cause, True, settings=settings, p=p, has_effect=True)
+    names = [side.name for side in point.sides[1::-1]]
     return Conclusion(
-        f"No conclusion about {names[1]} against {names[0]}: {why}{text}", None, False, settings=settings
+        f"No conclusion about {' against '.join(names)}: {why}{text}", None, False, settings=settings
     )
 
 

@@ -19,6 +19,7 @@ from labkit.analysis.protocols import PER, CostUnit
 from labkit.analysis.why import event_ratios
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import units
+from labkit.common.loss_places import without_pair_number
 
 Table = tuple[str, str, pd.DataFrame | None]  # title, words, table
 Observed = list[list[tuple[dict[str, Any], pd.Series]]]  # [side][round]: the observer's report and the row
@@ -280,11 +281,6 @@ def in_guests(seen: Observed) -> str:
         )
         return f" Counters of endpoints in guests are those of the guests' kernels{absent and f'; not read: {absent}'}."
     return " Only this machine's counters are here: the guests' counters were not read."
-
-
-def without_pair_number(text: str) -> str:
-    """Remove the pair's number: `client3:eth0 sends` becomes `client:eth0 sends`."""
-    return re.sub(r"\b(client|server)\d+\b", r"\1", text)
 
 
 def _compared(

@@ -11,8 +11,11 @@ import pandas as pd
 
 from labkit.analysis import protocols
 from labkit.analysis.flame.significance import half_interval
-from labkit.analysis.why.counter_tables import NOT, Table, in_guests, observed_by, without_pair_number
+from labkit.analysis.why import work
+from labkit.analysis.why.counter_tables import NOT, Table, in_guests, observed_by
 from labkit.analysis.why.selection import ProfiledPoint
+from labkit.common import loss_places, units
+from labkit.common.loss_places import without_pair_number
 from labkit.common.units import plus_minus
 
 ALL, FRAMES, COPIES = "in all", "frames: ", "copies: "
@@ -50,6 +53,30 @@ def table(point: ProfiledPoint) -> Table:
     if protocols.find(point.protocol).work == "packet" and "frames" in units.values():
         text += " Losses at sockets are not included."
     return title, text + in_guests(seen), shown
+
+
+def answer(point: ProfiledPoint) -> tuple[str, str, float] | None:
+    """Return what happens, the sentence and its p value if the counters show that the sides certainly lose differently.
+
+    None if they do not differ, or if a side has fewer than two rounds in which datagrams were followed.
+    """
+    rounds = [work.followed_datagrams(rows) for rows in point.rows[:2]]
+    if min(map(len, rounds)) < 2:
+        return None
+    left, right = (np.array([_lost_share(pairs) for pairs in side]) for side in rounds)
+    floors = _sampling_variance(rounds[0]), _sampling_variance(rounds[1])
+    size = work.estimate(left, right, None, floors)
+    alike = {str(folder) for rows in point.rows[:2] for folder in rows["folder"].unique()}
+    least = work.MIN_SHARE if len(alike) == 1 else work.LOSS_SHARE
+    if not (size.certain and abs(size.difference) > least):
+        return None
+    more = size.difference > 0
+    shares = (units.percent(max(share, 0.0)) for share in (size.right, size.left))
+    place = loss_places.where(pair for pairs in rounds[int(more)] for pair in pairs)
+    name, other = (side.name for side in point.sides[1::-1])
+    text = "{} loses {} of the datagrams instead of {}".format(name, *shares)
+    where = f", {place}{'' if more else f' of {other}'}" if place else ""
+    return f"{'more' if more else 'fewer'} packets are lost", f"{text}{where}", size.p
 
 
 def tables(point: ProfiledPoint) -> Iterator[Table]:
@@ -117,9 +144,7 @@ def _hops(report: dict[str, Any]) -> dict[str, float]:
     if not pairs:
         return {}
     beside = _shares([one["frames"] for one in pairs if "frames" in one])
-    all_of_it = {
-        ALL: sum(one.get("lost_count") or 0 for one in pairs) / sum(one["sent_count"] for one in pairs)
-    }
+    all_of_it = {ALL: _lost_share(pairs)}
     copies = _shares([report["copies"]]) if "copies" in report else {}
     return (
         {f"{FRAMES}{place}": share for place, share in beside.items()}
@@ -127,6 +152,18 @@ def _hops(report: dict[str, Any]) -> dict[str, float]:
         | {f"{COPIES}{place}": share for place, share in copies.items() if place != UNEXPLAINED}
         | all_of_it
     )
+
+
+def _lost_share(pairs: Sequence[Mapping[str, Any]]) -> float:
+    return float(sum(one.get("lost_count") or 0 for one in pairs) / sum(one["sent_count"] for one in pairs))
+
+
+def _sampling_variance(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> float:
+    """Return the variance of a share of lost datagrams by chance alone, also if all rounds have the same share."""
+    pairs = [pair for each in rounds for pair in each]
+    sent = sum(pair["sent_count"] for pair in pairs)
+    share = (min(max(_lost_share(pairs), 0.0), 1.0) * sent + 1) / (sent + 2)
+    return float(share * (1 - share) / sent)
 
 
 def _shares(pairs: Sequence[Mapping[str, Any]]) -> dict[str, float]:

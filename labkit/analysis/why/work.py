@@ -24,8 +24,8 @@ from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.load_profiles import OBSERVER, WITHIN, arm, observed
 from labkit.analysis.flame.significance import Floats
 from labkit.analysis.protocols import CostUnit
-from labkit.analysis.why.counter_tables import without_pair_number
 from labkit.analysis.why.selection import ProfiledPoint
+from labkit.common import loss_places
 
 SEND, RECEIVE, READ, REST = "sending", "receiving in the kernel", "reading by the program", "everything else"
 STAGES = (SEND, RECEIVE, READ, REST)
@@ -231,14 +231,17 @@ def _passed_packets(row: Mapping[Any, Any], before: float) -> dict[str, float]:
 
 def loss_by_hop(rows: pd.DataFrame) -> dict[str, float]:
     """Return each hop's share of all loss in the rounds with the kernel's counters; empty without such rounds."""
-    result: Counter[str] = Counter()
+    return loss_places.shares(pair for pairs in followed_datagrams(rows) for pair in pairs)
+
+
+def followed_datagrams(rows: pd.DataFrame) -> list[list[Mapping[str, Any]]]:
+    """Return the losses of the pairs in each round with the kernel's counters, where these followed datagrams."""
     own = rows[rows["observer"].eq("counters") & rows["status"].eq("ok")]
-    for report in own.get("observed", ()):
-        for pair in observed(report).get("loss", []):
-            for hop in pair.get("hops", []) if pair.get("unit") == "datagrams" else []:
-                result[without_pair_number(hop["at"])] += max(hop.get("lost_count") or 0, 0)
-    total = sum(result.values())
-    return {place: count / total for place, count in result.most_common() if count} if total else {}
+    rounds = [
+        [pair for pair in observed(report).get("loss", []) if pair.get("unit") == "datagrams"]
+        for report in own.get("observed", ())
+    ]
+    return [pairs for pairs in rounds if sum(pair["sent_count"] for pair in pairs)]
 
 
 def _lost_before(rows: pd.DataFrame) -> float:

@@ -1,6 +1,6 @@
 """Packet loss per hop on a pair's path, computed from counters before and after the traffic.
 
-The hops add up: what the client's sockets sent, minus the loss of each hop, is what the server's program received. UDP
+The hops add up: what the client's programs sent, minus the loss of each hop, is what the server's program received. UDP
 is followed from socket to socket. With fragments or tunnels, interfaces count other units than datagrams; then
 everything between the sockets is one hop, and frames are reported separately (`frames`). All other traffic is followed
 from the client's interface to the server's. Interfaces count every frame, including the few of iperf3's TCP control
@@ -31,6 +31,15 @@ from labkit.measure.topologies.state.packet_path import IN, OUT
 
 Step = tuple[str, str, str]  # namespace, interface, out or in
 Counts = Mapping[str, Any]
+# Linux counts some of IPv4's in groups of its own.
+IP_RECEIVES = (
+    "InHdrErrors",
+    "InAddrErrors",
+    "InDiscards",
+    "InTruncatedPkts",
+    "InNoRoutes",
+    "IPReversePathFilter",
+)
 SOCKET = ("RcvbufErrors", "InCsumErrors", "MemErrors", "InErrors", "NoPorts")
 
 
@@ -59,7 +68,12 @@ class _CounterChanges:
     def queues(self, step: Step) -> dict[str, int]:
         """Return the drops of the queueing disciplines of a step's interface."""
         result = self._spaces.get(step[0], {}).get("qdiscs", {}).get(step[1], {})
-        return {f"qdisc {name} dropped": one["drop"] for name, one in result.items() if "drop" in one}
+        return {
+            f"qdisc {name} dropped": one["drop"]
+            for name, one in result.items()
+            if "drop" in one
+            and not name.endswith(" ffff:")  # clsact's and ingress's count what is received, too
+        }
 
     def switched(self, *ports: str) -> dict[str, int]:
         """Return the drops of the switch at these interfaces and at no port; empty if one is not its port."""
@@ -145,9 +159,15 @@ def _frames(seen: _CounterChanges, path: Sequence[Step]) -> dict[str, Any]:
     """
     first, last = path[0], path[-1]
     sent = seen.interface(first, *(("tx_packets", "tx_dropped") if first[2] == "out" else ("rx_packets",)))
+    hops, queued = _between(seen, path), seen.queues(first) if first[2] == "out" else {}
+    if queued:
+        # A queue of classes counts what its classes drop (qdisc_tree_reduce_backlog), so its count is the largest.
+        refused = max(queued.values())
+        sent += refused
+        hops.insert(0, {"at": f"{first[0]}: queue of {first[1]}", "lost_count": refused, "why": queued})
     received = seen.interface(last, "rx_packets" if last[2] == "in" else "tx_packets")
     received_bytes = seen.interface(last, "rx_bytes" if last[2] == "in" else "tx_bytes")
-    return _loss_summary("frames", sent, received, _between(seen, path)) | {"received_bytes": received_bytes}
+    return _loss_summary("frames", sent, received, hops) | {"received_bytes": received_bytes}
 
 
 def _between(seen: _CounterChanges, path: Sequence[Step]) -> list[dict[str, Any]]:
@@ -185,20 +205,30 @@ def _groups(family: int) -> tuple[str, str, str]:
     return ("Ip", "Icmp", "Udp") if family == 4 else ("Ip6", "Icmp6", "Udp6")
 
 
+def _sent_datagrams(seen: _CounterChanges, client: str, family: int) -> int:
+    """Return what the client's sockets sent, including what IP could not hand on: a queue or a rule refused it.
+
+    The kernel counts a refused datagram in OutDiscards of IP instead of OutDatagrams (udp_send_skb, ip_send_skb), and
+    in SndbufErrors of UDP only if the program does not learn of it. SndbufErrors also has what never left the socket.
+    """
+    ip, _icmp, udp = _groups(family)
+    return seen.mib(client, udp, "OutDatagrams") + seen.mib(client, ip, "OutDiscards")
+
+
 def _datagrams(seen: _CounterChanges, path: Sequence[Step], family: int) -> dict[str, Any]:
     """Follow datagrams from the client's sockets to the server's, where one frame is one datagram."""
     (client, *_), (server, *_) = path[0], path[-1]
     ip, icmp, udp = _groups(family)
-    sent, received = seen.mib(client, udp, "OutDatagrams"), seen.mib(server, udp, "InDatagrams")
+    sent, received = _sent_datagrams(seen, client, family), seen.mib(server, udp, "InDatagrams")
     offered = seen.interface(path[0], "tx_packets", "tx_dropped")
     arrived, ip_received = seen.interface(path[-1], "rx_packets"), seen.mib(server, ip, "InReceives")
     delivered = seen.mib(server, ip, "InDelivers")
     refused = seen.mib(server, udp, "InErrors", "NoPorts")
     others = seen.mib(server, "Tcp", "InSegs") + seen.mib(server, icmp, "InMsgs")
-    why_out = seen.report(client, ip, ["OutDiscards", "OutNoRoutes"]) | seen.queues(path[0])
-    why_in = seen.report(
-        server, ip, ["InHdrErrors", "InAddrErrors", "InDiscards", "InTruncatedPkts", "InNoRoutes"]
-    )
+    why_out = seen.queues(path[0]) | seen.report(client, ip, ["OutDiscards", "OutNoRoutes"])
+    why_in: dict[str, int] = {}
+    for group in (ip, "IpExt", "TcpExt"):
+        why_in |= seen.report(server, group, IP_RECEIVES)
     hops = [
         {
             "at": f"{client}: IP to {path[0][1]}",
@@ -235,7 +265,7 @@ def _whole(
     # An IPv4 tunnel's datagrams also count as read (udp_queue_rcv_one_skb).
     tunnels = [(space, name, "in") for space, name in outside if space == server and family == 4]
     carried = sum(seen.interface(step, "rx_packets") for step in tunnels)
-    sent = seen.mib(client, udp, "OutDatagrams")
+    sent = _sent_datagrams(seen, client, family)
     received = seen.mib(server, udp, "InDatagrams") - carried
     refused = seen.mib(server, udp, "InErrors", "NoPorts")
     others = seen.mib(server, "Tcp", "InSegs") + seen.mib(server, icmp, "InMsgs")

@@ -9,7 +9,7 @@ import pytest
 import synthetic_rows
 from synthetic_why_run import observed, page, run, tables, words
 
-from labkit.analysis.why import counter_tables, function_time_table, loss_table, selection
+from labkit.analysis.why import counter_tables, explain, function_time_table, loss_table, selection
 from labkit.common import run_folder
 
 
@@ -210,3 +210,30 @@ def test_kprobe_calls_by_process(tmp_path: Path) -> None:
     left, right = (table[name] for name in ("veth_bridge", "macvlan_bridge"))
     assert (left["calls"], left["in iperf3"], left["returned -11"]) == ("1,002", "75 %", "25 %")
     assert (right["returned 512"], right["returned -11"]) == ("100 %", "–")
+
+
+@pytest.mark.parametrize("way", ["more", "fewer"])
+def test_loss_is_the_answer_without_profiles(way: str, tmp_path: Path) -> None:
+    """The counters say where packets are lost, so the page asks for no profile."""
+    sides = {}
+    for name, lost in (("open", 0), ("narrow", 22_569)):
+        hop = {"at": "client0: IP to eth0", "lost_count": lost, "why": {"qdisc tbf 800c: dropped": lost}}
+        pair = {
+            "unit": "datagrams",
+            "sent_count": 24_979,
+            "received_count": 24_979 - lost,
+            "lost_count": lost,
+        }
+        counted = {"loss": [pair | {"hops": [hop], "unexplained_count": 0}]}
+        folder = run(tmp_path / "all" / name, {"veth_bridge": "baseline"}, observed=counted)
+        rows = [row for row in run_folder.read_rows(folder) if row.get("observer") != "perf_record"]
+        synthetic_rows.save(tmp_path / name, rows)
+        sides[name] = str(tmp_path / name)
+    order = ("open", "narrow") if way == "more" else ("narrow", "open")
+    [sentence, *_] = explain(*(sides[name] for name in order)).sentences()
+    place = "100 % of these at client: IP to eth0 (qdisc tbf dropped)"
+    assert sentence.startswith({
+        "more": f"veth_bridge (narrow) loses 90 % of the datagrams instead of 0 %, {place}",
+        "fewer": f"veth_bridge (open) loses 0 % of the datagrams instead of 90 %, {place} of veth_bridge (narrow)",
+    }[way])  # fmt: skip
+    assert "observe=perf_record" not in sentence

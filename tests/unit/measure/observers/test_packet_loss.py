@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from labkit.common import loss_places
 from labkit.measure.observers.counters import packet_loss
 
 WAY = [
@@ -32,7 +35,11 @@ def lossy(sent: int = 10_000, others: int = 13) -> dict[str, Any]:
             "client0": {
                 "interfaces": {"eth0": {"tx_packets": eth0, "tx_dropped": drop}},
                 "qdiscs": {"eth0": {"tbf 1:": {"drop": 1}}},
-                "mibs": {"Ip": {"OutRequests": left}, "Udp": {"OutDatagrams": sent}},
+                # as ip_send_skb and udp_send_skb count what a queue refuses
+                "mibs": {
+                    "Ip": {"OutRequests": left, "OutDiscards": 1},
+                    "Udp": {"OutDatagrams": sent - 1, "SndbufErrors": 1},
+                },
             },
             "between": {
                 "interfaces": {
@@ -63,7 +70,7 @@ def test_losses_by_hop_add_up() -> None:
     assert (result["unit"], result["unexplained_count"]) == ("datagrams", 0)
     why = {hop["at"]: hop["why"] for hop in result["hops"] if hop["why"]}
     assert why == {
-        "client0: IP to eth0": {"qdisc tbf 1: dropped": 1},
+        "client0: IP to eth0": {"qdisc tbf 1: dropped": 1, "Ip OutDiscards": 1},
         "client0:eth0 sends": {"tx_dropped": 2},
         "between:port1 sends": {"tx_dropped": 16},
         "server0: IP": {"Ip InDiscards": 128},
@@ -74,8 +81,27 @@ def test_losses_by_hop_add_up() -> None:
 def test_foreign_losses_in_frames() -> None:
     [result] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "tcp", 4)
     assert result["unit"] == "frames"
-    assert [hop["lost_count"] for hop in result["hops"]] == [2, 4, 8, 16, 32]
-    assert (result["lost_count"], result["unexplained_count"]) == (62, 0)
+    assert [hop["lost_count"] for hop in result["hops"]] == [1, 2, 4, 8, 16, 32]
+    assert result["hops"][0]["why"] == {"qdisc tbf 1: dropped": 1}
+    assert (result["lost_count"], result["unexplained_count"]) == (63, 0)
+
+
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [
+        ("IP to eth0", "67 % of these at client: IP to eth0 (qdisc tbf dropped)"),
+        ("server0: IP", "67 % of these at server: IP (TcpExt IPReversePathFilter)"),
+    ],
+)
+def test_the_place_of_most_loss_is_named(place: str, where: str) -> None:
+    changed = lossy()
+    changed["namespaces"]["server0"]["mibs"]["TcpExt"] = {"IPReversePathFilter": 129}
+    [result] = packet_loss.losses(changed, [("client0", "server0", WAY)], "udp", 4)
+    rest = sum(hop["lost_count"] for hop in result["hops"] if place not in hop["at"])
+    for hop in result["hops"]:
+        hop["lost_count"] = 2 * rest if place in hop["at"] else hop["lost_count"]
+    assert loss_places.where([result]) == where
+    assert loss_places.where([{"hops": []}]) is None
 
 
 def test_fragment_losses_in_datagrams() -> None:

@@ -1,0 +1,46 @@
+"""Name the places where packets were lost, from the hops of a pair's path (`loss` of the observer counters)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from labkit.common import units
+
+
+def without_pair_number(text: str) -> str:
+    """Remove the pair's number: `client3:eth0 sends` becomes `client:eth0 sends`."""
+    return re.sub(r"\b(client|server)\d+\b", r"\1", text)
+
+
+def shares(pairs: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return each hop's share of all loss of these pairs, the largest first; empty if nothing was lost."""
+    lost = _counts(pairs)
+    return {place: count / lost.total() for place, count in lost.most_common() if count}
+
+
+def where(pairs: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return the place with most of the loss, in words with the counter that has the most there; None if unknown."""
+    pairs = list(pairs)
+    place, share = next(iter(shares(pairs).items()), (None, 0.0))
+    if place is None:
+        return None
+    reasons: Counter[str] = Counter()
+    for hop in (hop for pair in pairs for hop in pair.get("hops", [])):
+        if without_pair_number(hop["at"]) == place:
+            # A queue gets another handle in every round.
+            why = hop.get("why") or {}
+            reasons.update(
+                {re.sub(r" [0-9a-f]+:(?= dropped)", "", name): count for name, count in why.items()}
+            )
+    reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+    return f"{units.percent(share)} of these at {place}{reason}"
+
+
+def _counts(pairs: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    result: Counter[str] = Counter()
+    for hop in (hop for pair in pairs for hop in pair.get("hops", [])):
+        result[without_pair_number(hop["at"])] += max(hop.get("lost_count") or 0, 0)
+    return result
