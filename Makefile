@@ -59,10 +59,10 @@ docs-reference: setup  ## write docs/COMMANDS.md and the manual page anew from t
 	cp docs/conf.py docs/COMMANDS.md build/manual
 	$(BIN)/python -m sphinx -q -b man -D root_doc=COMMANDS build/manual build/manual/out
 	cp build/manual/out/labkit.1 docs/labkit.1
-	$(BIN)/python -P -m labkit.analysis.claims.document docs/FINDINGS.md
+	$(BIN)/python -P -m studies.documents.document docs/FINDINGS.md
 
 docs-figures: setup  ## draw the figures of the findings and of each run in data/results anew (needs a browser)
-	@$(BIN)/python -P -m labkit.analysis.claims.pictures docs
+	@$(BIN)/python -P -m studies.documents.pictures docs
 
 docs: setup  ## the documentation as pages, with executed notebooks, in build/docs; nothing is fetched
 	@rm -rf build/docs

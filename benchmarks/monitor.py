@@ -21,12 +21,12 @@ from benchmarks.promise import NotMeasuredError, Promise, inside, median, note
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint
-from labkit.measure.experiments.monitor_cost import experiment, readers
 from labkit.measure.observers.capture import CapturePoint
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Trial, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix
 from labkit.system import machine, netlink
+from studies.monitor_cost import experiment, readers
 
 FLOWS = 1000
 MAX_S, PACED_S, PACED_PPS = 0.25, 1.0, 50_000.0

@@ -22,7 +22,6 @@ from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis import why as why_page
 from labkit.analysis.drawing import figure as drawings
 from labkit.analysis.figures import overlay as seen
-from labkit.analysis.findings import monitor_cost, overlay
 from labkit.analysis.findings import registry as findings_of
 from labkit.analysis.flame import load_profiles, source_lines
 from labkit.common import run_folder, units
@@ -34,6 +33,8 @@ from labkit.measure.observers.monitor.live_monitor import MonitoredPacket, Monit
 from labkit.measure.topologies import State
 from labkit.runner import permissions
 from labkit.runner import run as running
+from studies.monitor_cost import finding as monitor_cost
+from studies.overlay import finding as overlay
 
 theme.configure_renderers()
 

@@ -11,12 +11,18 @@ from collections.abc import Callable
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import endpoint_kinds, figures, load, protocols, verdicts
+from labkit.analysis import figures, load, protocols, verdicts
 from labkit.analysis.figures import overlay
 from labkit.analysis.figures.panels import KEYS
-from labkit.analysis.findings import loss_rates, monitor_cost, ovs_test_plan, trex, virtual_tap
-from labkit.analysis.packet_cost import cost_model, function_time_claim, mirror_tax
+from labkit.analysis.findings import loss_rates
+from labkit.analysis.packet_cost import cost_model, function_time_claim
 from labkit.common import schema
+from studies.container_vs_vm import endpoint_kinds
+from studies.monitor_cost import finding as monitor_cost
+from studies.ovs_test_plan import finding as ovs_test_plan
+from studies.trex import finding as trex
+from studies.virtual_tap import finding as virtual_tap
+from studies.virtual_tap import mirror_tax
 
 # Takes all rows of one experiment and returns its profiles on demand, because reading those takes time
 Profiles = Callable[[], pd.DataFrame]

@@ -43,8 +43,8 @@ def run(given: argparse.Namespace) -> int:
     from rich.console import Console
 
     from labkit.analysis import compare_runs
-    from labkit.analysis.claims import repeated
     from labkit.commands import json_output, terminal_tables
+    from studies.documents import repeated
 
     # A published run has thousands of rows. The status is shown on a terminal only.
     with Console(stderr=True).status("reading and comparing both runs"):

@@ -13,9 +13,9 @@ import msgspec
 import pandas as pd
 
 from labkit.analysis import load, verdicts
-from labkit.analysis.claims import document
-from labkit.analysis.claims.repeated import Repeated
 from labkit.common.printable import printable_json
+from studies.documents import document
+from studies.documents.repeated import Repeated
 
 
 def text(content: Any) -> str:

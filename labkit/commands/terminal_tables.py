@@ -10,11 +10,13 @@ import pandas as pd
 from rich.table import Table
 
 from labkit.analysis import load, profile_doubts, protocols, stats, verdicts
-from labkit.analysis.claims import document
-from labkit.analysis.claims.repeated import Repeated
-from labkit.analysis.findings import overlay, packet_size, registry
+from labkit.analysis.findings import registry
 from labkit.commands.console import new_console, new_table
 from labkit.common import units
+from studies.documents import document
+from studies.documents.repeated import Repeated
+from studies.overlay import finding as overlay
+from studies.packet_size import finding as packet_size
 
 
 def show_parts(df: pd.DataFrame) -> pd.DataFrame:

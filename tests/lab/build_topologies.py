@@ -15,11 +15,11 @@ import msgspec
 
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
-from labkit.measure.experiments.overlay import header_overhead
 from labkit.measure.topologies.base import address
 from labkit.measure.topologies.linux_datapaths import TUNNELS
 from labkit.measure.traffic import ping
 from labkit.system import process
+from studies.overlay import header_overhead
 
 HEADERS = {4: 28, 6: 48}
 

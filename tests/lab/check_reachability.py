@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 from fail_spines import HOSTS, SUBNETS, leaves_and_spines
 
-from labkit.measure.experiments.overlay.reachability import reachability
 from labkit.measure.topologies.network import build, leaf_spine_overlay
 from labkit.measure.topologies.network.parts import Network, Route
+from studies.overlay.reachability import reachability
 
 PINGS = 3
 

@@ -10,10 +10,10 @@ import json
 import sys
 from typing import Any
 
-from labkit.measure.experiments.overlay import spine_failure
 from labkit.measure.topologies.network import build
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node, Part, Route
 from labkit.system import netlink
+from studies.overlay import spine_failure
 
 TIMES = spine_failure.Times(before_s=0.6, down_s=1.0, after_s=2.0)
 SUBNETS = {("l1", "s1"): "10.1.1", ("l1", "s2"): "10.1.2", ("l2", "s1"): "10.2.1", ("l2", "s2"): "10.2.2"}

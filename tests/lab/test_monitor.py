@@ -17,10 +17,10 @@ from monitored_tunnels import inner_addresses_select
 from sandbox import TOGETHER, ended_together, one_sentence
 
 from labkit import live, notebook
-from labkit.analysis.findings import monitor_cost
 from labkit.common import packets
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.observers.monitor.live_monitor import LiveMonitor
+from studies.monitor_cost import finding as monitor_cost
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "tcpdump")
 

@@ -9,8 +9,8 @@ import pytest
 from sandbox import Row, sandbox
 
 from labkit.analysis import load
-from labkit.analysis.findings import monitor_cost
 from labkit.common import run_folder
+from studies.monitor_cost import finding as monitor_cost
 
 pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "ip", "ping", "nft", "veth", "tcpdump")]
 ALSO = [name for name in ("dumpcap", "tshark") if shutil.which(name)]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from sandbox import Sandbox, clean_sandbox
 
-from labkit.analysis import endpoint_kinds, load, verdicts
-from labkit.analysis.findings import container_vs_vm
+from labkit.analysis import load, verdicts
+from studies.container_vs_vm import endpoint_kinds
+from studies.container_vs_vm import finding as container_vs_vm
 
 pytestmark = pytest.mark.needs(
     "root", "qemu", "lab kernel", "bridge", "tap", "iperf3", "ethtool", "ping", "runc"

@@ -13,8 +13,8 @@ import nbformat
 import pytest
 from conftest import ROOT
 
-from labkit.analysis.claims.registry import CLAIMS
-from labkit.analysis.claims.results import Results
+from studies.documents.registry import CLAIMS
+from studies.documents.results import Results
 
 
 @pytest.mark.long

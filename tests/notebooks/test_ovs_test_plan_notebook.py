@@ -11,7 +11,7 @@ import pytest
 from sandbox import sandbox
 
 from labkit.analysis import load
-from labkit.analysis.findings import ovs_test_plan
+from studies.ovs_test_plan import finding as ovs_test_plan
 
 pytestmark = [
     pytest.mark.long,

@@ -13,7 +13,7 @@ from sandbox import sandbox
 from trex_server import release
 
 from labkit.analysis import figures, load
-from labkit.analysis.findings import trex
+from studies.trex import finding as trex
 
 pytestmark = [
     pytest.mark.long,

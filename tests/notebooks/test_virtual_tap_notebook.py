@@ -11,7 +11,7 @@ import pytest
 from sandbox import sandbox
 
 from labkit.analysis import load
-from labkit.analysis.findings import virtual_tap
+from studies.virtual_tap import finding as virtual_tap
 
 pytestmark = [
     pytest.mark.long,

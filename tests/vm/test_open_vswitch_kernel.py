@@ -18,11 +18,11 @@ from sandbox import LABKIT, clean_sandbox, rows_on_disk, until
 
 from labkit import live
 from labkit.analysis import load
-from labkit.analysis.findings import virtual_tap
-from labkit.analysis.packet_cost import mirror_tax
 from labkit.common import run_folder
 from labkit.measure import topologies
 from labkit.measure.experiments.throughput_search import mlrsearch
+from studies.virtual_tap import finding as virtual_tap
+from studies.virtual_tap import mirror_tax
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "qemu", "full kernel", "openvswitch", "ethtool")
 

@@ -14,28 +14,28 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
-from labkit.analysis.figures.change_prices import price_list, price_sentences, prices
-from labkit.analysis.figures.claims import claims
 from labkit.analysis.figures.cost_by_size import cost, rates
-from labkit.analysis.figures.cost_fit import fitted
-from labkit.analysis.figures.endpoint_kinds import ends, sides
 from labkit.analysis.figures.forest_plot import forest, ratio_ticks
 from labkit.analysis.figures.function_costs import functions
 from labkit.analysis.figures.function_times import function_durations, function_times
-from labkit.analysis.figures.header_overhead import overhead
 from labkit.analysis.figures.kernels import kernels
 from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against_pairs
 from labkit.analysis.figures.load_loss import load_loss
-from labkit.analysis.figures.mirror_count import mirror_count
-from labkit.analysis.figures.mirror_tax import mirror_tax
-from labkit.analysis.figures.monitor_cost import monitor_cost, selected
-from labkit.analysis.figures.ovs_test_plan import ranked_factors, use_cases
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
-from labkit.analysis.figures.trex_load import line_shares, probe_latency, ramp
-from labkit.analysis.figures.uplink import uplink
 from labkit.analysis.load import metric_values
 from labkit.analysis.protocols import PROTOCOLS, TIMED
 from labkit.common import units
+from studies.container_vs_vm.figure import ends, sides
+from studies.documents.figure import claims
+from studies.monitor_cost.figure import monitor_cost, selected
+from studies.overlay.figure_header_overhead import overhead
+from studies.ovs_test_plan.figure import ranked_factors, use_cases
+from studies.packet_size.figure_fit import fitted
+from studies.trex.figure import line_shares, probe_latency, ramp
+from studies.virtual_tap.figure_count import mirror_count
+from studies.virtual_tap.figure_tax import mirror_tax
+from studies.virtual_tap.figure_uplink import uplink
+from studies.what_does_it_cost.figure import price_list, price_sentences, prices
 
 __all__ = [
     "claims",

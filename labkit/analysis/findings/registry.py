@@ -11,9 +11,14 @@ from types import FunctionType
 import pandas as pd
 
 from labkit.analysis import load
-from labkit.analysis.findings import loss_rates, monitor_cost, ovs_test_plan, packet_size, trex, virtual_tap
+from labkit.analysis.findings import loss_rates
 from labkit.analysis.packet_cost import cost_model
 from labkit.common import extensions
+from studies.monitor_cost import finding as monitor_cost
+from studies.ovs_test_plan import finding as ovs_test_plan
+from studies.packet_size import finding as packet_size
+from studies.trex import finding as trex
+from studies.virtual_tap import finding as virtual_tap
 
 # Takes the rows of one experiment and its profiles, and returns Markdown sentences
 Findings = Callable[[pd.DataFrame, pd.DataFrame], list[str]]

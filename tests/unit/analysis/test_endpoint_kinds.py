@@ -11,13 +11,14 @@ import pytest
 from conftest import ROOT
 from synthetic_rows import rows, save
 
-from labkit.analysis import endpoint_kinds, figures, load, verdicts
-from labkit.analysis.findings import container_vs_vm
+from labkit.analysis import figures, load, verdicts
 from labkit.common import call_trees
 from labkit.common.errors import BadInput
 from labkit.measure import experiments
 from labkit.system.qemu import command
 from labkit.system.qemu.vm_spec import Shape
+from studies.container_vs_vm import endpoint_kinds
+from studies.container_vs_vm import finding as container_vs_vm
 
 TRACE = ROOT / "tests/samples/function_graph-6.1-bridge.txt"
 GUEST = {"guest_kernel": "6.12.9", "guest_accelerator": "tcg", "guest": "debian"}

@@ -11,8 +11,8 @@ from synthetic_rows import ROW, rows, save
 
 from labkit import notebook
 from labkit.analysis import load, profile_doubts
-from labkit.analysis.findings import container_vs_vm
 from labkit.commands import terminal_tables
+from studies.container_vs_vm import finding as container_vs_vm
 
 ENDS = {"endpoint": "guest", "guest_kernel": "6.12.9", "guest_accelerator": "kvm"}
 

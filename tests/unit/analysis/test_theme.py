@@ -17,7 +17,8 @@ from synthetic_report import FIGURES, NO_IPVLAN
 
 from labkit.analysis import theme
 from labkit.analysis.drawing import figure as drawing
-from labkit.analysis.figures import endpoint_kinds, function_costs, line_chart
+from labkit.analysis.figures import function_costs, line_chart
+from studies.container_vs_vm import figure as endpoint_kinds
 
 
 def luminance(colour: str) -> float:

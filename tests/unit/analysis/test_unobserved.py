@@ -10,11 +10,13 @@ from synthetic_rows import ROW, rows, save
 
 from labkit import notebook
 from labkit.analysis import load
-from labkit.analysis.findings import container_vs_vm as container_vs_vm_findings
 from labkit.commands import terminal_tables
 from labkit.common.errors import Unsupported
-from labkit.measure.experiments import container_vs_vm, packet_size, profiled_runs
+from labkit.measure.experiments import profiled_runs
 from labkit.measure.observers.registry import TABLE
+from studies.container_vs_vm import experiment as container_vs_vm
+from studies.container_vs_vm import finding as container_vs_vm_findings
+from studies.packet_size import experiment as packet_size
 
 BLIND = {"function_graph": "this kernel has no function_graph"}
 

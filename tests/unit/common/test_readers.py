@@ -21,7 +21,6 @@ from labkit.analysis.flame import folded_stacks
 from labkit.common import call_trees, errors, packets, run_folder
 from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.common.packets import pcapng
-from labkit.measure.experiments.monitor_cost import readers
 from labkit.measure.hosts import debian_kernels
 from labkit.measure.observers import switch
 from labkit.measure.observers.counters import kernel_counters, receive_counters
@@ -34,6 +33,7 @@ from labkit.measure.traffic.trex import readings
 from labkit.runner import yaml_files
 from labkit.system import machine, process
 from labkit.system.machine import interfaces, mibs, provenance, tracing_journal
+from studies.monitor_cost import readers
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 BUDGETS = [0.09, pytest.param(0.9, marks=pytest.mark.long)]  # seconds for each of the 33 readers

@@ -13,12 +13,12 @@ from conftest import ROOT
 
 from labkit.common.errors import BadInput
 from labkit.measure import experiments, hosts
-from labkit.measure.experiments.overlay.experiment import PARTS
-from labkit.measure.experiments.ovs_test_plan import OvsTestPlanParameters
 from labkit.notebook import measure
 from labkit.runner import sweep
 from labkit.runner.progress import Bar
 from labkit.system.qemu.kernels import Kernel
+from studies.overlay.experiment import PARTS
+from studies.ovs_test_plan.experiment import OvsTestPlanParameters
 
 GOOD: dict[str, Any] = {
     "notebook": "01_datapaths",

@@ -15,8 +15,11 @@ import synthetic_rows
 from conftest import ROOT
 
 from labkit.analysis import published_runs
-from labkit.analysis.claims import document, evidence, pictures, printed, repeated
-from labkit.analysis.claims.claim import (
+from labkit.analysis.stats import Effect
+from labkit.commands.publish import PRIVATE, publish
+from studies.container_vs_vm.endpoint_kinds import published as container_vs_vm
+from studies.documents import document, evidence, pictures, printed, repeated
+from studies.documents.claim import (
     AGREES,
     CONFIRMED,
     CONSISTENT,
@@ -39,7 +42,7 @@ from labkit.analysis.claims.claim import (
     reading,
     reason,
 )
-from labkit.analysis.claims.evidence import (
+from studies.documents.evidence import (
     COUNTED,
     Evidence,
     Source,
@@ -51,11 +54,8 @@ from labkit.analysis.claims.evidence import (
     undecided_if_emulated,
     undecided_if_link_full,
 )
-from labkit.analysis.claims.registry import CLAIMS, DOCUMENTS, PORTS
-from labkit.analysis.claims.results import Results
-from labkit.analysis.endpoint_kinds import published as container_vs_vm
-from labkit.analysis.stats import Effect
-from labkit.commands.publish import PRIVATE, publish
+from studies.documents.registry import CLAIMS, DOCUMENTS, PORTS
+from studies.documents.results import Results
 
 RUN = {
     "experiment": "datapaths", "parameters": {}, "seed": 3, "why_stopped": {}, "created": "now", "finished": "now",

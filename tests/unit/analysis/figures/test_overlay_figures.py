@@ -11,7 +11,7 @@ import pytest
 import synthetic_overlay_rows
 
 from labkit.analysis.figures import overlay
-from labkit.analysis.findings import overlay as findings
+from studies.overlay import finding as findings
 
 DRAWN: list[tuple[Callable[[pd.DataFrame], go.Figure], str, Callable[..., pd.DataFrame]]] = [
     (overlay.hops, "path", synthetic_overlay_rows.path),

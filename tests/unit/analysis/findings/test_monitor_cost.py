@@ -10,8 +10,8 @@ import pytest
 from synthetic_rows import ROW
 
 from labkit.analysis import figures, load, verdicts
-from labkit.analysis.findings import monitor_cost
 from labkit.analysis.findings.registry import BY_EXPERIMENT
+from studies.monitor_cost import finding as monitor_cost
 
 PACKET_S = 2e-6
 ADDED_S = {"socket": 1e-7, "monitor": 1.1e-7, "tshark": 25e-6, "tcpdump": 4e-7}

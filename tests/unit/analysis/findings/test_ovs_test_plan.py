@@ -13,8 +13,9 @@ from synthetic_rows import save
 from labkit import notebook
 from labkit.analysis import figures, load
 from labkit.analysis import verdicts as verdict_tables
-from labkit.analysis.findings import ovs_test_plan, registry
-from labkit.analysis.findings.ovs_test_plan import by_vm, factors, published, rates
+from labkit.analysis.findings import registry
+from studies.ovs_test_plan import finding as ovs_test_plan
+from studies.ovs_test_plan.finding import by_vm, factors, published, rates
 
 NOISE = (0.99, 1.0, 1.01)  # of the three rounds
 AGAIN = (1.03, 0.98, 1.0)  # the control relative to the baseline in these rounds

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from labkit.analysis import figures
-from labkit.analysis.findings import trex
+from studies.trex import finding as trex
 
 BUCKETS = {"10": 5, "300": 15}
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from labkit.analysis import figures, load, verdicts
-from labkit.analysis.findings import virtual_tap
+from studies.virtual_tap import finding as virtual_tap
 
 LEFT = {0: 1.0, 1: 0.8, 4: 0.5}  # of the throughput, by the number of mirrors
 

@@ -8,9 +8,10 @@ import pytest
 import synthetic_packet_sizes
 
 from labkit.analysis import load
-from labkit.analysis.findings import packet_size
-from labkit.analysis.packet_cost import cost_comparison, cost_model
-from labkit.analysis.packet_cost.cost_comparison import Comparison
+from labkit.analysis.packet_cost import cost_model
+from studies.packet_size import cost_comparison
+from studies.packet_size import finding as packet_size
+from studies.packet_size.cost_comparison import Comparison
 
 
 def reports(count: int, arms: dict[str, tuple[float, float, float]]) -> list[list[Comparison]]:

@@ -12,12 +12,12 @@ from synthetic_packet_sizes import BYTE, FIRST, FIXED, FRAGMENT, SIZES
 
 from labkit.analysis import figures, verdicts
 from labkit.analysis.figures import line_chart
-from labkit.analysis.findings import packet_size
 from labkit.analysis.linear_fit import Estimate
 from labkit.analysis.packet_cost import cost_model
 from labkit.analysis.packet_cost.cost_model import Curve
 from labkit.common.errors import BadInput
 from labkit.measure import experiments
+from studies.packet_size import finding as packet_size
 
 
 def of(result: list[Curve], arm: str, cost: str = "time_per_packet_s") -> Curve:

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from labkit.analysis import figures, load
-from labkit.analysis.findings import virtual_tap
-from labkit.analysis.packet_cost import mirror_tax
+from studies.virtual_tap import finding as virtual_tap
+from studies.virtual_tap import mirror_tax
 
 MIRRORS = (0, 1, 2, 4, 8)
 FIXED_S, COPY_S = 5e-6, 2e-6

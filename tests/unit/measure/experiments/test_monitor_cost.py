@@ -11,10 +11,10 @@ import pytest
 
 from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.experiments.built_arm import LocalArm
-from labkit.measure.experiments.monitor_cost import experiment, readers
-from labkit.measure.experiments.monitor_cost.experiment import MonitorCost, wanted_count
-from labkit.measure.experiments.monitor_cost.readers import ReaderCounts
 from labkit.measure.experiments.rows import Arm
+from studies.monitor_cost import experiment, readers
+from studies.monitor_cost.experiment import MonitorCost, wanted_count
+from studies.monitor_cost.readers import ReaderCounts
 
 TCPDUMP = """tcpdump: listening on eth0, link-type EN10MB (Ethernet), snapshot length 262144 bytes
 200000 packets captured

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import BadInput
-from labkit.measure.experiments import ovs_test_plan
-from labkit.measure.experiments.ovs_test_plan import OvsTestPlanParameters
 from labkit.measure.observers.switch import masks
 from labkit.measure.traffic.packet_sender import Mix
+from studies.ovs_test_plan import experiment as ovs_test_plan
+from studies.ovs_test_plan.experiment import OvsTestPlanParameters
 
 
 def test_defaults_are_the_documents_plan() -> None:

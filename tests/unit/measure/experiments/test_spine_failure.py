@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.overlay.spine_failure import failure, spines
 from labkit.measure.topologies.network import leaf_spine_overlay
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node
 from labkit.system.netlink.dumps import RTNH_F_LINKDOWN, RTNH_F_ONLINK, _as_request, _decode
 from labkit.system.netlink.messages import new_route
 from labkit.system.netlink.rtnl import rtmsg
+from studies.overlay.spine_failure import failure, spines
 
 
 def test_spine_detection() -> None:

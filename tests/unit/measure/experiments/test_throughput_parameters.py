@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.ovs_test_plan import OvsTestPlanParameters
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic.packet_sender import Mix
+from studies.ovs_test_plan.experiment import OvsTestPlanParameters
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments.throughput_search.parameters import Throughput
-from labkit.measure.experiments.trex import stateless
 from labkit.measure.experiments.trex.parameters import Stateful, Stateless
 from labkit.measure.traffic.trex import client
+from studies.trex import stateless
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from labkit.measure.experiments.context import Event, Progress, RunContext
-from labkit.measure.experiments.trex import devices, stateless
+from labkit.measure.experiments.trex import devices
 from labkit.measure.experiments.trex.parameters import Stateless
 from labkit.measure.traffic.trex.client import Client
 from labkit.measure.traffic.trex.readings import Direction
+from studies.trex import stateless
 
 LOSES_ABOVE_PPS = 25e3
 

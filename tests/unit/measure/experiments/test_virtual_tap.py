@@ -12,7 +12,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments import rows, survey
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
-from labkit.measure.experiments.virtual_tap import VirtualTapParameters, plan
+from studies.virtual_tap.experiment import VirtualTapParameters, plan
 
 
 def test_arms_of_mirrors_and_readers() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.container_vs_vm import ContainerVsVmParameters
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.packet_size import PacketSizeParameters
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import FlowGenerator, LatencyGenerator, TrialGenerator
+from studies.container_vs_vm.experiment import ContainerVsVmParameters
+from studies.packet_size.experiment import PacketSizeParameters
 
 
 @pytest.mark.parametrize(

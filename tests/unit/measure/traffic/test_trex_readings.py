@@ -10,11 +10,11 @@ import pytest
 from trex_server import Plan, Rejected, Server, calls, transcript
 
 from labkit.common.errors import Failed
-from labkit.measure.experiments.trex import stateless
 from labkit.measure.traffic.rates import Line
 from labkit.measure.traffic.trex import readings
 from labkit.measure.traffic.trex.client_process import Channel, Session
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
+from studies.trex import stateless
 
 
 def counters(name: str, port: int) -> list[dict[str, Any]]:

@@ -1,0 +1,1 @@
+"""Are containers faster than virtual machines, and is the comparison fair?"""

@@ -1,0 +1,168 @@
+"""A claim of a document, the rule of its verdict, and the verdict.
+
+A ratio **agrees** with a claim if its 95 % interval lies in the range for which the claim holds, and **contradicts**
+the claim if the interval lies outside. Otherwise, and with any doubt, it decides nothing. A claim is confirmed if more
+of its ratios agree than chance explains, and contradicted if more contradict it than chance explains. One exact count
+is enough for either. It depends if both hold. It also depends if it is contradicted under conditions other than the
+document's; then it was not reproduced here, which is said beside the word. Otherwise it cannot be told here. Chance
+lets one of twenty intervals miss the true ratio.
+
+A document's own numbers, put together, measure nothing. They never decide a claim that runs answer. A claim that only
+they answer is consistent with them or inconsistent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from scipy.special import bdtrc
+
+from labkit.analysis.packet_cost.function_time_claim import NEAR
+from labkit.analysis.stats import CONFIDENCE
+from studies.documents.evidence import PRINTED, Evidence, Source
+from studies.documents.results import Results
+
+CONFIRMED, CONTRADICTED, DEPENDS, UNKNOWN = "confirmed", "contradicted", "depends", "cannot be told here"
+CONSISTENT, INCONSISTENT = "consistent", "inconsistent"
+BY_RUNS = (CONFIRMED, CONTRADICTED, DEPENDS)
+BY_NUMBERS = (CONSISTENT, INCONSISTENT)  # the verdicts that the document's own numbers give
+FALSE_SHARE = 1 - CONFIDENCE
+AGREES, CONTRADICTS, UNDECIDED, MISSING = "agrees", "contradicts", "undecided", "not measured"
+WITHIN_CONTROL = "within A/A"
+OTHER_CONDITIONS, NOT_REPRODUCED = "under other conditions", "not reproduced here, and conditions differ"
+
+Range = tuple[float, float]
+MORE: Range = (1.0, math.inf)
+LESS: Range = (-math.inf, 1.0)
+WITHIN_25_PERCENT: Range = (1 / NEAR, NEAR)
+WITHIN_10_PERCENT: Range = (1 / 1.1, 1.1)
+EXACT: Range = (0.999, 1.001)  # of computed numbers, which are printed with three or more digits
+
+
+def printed_range(low: float, high: float | None = None, factor: float = NEAR) -> Range:
+    """Return the range of a printed ratio, or of two of them, wider by this factor on each side."""
+    return low / factor, (low if high is None else high) * factor
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document that makes claims: who wrote it (and when, if it is known), and its title."""
+
+    author: str
+    title: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.author}, {self.title}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim in one sentence, where it is made, and what answers it.
+
+    ratio: what is divided by what. claimed_range: the range of the ratio in which the claim is true. sources: what
+    answers it; empty if nothing here can. settle: what would settle it. remark: what else a reader must know, for
+    example why nothing here can tell. conditions: what differs here from the document's measurement. A claim that has
+    conditions and is not reproduced depends on them, and is not contradicted. all_points: whether the claim is about
+    all points; then it is confirmed only if no ratio is undecided or contradicts it.
+    """
+
+    name: str
+    sentence: str
+    document: str
+    place: str
+    settle: str
+    ratio: str = ""
+    claimed_range: Range | None = None
+    sources: tuple[Source, ...] = ()
+    remark: str = ""
+    conditions: str = ""
+    all_points: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict about a claim: its word, the counts of readings (`2 agree, 1 undecided`), and each piece of evidence
+    with its reading. note: what a reader must know beside the word: NOT_REPRODUCED, OTHER_CONDITIONS or nothing."""
+
+    claim: Claim
+    word: str
+    counts: str
+    evidence: Sequence[tuple[Evidence, str]]
+    note: str = ""
+
+    @property
+    def deciding(self) -> Sequence[tuple[Evidence, str]]:
+        """What the verdict comes from: the evidence of runs, or the document's own numbers if there is no other."""
+        return [(one, read) for one, read in self.evidence if one.run != PRINTED] or self.evidence
+
+
+def reading(one: Evidence, claimed_range: Range) -> str:
+    """Return what one piece of evidence says: agrees, contradicts, undecided or not measured."""
+    if math.isnan(one.ratio):
+        return MISSING
+    if one.doubt or math.isnan(one.low):
+        return UNDECIDED
+    if one.within_control:  # the ratio shows no direction
+        return _reading(min(one.low, 1.0), max(one.high, 1.0), claimed_range)
+    return _reading(one.low, one.high, claimed_range)
+
+
+def _reading(low: float, high: float, claimed_range: Range) -> str:
+    if claimed_range[0] < low and high < claimed_range[1]:  # an interval that ends at 1 shows no direction
+        return AGREES
+    return CONTRADICTS if high < claimed_range[0] or low > claimed_range[1] else UNDECIDED
+
+
+def reason(one: Evidence, claimed_range: Range) -> str:
+    """Return why a piece of evidence decides nothing, or "" if its interval alone is the reason."""
+    if one.doubt or not one.within_control or reading(one, claimed_range) != UNDECIDED:
+        return one.doubt
+    return WITHIN_CONTROL if _reading(one.low, one.high, claimed_range) != UNDECIDED else ""
+
+
+def judge(claim: Claim, results: Results, run: str | None = None) -> Judgement:
+    """Judge a claim by the published runs, or by the document's own numbers if no run answers it.
+
+    run: the name of the only run that counts; None: all of them.
+    """
+    if claim.claimed_range is None or not claim.sources:
+        return Judgement(claim, UNKNOWN, "", [])
+    evidence = [one for source in claim.sources for one in source(results) if run in (None, one.run)]
+    judged = Judgement(claim, UNKNOWN, "", [(one, reading(one, claim.claimed_range)) for one in evidence])
+    numbers = {
+        word: sum(read == word for _, read in judged.deciding) for word in (AGREES, CONTRADICTS, UNDECIDED)
+    }
+    counts = ", ".join(_count_text(count, word) for word, count in numbers.items() if count)
+    yes, no = (_is_decided(judged.deciding, word) for word in (AGREES, CONTRADICTS))
+    if claim.all_points:
+        yes = yes and not numbers[CONTRADICTS] and not numbers[UNDECIDED]
+    if all(one.run == PRINTED for one in evidence):
+        word = INCONSISTENT if no else CONSISTENT if yes else UNKNOWN
+    else:
+        word = DEPENDS if yes and no else CONFIRMED if yes else CONTRADICTED if no else UNKNOWN
+    note = ""
+    if claim.conditions and word == CONTRADICTED:
+        word, note = DEPENDS, NOT_REPRODUCED
+    elif claim.conditions and word == CONFIRMED:
+        note = OTHER_CONDITIONS
+    return replace(judged, word=word, counts=counts, note=note)
+
+
+def _is_decided(each: Sequence[tuple[Evidence, str]], word: str) -> bool:
+    """Return whether this reading decides: one exact number does, measured ratios if chance does not explain them."""
+    if any(read == word and one.exact for one, read in each):
+        return True
+    ratios = [read for one, read in each if not math.isnan(one.ratio) and not one.exact]
+    return beyond_chance(ratios.count(word), len(ratios))
+
+
+def beyond_chance(count: int, of_count: int) -> bool:
+    """Return whether so many of these ratios are unlikely (at most 5 %) if each is a false alarm with 5 %."""
+    return count > 0 and float(bdtrc(count - 1, of_count, FALSE_SHARE)) <= FALSE_SHARE + 1e-9
+
+
+def _count_text(count: int, word: str) -> str:
+    return f"{count} {word if count == 1 or word == UNDECIDED else word.removesuffix('s')}"

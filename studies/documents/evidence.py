@@ -1,0 +1,552 @@
+"""Ratios in published runs that answer a claim. Each function returns a source: it takes the results and returns
+evidence.
+
+A ratio, its interval and the control of the machine (A/A) are those of `verdicts` and `stats`. Where the control
+differs from itself, or an interval is missing, the evidence has a doubt, and it decides nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import compare_runs, load, stats, verdicts
+from labkit.analysis.flame.load_profiles import observed
+from labkit.analysis.load import GROUP, HOST, Key
+from labkit.analysis.packet_cost import function_time_claim
+from labkit.analysis.stats import Effect
+from labkit.common.units import counted
+from studies.container_vs_vm.endpoint_kinds import NAMES
+from studies.documents.results import Results
+
+UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
+FULL_LINK = 0.9  # of a link's rate: more than this may fill it, because a tunnel adds headers
+PRINTED = "published numbers"  # the run of evidence that was computed from the document's own numbers
+COMPUTED, COUNTED = "computed", "counted"
+FUNCTION_TIMERS = ("function_times", "guest_function_times")  # observers
+EXACT_WAYS = (COMPUTED, COUNTED)
+POINT_COLUMNS = (
+    "method", "topology", "setup", "log", "cpu_s", "received_count", "placement", "throughput_bps", "link_rate_bps",
+    "guest_accelerator",
+)  # fmt: skip
+ONE_SETUP = "all measurements come from one set-up, which may not be typical"
+CONTRADICTION = "slices and whole runs contradict each other"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A ratio that answers a claim, with its 95 % interval.
+
+    run: the name of a published run. what: the point of the run. host: the kernel, and whether it is emulated. doubt:
+    why the ratio decides nothing, or "". control: the baseline against itself, in words. within_control: whether the
+    ratio lies within the 95 % interval of the control, extended to 1, so that it shows no direction. guests_emulated:
+    whether an arm has guests whose CPUs are emulated. link_full: whether both sides of the ratio fill the link between
+    two hosts, which makes them equal.
+    """
+
+    run: str
+    what: str
+    host: str
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    how: str = ""
+    control: str = ""
+    doubt: str = ""
+    within_control: bool = False
+    guests_emulated: bool = False
+    link_full: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether the ratio is one of counts or of printed numbers, without noise."""
+        return self.how in EXACT_WAYS
+
+
+Source = Callable[[Results], list[Evidence]]
+Filter = Mapping[str, Any]  # columns with a value each, or a tuple of allowed values
+
+
+def ratio_of_arms(run: str, arm: str, other: str, **only: Any) -> Source:
+    """Return an arm's metric divided by another arm's, at each point that has `only` (columns of GROUP).
+
+    The other arm may be the baseline or not: a run of somebody else may have another baseline.
+    """
+
+    def find(results: Results) -> list[Evidence]:
+        rows = rows_with(results.rows(run), only)
+        lines, ratios = (rows_with(table, only) for table in (results.verdicts(run), results.ratios(run)))
+        return [
+            *_to_baseline(run, lines[lines["baseline"].eq(other)], rows, arm),
+            *_to_other(run, rows, ratios[ratios["baseline"].ne(other)], arm, other),
+        ]
+
+    return _measured_by(run, find)
+
+
+def ratio_of_values(
+    run: str, column: str, left: Any, right: Any, arm: str, of: str = "speed", **only: Any
+) -> Source:
+    """Return what one arm has with one value of a parameter (right), divided by what it has with another (left).
+
+    of: `speed` (the metric), `speed_per_pair`, or `cpu_per_packet` (of the whole machine). If each round measured both
+    values, the ratio is of each round. Otherwise the interval is widened by the drift between runs.
+    """
+
+    def find(results: Results) -> list[Evidence]:
+        rows, ratios = rows_with(results.rows(run), only), rows_with(results.ratios(run), only)
+        return list(_ratio_of_two_values(run, rows, ratios, column, (left, right), arm, of))
+
+    return _measured_by(run, find)
+
+
+def function_time_ratio(run: str) -> Source:
+    """Return the ratio of a function's durations at the two sizes of the claim about it, for each arm."""
+
+    def find(results: Results) -> list[Evidence]:
+        profiles = results.profiles(run)
+        host = _host(profiles)
+        judged = function_time_claim.judge_claim(function_time_claim.times(profiles))
+        return [_add_effect(Evidence(run, str(one.arm), host), one.effect, _veto(one.why)) for one in judged]
+
+    return _measured_by(run, find)
+
+
+def function_ratio(run: str, left: tuple[str, str], right: tuple[str, str]) -> Source:
+    """Return the ratio of two functions' durations (right divided by left), each (kind of endpoint, function).
+
+    There is a ratio for each size of datagrams. A duration is the median of a round of profiles in the kernel that the
+    endpoints use: the guests' for guests. The two sides are not measured side by side, so the interval is widened by
+    the drift between runs.
+    """
+
+    def find(results: Results) -> list[Evidence]:
+        profiles = results.profiles(run)
+        timed = profiles[profiles["status"].eq("ok") & profiles["observer"].isin(FUNCTION_TIMERS)]
+        sides = [_durations(timed, kind, function) for kind, function in (left, right)]
+        for side, (kind, function) in zip(sides, (left, right), strict=True):
+            if not len(side):
+                doubt = f"no profile has a duration of {function} for endpoint={kind}"
+                return [Evidence(run, f"{function}, {NAMES[kind]}", "", doubt=doubt)]
+        one, other = (dict(iter(side.groupby("length_bytes", dropna=False))) for side in sides)
+        return [_duration_ratio(run, one[size], other[size]) for size in one if size in other]
+
+    return _measured_by(run, find)
+
+
+def _duration_ratio(run: str, left: pd.DataFrame, right: pd.DataFrame) -> Evidence:
+    """Return the ratio of durations (`_durations`) of one size of datagrams."""
+    words, logs = [], []
+    for side in (right, left):
+        by_round = side.groupby("setup", sort=False)["log"].mean().to_numpy(float)
+        logs.append(by_round)
+        words.append(f"{side['what'].iloc[0]} ({math.exp(by_round.mean()) * 1e6:.3g} µs)")
+    hosts = list(dict.fromkeys([*left["host"], *right["host"]]))
+    size = left["length_bytes"].iloc[0]
+    what = " / ".join(words) + ("" if pd.isna(size) else f": {size:.0f} bytes each")
+    emulated = bool(right["guest_emulated"].any() or left["guest_emulated"].any())
+    one = Evidence(run, what, "; ".join(hosts), guests_emulated=emulated)
+    if any(side["host"].nunique() > 1 for side in (left, right)):
+        return replace(one, doubt="a side was measured in several kernels")
+    return _add_effect(one, compare_runs.with_drift(stats.difference(logs[1], logs[0])), "")
+
+
+def undecided_if_emulated(source: Source) -> Source:
+    """Return the evidence of a source with a doubt where guests were emulated, which makes them slower."""
+    doubt = "the guests were emulated, and guests on the CPU itself are faster"
+
+    def find(results: Results) -> list[Evidence]:
+        evidence = source(results)
+        return [replace(one, doubt=one.doubt or doubt) if one.guests_emulated else one for one in evidence]
+
+    return find
+
+
+def undecided_if_link_full(source: Source) -> Source:
+    """Return the evidence of a source with a doubt where both sides fill the link, which makes any two sides equal."""
+    doubt = "both sides fill the link"
+
+    def find(results: Results) -> list[Evidence]:
+        return [replace(one, doubt=one.doubt or doubt) if one.link_full else one for one in source(results)]
+
+    return find
+
+
+def deviation(source: Source) -> Source:
+    """Return the factor by which each ratio of a source differs from 1, in whatever direction."""
+
+    def find(results: Results) -> list[Evidence]:
+        return [_deviation(one) for one in source(results)]
+
+    return find
+
+
+def _deviation(one: Evidence) -> Evidence:
+    low, high = sorted((max(one.low, 1 / one.low), max(one.high, 1 / one.high)))
+    return replace(
+        one, ratio=max(one.ratio, 1 / one.ratio), low=1.0 if one.low <= 1 <= one.high else low, high=high
+    )
+
+
+def computed(what: str, number: Callable[[], float | None]) -> Source:
+    """Return a quotient of numbers that the document itself prints, or that follow from definitions."""
+
+    def find(_results: Results) -> list[Evidence]:
+        value = number()
+        if value is None:
+            return [Evidence(PRINTED, what, "", doubt="the file of published numbers is missing")]
+        return [Evidence(PRINTED, what, "", value, value, value, COMPUTED)]
+
+    return find
+
+
+def ratios_of_counts(
+    run: str, part: str, find: Callable[[pd.DataFrame], Iterator[tuple[str, float]]]
+) -> Source:
+    """Return quotients of counts in rows of one part of a run, which have no noise."""
+
+    def source(results: Results) -> list[Evidence]:
+        rows = results.rows(run, part)
+        ok = rows[rows["status"].eq("ok")]
+        if not len(ok):
+            why = "; ".join(dict.fromkeys(rows["reason"].dropna().astype("str"))) or f"it has no part {part}"
+            return [Evidence(run, part, _host(rows), doubt=why)]
+        return [Evidence(run, what, _host(ok), ratio, ratio, ratio, COUNTED) for what, ratio in find(ok)]
+
+    return _measured_by(run, source)
+
+
+def uplink_share(run: str, link_bps: float) -> Source:
+    """Return the bit rate of the copies that arrived over a link (with Ethernet header, without the tunnel's),
+    divided by the link's rate, for each load whose copies are more than the link carries."""
+
+    def share(rows: pd.DataFrame) -> pd.Series:
+        return _copies_bps(rows, "copies_count") / link_bps
+
+    def above(rows: pd.DataFrame) -> pd.Series[bool]:
+        return _copies_bps(rows, "copies_expected_count").gt(link_bps)
+
+    return _shares_of_mirrored_loads(run, link_bps, above, share)
+
+
+def arrived_share(run: str, link_bps: float) -> Source:
+    """Return the copies that arrived over a link, divided by those that the mirror should have made, for each load
+    whose copies the link carries."""
+
+    def share(rows: pd.DataFrame) -> pd.Series:
+        return rows["copies_count"] / rows["copies_expected_count"]
+
+    def below(rows: pd.DataFrame) -> pd.Series[bool]:
+        made_bps = _copies_bps(rows, "copies_expected_count")
+        return rows["rate_bps"].lt(link_bps) & made_bps.lt(FULL_LINK * link_bps)
+
+    return _shares_of_mirrored_loads(run, link_bps, below, share)
+
+
+def _copies_bps(rows: pd.DataFrame, column: str) -> pd.Series:
+    """Return the bit rate of copies, each with its Ethernet header."""
+    return rows[column] / rows["window_s"] * 8 * (rows["length_bytes"] + UDP_FRAME_BYTES)
+
+
+def _shares_of_mirrored_loads(
+    run: str,
+    link_bps: float,
+    which: Callable[[pd.DataFrame], pd.Series[bool]],
+    share: Callable[[pd.DataFrame], pd.Series],
+) -> Source:
+    """Return a share of each load whose copies took the link, with its interval over rounds.
+
+    which: selects rows, also by the bit rate of the copies that the mirror should have made, because a sender may not
+    reach the rate that it was asked for. The link is that between two hosts, or else the uplink of the switch.
+    """
+
+    def find(results: Results) -> list[Evidence]:
+        rows = results.rows(run)
+        uplink = (
+            rows["topology"]
+            .astype("str")
+            .str.extract(r"\+uplink_bps=(\d+(?:\.\d+)?(?:e\+?\d+)?)", expand=False)
+            .astype(float)
+        )
+        rows = rows[rows["link_rate_bps"].fillna(uplink).eq(link_bps)]
+        rows = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["copies_expected_count"].gt(0)]
+        rows = rows[which(rows)]
+        result = []
+        for (topology, *key), some in load.groups(rows, ["topology", *GROUP]):
+            what = f"{topology}: {_point(tuple(key))}"
+            if (none := int(some["copies_count"].eq(0).sum())) > 0:
+                doubt = f"no copy arrived in {none} of {counted(len(some), 'row')}"
+                result.append(Evidence(run, what, _host(some), doubt=doubt))
+                continue
+            setups = list(zip(some["folder"], some["round"], strict=True))
+            effect = stats.effect(np.log(share(some).to_numpy(float)), setups)
+            result.append(_add_effect(Evidence(run, what, _host(some)), effect, ""))
+        return result
+
+    return _measured_by(run, find)
+
+
+def _measured_by(run: str, find: Source) -> Source:
+    def source(results: Results) -> list[Evidence]:
+        if not results.has(run):
+            return [Evidence(run, "", "", doubt=f"`labkit sweep params/findings-{run}.yaml` measures it")]
+        return find(results) or [Evidence(run, "", "", doubt="the run did not measure it")]
+
+    return source
+
+
+def rows_with(rows: pd.DataFrame, only: Filter) -> pd.DataFrame:
+    """Return the rows with these values. A tuple allows several values, None means null."""
+    for name, value in only.items():
+        allowed = value if isinstance(value, tuple) else (value,)
+        which = rows[name].isin([one for one in allowed if one is not None])
+        rows = rows[which | (rows[name].isna() if None in allowed else False)]
+    return rows
+
+
+def _host(rows: pd.DataFrame) -> str:
+    ok = rows.loc[rows["kernel"].notna(), [*HOST, "guest_accelerator"]].drop_duplicates(HOST)
+    return ", ".join(dict.fromkeys(map(_host_words, ok.to_dict("records"))))
+
+
+def _host_words(row: Mapping[Any, Any]) -> str:
+    guest = (
+        ", guests emulated"
+        if row.get("guest_accelerator") == "tcg" and row.get("accelerator") != "tcg"
+        else ""
+    )
+    emulated = ", emulated" if "tcg" in (row.get("accelerator"), row.get("peer_accelerator")) else ""
+    return f"Linux {row['kernel']}{emulated}{guest}"
+
+
+def _evidence_without_ratio(run: str, what: str, row: Mapping[Any, Any]) -> Evidence:
+    """Return evidence without a ratio, with the host of this row."""
+    return Evidence(run, what, _host_words(row), guests_emulated=row.get("guest_accelerator") == "tcg")
+
+
+def _point(key: Key) -> str:
+    """Return what a point is, without its host."""
+    of = dict(zip(GROUP, key, strict=True))
+    return load.group_text(tuple(None if name in HOST else of[name] for name in GROUP))
+
+
+def _key(line: Mapping[Any, Any]) -> Key:
+    return tuple(None if pd.isna(line[name]) else line[name] for name in GROUP)
+
+
+def _fills_link(rows: pd.DataFrame) -> bool:
+    """Return whether these rows fill a link of a set rate."""
+    shares = (rows["throughput_bps"] / rows["link_rate_bps"]).dropna()
+    return bool(len(shares)) and float(shares.median()) >= FULL_LINK
+
+
+def _fill_link(rows: pd.DataFrame, key: Key, *arms: str) -> bool:
+    """Return whether each of these arms fills the link at this point."""
+    linked = rows["status"].eq("ok") & rows["link_rate_bps"].notna()
+    ok = rows.loc[linked, [*GROUP, "topology", "throughput_bps"]]
+    own = next((some for other, some in load.groups(ok) if other == key), None)
+    return own is not None and all(_fills_link(own[own["topology"].eq(arm)]) for arm in arms)
+
+
+def _to_baseline(run: str, lines: pd.DataFrame, rows: pd.DataFrame, arm: str) -> Iterator[Evidence]:
+    """Yield the verdicts about an arm."""
+    for line in lines[lines["topology"].eq(arm)].to_dict("records"):
+        effect = None
+        if not pd.isna(line["ratio"]):
+            low, high = (None if pd.isna(line[end]) else float(line[end]) for end in ("low", "high"))
+            effect = Effect(float(line["ratio"]), low, high, int(line["n_count"]), str(line["how"]))
+        key = _key(line)
+        one = _evidence_without_ratio(run, f"{arm} / {line['baseline']}: {_point(key)}", line)
+        one = replace(one, link_full=_fill_link(rows, key, arm, str(line["baseline"])))
+        yield with_control(one, effect, _control(line), _doubt(line))
+
+
+def _doubt(line: Mapping[Any, Any]) -> str:
+    """Return why a verdict's ratio decides nothing, or ""."""
+    if pd.isna(line["ratio"]):
+        return str(line["sentence"])
+    if line["vetoed"]:
+        return "the baseline differs from itself"
+    if pd.isna(line["control_low"]):
+        return "the baseline was not measured twice in several rounds"
+    if line["rounds_count"] == 1:
+        return ONE_SETUP
+    if line["low"] > line["whole_high"] or line["whole_low"] > line["high"]:
+        return CONTRADICTION
+    return ""
+
+
+def _control(line: Mapping[Any, Any]) -> Effect | None:
+    if pd.isna(line["control_low"]):
+        return None
+    ratio, low, high = (float(line[f"control_{name}"]) for name in ("ratio", "low", "high"))
+    return Effect(ratio, low, high, 0, "")
+
+
+def _to_other(run: str, rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, other: str) -> Iterator[Evidence]:
+    """Yield the ratio of two arms: the difference of their log-ratios to the baseline in each measurement."""
+    if not {arm, other} <= set(ratios["topology"]):
+        return
+    ok = rows.loc[
+        rows["status"].eq("ok") & rows["topology"].isin([arm, other]), [*GROUP, "guest_accelerator"]
+    ]
+    row_of = {
+        key: some.iloc[0].to_dict()
+        | {"guest_accelerator": next(iter(some["guest_accelerator"].dropna()), None)}
+        for key, some in load.groups(ok)
+    }
+    for key, group in load.groups(ratios):
+        one, two = (group[group["topology"].eq(name)] for name in (arm, other))
+        both = one.merge(two, on=verdicts.MEASUREMENT, suffixes=("", "_other"))
+        if both.empty:
+            continue
+        both = both.assign(
+            log_ratio=both["log_ratio"] - both["log_ratio_other"],
+            starved=both["starved"] | both["starved_other"],
+        )
+        slices = bool(both["method"].eq("slice").any())
+        control = verdicts.column_effect(group, "log_control", slices)
+        doubt = verdicts.starved(both[both["method"].eq("slice" if slices else "whole")], slices) or ""
+        if control is None or control.low is None:
+            doubt = doubt or "the baseline was not measured twice in several rounds"
+        elif stats.vetoes(control):
+            doubt = doubt or "the baseline differs from itself"
+        effect = verdicts.column_effect(both, "log_ratio", slices)
+        whole = verdicts.column_effect(both, "log_ratio", slices=False) if slices else None
+        if effect is not None and effect.setups_count == 1:
+            doubt = doubt or ONE_SETUP
+        elif effect is not None and whole is not None and verdicts.are_disjoint(effect, whole):
+            doubt = doubt or CONTRADICTION
+        evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", row_of[key])
+        evidence = replace(evidence, link_full=_fill_link(rows, key, arm, other))
+        yield with_control(evidence, effect, control, doubt)
+
+
+def with_control(one: Evidence, effect: Effect | None, control: Effect | None, doubt: str) -> Evidence:
+    """Return the evidence with its ratio, its control, and whether the ratio lies within the control's interval."""
+    if control is not None:
+        one = replace(one, control=stats.ratio_text(control.ratio, control.low, control.high))
+    one = _add_effect(one, effect, doubt)
+    if control is None or control.low is None or control.high is None:
+        return one
+    return replace(one, within_control=min(control.low, 1) <= one.ratio <= max(control.high, 1))
+
+
+def _add_effect(one: Evidence, effect: Effect | None, doubt: str) -> Evidence:
+    if effect is None:
+        return replace(one, doubt=doubt or "nothing was measured")
+    if effect.low is None or effect.high is None:
+        return replace(
+            one, ratio=effect.ratio, how=effect.how, doubt=doubt or "a single set-up has no interval"
+        )
+    return replace(one, ratio=effect.ratio, low=effect.low, high=effect.high, how=effect.how, doubt=doubt)
+
+
+def _veto(why: str) -> str:
+    """Return the reason of an undecided judgement if it is the machine's, and not the width of the interval."""
+    return why if "differs from itself" in why else ""
+
+
+def _ratio_of_two_values(
+    run: str, rows: pd.DataFrame, ratios: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
+) -> Iterator[Evidence]:
+    # Tables with few columns are selected and divided much faster.
+    controls = dict(load.groups(ratios[[*GROUP, *verdicts.MEASUREMENT, "setup", "log_control", "placed"]]))
+
+    @functools.cache
+    def is_vetoed(key: Key) -> bool:
+        some = controls.get(key)
+        if some is None:
+            return False
+        control = verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
+        return control is not None and stats.vetoes(control)
+
+    ok = load.measured_rows(rows[rows["topology"].eq(arm)])
+    ok = ok.loc[ok["role"].ne("control"), list(dict.fromkeys([*GROUP, *POINT_COLUMNS]))]
+    if ok["method"].eq("slice").any():
+        ok = ok[ok["method"].eq("slice")]
+    equal_columns = [
+        name
+        for name in GROUP
+        if name not in (column, "length_bytes" if column in ("mtu_bytes", "protocol") else column)
+    ]
+    for _, group in load.groups(ok, equal_columns):
+        sides = [group[group[column].eq(end)] for end in ends]
+        if not all(map(len, sides)):
+            continue
+        logs = [_by_setup(side, of) for side in sides]
+        effect = _between(
+            *logs, placed=bool(group["method"].ne("slice").all() or group["placement"].notna().all())
+        )
+        keys = [_key(side.iloc[0].to_dict()) for side in sides]
+        vetoed = any(map(is_vetoed, keys))
+        text = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
+        evidence = _evidence_without_ratio(run, text, sides[0].iloc[0].to_dict())
+        evidence = replace(evidence, link_full=all(map(_fills_link, sides)))
+        yield _add_effect(evidence, effect, "the baseline differs from itself" if vetoed else "")
+
+
+def _value(column: str, value: Any) -> str:
+    words = {"mtu_bytes": "MTU {}", "pairs": "{} pairs", "length_bytes": "{} bytes each"}
+    return words.get(column, "{}").format(load.value_text(value))
+
+
+def _by_setup(rows: pd.DataFrame, of: str) -> pd.Series[float]:
+    """Return one logarithm for each set-up."""
+    if of == "cpu_per_packet":
+        sums = rows.groupby("setup", sort=False)[["cpu_s", "received_count"]].sum()
+        sums = sums[sums["received_count"].gt(0) & sums["cpu_s"].gt(0)]
+        return pd.Series(np.log(sums["cpu_s"] / sums["received_count"]), dtype=float)
+    known = rows[rows["log"].notna()]
+    logs = known.groupby("setup", sort=False)["log"].agg(lambda some: stats.centre(some.to_numpy(float)))
+    shift = math.log(float(rows["pairs"].iloc[0])) if of == "speed_per_pair" else 0.0
+    return logs.astype(float) - shift
+
+
+def _between(left: pd.Series[float], right: pd.Series[float], *, placed: bool) -> Effect | None:
+    """Return the ratio of right to left: paired by set-up if both share them, else with the drift between runs.
+
+    placed: False if the numbers are of slices whose ends labkit did not bind to CPUs (`stats.lost_freedom`).
+    """
+    paired = (right - left).dropna()
+    if len(paired) > 1:
+        lost = stats.lost_freedom(len(paired), placed)
+        return stats.effect(np.asarray(paired, np.float64), list(paired.index), lost=lost)
+    if not len(left) or not len(right):
+        return None
+    return compare_runs.with_drift(
+        stats.difference(np.asarray(left, np.float64), np.asarray(right, np.float64), placed=placed)
+    )
+
+
+def _durations(profiles: pd.DataFrame, kind: str, function: str) -> pd.DataFrame:
+    """Return the logarithm of a function's median duration for each profile of endpoints of this kind.
+
+    Columns: log, length_bytes, setup (the round), host (the kernel that called the function), guest_emulated, and what
+    (the function and the endpoints in words).
+    """
+    lines = []
+    for row in profiles[profiles["endpoint"].eq(kind)].to_dict("records"):
+        report, is_guest = observed(row.get("observed")), "guest" in kind
+        place = report.get("guest") if is_guest else report
+        timed = (place or {}).get("functions", {}).get(function, {})
+        if timed.get("p50_s"):
+            emulated = row["guest_accelerator"] == "tcg"
+            host = f"guests with Linux {row['guest_kernel']}{', emulated' * emulated}"
+            lines.append(
+                {
+                    "log": math.log(timed["p50_s"]),
+                    "length_bytes": row["length_bytes"],
+                    "setup": f"{row['folder']}:{row['round']}",
+                    "host": host if is_guest else _host_words(row),
+                    "guest_emulated": is_guest and emulated,
+                    "what": f"{function}, {NAMES[kind]}",
+                }
+            )
+    return pd.DataFrame(lines)

@@ -1,0 +1,102 @@
+"""The figures of the findings, and those of each published run, as SVG.
+
+`python -m studies.documents.pictures docs` writes docs/findings-NAME.svg for the README and docs/FINDINGS.md, and
+the figures of each run into data/results/RUN/figures. It needs a browser (extra `images`).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from labkit.analysis import figures, load, report, verdicts
+from labkit.common import run_folder
+from studies.documents import document
+from studies.documents.claim import Judgement
+from studies.documents.evidence import PRINTED, rows_with
+from studies.documents.registry import MIRRORS
+from studies.documents.results import Results
+
+FIGURES, DIGEST = "figures", "rows.sha256"  # in the folder of a published run
+MAX_BYTES = 1_000_000  # of a figure: one of many thousand points is larger, and is left out
+DEADLINE_S = 300.0  # for all figures of a run
+MIRRORED = ("ovs_netdev", *(arm for arm in MIRRORS if arm.startswith("ovs_netdev+")))
+
+
+def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str, go.Figure]:
+    """Return the figures by name, each if its run is published."""
+    evidence = document.frame(judgements)
+    measured = evidence[evidence["run"].ne(PRINTED)] if len(evidence) else evidence
+    drawn = {"claims": figures.claims(measured)}
+    if results.has("datapaths"):
+        rows = results.rows("datapaths")
+        drawn["datapaths"] = figures.forest(
+            _without_absent(verdicts.verdicts(rows_with(rows, {"mtu_bytes": 1500}))),
+            "macvlan against a veth bridge",
+        )
+    if results.has("ipvlan"):
+        drawn["ipvlan"] = figures.forest(
+            verdicts.verdicts(results.rows("ipvlan")), "macvlan and ipvlan against a veth bridge, in a lab VM"
+        )
+    if results.has("virtual_tap"):
+        rows = rows_with(
+            results.rows("virtual_tap"), {"rate_bps": None, "where": "here", "topology": MIRRORED}
+        )
+        with_eight = [some for _, some in load.groups(rows) if some["topology"].eq(MIRRORED[-1]).any()]
+        if with_eight:
+            drawn["mirrors"] = figures.forest(
+                verdicts.verdicts(pd.concat(with_eight)),
+                "What mirrors cost in user space, by length of writes and datagrams",
+            )
+    if results.has("packet_size"):
+        rows = rows_with(results.rows("packet_size"), {"where": "here", "protocol": "udp", "mtu_bytes": 1500})
+        drawn["sizes"] = figures.cost(rows)
+    if results.has("switched"):
+        rows = results.rows("switched")
+        drawn["switched"] = figures.forest(verdicts.verdicts(rows), "Two nodes: ratios to a veth bridge")
+    return drawn
+
+
+def _without_absent(lines: pd.DataFrame) -> pd.DataFrame:
+    return lines[lines["ratio"].notna()]
+
+
+def write(drawn: Mapping[str, go.Figure], folder: Path) -> list[Path]:
+    """Write each figure as findings-NAME.svg into the folder. Raises Failed without a browser."""
+    return [_written(folder / f"findings-{name}.svg", svg) for name, svg in report.svgs(drawn).items()]
+
+
+def write_figures_of_runs(results: Results) -> Iterator[Path]:
+    """Write the figures of each published run, and the digest of the rows that they show, and yield each file.
+
+    Raises Failed without a browser.
+    """
+    for name in results.names():
+        folder, digest = results.folder / name, results.description(name)["sha256"]
+        figures = {of: draw() for of, draw in results.figures(name).items()}
+        named = {"-".join(re.findall(r"\w+", of)): figure for of, figure in figures.items() if figure.data}
+        made = report.svgs(named, DEADLINE_S)
+        shutil.rmtree(folder / FIGURES, ignore_errors=True)
+        for file, svg in made.items():
+            if len(svg) <= MAX_BYTES:
+                yield _written(folder / FIGURES / f"{file}.svg", svg)
+        yield _written(folder / FIGURES / DIGEST, f"{digest}\n".encode())
+
+
+def _written(path: Path, content: bytes) -> Path:
+    run_folder.write(path, content)
+    return path
+
+
+if __name__ == "__main__":
+    opened = Results()
+    for path in write(claim_figures(opened, document.judgements(opened)), Path(sys.argv[1])):
+        print(path)
+    for path in write_figures_of_runs(opened):
+        print(path)

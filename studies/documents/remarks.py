@@ -1,0 +1,118 @@
+"""Sentences about how documents and published runs differ, and about what a document's own numbers say.
+
+Conditions soften a verdict (`claim.Claim.conditions`); remarks do not.
+"""
+
+from __future__ import annotations
+
+from labkit.common.units import percent
+from studies.documents import printed
+
+PUBLISHED_PORTS = (
+    "The paper's veth clients reached their servers by ports that Docker published at the host's own address"
+    " (appendix A and B), so its veth path includes Docker's proxy process or address translation. In `veth_bridge`,"
+    " clients send to the servers' own addresses."
+)
+PUBLISHED_PORTS_MEASURED = (
+    f"{PUBLISHED_PORTS} `veth_published_proxy` and `veth_published_nat` have the two ways, with labkit's proxy in place"
+    " of Docker's."
+)
+DATAGRAMS = (
+    "The paper's scripts name no size of datagrams, so iperf3 3.0.11 sent 8 KiB, which packets of 1,500 bytes carry in"
+    " fragments. So does the run published_ports. In the other runs, each datagram fills one packet. The"
+    " scripts print line 17 of the client's log, which is most likely the rate that was sent. Here the rate that"
+    " arrived counts."
+)
+SEGMENTS = "The paper's scripts set no MTU: their MTU is iperf3's option -M, the size of TCP's segments."
+TWO_NODES = (
+    "The paper has 1 to 128 pairs between hosts, and ipvlan in L3 mode. Here two pairs are between lab VMs, whose"
+    " emulated CPUs are the limit if the link is not, and ipvlan is in L2 mode."
+)
+DATAPATHS = (
+    "The thesis measured the kernel's datapath. Here the datapath is in user space, or the kernel's in an emulated lab"
+    " VM."
+)
+
+MEASURED_ONCE_MORE = (
+    "In the run virtual_tap, the points between two lab VMs were measured again with larger datagrams, because an"
+    " emulated CPU could not send the first loads."
+)
+EMULATED_KERNEL = (
+    "The function was traced here in an emulated kernel, and in the report in a virtual machine or on a host."
+)
+
+
+def report_conditions() -> str:
+    """Return what differs from the course report's measurement of containers and virtual machines."""
+    sides = [printed.received(endpoint) for endpoint in ("container", "guest")]
+    lengths = [f"{side.length_bytes / 1e3:.1f} kB" for side in sides if side]
+    sizes = (
+        f"In the report, containers received datagrams of {lengths[0]} and virtual machines of {lengths[1]}. "
+    )
+    return (
+        f"{sizes if len(lengths) == 2 else ''}Here both sides of a ratio have datagrams of one size. {_REPORT_HOST}"
+        " Here the guests are emulated."
+    )
+
+
+_REPORT_HOST = (
+    "Prompts in part 1 of the report name its host as a machine of QEMU. If part 2 used the same host, its virtual"
+    " machines are nested, and perhaps emulated."
+)
+
+
+def function_conditions() -> str:
+    """Return what differs from the course report's traces of a function in a container and in a virtual machine."""
+    return (
+        f"{_REPORT_HOST} In the report, containers run on the host. Here they run in a lab VM, which is emulated as the"
+        " guests are. Containers and guests were traced in different runs. One thread emulates both CPUs of the lab VM,"
+        " and both of a guest that two ends share. Two guests have two threads. In a shared guest, no packet crosses a"
+        " border between machines."
+    )
+
+
+def report_rates() -> str:
+    """Return what the course report's receivers got, and by how much it differs."""
+    container, guest = printed.received("container"), printed.received("guest")
+    if not container or not guest:
+        return ""
+    return (
+        f"The report's client sent 4.66 Gbit/s. Without what was lost, {container.bps / 1e9:.2g} Gbit/s arrived,"
+        f" which is {container.bps / guest.bps:.0f} times as much as in the virtual machine. In datagrams, which"
+        f" differ in size, it is {container.pps / guest.pps:.0f} times as much."
+    )
+
+
+def captured_shares() -> str:
+    """Return what the thesis captured below the rate of its link."""
+    table = printed.captured_shares()
+    if not len(table):
+        return ""
+    shares = table["share"].sort_values()
+    most = table.loc[shares.index[-1]]
+    return (
+        f"Of what was sent at the {len(table)} rates below 1 Gbit/s, the thesis captured {shares.iloc[0]:.2f} to"
+        f" {shares.iloc[-2]:.2f} times as much, and {shares.iloc[-1]:.2f} times at"
+        f" {most['offered_bps'] / 1e6:.0f} Mbit/s, where it captured {most['captured_bps'] / 1e6:.0f} Mbit/s. That"
+        " one point is not smooth. iperf3's GBytes are taken as 2^30 bytes, and Wireshark's as 10^9."
+    )
+
+
+def copied_counters() -> str:
+    """Return which counters the thesis prints alike for two tests."""
+    names = printed.copied_counters()
+    return f"Tests 8 and 9 have the same {', '.join(names)}, so cells were copied." if names else ""
+
+
+def latencies() -> str:
+    """Return what the printed histogram says about latencies."""
+    means, slow = [printed.histogram_mean_s(port) for port in (0, 1)], printed.slow_probes()
+    if None in means or slow is None:
+        return ""
+    least = " and ".join(f"{(mean or 0) * 1e6:,.0f}" for mean in means)
+    return (
+        f"The lower edges of the histogram's buckets alone have means of {least} µs. {percent(slow)} of the probes took"
+        ' 10 ms or more, while the document says that the link "does not suffer from outliers". The histogram has more'
+        " probes than the table of means, so it was read later. T-Rex's mean may be an exponentially weighted"
+        " one: then the printed numbers are of the last seconds."
+    )

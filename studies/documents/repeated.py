@@ -1,0 +1,43 @@
+"""Judge the claims that a published run answers by another run as well (`labkit compare RUN data/results/NAME`)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.analysis import published_runs
+from studies.documents.claim import Claim, Judgement, judge
+from studies.documents.registry import CLAIMS
+from studies.documents.results import Results
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A claim with two judgements: by the left run alone, and by the right run alone."""
+
+    claim: Claim
+    left: Judgement
+    right: Judgement
+
+
+def judge_by_both(left: Path, right: Path) -> list[Repeated]:
+    """Return each claim of docs/FINDINGS.md that both runs answer with a ratio; none if neither run is published.
+
+    The name of the published run, which is the name of its folder, tells which claims its rows answer.
+    """
+    published = next((one for one in (right, left) if published_runs.is_published(one)), None)
+    if published is None:
+        return []
+    name = published.resolve().name
+    both = [Results(published.parent, {name: one}) for one in (left, right)]
+    result = []
+    for claim in CLAIMS:
+        one, other = (judge(claim, results, name) for results in both)
+        if _is_answered(one) and _is_answered(other):
+            result.append(Repeated(claim, one, other))
+    return result
+
+
+def _is_answered(one: Judgement) -> bool:
+    return any(not math.isnan(evidence.ratio) for evidence, _ in one.evidence)

@@ -1,0 +1,334 @@
+"""Measure what programs that watch an interface cost.
+
+Each reader is compared with no reader and with a bare packet socket. The readers run one after the other. The packet
+generator offers many flows at several rates, and a reader at the server's interface looks for one of them.
+The arms are the readers; the one topology is the same for all. Each load of a round is measured with every reader, in
+random order, and twice without any (A/A control). CPU time is that of the whole machine, from the first frame until
+the reader has handled all, because the kernel does a part of a reader's work in the sender's context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from labkit.common import schema, units
+from labkit.common.errors import BadInput, LabkitError
+from labkit.measure.endpoints import Endpoint
+from labkit.measure.experiments import context, survey
+from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments import rows as row_columns
+from labkit.measure.experiments.built_arm import LocalArm
+from labkit.measure.experiments.changes import Change
+from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.rows import Arm, Measured
+from labkit.measure.observers.capture import CapturePoint
+from labkit.measure.observers.monitor import sampler
+from labkit.measure.parameters import check_unused, each_once, one_of, within
+from labkit.measure.traffic import packet_ends, packet_generator, rates, registry
+from labkit.measure.traffic.base import Trial, TrialGenerator, Trials
+from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix
+from labkit.system import machine, netlink
+from studies.monitor_cost import readers
+from studies.monitor_cost.readers import DESCRIPTIONS, READERS
+
+METHOD = "whole"
+MAX_LOAD = "most"  # the load that is as much as the machine can do
+# After the traffic, for every reader: tcpdump's kernel hands over a block that is not full after 1 s.
+SETTLE_S = 1.2
+QUIET_S, QUIET_SHARE = 0.1, 0.05  # a reader that used less of a CPU for so long has handled all
+START_S = 1.0  # about how long a reader takes to start and to end
+OBSERVED_TABLE = "labkit_observed"
+COLUMNS = schema.names(writer=("throughput", "monitor_cost"))
+UNUSED = (
+    *usual.FLOW_PARAMETERS, *usual.OBSERVER_PARAMETERS, *usual.TWO_HOST_PARAMETERS, "change", "generator", "pairs",
+)  # fmt: skip
+
+HELP = {
+    **usual.help_without(UNUSED, "not used: see readers, loads and frame_bytes"),
+    "topology": "the one topology whose server's interface is watched",
+    "endpoint": "where programs run: namespace or container",
+    "readers": f"who watches: {', '.join(READERS)}; the run without a reader is always measured, as the baseline",
+    "loads": f"rates of frames that are offered: 10kpps, 100Mbit/s …, or {MAX_LOAD} (what the machine can do)",
+    "flows": "numbers of flows; readers select one of them",
+    "frame_bytes": "size of a frame with FCS, 64 to 9018",
+    "sample": "what the reader monitor_sampled samples: one_in:N, random:P, interval:N:S, first:B",
+    "duration_s": "duration of the traffic in each measurement",
+    "patience_s": "how long a reader may continue after the traffic",
+}
+
+
+class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment; HELP says what each is."""
+
+    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"readers": READERS, "loads": (MAX_LOAD,)}
+
+    topology: tuple[Any, ...] = ("veth",)
+    protocol: str = "udp"
+    readers: tuple[str, ...] = ("socket", "tcpdump", "dumpcap", "tshark", "monitor", "monitor_sampled")
+    loads: tuple[str, ...] = ("10kpps", "50kpps", "200kpps", MAX_LOAD)
+    flows: int = 1000
+    frame_bytes: int = 64
+    sample: str = "one_in:100"
+    rounds: int = 5
+    duration_s: int = 1
+    patience_s: float = 30.0
+
+    def check(self) -> None:
+        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
+        check_unused(self, UNUSED, HELP)
+        if len(self.topology) != 1 or len(self.endpoint) != 1:
+            raise BadInput("topology and endpoint need one value each: the arms are the readers")
+        for name in ("readers", "loads"):
+            each_once(name, getattr(self, name))
+        for name in self.readers:
+            one_of("readers", name, tuple(READERS))
+        for load in self.loads:
+            self.pps(load)
+        sampler(self.sample)
+        within("flows", self.flows, 2, packet_generator.MAX_FLOWS)
+        within("patience_s", self.patience_s, 1, 600)
+        super().check()
+        self.refuse_guests("the packet generator")
+        packet_generator.check_mix(self.mix, self.mtu_bytes, self.family)
+
+    def _check_load(self) -> None:
+        """Check nothing: this experiment does not use the load of datapaths."""
+
+    @property
+    def mix(self) -> Mix:
+        """The frames that are sent."""
+        return Mix((self.frame_bytes,), self.flows)
+
+    def pps(self, load: str) -> float | None:
+        """Return the rate of a load in frames per second; None for as many as possible. Raises BadInput."""
+        return None if load == MAX_LOAD else rates.pps("loads", load, (self.frame_bytes,), rates.Line())
+
+    @property
+    def load_generator(self) -> TrialGenerator:
+        """The generator of the load."""
+        return registry.find_trial(packet_generator.PacketGenerator.name)
+
+
+@dataclass
+class Session:
+    """What the measurements of one round share.
+
+    The built topology, the generator, the counter of the observed flow at the receiving end, and the frames offered so
+    far.
+    """
+
+    parameters: MonitorCost
+    built_arm: LocalArm
+    trials: Trials
+    observed: netlink.NftCounter
+    offered_count: int = 0
+
+    @property
+    def hop(self) -> CapturePoint:
+        """The interface that is watched."""
+        server = self.built_arm.topology.pairs[0].server
+        return CapturePoint(server.namespace, server.interface)
+
+
+def arms(parameters: MonitorCost, built: Arm) -> list[Arm]:
+    """Return an arm for each reader: nobody first, and again as the control."""
+    return [
+        dataclasses.replace(built, role="baseline"),
+        dataclasses.replace(built, role="control"),
+        *(
+            dataclasses.replace(built, role="variant", change=Change(name, ()))
+            for name in parameters.readers
+            if name != "none"
+        ),
+    ]
+
+
+def _each_s(parameters: MonitorCost) -> float:
+    return START_S + parameters.duration_s + SETTLE_S
+
+
+def _round_s(parameters: MonitorCost) -> float:
+    count = 2 + len([name for name in parameters.readers if name != "none"])
+    return 0.3 + count * len(parameters.loads) * _each_s(parameters)
+
+
+def planned_s(parameters: MonitorCost) -> float:
+    """Estimate the duration of the whole experiment in seconds."""
+    return survey.survey_s(parameters) + parameters.rounds * _round_s(parameters)
+
+
+def run(parameters: MonitorCost, run_context: RunContext) -> Iterator[Event]:
+    """Measure every round that has no rows yet; yield rows and progress."""
+    done = run_context.done()
+    usable, refused = survey.survey(parameters, run_context)
+    yield from survey.refused_rows([parameters], run_context, refused, done)
+    left = [number for number in range(parameters.rounds) if f"1-r{number}" not in done]
+    if not usable or not left:
+        return
+    begun_s = survey.survey_s(parameters)
+    progress = Progress(begun_s + len(left) * _round_s(parameters), begun_s)
+    for number in left:
+        end_s = progress.done_s + _round_s(parameters)
+        yield from _measured(parameters, run_context, number, usable[0], progress)
+        progress.done_s = end_s
+    yield context.stopped_event(1, f"all {units.counted(parameters.rounds, 'round')} were measured")
+
+
+def _measured(
+    parameters: MonitorCost, run_context: RunContext, number: int, built: Arm, progress: Progress
+) -> Iterator[Event]:
+    point, what = f"1-r{number}", f"round {number + 1} of {parameters.rounds}"
+    rng = random.Random(f"{run_context.seed} {point}")
+    result: list[tuple[str, Measured]] = []
+    yield progress.event(f"{what}: set-up")
+    every = arms(parameters, built)
+    with survey.built(parameters, run_context, 1, [built], rng) as (built_arms, failed):
+        if failed:
+            result += [(load, (arm, failed[0][1])) for load in parameters.loads for arm in every]
+        for one in built_arms:
+            mix = parameters.mix
+            with (
+                parameters.load_generator.trials(one.topology.pairs, mix) as trials,
+                observed_flow(one.topology.pairs[0].server) as observed,
+            ):
+                session = Session(parameters, one, trials, observed)
+                for load in rng.sample(parameters.loads, len(parameters.loads)):
+                    of = {arm.label: arm for arm in every}
+                    for label in row_columns.order(run_context, 1, number, list(of)):
+                        change = of[label].change
+                        name = "none" if change is None else change.name
+                        yield progress.event(f"{what}, {load}: {DESCRIPTIONS[name]}")
+                        result.append((load, measure(session, of[label], name, load)))
+                        progress.done_s += _each_s(parameters)
+    yield context.rows(point, [_row(parameters, run_context, number, load, one) for load, one in result])
+
+
+def _row(
+    parameters: MonitorCost, run_context: RunContext, number: int, load: str, measured: Measured
+) -> dict[str, Any]:
+    arm, metrics = measured
+    shared = dict.fromkeys(COLUMNS) | {
+        "part": "cost",
+        "method": METHOD,
+        "point": f"1-r{number}",
+        "round": number,
+        "frame": str(parameters.frame_bytes),
+        "frame_bytes": parameters.frame_bytes,
+        "flows_count": parameters.flows,
+        "load_pps": parameters.pps(load),
+        "length_bytes": None,
+    }
+    return row_columns.row_of(parameters, run_context, arm, 1, {**shared, **metrics})
+
+
+def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
+    """Measure one load beside one reader. What fails or is missing is a row with the reason."""
+    built_arm = dataclasses.replace(session.built_arm, arm=arm)
+    parameters = session.parameters
+    try:
+        with readers.start_reader(reader, session.hop, FIRST_PORT, parameters.sample) as running:
+            # Without a reader this process stands in, so that looking costs the same.
+            pids = frozenset(
+                {running.pid, *machine.descendants(running.pid)} if running.pid else {os.getpid()}
+            )
+            before, begun_cpu_s = machine.cpu_times(), machine.cpu_s(pids)
+            received_count = session.observed.read()
+            trial = session.trials.trial(parameters.pps(load), float(parameters.duration_s))
+            received_count = session.observed.read() - received_count
+            before_count = session.offered_count
+            session.offered_count += trial.offered_count
+            late_s = wait_until_idle(pids, parameters.patience_s)
+            reader_cpu_s = machine.cpu_s(pids) - begun_cpu_s
+            used = machine.cpu_times() - before
+            counted = running.stop()
+            start_s = running.start_s
+    except LabkitError as error:
+        return arm, row_columns.not_measured(error)
+    wanted = wanted_count(before_count, trial.offered_count, parameters.flows)
+    doubts = []
+    if late_s is None:
+        doubts.append(f"the reader was still busy {parameters.patience_s:g} s after the traffic")
+    if trial.generator_limited:
+        reached = units.si(trial.offered_pps, "pps")
+        doubts.append(f"generator-limited: {reached} of {units.si(trial.rate_pps, 'pps')} were sent")
+    metrics = {
+        **_trial_columns(trial, parameters.frame_bytes),
+        "cpu_s": used.busy_s,
+        "softirq_s": used.softirq_s,
+        "steal_s": used.steal_s,
+        "cpu_per_sent_s": used.busy_s / trial.offered_count if trial.offered_count else None,
+        "reader_cpu_s": reader_cpu_s if running.pid else None,
+        "reader_start_s": start_s if running.pid else None,
+        "reader_late_s": late_s if running.pid else None,
+        "reader_taken_count": counted.taken,
+        "reader_dropped_count": counted.dropped,
+        "wanted_count": wanted,
+        "wanted_found_count": counted.wanted_found,
+        "wanted_received_count": received_count,
+        "wanted_throughput_pps": received_count / trial.elapsed_s if trial.elapsed_s else None,
+    }
+    return built_arm.measured(metrics, doubts)
+
+
+def observed_flow(server: Endpoint) -> AbstractContextManager[netlink.NftCounter]:
+    """Count the frames of the flow that readers look for where they arrive, before the receiver drops the load."""
+    match = f"udp sport {FIRST_PORT} udp dport {PORT}"
+    return packet_ends.frame_counter(server, OBSERVED_TABLE, match, priority=-1)
+
+
+def _trial_columns(trial: Trial, frame_bytes: int) -> dict[str, Any]:
+    pps = trial.received_count / trial.elapsed_s if trial.elapsed_s else 0.0
+    return {
+        "window_s": trial.elapsed_s,
+        "requested_pps": trial.rate_pps,
+        "offered_pps": trial.offered_pps,
+        "throughput_pps": pps,
+        "throughput_bps": pps * frame_bytes * 8,
+        "offered_count": trial.offered_count,
+        "sent_count": trial.sent_count,
+        "received_frames_count": trial.received_count,
+        "lost_count": trial.lost_count,
+        "loss_ratio": trial.loss_ratio,
+        "slip_s": trial.slip_s,
+        "generator_cpu_s": trial.generator_cpu_s,
+    }
+
+
+def wanted_count(before: int, count: int, flows: int) -> int:
+    """Return how many of the next `count` frames are of the first flow, after `before` frames: flows take turns."""
+    return math.ceil((before + count) / flows) - math.ceil(before / flows)
+
+
+def wait_until_idle(pids: frozenset[int], patience_s: float, settle_s: float = SETTLE_S) -> float | None:
+    """Wait `settle_s`, and longer until the reader has handled all.
+
+    Returns how long after `settle_s` it was busy; None if it still is.
+    """
+    time.sleep(settle_s)
+    begun, before = time.monotonic(), machine.cpu_s(pids)
+    while (now := time.monotonic()) - begun < patience_s:
+        time.sleep(QUIET_S)
+        used = machine.cpu_s(pids)
+        if used - before < QUIET_SHARE * QUIET_S:
+            return now - begun
+        before = used
+    return None
+
+
+EXPERIMENT = Experiment(
+    MonitorCost,
+    HELP,
+    run,
+    planned_s,
+    about="what programs that watch an interface cost: tcpdump, dumpcap, tshark, the monitor",
+)

@@ -1,0 +1,240 @@
+"""State what it costs to watch an interface (experiment `monitor_cost`), by reader and load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import figures, load, theme, verdicts
+from labkit.analysis.displays import show
+from labkit.analysis.linear_fit import Estimate, mean
+from labkit.common.units import counted, percent, si
+from studies.packet_size.finding import interval, seconds
+
+COST = {"udp": ("cpu_per_sent_s", False)}  # compared by `verdicts` instead of the throughput
+REFERENCE = "socket"
+# Senanayake 2024, section 4.3.6: a filter of one of two equal streams, and 10 packets every 10 s of 30 s
+THESIS_FILTERED = 0.5
+THESIS_SAMPLED = (30, 143_739)
+
+
+def cpu_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts (`verdicts.verdicts`) about the machine's CPU time per frame sent, instead of throughput."""
+    return verdicts.verdicts(rows, metrics=COST)
+
+
+def costs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what each reader adds: one row per load and reader, and one without a reader.
+
+    rows: `load.load` of a run. Columns: `load_pps` (NaN: as many as possible), `reader`, `offered_pps` (mean),
+    `added` (an Estimate: CPU time of the machine per frame sent, in seconds, minus the mean of both measurements
+    without a reader in the same round), `reader_cpu` (an Estimate: of the reader's own processes), `lost_share` (of
+    what the reader should have taken), `late_s` and `start_s` (means), `delivered` (an Estimate: throughput of the
+    watched traffic divided by that without a reader, minus 1), `observed_pps` (mean throughput of the flow that readers
+    look for, counted where it arrives), `observed` (an Estimate of its change, like `delivered`), `rounds_count`.
+    Estimates are None without a round.
+    """
+    ok = rows[rows["status"].eq("ok") & rows["offered_count"].gt(0)]
+    result: list[dict[str, Any]] = []
+    for (load_pps,), group in load.groups(ok, ["load_pps"]):
+        nobody = group[group["role"].isin(["baseline", "control"])]
+        compared = ["cpu_per_sent_s", "throughput_pps", "wanted_throughput_pps"]
+        usual = nobody.groupby(["folder", "round"])[compared].mean()
+        result.append(
+            {"load_pps": load_pps, "reader": "nobody", **_means(nobody), "rounds_count": len(usual)}
+        )
+        variants = group[group["role"].eq("variant")].groupby("topology", sort=False)
+        for reader, own in sorted(variants, key=lambda each: _place(str(each[0]))):
+            both = own.set_index(["folder", "round"]).join(usual.add_suffix("_usual"), how="inner")
+            result.append(
+                {
+                    "load_pps": load_pps,
+                    "reader": reader,
+                    **_means(own),
+                    "added": _mean(both["cpu_per_sent_s"] - both["cpu_per_sent_s_usual"]),
+                    "reader_cpu": _mean(both["reader_cpu_s"] / both["offered_count"]),
+                    "delivered": _change(both, "throughput_pps"),
+                    "observed": _change(both, "wanted_throughput_pps"),
+                    "rounds_count": len(both),
+                }
+            )
+    columns = [
+        "load_pps", "reader", "offered_pps", "added", "reader_cpu", "lost_share", "late_s", "start_s", "delivered",
+        "observed_pps", "observed", "rounds_count",
+    ]  # fmt: skip
+    table = pd.DataFrame(result, columns=columns)
+    order = table["load_pps"].fillna(math.inf)
+    return (
+        table.assign(order=order).sort_values("order", kind="stable", ignore_index=True).drop(columns="order")
+    )
+
+
+def _place(reader: str) -> int:
+    """The place of a reader in tables: rows are in the random order of the measurements."""
+    known = list(theme.READERS)
+    return known.index(reader) if reader in known else len(known)
+
+
+def _mean(values: pd.Series[float]) -> Estimate | None:
+    finite = values.dropna()
+    return mean(finite.to_numpy(float)) if len(finite) else None
+
+
+def _change(both: pd.DataFrame, name: str) -> Estimate | None:
+    """The change of a throughput, relative to that without a reader in the same round."""
+    ratio = both[name] / both[f"{name}_usual"] - 1
+    return _mean(ratio[ratio.abs().lt(math.inf)])
+
+
+def _means(rows: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "offered_pps": rows["offered_pps"].mean(),
+        "lost_share": lost(rows).mean(),
+        "late_s": rows["reader_late_s"].mean(),
+        "start_s": rows["reader_start_s"].mean(),
+        "observed_pps": rows["wanted_throughput_pps"].mean(),
+    }
+
+
+def lost(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the share of packets that each row's reader lost: of the wanted flow where it looks for one, else of
+    all that it should have taken. NaN where it does not say."""
+    missed_share = 1 - rows["wanted_found_count"] / rows["wanted_count"]
+    known = rows["reader_dropped_count"] / (rows["reader_dropped_count"] + rows["reader_taken_count"])
+    return missed_share.where(rows["wanted_found_count"].notna(), known).clip(lower=0)
+
+
+def load_words(load_pps: float | None) -> str:
+    """Return a load in words: `10 kpps`, or `the greatest rate`."""
+    return "the greatest rate" if load_pps is None or math.isnan(load_pps) else si(load_pps, "pps")
+
+
+def table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return `costs` as text for people, with 95 % intervals over rounds."""
+    lines = []
+    for one in costs(rows).to_dict("records"):
+        lines.append(
+            {
+                "offered": f"{load_words(one['load_pps'])} ({si(one['offered_pps'], 'pps')})",
+                "reader": one["reader"],
+                "CPU of the machine, added per packet": _text(one["added"]),
+                "CPU of the reader": _text(one["reader_cpu"]),
+                "lost": "" if pd.isna(one["lost_share"]) else percent(one["lost_share"]),
+                "late": "" if pd.isna(one["late_s"]) else seconds(one["late_s"]),
+                "starts in": "" if pd.isna(one["start_s"]) else seconds(one["start_s"]),
+                "watched traffic": _percent(one["delivered"]),
+                "observed flow": _flow_throughput(one),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _text(one: Any) -> str:
+    return interval(one) if isinstance(one, Estimate) else ""
+
+
+def _flow_throughput(one: Mapping[Any, Any]) -> str:
+    """The throughput of the flow that readers look for, and its change."""
+    if pd.isna(one["observed_pps"]):
+        return ""
+    change = _percent(one["observed"])
+    return si(one["observed_pps"], "pps") + (f" ({change})" if change else "")
+
+
+def _percent(one: Any) -> str:
+    if not isinstance(one, Estimate):
+        return ""
+    ends = "" if one.low is None or one.high is None else f" [{100 * one.low:+.2g}, {100 * one.high:+.2g}]"
+    return f"{100 * one.value:+.2g} %{ends}".replace("-", "−")
+
+
+def reductions(filtered: Any, sampled: Any) -> pd.DataFrame:
+    """Return how much less a monitor hands on than it sees, by filter and by samples, beside the thesis' results.
+
+    filtered, sampled: the `MonitorCounts` of two monitors at one interface.
+    """
+    some, all_packets = THESIS_SAMPLED
+    counts_by_name = {
+        "filter, here": (filtered.seen_count, filtered.selected_count),
+        "filter, Senanayake 2024": None,  # the thesis has the share only
+        "samples, here": (sampled.seen_count, sampled.sampled_count),
+        "samples, Senanayake 2024": (all_packets, some),
+    }
+    lines = []
+    for name, counts in counts_by_name.items():
+        seen, left = counts or (1, 1 - THESIS_FILTERED)
+        reduction = f"{100 * (1 - left / seen):.4g} %" if seen else ""  # two digits of 99.98 % would be 100 %
+        lines.append((name, *(map(str, counts) if counts else ("", "")), reduction))
+    return pd.DataFrame(lines, columns=["", "packets on the interface", "handed on", "reduction"])
+
+
+def show_costs(rows: pd.DataFrame) -> None:
+    """Show what each reader costs: a table, a figure, and sentences."""
+    show(table(rows), figures.monitor_cost(rows, costs(rows)), report(rows))
+
+
+def report(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each reader and load, and how the readers compare with the reference."""
+    known = costs(rows)
+    return [*_sentences(known), *_ratios(known)]
+
+
+def _sentences(known: pd.DataFrame) -> Iterator[str]:
+    for (load_pps,), group in load.groups(known[known["reader"].ne("nobody")], ["load_pps"]):
+        records = [one for one in group.to_dict("records") if isinstance(one["added"], Estimate)]
+        silent = [one["reader"] for one in records if _shows_nothing(one)]
+        yield from _reader_sentences([one for one in records if not _shows_nothing(one)])
+        if silent:
+            yield (
+                f"{load_words(load_pps)}: no cost of {', '.join(silent)} is shown (each interval includes 0), and"
+                " they lost nothing."
+            )
+
+
+def _shows_nothing(one: Mapping[Any, Any]) -> bool:
+    """Whether a reader's cost is within the noise, it lost nothing, was in time, and left the traffic as it was."""
+    added = one["added"]
+    changed = any(_excludes_zero(one[name]) for name in ("delivered", "observed"))
+    return (
+        added.low is not None
+        and not added.excludes_zero
+        and not (one["lost_share"] > 0 or one["late_s"] > 1 or changed)
+    )
+
+
+def _excludes_zero(value: Any) -> bool:
+    return isinstance(value, Estimate) and value.excludes_zero
+
+
+def _reader_sentences(records: Sequence[Mapping[Any, Any]]) -> Iterator[str]:
+    for one in records:
+        added = one["added"]
+        text = f"**{one['reader']}**, {load_words(one['load_pps'])}: {interval(added)} of CPU time per packet"
+        text += f" ({counted(one['rounds_count'], 'round')})"
+        if added.low is not None and not added.excludes_zero:
+            text += "; the interval includes 0, so no cost is shown"
+        if one["lost_share"] > 0:
+            text += f"; it lost {percent(one['lost_share'])} of the packets"
+        if one["late_s"] > 1:
+            text += f"; it went on for {seconds(one['late_s'])} after the traffic"
+        if _excludes_zero(one["delivered"]):
+            text += f"; the watched traffic changed by {_percent(one['delivered'])}"
+        if _excludes_zero(one["observed"]):
+            text += f"; the observed flow changed by {_percent(one['observed'])}"
+        yield f"{text}."
+
+
+def _ratios(known: pd.DataFrame) -> Iterator[str]:
+    """Compare the monitor with the reference and with tshark where both are known beyond noise."""
+    for (load_pps,), group in load.groups(known, ["load_pps"]):
+        of = {one["reader"]: one["added"] for one in group.to_dict("records")}
+        for other, words in ((REFERENCE, "a bare packet socket"), ("tshark", "tshark on everything")):
+            mine, theirs = of.get("monitor"), of.get(other)
+            if not isinstance(mine, Estimate) or not isinstance(theirs, Estimate):
+                continue
+            if theirs.excludes_zero and theirs.value > 0 and mine.value > 0:
+                ratio = mine.value / theirs.value
+                yield f"At {load_words(load_pps)} the monitor adds {ratio:.2g} times what {words} adds."

@@ -1,0 +1,306 @@
+"""An observable overlay: the path of a packet hop by hop, reachability, spine failure, and the cost of encapsulation.
+
+The network is `labkit.measure.topologies.network.leaf_spine_overlay`. The parts `path`, `reachability` and `failure`
+build and observe it. `headers` and `cost` compare point-to-point tunnels, as the experiment `datapaths` compares
+topologies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from labkit.common import packets, run_folder
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.run_folder import Row
+from labkit.measure import topologies
+from labkit.measure.experiments import context, datapaths, rows
+from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments.context import Event, Experiment, RunContext
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.observers.capture import capture, every_interface
+from labkit.measure.parameters import one_of, within
+from labkit.measure.topologies import Topology
+from labkit.measure.topologies.linux_datapaths import TUNNELS
+from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay
+from labkit.measure.topologies.network.parts import Network
+from labkit.measure.traffic import ping
+from studies.overlay import header_overhead
+from studies.overlay import spine_failure as failing
+from studies.overlay.reachability import reachability
+
+# Whether leaves ignore routes over links without carrier; irrelevant if no carrier is lost.
+LINKDOWN = {"carrier": (False, True), "silent": (False,)}
+PARTS = ("path", "reachability", "failure", "headers", "cost")
+BEFORE_S, AFTER_S = 1.0, 2.0  # seconds of probes before a spine fails, and after it has come back
+ROW_PARAMETERS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes")
+
+HELP = {
+    **usual.HELP,
+    "topology": "tunnels whose cost is compared; the first is the baseline",
+    "mtu_bytes": "MTU of the containers, and of the endpoints whose tunnels are compared",
+    "part": "parts to measure: path, reachability, failure, headers, cost",
+    "routes": "routes between the leaves: static (one spine), metric (a second route), ecmp (both at equal cost)",
+    "provider": "what carries packets from leaf to leaf: gre, ipip, routed (plain routes)",
+    "fabric_mtu_bytes": "MTU of the cables between leaves and spines; none: what the containers' MTU needs",
+    "failure": "how a spine fails: carrier (its interfaces go down), silent (it stops forwarding)",
+    "payload_bytes": "payload of the ping that is followed hop by hop",
+    "family": "version of IP (4 or 6) of the endpoints whose tunnels are compared; the network has IPv4",
+    "pings": "echo requests from every container to every other",
+    "probe_interval_s": "interval between the probes while a spine fails",
+    "outage_s": "how long a spine is down",
+}
+
+
+class Overlay(DatapathParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths` for the cost, and the network's; HELP describes each."""
+
+    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
+        "part": PARTS,
+        "routes": leaf_spine_overlay.ROUTES,
+        "provider": leaf_spine_overlay.PROVIDERS,
+        "failure": failing.FAILURES,
+    }
+
+    topology: tuple[str, ...] = ("veth", "vxlan", "gre", "gretap", "vxlan_gre", "geneve")
+    protocol: str = "udp"
+    mtu_bytes: int = 1426
+    part: tuple[str, ...] = PARTS
+    routes: tuple[str, ...] = leaf_spine_overlay.ROUTES
+    provider: str = "gre"
+    fabric_mtu_bytes: int | None = None
+    failure: tuple[str, ...] = failing.FAILURES
+    payload_bytes: int = 56
+    pings: int = 3
+    probe_interval_s: float = 0.02
+    outage_s: float = 5.0
+
+    def check(self) -> None:
+        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
+        for name, value, usual_value in (("nodes", self.nodes, "one"), ("parent", self.parent, None)):
+            if value != usual_value:
+                raise BadInput(
+                    f"{name}={value}: the overlay is built on one host, without a NIC; leave {name} out"
+                )
+        super().check()
+        if self.family != 4 and not {"headers", "cost"} & set(self.part):
+            raise BadInput(
+                f"family={self.family} applies to part=headers and part=cost only: add one of them"
+            )
+        if self.pairs != (1,) and "cost" not in self.part:
+            raise BadInput("pairs applies to part=cost only: add part=cost, or leave pairs out")
+        for name, known in (
+            ("part", PARTS),
+            ("routes", leaf_spine_overlay.ROUTES),
+            ("failure", failing.FAILURES),
+        ):
+            given = getattr(self, name)
+            if not given or len(set(given)) < len(given):
+                raise BadInput(f"{name} needs at least one of {', '.join(known)}, each once")
+            for one in given:
+                one_of(name, one, known)
+        one_of("provider", self.provider, leaf_spine_overlay.PROVIDERS)
+        within(
+            "payload_bytes", self.payload_bytes, 16, self.mtu_bytes - 28, "the range of a ping within the MTU"
+        )
+        within("pings", self.pings, 1, 1000)
+        within("probe_interval_s", self.probe_interval_s, 0.002, 1, "ping needs root for a shorter interval")
+        within("outage_s", self.outage_s, 0.2, 60)
+        build.check(self.network(self.routes[0]))
+
+    def check_programs(self) -> None:
+        """Raise Unsupported where the program that makes the load is missing; only the cost needs one."""
+        if "cost" in self.part:
+            super().check_programs()
+
+    def network(self, routes: str) -> Network:
+        """Return the network with these routes between the leaves."""
+        inside = kinds.overhead_bytes("vxlan")
+        inside += 0 if self.provider == "routed" else kinds.overhead_bytes(self.provider)
+        fabric = self.mtu_bytes + inside if self.fabric_mtu_bytes is None else self.fabric_mtu_bytes
+        return leaf_spine_overlay.leaf_spine_network(routes, fabric, self.mtu_bytes, self.provider)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the experiment, or one combination of routes and failure in it: a description, and its seconds."""
+
+    part: str
+    what: str
+    planned_s: float
+    routes: str
+    failure: str | None = None
+    ignores_linkdown: bool = False
+
+    @property
+    def name(self) -> str:
+        """`failure-ecmp-carrier-linkdown`"""
+        linkdown = "linkdown" if self.ignores_linkdown else None
+        return "-".join(word for word in (self.part, self.routes, self.failure, linkdown) if word)
+
+
+def stages(parameters: Overlay) -> list[Stage]:
+    """Return the stages beside the cost, in order."""
+    first = parameters.routes[0]
+    pairs_count = 20  # of five containers, each with each
+    result = {
+        "path": [Stage("path", "following packets", 4, first)],
+        "reachability": [
+            Stage(
+                "reachability",
+                f"who reaches whom, {routes} routes",
+                4 + 0.1 * pairs_count * parameters.pings,
+                routes,
+            )
+            for routes in parameters.routes
+        ],
+        "failure": [
+            Stage(
+                "failure",
+                f"a spine fails ({kind}), {routes} routes",
+                6 + parameters.outage_s,
+                routes,
+                kind,
+                ignores,
+            )
+            for routes in parameters.routes
+            for kind in parameters.failure
+            for ignores in LINKDOWN[kind]
+        ],
+        "headers": [Stage("headers", "what tunnels add", 1.0 * len(parameters.topology), first)],
+        "cost": [],
+    }
+    return [stage for part in parameters.part for stage in result[part]]
+
+
+def planned_s(parameters: Overlay) -> float:
+    """Estimate the duration of the whole experiment in seconds."""
+    return sum(stage.planned_s for stage in stages(parameters)) + _cost_s(parameters)
+
+
+def _cost_s(parameters: Overlay) -> float:
+    return datapaths.EXPERIMENT.planned_s(parameters) if "cost" in parameters.part else 0.0
+
+
+def run(parameters: Overlay, run_context: RunContext) -> Iterator[Event]:
+    """Yield the rows of every part that has none yet, and progress events."""
+    done = run_context.done()
+    progress = context.Progress(planned_s(parameters))
+    for stage in stages(parameters):
+        if stage.name not in done:
+            yield progress.event(stage.what)
+            yield context.rows(stage.name, _stage_rows(parameters, run_context, stage))
+        progress.done_s += stage.planned_s
+    for event in datapaths.EXPERIMENT.run(parameters, run_context) if "cost" in parameters.part else ():
+        if event["event"] == "rows":
+            event["rows"] = [row | {"part": "cost"} for row in event["rows"]]
+        elif event["event"] == "progress":
+            event |= {"done_s": progress.done_s + event["done_s"], "total_s": progress.total_s}
+        yield event
+
+
+def _stage_rows(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
+    """Return the rows of a stage; if it fails, a row with the reason."""
+    try:
+        result = MEASURE[stage.part](parameters, run_context, stage)
+    except (Unsupported, Failed) as error:
+        result = [rows.not_measured(error)]
+    return [_row(parameters, run_context, stage, one) for one in result]
+
+
+def _row(parameters: Overlay, run_context: RunContext, stage: Stage, result: Row) -> Row:
+    return {
+        "experiment": run_context.experiment,
+        "run": run_context.folder.name,
+        "point": stage.name,
+        "part": stage.part,
+        "topology": "overlay",
+        "protocol": "ping",
+        "status": "ok",
+        "reason": None,
+        "doubts": None,
+        "routes": stage.routes,
+        **{name: getattr(parameters, name) for name in ROW_PARAMETERS},
+        **rows.now(),
+        **result,
+        **run_context.machine,
+        "seed": run_context.seed,
+    }
+
+
+def _path(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
+    described = parameters.network(stage.routes)
+    with build.build(described) as topology:
+        return _follow_pings(
+            topology, parameters.payload_bytes, run_context.folder / "artefacts" / stage.name
+        )
+
+
+def _follow_pings(topology: Topology, payload_bytes: int, folder: Path) -> list[Row]:
+    """Ping between the ends of every pair, and return a row for each interface that saw an echo request or reply.
+
+    A row has hop, direction, time since the first sighting, length, and headers of the frame. Each target is pinged
+    once before, so that neighbours and bridge ports are known. `folder` receives the capture and the network's state.
+    Raises Failed for a ping without a reply.
+    """
+    for pair in topology.pairs:
+        ping.answered(pair.client, pair.server.address, 1, payload_bytes)
+    state = topologies.state(topology)
+    run_folder.write_json(folder / "state.json", state)
+    with capture(every_interface(topology.namespaces), folder) as seen:
+        for pair in topology.pairs:
+            ping.answered(pair.client, pair.server.address, 1, payload_bytes)
+    journeys = seen.journeys(state.ports())
+    seen.comment(journeys, state.owners())
+    known = [one for one in journeys if one.inner[-1].name == "icmp"]
+    report = {"doubts": seen.doubt, "artefact": str(seen.path.relative_to(folder.parents[1]))}
+    return [row | report for row in packets.rows(known, seen.counts, state.owners())]
+
+
+def _reachability(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
+    described = parameters.network(stage.routes)
+    with build.build(described) as topology:
+        return reachability(
+            described, topology, parameters.pings, run_context.folder / "artefacts" / stage.name
+        )
+
+
+def _failure(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
+    assert stage.failure is not None, "a failure has a kind"
+    described = parameters.network(stage.routes)
+    times = failing.Times(BEFORE_S, parameters.outage_s, AFTER_S)
+    with build.build(described) as topology:
+        result = failing.failure(
+            described,
+            topology,
+            stage.failure,
+            ignores_linkdown=stage.ignores_linkdown,
+            interval_s=parameters.probe_interval_s,
+            times=times,
+        )
+    return [result]
+
+
+def _headers(parameters: Overlay, run_context: RunContext, _stage: Stage) -> list[Row]:
+    result: list[Row] = []
+    for name in (one for one in parameters.topology if one in TUNNELS):
+        try:
+            with topologies.build(name, parameters.spec(1, run_context.machine_netns)) as topology:
+                result.append({"topology": name, **header_overhead.measure_overhead(topology)})
+        except (Unsupported, Failed) as error:
+            result.append({"topology": name, **rows.not_measured(error)})
+    return result
+
+
+MEASURE = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}
+
+
+EXPERIMENT = Experiment(
+    Overlay,
+    HELP,
+    run,
+    planned_s,
+    about="an overlay network: the way and headers of packets, who reaches whom, a failing spine, the cost of tunnels",
+)

@@ -1,0 +1,165 @@
+"""State the findings of the experiment `overlay` as Markdown sentences.
+
+They are the path of a packet, reachability, the failure of a spine, and the headers that tunnels add. Each function
+takes the rows of one part, and reports each host separately.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis.load import emulated, group_similar, hosts
+from labkit.common.units import si
+from studies.overlay.figure_spine_failure import deviation
+from studies.overlay.notes import routes_order
+
+Rows = list[dict[Any, Any]]
+FAILED = {"carrier": "its interfaces go down", "silent": "it silently stops forwarding"}
+UDP_BYTES = 8
+
+
+def path(df: pd.DataFrame) -> list[str]:
+    """Return a sentence for each captured packet: the number of interfaces, and its largest encapsulation."""
+    return _host_lines(df, _path_sentences)
+
+
+def reachability(df: pd.DataFrame) -> list[str]:
+    """Return a sentence for each kind of routes: how many pairs reach each other, and by which paths."""
+    return _host_lines(df, _reachability_sentences)
+
+
+def failure(df: pd.DataFrame) -> list[str]:
+    """Return a sentence for each failure: the lost probes, the longest outage, and the spine that carried the flow."""
+    return _host_lines(df, _failures)
+
+
+def headers(df: pd.DataFrame) -> list[str]:
+    """Return a sentence for each tunnel: the bytes that it adds, by header sizes and by the kernel's counters."""
+    return _host_lines(df, _overhead_sentences)
+
+
+SENTENCES = {"path": path, "reachability": reachability, "failure": failure, "headers": headers}
+
+
+def doubts(df: pd.DataFrame) -> list[str]:
+    """Return the doubts about the observations, each once."""
+    noted = df[["doubts", "part"]].dropna().itertuples(index=False, name=None)
+    lines = [f"{doubt} ({part})" for doubt, part in dict.fromkeys(noted)]
+    count = int(emulated(df).sum())
+    return lines + [f"emulated CPU in {count} rows: times on hardware differ"] * bool(count)
+
+
+def plain(sentence: str) -> str:
+    """Return a sentence as a list item for the terminal, without Markdown."""
+    text = sentence.lstrip()
+    return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '')}"
+
+
+def _host_lines(df: pd.DataFrame, each: Callable[[pd.DataFrame], Iterator[str]]) -> list[str]:
+    """Return the sentences of each host, and a sentence for each reason why something was not measured."""
+    there = hosts(df[df["status"].eq("ok")])
+    lines = [f"{line} ({name})" if len(there) > 1 else line for name, rows in there for line in each(rows)]
+    missing = df[df["status"].ne("ok")]
+    return [
+        *lines,
+        *dict.fromkeys(
+            f"Not measured: {reason}." for reason in group_similar(missing["reason"].astype("str"))
+        ),
+    ]
+
+
+def _path_sentences(df: pd.DataFrame) -> Iterator[str]:
+    for _, rows in df.sort_values(["folder", "packet", "position"]).groupby(["folder", "packet"], sort=False):
+        seen: Rows = rows.to_dict("records")
+        large = max(seen, key=lambda one: len(one["layers"]))
+        own, most = (int(one["length_bytes"]) for one in (seen[0], large))
+        lines = f"**{seen[0]['what']}**: {_ip_bytes(seen[0])} bytes of IP in a frame of {own}, seen at {len(seen)}"
+        lines += f" interfaces within {si(seen[-1]['time_s'], 's')}."
+        if len(large["layers"]) > len(seen[0]["layers"]):
+            lines += f" From {large['hop']} on it is a frame of {most} bytes: {_inside(large)};"
+            lines += f" {most - own} bytes of additional headers."
+        yield lines
+
+
+def _ip_bytes(one: dict[Any, Any]) -> int:
+    return next(int(layer["length_bytes"]) for layer in one["layers"] if layer["name"].startswith("ip"))
+
+
+def _inside(one: dict[Any, Any]) -> str:
+    """Return the encapsulating headers from the outside in, with lengths as tcpdump reports them.
+
+    The length of GRE includes its header; that of UDP does not.
+    """
+    result = []
+    for layer in one["layers"]:
+        if layer["name"] == "gre":
+            result.append(f"GRE of {layer['length_bytes']} bytes")
+        elif layer["name"] == "udp":
+            result.append(f"{layer['text']} with {layer['length_bytes'] - UDP_BYTES} bytes")
+        elif layer["name"] in ("vxlan", "geneve"):
+            result.append(layer["text"])
+    return ", in it ".join(result) or one["stack"]
+
+
+def _reachability_sentences(df: pd.DataFrame) -> Iterator[str]:
+    result = dict(tuple(df.groupby(["routes", "folder"], sort=False)))
+    for routes, folder in sorted(result, key=lambda key: routes_order(key[0])):
+        rows = result[routes, folder]
+        whole = rows[rows["received_count"].eq(rows["sent_count"])]
+        lines = f"**{routes}**: of {len(rows)} pairs of containers {len(whole)} lost nothing, and"
+        lines += f" {int(rows['as_expected'].astype(bool).sum())} took an expected path; path via"
+        spines = rows["spine"].fillna("no spine").value_counts()
+        yield f"{lines} {', '.join(f'{spine} {count}' for spine, count in spines.items())}."
+        for one in rows[~rows["as_expected"].astype(bool)].to_dict("records"):
+            yield f"    - {one['source']} to {one['target']}: {_otherwise(one)}."
+
+
+def _otherwise(one: dict[Any, Any]) -> str:
+    went = " → ".join(one["path"] or []) or "nowhere"
+    promised = " or ".join(" → ".join(path) for path in one["expected_paths"] or []) or "no path"
+    lines = f"{one['received_count']:g} of {one['sent_count']:g} answered, path {went}, expected {promised}"
+    ttls = [one["ttl"], one["expected_ttl"]]
+    if pd.notna(ttls).all() and ttls[0] != ttls[1]:
+        lines += f", TTL {ttls[0]:g} instead of {ttls[1]:g}"
+    return lines
+
+
+def _failures(df: pd.DataFrame) -> Iterator[str]:
+    for one in sorted(df.to_dict("records"), key=_order):
+        lost = one["sent_count"] - one["received_count"]
+        how = f"**{one['routes']}, {one['failed']} fails ({FAILED[one['failure']]}"
+        how += ", and the leaves ignore routes without carrier)**" if one["ignores_linkdown"] else ")**"
+        during = [spine for spine in one["path_during"] if spine is not None]
+        by = f"the flow used {' and '.join(dict.fromkeys(during))}" if during else "no packet arrived"
+        down_s = one["up_s"] - one["down_s"]
+        lines = f"{how}: down for {si(down_s, 's')}, {by}; longest time without an answer {si(one['outage_s'], 's')}, "
+        ends = "" if one["outage_over"] else "; the outage was not over at the end"
+        unexpected = f". {deviation(one)}" if deviation(one) else ""
+        yield f"{lines}{lost:g} of {one['sent_count']:g} probes lost{_late(one)}{ends}{unexpected}."
+
+
+def _order(one: dict[Any, Any]) -> tuple[tuple[int, str], str, bool]:
+    return routes_order(one["routes"]), one["failure"], bool(one["ignores_linkdown"])
+
+
+def _overhead_sentences(df: pd.DataFrame) -> Iterator[str]:
+    for one in df.to_dict("records"):
+        sizes = " + ".join(f"{layer['header_bytes']:g} ({layer['name']})" for layer in one["layers"])
+        computed, measured = one["computed_bytes"], one["measured_bytes"]
+        seen = (
+            "and the same number was measured" if computed == measured else f"but {measured:g} were measured"
+        )
+        yield f"**{one['topology']}** adds {computed:g} bytes to each packet, {sizes}, {seen}."
+
+
+def _late(one: dict[Any, Any]) -> str:
+    """Return the number of probes that were answered after the spine recovered: they waited for ARP."""
+    late = [
+        sent_s
+        for sent_s, rtt_s in one["probes"]
+        if rtt_s is not None and one["down_s"] <= sent_s < one["up_s"] <= sent_s + rtt_s
+    ]
+    return f", {len(late)} probes sent meanwhile were answered after the recovery" if late else ""

@@ -1,0 +1,239 @@
+"""State what the searches of the OVS test plan found: rates by use case and size, what each VM received, and which
+factors matter most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import figures, load, stats
+from labkit.analysis.displays import markdown, show
+from labkit.analysis.findings import loss_rates
+from labkit.common.units import counted, percent, si
+from studies import reference_tables
+from studies.ovs_test_plan.figure import CASES
+
+PUBLISHED = "ovs_test_plan.csv"
+SWITCH = ["datapath", "use_case", "rules", "rules_count", "tunnel"]
+# The factors that may matter, and their names. For numbers, the least level is compared with the greatest. For text,
+# the first level is compared with each other one.
+FACTORS = {
+    "datapath": "datapath",
+    "use_case": "use case",
+    "rules": "rules match",
+    "rules_count": "number of rules",
+    "tunnel": "tunnel",
+    "flows_count": "flows of a sender",
+    "frame_bytes": "frame size (bytes)",
+    "pairs": "VMs",
+    "endpoint": "crossing into",
+}
+CONTROL = "the same switch again (A/A)"
+
+
+class OvsTestPlanFindings:
+    """The findings of a run or sweep: `rows` of the searches, and `trials`. Each method shows one section, with a part
+    for each host."""
+
+    def __init__(self, rows: pd.DataFrame, trials: pd.DataFrame) -> None:
+        self.rows, self.trials = rows, trials
+
+    def _hosts(self) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
+        """Yield the rows and trials of each host, and show its name if there are several."""
+        hosts, trials = load.measured_hosts(self.rows), dict(load.groups(self.trials, load.HOST))
+        if len(hosts) < 2:
+            yield self.rows, self.trials
+            return
+        for name, rows in hosts:
+            show(markdown(f"**{name}**"))
+            [(key, _)] = load.groups(rows[load.HOST], load.HOST)
+            yield rows, trials.get(key, self.trials.iloc[:0])
+
+    def factors(self) -> None:
+        """Show which factors change the rate most."""
+        for rows, _ in self._hosts():
+            show(report(rows), figures.ranked_factors(rows, factors(rows)))
+
+    def throughput(self) -> None:
+        """Show the rates by use case and frame size, and the loss at every rate that was tried."""
+        for rows, trials in self._hosts():
+            show(
+                figures.use_cases(rows, rates(rows), published()),
+                loss_rates.report(rows, trials),
+                figures.load_loss(trials, loss_rates.rates(rows)),
+            )
+
+    def by_vm(self) -> None:
+        """Show what each VM received at the rate found, and what that cost."""
+        for rows, _ in self._hosts():
+            show(by_vm(rows))
+
+
+def published(path: Path | None = None) -> pd.DataFrame:
+    """Return the plan's published values: use_case, frame_bytes, total_pps, total_bps. Empty if the file is missing."""
+    result = reference_tables.table(PUBLISHED, path)
+    if result is None:
+        return pd.DataFrame(columns=["use_case", "frame_bytes", "total_pps", "total_bps"])
+    return pd.DataFrame(
+        {
+            "use_case": result["use_case"].str.replace("-", "_"),
+            "frame_bytes": (result["bytes_per_s"] / result["pps"]).round(),
+            "total_pps": result["total_Mpps"] * 1e6,
+            "total_bps": result["total_Gbps"] * 1e9,
+        }
+    )
+
+
+def rates(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rates found (`loss_rates.rates`) with the additional columns SWITCH, `frame_bytes`, `endpoint` and
+    `goal`."""
+    result = loss_rates.rates(rows)
+    if not len(result):
+        return result
+    arms = rows[rows["use_case"].isin(list(CASES))]
+    about = arms[["arm", "role", "frame", "frame_bytes", "endpoint", *SWITCH]].drop_duplicates(
+        ["arm", "frame"]
+    )
+    goals = result["loss_goal_ratio"].map(loss_rates.goal_name)
+    return result.assign(goal=goals).merge(about, "inner", ["arm", "frame"])
+
+
+def by_vm(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what each receiver got at the rate found.
+
+    Columns: packets and bits per second (medians of the searches), their spread over receivers (greatest divided by
+    least, minus 1), upcalls, megaflows, masks, and CPU time per packet in ns.
+    """
+    lines: list[dict[str, Any]] = []
+    some = rows[
+        rows["status"].eq("ok") & rows["loss_goal_ratio"].notna() & rows["use_case"].isin(list(CASES))
+    ]
+    for key, own in some.groupby(["arm", "frame", "flows_count", "loss_goal_ratio"], sort=False):
+        known = own[own["received_by"].map(lambda one: isinstance(one, dict) and bool(one))]
+        if not len(known):
+            continue
+        by = pd.DataFrame(list(known["received_by"])).div(known["window_s"].to_numpy(float), axis=0)
+        pps = by.median()
+        bps = pps * float(known["frame_bytes"].iloc[0]) * 8
+        total = by.sum(axis=1).to_numpy(float) * known["window_s"].to_numpy(float)
+        arm, frame, flows, goal = (str(part) for part in key)
+        lines.append(
+            {
+                "switch": arm,
+                "frame": frame,
+                "flows": f"{float(flows):g}",
+                "goal": loss_rates.goal_name(float(goal)),
+                "each receiver, packets/s": _range(pps, "pps"),
+                "each receiver, bit/s": _range(bps, "bit/s"),
+                "spread": percent(float(pps.max() / pps.min() - 1))
+                if pps.min() > 0
+                else "a receiver got no packets",
+                "upcalls": known["upcalls_count"].median(),
+                "megaflows": known["megaflows_count"].median(),
+                "masks": known["masks_count"].median(),
+                "CPU ns per packet, machine": (known["cpu_per_packet_s"].median() * 1e9),
+                "CPU ns per packet, switch": float(np.median(known["datapath_cpu_s"].to_numpy(float) / total))
+                * 1e9,
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _range(values: pd.Series[float], unit: str) -> str:
+    if len(values) == 1:
+        return si(float(values.iloc[0]), unit)
+    return f"{si(float(values.min()), unit)} to {si(float(values.max()), unit)}"
+
+
+def factors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the factors that change the rate, the greatest effect first: one row per factor and pair of its levels.
+
+    Two searches of one round that differ only in the factor give a ratio. The ratios of a round are averaged, and the
+    interval (95 %, Student's t on logarithms) is over rounds. Columns: factor, level, other, ratio (other to level),
+    low, high (NaN below two rounds), rounds_count, ratios_count. The last row is the A/A control.
+
+    The compared rates are those of the greatest loss goal that was searched for.
+    """
+    some = rows[rows["loss_goal_ratio"].notna() & rows["use_case"].isin(list(CASES))]
+    columns = ["factor", "level", "other", "ratio", "low", "high", "rounds_count", "ratios_count"]
+    if not len(some):
+        return pd.DataFrame(columns=columns)
+    goal = some["loss_goal_ratio"].max()
+    ok = some[some["loss_goal_ratio"].eq(goal) & some["status"].eq("ok") & some["throughput_pps"].gt(0)]
+    ok = ok.assign(
+        log=np.log(ok["throughput_pps"].to_numpy(float)),
+        setup=ok["folder"].astype(str) + " " + ok["round"].astype(str),
+    )
+    variants = ok[ok["role"].ne("control")]
+    lines = []
+    for factor, words in FACTORS.items():
+        equal_columns = [name for name in (*FACTORS, "setup") if name != factor]
+        for level, other in _levels(variants[factor]):
+            one, two = (
+                variants[variants[factor].eq(value)].groupby(equal_columns, dropna=False)["log"].mean()
+                for value in (level, other)
+            )
+            lines.append(_line(words, level, other, (two - one).dropna()))
+    first, again = (
+        ok[ok["role"].eq(role)].groupby([*FACTORS, "setup"], dropna=False)["log"].mean()
+        for role in ("baseline", "control")
+    )
+    ranked = sorted(
+        (line for line in lines if line is not None), key=lambda line: -abs(math.log(line["ratio"]))
+    )
+    control = _line(CONTROL, "", "", (again - first).dropna())
+    return pd.DataFrame([*ranked, *([control] if control is not None else [])], columns=columns)
+
+
+def _levels(values: pd.Series[Any]) -> list[tuple[Any, Any]]:
+    """Return the pairs of levels to compare."""
+    there = list(dict.fromkeys(values.dropna()))
+    if len(there) < 2:
+        return []
+    if pd.api.types.is_numeric_dtype(values):
+        return [(min(there), max(there))]
+    return [(there[0], other) for other in there[1:]]
+
+
+def _line(factor: str, level: Any, other: Any, logs: pd.Series[float]) -> dict[str, Any] | None:
+    if not len(logs):
+        return None
+    by_round = logs.groupby(level="setup").mean()
+    effect = stats.effect([float(value) for value in by_round], list(by_round.index), False)
+    return {
+        "factor": factor,
+        "level": _level(level),
+        "other": _level(other),
+        "ratio": effect.ratio,
+        "low": math.nan if effect.low is None else effect.low,
+        "high": math.nan if effect.high is None else effect.high,
+        "rounds_count": len(by_round),
+        "ratios_count": len(logs),
+    }
+
+
+def _level(value: Any) -> str:
+    if isinstance(value, str):
+        return CASES.get(value, value)
+    return f"{value:g}"
+
+
+def report(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each factor, the greatest effect first."""
+    return [_sentence(line) for _, line in factors(rows).iterrows()]
+
+
+def _sentence(line: pd.Series[Any]) -> str:
+    levels = f" {line['level']} → {line['other']}" if line["level"] else ""
+    text = f"**{line['factor']}**{levels}: the rate is {line['ratio']:.3g} times as high"
+    if math.isnan(line["low"]):
+        return f"{text} ({counted(int(line['rounds_count']), 'round')}: no interval)"
+    text += f" [{line['low']:.3g}, {line['high']:.3g}] over {counted(int(line['rounds_count']), 'round')}"
+    if line["low"] <= 1 <= line["high"]:
+        text += "; the interval includes 1, so no effect is shown"
+    return text

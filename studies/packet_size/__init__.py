@@ -1,0 +1,1 @@
+"""What does a packet cost, fixed and by the byte?"""

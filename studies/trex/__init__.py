@@ -1,0 +1,1 @@
+"""Load tests with TRex, stateless and stateful, against the published ones."""

@@ -1,0 +1,153 @@
+"""State what load tests with TRex found: the greatest rate, its share of line rate, and why the test ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from labkit.common.units import percent, si
+from studies import reference_tables
+
+PUBLISHED_LINE_BPS = 1e9
+SHARES = ["source", "test", "pps", "line_pps", "share", "verdict"]
+
+
+def published_shares() -> pd.DataFrame:
+    """Return the published load tests with SHARES: the rate in both directions together, and what the lines carry.
+
+    For frames of several lengths the share is that of the bits on the line. Empty if the file is missing.
+    """
+    given = reference_tables.table("trex_loadtests.csv")
+    if given is None:
+        return pd.DataFrame(columns=SHARES)
+    measured = given["measured_pps"].astype("str")  # as printed: some are of both directions together
+    pps = measured.str.partition(" ")[0].astype(float)
+    directions = measured.str.contains("both directions").map({True: 2.0, False: 1.0})
+    line_share = given["measured_L1_Mbps"] * 1e6 / PUBLISHED_LINE_BPS
+    line = (given["expected_pps_per_direction"] * directions).fillna(pps / line_share)
+    return pd.DataFrame(
+        {
+            "source": "published",
+            "test": given["test"] + ": " + given["profile"],
+            "pps": pps,
+            "line_pps": line,
+            "share": pps / line,
+            "verdict": given["verdict"],
+        }
+    )
+
+
+def published_histogram() -> pd.DataFrame:
+    """Return the published latency histogram: bucket_us (lower edges), direction, count. Empty if it is missing."""
+    given = reference_tables.table("trex_latency_histogram.csv")
+    if given is None:
+        return pd.DataFrame(columns=["bucket_us", "direction", "count"])
+    names = {"port0_count": "published, port 0", "port1_count": "published, port 1"}
+    long = given.rename(columns=names).melt("bucket_us", var_name="direction", value_name="count")
+    return long.dropna().reset_index(drop=True)
+
+
+def shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a line for each load test that found a rate, with SHARES. rows: those of `trex_stateless`."""
+    own = rows[rows["part"].eq("cost") & rows["status"].eq("ok") & rows["throughput_pps"].notna()]
+    lines = [
+        {
+            "source": "here",
+            "test": f"{row['frame']} through {_device(row)}, test {int(row['round']) + 1}",
+            "pps": row["throughput_pps"],
+            "line_pps": _lines_pps(row),
+            "share": row["throughput_pps"] / _lines_pps(row) if _lines_pps(row) else None,
+            "verdict": row["ended"],
+        }
+        for _, row in own.iterrows()
+    ]
+    return pd.DataFrame(lines, columns=SHARES)
+
+
+def histogram(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the latency probes of every direction by bucket: arm, direction, bucket_us (lower edges), count.
+
+    The counts of all steps, tests or multiples are added. rows: those of an experiment with TRex.
+    """
+    some = rows[rows["latency_buckets"].map(lambda one: isinstance(one, dict) and bool(one))]
+    lines = [
+        {"arm": _device(row), "direction": row["direction"], "bucket_us": int(edge), "count": count}
+        for _, row in some.iterrows()
+        for edge, count in row["latency_buckets"].items()
+    ]
+    table = pd.DataFrame(lines, columns=["arm", "direction", "bucket_us", "count"])
+    return table.groupby(["arm", "direction", "bucket_us"], as_index=False, sort=True).sum()
+
+
+def directions(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of each direction of every stateful test, for display."""
+    some = rows[rows["part"].eq("directions")]
+    lines = [
+        {
+            "through": _device(row),
+            "mult": f"{row['mult']:g}",
+            "direction": row["direction"],
+            "rate": si(row["throughput_bps"], "bit/s"),
+            "frames lost": f"{row['lost_count']:.0f} of {row['sent_count']:.0f}",
+            "probes lost": f"{row['probes_lost_count']:.0f} of {row['probes_sent_count']:.0f}",
+            "latency p50": si(row["latency_p50_s"], "s"),
+            "p99": si(row["latency_p99_s"], "s"),
+            "max": si(row["latency_max_s"], "s"),
+            "jitter": si(row["jitter_s"], "s"),
+        }
+        for _, row in some[some["latency_p50_s"].notna()].iterrows()
+    ]
+    return pd.DataFrame(lines)
+
+
+def _lines_pps(row: pd.Series[Any]) -> float:
+    """Return what the lines of all sending ports carry together; 0 without a known rate."""
+    return 0.0 if pd.isna(row["line_pps"]) else float(row["line_pps"] * row["senders_count"])
+
+
+def report(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each load test. rows: those of the experiments with TRex."""
+    return [_sentence(row) for _, row in rows[rows["part"].eq("cost")].iterrows()]
+
+
+def stateful(rows: pd.DataFrame) -> list[str]:
+    """Return a sentence for each stateful test, and one for each direction of it. rows: those of `trex_stateful`."""
+    result = []
+    for _, row in rows[rows["part"].eq("cost")].iterrows():
+        what = f"{row['frame']} through {_device(row)}, mult {row['mult']:g}"
+        if row["status"] != "ok":
+            result.append(f"{what}: {row['reason']}.")
+            continue
+        result.append(
+            f"{what}: {si(row['throughput_bps'], 'bit/s')} in all, {row['connection_rate']:.4g} connections"
+            f" per second, {row['connection_errors_count']:.0f} errors."
+        )
+        directions = rows[rows["point"].eq(row["point"]) & rows["part"].eq("directions")]
+        result += [_direction(one) for _, one in directions[directions["latency_mean_s"].notna()].iterrows()]
+    return result
+
+
+def _direction(row: pd.Series[Any]) -> str:
+    times = (si(row[name], "s") for name in ("latency_mean_s", "latency_max_s", "jitter_s"))
+    mean, most, jitter = times
+    return (
+        f"Direction {row['direction']}: {si(row['throughput_bps'], 'bit/s')}; the latency of probes was {mean} on"
+        f" average (exponentially weighted) and {most} at most, with a jitter of {jitter}."
+        f" {row['probes_lost_count']:.0f} of {row['probes_sent_count']:.0f} probes were lost."
+    )
+
+
+def _device(row: pd.Series[Any]) -> str:
+    return f"the device at {row['trex_server']}" if row["topology"] == "outside" else str(row["arm"])
+
+
+def _sentence(row: pd.Series[Any]) -> str:
+    what = f"{row['frame']} through {_device(row)}, test {int(row['round']) + 1}"
+    if row["status"] != "ok":
+        return f"{what}: {row['reason']}."
+    share, lines_pps = "", _lines_pps(row)
+    if lines_pps:
+        carried = percent(row["throughput_pps"] / lines_pps)
+        share = f", {carried} of what the lines carry ({si(lines_pps, 'pps')}: {row['line']})"
+    return f"{what}: {si(row['throughput_pps'], 'pps')} arrived within the loss limit{share}; {row['ended']}."

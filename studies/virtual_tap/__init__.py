@@ -1,0 +1,1 @@
+"""What do mirrors of Open vSwitch cost the traffic that they copy?"""

@@ -1,0 +1,339 @@
+"""State the findings about the cost of mirrors as Markdown sentences.
+
+They are the mirror tax, whether copies are complete, and the corresponding values of the thesis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from labkit.analysis import figures, linear_fit, load, verdicts
+from labkit.analysis.displays import show
+from labkit.analysis.flame.load_profiles import observed
+from labkit.common import units
+from labkit.common.units import counted
+from studies import reference_tables
+from studies.packet_size.finding import interval
+from studies.virtual_tap import mirror_tax
+from studies.virtual_tap.mirror_tax import COSTS, Tax
+
+MISSING = 0.02  # of the copies: tolerated difference of the two counts, which are not read at the same time
+# Senanayake 2024, tables 4.1 and 4.2, and figure 4.11 in words: the drop with one mirror, by bytes of a packet
+THESIS_COUNT, THESIS_UPLINK = "virtual_tap_mirror_count.csv", "virtual_tap_gre_uplink.csv"
+THESIS_DROP = {1024: "up to 20 %"}
+THESIS_S = 60  # of each run of table 4.2
+TUNNELS = ("gre", "erspan", "vxlan")
+CYCLES = ("cycles", "instructions")  # of perf_stat
+NO_CYCLES = "No run counted cycles and instructions of ovs-vswitchd: set observe to perf_stat and events_of to switch."
+
+
+class VirtualTapFindings:
+    """The findings of a run or sweep with these rows, and those of its profiles. Each method shows one section."""
+
+    def __init__(self, rows: pd.DataFrame, profiles: pd.DataFrame) -> None:
+        self.rows, self.profiles = rows, profiles
+
+    def tax(self) -> None:
+        """Show the cost of a packet and of a copy for each load and switch."""
+        taxes = mirror_tax.taxes(self.rows)
+        show(table(taxes), figures.mirror_tax(self.rows, taxes))
+
+    @cached_property
+    def compared(self) -> pd.DataFrame:
+        """The verdicts about each number of mirrors."""
+        return verdicts.verdicts(self.rows)
+
+    def by_mirror_count(self) -> None:
+        """Show the throughput against the number of mirrors, beside that of the thesis."""
+        show(figures.mirror_count(self.rows, against_none(self.compared), thesis_count()), thesis_count())
+
+    def cycles(self) -> None:
+        """Show the cycles per instruction of ovs-vswitchd, or why they are missing."""
+        result, why = cycles_per_instruction(self.profiles)
+        if why:
+            print(why)
+        show(result)
+
+    def by_packet_size(self) -> None:
+        """Show the drop of throughput with a mirror by size of packets, beside that of the thesis."""
+        show(drops(self.compared))
+
+    def copies(self) -> None:
+        """Show whether mirrors made all copies."""
+        show(copies(self.rows))
+
+    def uplink(self) -> None:
+        """Show what a mirror does to a flow when its copies leave the host."""
+        result = uplink(self.rows)
+        if not len(result):
+            why = "set output=gre and loads such as udp:1472@5e7"
+            print(f"No load with a rate was mirrored through a tunnel: {why}.")
+            return
+        show(result, figures.uplink(self.rows, result, thesis_uplink()))
+
+
+def load_label(tax_key: load.Key, among: Sequence[load.Key]) -> str:
+    """Return what distinguishes a load from the others: `udp, 64 bytes`."""
+    of = dict(zip(load.GROUP, tax_key, strict=True))
+    words = [str(of["protocol"])]
+    length = of["length_bytes"]
+    words += [] if length is None or pd.isna(length) else [f"{length:.0f} bytes"]
+    rate = of["rate_bps"]
+    words += [] if rate is None or pd.isna(rate) else [f"{units.si(rate, 'bit/s')} offered"]
+    varying = mirror_tax.varying(tuple(among))
+    known = ("protocol", "length_bytes", "rate_bps")
+    words += [f"MTU {of['mtu_bytes']:g}"] if "mtu_bytes" in varying and of["mtu_bytes"] is not None else []
+    words += load.non_defaults(
+        {name: of[name] if name in varying and name not in known else None for name in of}
+    )
+    others = [dict(zip(load.GROUP, key, strict=True)) for key in among]
+    alike = [one for one in others if load.emulated(one) == load.emulated(of)]
+    if len({tuple(one[name] for name in load.HOST) for one in alike}) > 1:
+        words.append(load.host_text(of, others))
+    elif load.emulated(of):
+        words.append("emulated CPU")
+    return ", ".join(words)
+
+
+def tax_sentences(taxes: Sequence[Tax]) -> list[str]:
+    """Return a sentence for each tax: the cost of a packet and of a copy, and whether the points lie on a line."""
+    return [_tax(one, [other.key for other in taxes]) for one in taxes]
+
+
+def _tax(tax: Tax, among: Sequence[load.Key]) -> str:
+    about = f"**{tax.curve}**, {load_label(tax.key, among)}, {COSTS[tax.cost]}"
+    left = f" ({'; '.join(tax.left_out)})" if tax.left_out else ""
+    if tax.fixed is None or tax.copy is None or tax.line is None:
+        return f"{about}: not fitted: {tax.why}{left}."
+    lines = f"{about}: {interval(tax.fixed)}, and {interval(tax.copy)} for each copy"
+    lines += f" ({counted(tax.copy.rounds_count, 'round')})"
+    if tax.line.misfits:
+        lines += "; the points do not lie on a line, so the numbers do not describe each number of mirrors"
+    if tax.copy.low is not None and not tax.copy.excludes_zero:
+        lines += "; the interval includes 0, so no cost of a copy is shown"
+    return f"{lines}{left}."
+
+
+def table(taxes: Sequence[Tax]) -> pd.DataFrame:
+    """Return the taxes as a table: one row per load, switch and cost, with 95 % intervals."""
+    among = [one.key for one in taxes]
+    lines = [
+        {
+            "load": load_label(one.key, among),
+            "switch": one.curve,
+            "cost of": mirror_tax.CPU_TIME_OF[one.cost],
+            "a packet": "" if one.fixed is None else interval(one.fixed),
+            "each copy": "" if one.copy is None else interval(one.copy),
+            "line": one.why or ("no" if one.line is not None and one.line.misfits else "yes"),
+        }
+        for one in taxes
+    ]
+    return pd.DataFrame(lines, columns=["load", "switch", "cost of", "a packet", "each copy", "line"])
+
+
+def copies(rows: pd.DataFrame) -> list[str]:
+    """Return sentences on whether all copies of every mirror arrived, and how many copies the readers missed."""
+    result = mirror_tax.copy_counts(rows)
+    if not result:
+        return []
+    among = [one.key for one in result]
+    short = [
+        one
+        for one in result
+        if not all(abs(part - 1) <= MISSING for part in (one.made_ratio, *one.of_mirrors))
+    ]
+    points = f"{len(result) - len(short)} of {counted(len(result), 'point')} (arm and load)"
+    lines = [
+        f"At {points} all copies of every mirror arrived within {units.percent(MISSING)}. The two counts are not read"
+        " at the same moment."
+    ]
+    lines += [
+        f"**{one.topology}**, {load_label(one.key, among)}: {_share(one.made_ratio)} of the copies"
+        f" arrived{_uneven(one.of_mirrors)}."
+        for one in short
+    ]
+    lines += [
+        f"**{one.topology}**, {load_label(one.key, among)}: the reader did not get {_share(one.unread_ratio)} of the"
+        f" copies; its socket's buffer was full{_uneven(one.unread_of_mirrors)}."
+        for one in result
+        if any(part > MISSING for part in (one.unread_ratio, *one.unread_of_mirrors))
+    ]
+    return lines
+
+
+def _uneven(of_mirrors: Sequence[float]) -> str:
+    """Return the least and the greatest share among mirrors in words; "" if they are alike or not known."""
+    known = [one for one in of_mirrors if not math.isnan(one)]
+    if not known or max(known) - min(known) <= MISSING:
+        return ""
+    least, most = (of_mirrors.index(limit(known)) for limit in (min, max))
+    return (
+        f": {_share(of_mirrors[least])} of mirror{least}'s, {_share(of_mirrors[most])} of mirror{most}'s"
+        + (", the others between" if len(of_mirrors) > 2 else "")
+    )
+
+
+def against_none(compared: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts against a switch without mirrors, with the columns `mirrors`, `curve` (the switch with its
+    other options) and `load` (in words)."""
+    lines = compared.assign(
+        mirrors=[mirror_tax.arm(str(name)).mirrors for name in compared["topology"]],
+        curve=[mirror_tax.arm(str(name)).curve for name in compared["topology"]],
+    )
+    plain = [mirror_tax.arm(str(name)).mirrors == 0 for name in compared["baseline"]]
+    lines = lines[pd.Series(plain, index=lines.index, dtype=bool) & lines["mirrors"].gt(0)]
+    keys = [
+        tuple(None if pd.isna(value) else value for value in line)
+        for line in lines[load.GROUP].itertuples(index=False)
+    ]
+    return lines.assign(load=[load_label(key, keys) for key in keys])
+
+
+def drops(compared: pd.DataFrame) -> pd.DataFrame:
+    """Return the drop of throughput with the fewest mirrors, by load and switch, in per cent with its 95 % interval.
+
+    `compared`: verdicts. The column `thesis` has what the thesis found with one mirror at this size of packets.
+    """
+    lines = against_none(compared)
+    lines = lines[lines["mirrors"].eq(lines["mirrors"].min())] if len(lines) else lines
+    result = [
+        {
+            "load": line["load"],
+            "switch": line["topology"],
+            "drop": f"{_drop(line['ratio'])} [{_drop(line['high'])}, {_drop(line['low'])}] %"
+            if not pd.isna(line["ratio"])
+            else line["sentence"],
+            "thesis": THESIS_DROP.get(line["length_bytes"], ""),
+        }
+        for _at, line in lines.sort_values(["protocol", "length_bytes", "rate_bps"]).iterrows()
+    ]
+    return pd.DataFrame(result, columns=["load", "switch", "drop", "thesis"])
+
+
+def _drop(ratio: float) -> str:
+    return f"{100 * (1 - ratio):.1f}"
+
+
+def cycles_per_instruction(profiles: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return the cycles per instruction of ovs-vswitchd for each load and arm, and why some are missing ("" if none).
+
+    The table has the mean over rounds with its 95 % interval. `profiles`: the rows of runs beside observers
+    (`load.profiles`); those of perf_stat count that count the switch alone.
+    """
+    of_each: dict[tuple[load.Key, str], list[float]] = {}
+    reasons: dict[str, None] = {}
+    some = profiles[profiles["observer"].eq("perf_stat") & profiles["status"].eq("ok")]
+    for _at, line in some.iterrows():
+        report = observed(line["observed"])
+        if not str(report.get("scope", "")).startswith("processes"):
+            continue
+        events = [report["events"].get(name) or {"reason": f"{name} were not requested"} for name in CYCLES]
+        cycles, instructions = (one.get("count") for one in events)
+        if cycles is None or not instructions:
+            reasons |= {one["reason"]: None for one in events if one["reason"]}
+            continue
+        key = tuple(None if pd.isna(line[name]) else line[name] for name in load.GROUP)
+        of_each.setdefault((key, str(line["topology"])), []).append(cycles / instructions)
+    among = [key for key, _ in of_each]
+    table = pd.DataFrame(
+        [
+            {"load": load_label(key, among), "switch": topology, "cycles per instruction": _ratio(values)}
+            for (key, topology), values in of_each.items()
+        ]
+    )
+    if reasons:
+        return table, f"Cycles and instructions of ovs-vswitchd were not counted: {'; '.join(reasons)}."
+    return table, "" if of_each else NO_CYCLES
+
+
+def _ratio(values: Sequence[float]) -> str:
+    one = linear_fit.mean(values)
+    limits = "" if one.low is None or one.high is None else f" [{one.low:.2f}, {one.high:.2f}]"
+    return f"{one.value:.2f}{limits}"
+
+
+def thesis_count(path: Path | None = None) -> pd.DataFrame:
+    """Return table 4.1 of the thesis, a row for each number of mirrors. Empty if the file is missing.
+
+    `read` and `unread` are Mbit/s with and without a reader of the copies, `CPI …` are the cycles per instruction of
+    ovs-vswitchd. Without mirrors there is one measurement, which stands in both columns.
+    """
+    table = reference_tables.table(THESIS_COUNT, path)
+    if table is None:
+        return pd.DataFrame(columns=["mirrors", "read", "unread", "CPI read", "CPI unread"])
+    result = pd.DataFrame({"mirrors": sorted(table["mirror_ports"].unique())})
+    for column, before in (("bitrate_Mbps", ""), ("cpi", "CPI ")):
+        for name, is_read in (("read", "True"), ("unread", "False")):
+            some = table[table["monitored"].isna() | table["monitored"].astype("str").eq(is_read)]
+            result[before + name] = result["mirrors"].map(some.set_index("mirror_ports")[column])
+    return result
+
+
+def thesis_uplink(path: Path | None = None) -> pd.DataFrame:
+    """Return table 4.2 of the thesis as rates in bit/s (offered, sent and captured), one row per offered rate. Empty if
+    the file is missing.
+
+    iperf3's GBytes have 2^30 bytes: only then does what was sent agree with what was offered. Wireshark's GBytes have
+    10^9 bytes: otherwise more than 1 Gbit/s would have passed the NIC.
+    """
+    table = reference_tables.table(THESIS_UPLINK, path)
+    if table is None:
+        return pd.DataFrame(columns=["offered_bps", "sent_bps", "captured_bps"])
+    return pd.DataFrame(
+        {
+            "offered_bps": table["offered_Mbps"] * 1e6,
+            "sent_bps": table["sent_GB"] * 8 * 2**30 / THESIS_S,
+            "captured_bps": table["captured_GB"] * 8e9 / THESIS_S,
+        }
+    )
+
+
+def uplink(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what happened to a flow and to its copies when the mirror leaves the host, by arm and offered rate.
+
+    Values are means of the rounds. `delivered_bps` is the throughput of the monitored flow at its receiver.
+    `copies_made` is the rate of copies that the mirror should make, and `copies_arrived` the rate that reached the
+    monitor, both per second; `arrived_share` is their ratio. `link_lost_share` is the share of the copies that the link
+    lost, and `other_lost_share` what was lost elsewhere: before the link, or too large for it. `link_rate_bps` is the
+    rate of the link between two lab VMs.
+
+    Arms without a mirror are included; the difference from them is the mirror's effect on the flow. Empty without
+    tunnels.
+    """
+    paced = rows[rows["status"].eq("ok") & rows["rate_bps"].notna() & rows["window_s"].gt(0)]
+    tunnelled = [f"output={kind}" in name for name in paced["topology"] for kind in TUNNELS]
+    if not any(tunnelled):
+        return pd.DataFrame()
+    result = paced.assign(
+        offered_bps=paced["rate_bps"] * paced["streams"] * paced["pairs"],
+        copies_made=paced["copies_expected_count"] / paced["window_s"],
+        copies_arrived=paced["copies_count"] / paced["window_s"],
+        copies_dropped=paced["copies_dropped_count"] / paced["window_s"],
+    )
+    by = ["topology", "link_rate_bps", "protocol", "length_bytes", "offered_bps"]
+    table = result.groupby(by, dropna=False, sort=False)[
+        ["throughput_bps", "copies_made", "copies_arrived", "copies_dropped"]
+    ].mean()
+    table = table.reset_index().rename(columns={"throughput_bps": "delivered_bps"})
+    table["arrived_share"] = table["copies_arrived"] / table["copies_made"]
+    # The queue may count more drops than copies are lost (1.3 times here): the userspace datapath offers a packet again
+    # that the queue refused in the middle of a batch (docs/METHOD.md).
+    lost = table["copies_made"] - table["copies_arrived"]
+    table["link_lost_share"] = table.pop("copies_dropped").clip(upper=lost) / table["copies_made"]
+    lost = 1 - table["arrived_share"] - table["link_lost_share"].fillna(0)
+    table["other_lost_share"] = lost.clip(lower=0)
+    return table.sort_values(["topology", "link_rate_bps", "offered_bps"], ignore_index=True)
+
+
+def _share(ratio: float) -> str:
+    return "an unknown part" if math.isnan(ratio) else units.percent(ratio)
+
+
+def report(rows: pd.DataFrame) -> list[str]:
+    """Return all findings, for the terminal."""
+    return [*tax_sentences(mirror_tax.taxes(rows)), *copies(rows)]

@@ -1,0 +1,1 @@
+"""The price list: what do everyday changes of a network cost?"""
