@@ -38,7 +38,7 @@ report: setup  ## measure: the quick datapaths sweep, its verdicts in the termin
 test: setup  ## ruff, mypy, and the tests that take about ten minutes on two CPUs
 	@$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict --num-workers auto labkit benchmarks
+	$(BIN)/mypy --strict --num-workers auto labkit studies benchmarks
 	$(call run-pytest,$(PARALLEL) -m "not long and not alone")
 
 test-long: setup  ## the tests that take longer: lab VMs, notebooks, browsers

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,10 @@ from IPython.core.getipython import get_ipython
 from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
-from labkit import live
 from labkit.analysis import displays, figures, load, profile_doubts, published_runs, run_figures, stats, theme
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis import why as why_page
 from labkit.analysis.drawing import figure as drawings
-from labkit.analysis.figures import overlay as seen
 from labkit.analysis.findings import registry as findings_of
 from labkit.analysis.flame import load_profiles, source_lines
 from labkit.common import run_folder, units
@@ -29,16 +25,12 @@ from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.jupyter import progress_bar
 from labkit.measure import experiments
 from labkit.measure.observers import registry
-from labkit.measure.observers.monitor.live_monitor import MonitoredPacket, MonitorReport
 from labkit.measure.topologies import State
 from labkit.runner import permissions
 from labkit.runner import run as running
-from studies.monitor_cost import finding as monitor_cost
-from studies.overlay import finding as overlay
 
 theme.configure_renderers()
 
-LISTEN_S, READ_S = 30.0, 0.1
 LARGE = 3.0  # from this ratio on, a change is written as a factor instead of in per cent
 PARTS = {"one": "Local: one node", "two": "Switched: two nodes"}
 
@@ -188,7 +180,7 @@ class Run:
     @staticmethod
     def wrapped(table: pd.DataFrame) -> Styler:
         """Return a table of text in the style of the reports."""
-        return seen.wrapped(table)
+        return displays.wrapped(table)
 
     def headline(self) -> Markdown:
         """Return how much was measured, on which hosts, when, and why the runs stopped."""
@@ -210,19 +202,18 @@ class Run:
         return displays.markdown("\n".join(sentences) + " " + " ".join(words) + "\n\n" + reasons)
 
     def show(self, part: str, *drawn: Callable[[pd.DataFrame], Any]) -> None:
-        """Show the findings of one part as sentences, and the figures and tables that `drawn` makes of its rows.
+        """Show the sentences, figures and tables that `drawn` makes of the rows of one part.
 
-        Each function returns one, or a list of them.
+        Each function returns a list of sentences, or a figure or table, or a list of those.
         """
         rows = self.part(part)
         if not len(rows):
             display(displays.markdown(f"*Not measured: add `{part}` to the parameter `part`.*"))
             return
-        if part in overlay.SENTENCES:
-            displays.show(overlay.SENTENCES[part](rows))
         for draw in drawn:
             shown = draw(rows)
-            displays.show(*(shown if isinstance(shown, list) else [shown]))
+            several = isinstance(shown, list) and not all(isinstance(one, str) for one in shown)
+            displays.show(*(shown if several else [shown]))
 
     def drawing(self) -> go.Figure | None:
         """Return the drawing of the network, as the kernel reported it during the capture; None without a capture."""
@@ -313,100 +304,12 @@ class Run:
 
     def doubts(self) -> Markdown:
         """Return every reason for doubt as a Markdown list."""
-        result = overlay.doubts(self.all[~self.all.index.isin(self.rows.index)])
+        result = findings_of.doubts(self.all[~self.all.index.isin(self.rows.index)])
         result += verdict_tables.doubts(self.rows) if len(self.rows) else []
         result += profile_doubts.profile_doubts(self.profiles, self.rows)
         return displays.markdown(
             "\n".join(f"- {doubt}" for doubt in result) or "No reason to doubt these numbers was found."
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Watched:
-    """What two monitors of one interface saw: one selected the packets of one pair, the other took samples of all.
-
-    `times_s` and `counts` are readings while traffic ran; `filtered` and `samples` are the last reports; `last` has the
-    newest packets of the pair.
-    """
-
-    times_s: list[float]
-    counts: dict[str, list[int]]
-    filtered: MonitorReport
-    samples: MonitorReport
-    last: list[MonitoredPacket]
-
-    def show(self) -> None:
-        """Show how much less the monitors handed on than they saw, the counts over time, and the last packets."""
-        displays.show(
-            monitor_cost.reductions(self.filtered.counts, self.samples.counts), self.exact_counts(),
-            figures.selected(self.times_s, self.counts), self.conversations(), self.packets(),
-        )  # fmt: skip
-
-    def exact_counts(self) -> pd.DataFrame:
-        """Return what became of each packet, a column for each monitor."""
-        both = {"filter": self.filtered.counts, "samples": self.samples.counts}
-        columns = {name: pd.Series(msgspec.to_builtins(counts)) for name, counts in both.items()}
-        table = pd.DataFrame(columns).rename_axis("packets").reset_index()
-        return table.assign(packets=table["packets"].str.removesuffix("_count"))
-
-    def conversations(self) -> pd.DataFrame:
-        """Return the conversations that the filter let through."""
-        columns = ["class", "source", "destination", "packets", "bytes"]
-        return pd.DataFrame(self.filtered.conversations, columns=columns)
-
-    def packets(self) -> pd.DataFrame:
-        """Return the newest packets of the pair with their headers."""
-        lines = [(one.direction, one.length_bytes, one.stack) for one in self.last]
-        return pd.DataFrame(lines, columns=["direction", "bytes", "headers"])
-
-
-def build_three_pairs(topology: str, endpoint: str, interface: str) -> tuple[live.LiveTopology, str]:
-    """Build three pairs and let each client send UDP at 20 Mbit/s to its server. Returns them, and what to watch.
-
-    What this machine lacks is displayed in a sentence, and replaced: containers by namespaces, then the switch by a
-    bridge, where a port of the first pair is watched. Raises Failed if iperf3 does not start.
-    """
-    choices = ((topology, endpoint, interface), (topology, "namespace", interface))
-    for name, kind, place in (*choices, ("veth_bridge", "namespace", "port0")):
-        try:
-            net = live.build(name, pairs=3, endpoint=kind)
-        except (Unsupported, Failed) as error:
-            display(displays.markdown(f"*{name} with endpoint={kind} cannot be built here: {error}.*"))
-            continue
-        for client, server in net.state.pairs:
-            listening = net.endpoints[server.name].start("iperf3", "-s", "-1", "--forceflush")
-            deadline = time.monotonic() + LISTEN_S
-            while "listening" not in listening.output:
-                if not listening.is_running or time.monotonic() > deadline:
-                    net.close()
-                    raise Failed(f"iperf3 does not listen at {server.name}")
-                time.sleep(0.05)
-            words = ["-u", "-b", "20M", "-l", "1024", "-t", "600"]
-            net.endpoints[client.name].start("iperf3", "-c", str(server.address), *words)
-        return net, place
-    raise Unsupported("no topology with three pairs can be built here: `labkit doctor` says why")
-
-
-def watch(net: live.LiveTopology, interface: str, seconds: float, sample: str) -> Watched:
-    """Watch an interface for a while with two monitors: the traffic of one pair, and samples of everything.
-
-    The pair is the last one, or the first one if the interface is its port.
-    """
-    client, server = net.state.pairs[0 if interface == "port0" else -1]
-    times_s: list[float] = []
-    counts: dict[str, list[int]] = {"seen": [], "selected": []}
-    with (
-        net.monitor(interface, source=client.address, destination=server.address) as chosen,
-        net.monitor(interface, sample=sample) as sampled,
-    ):
-        begun = time.monotonic()
-        while not times_s or times_s[-1] < seconds:
-            now = chosen.counts
-            times_s.append(time.monotonic() - begun)
-            counts["seen"].append(now.seen_count)
-            counts["selected"].append(now.selected_count)
-            time.sleep(READ_S)
-        return Watched(times_s, counts, chosen.stop(), sampled.stop(), chosen.packets[-10:])
 
 
 def measure(experiment: str, names: Mapping[str, Any], prefix: str = "") -> Run:

@@ -8,10 +8,126 @@ import pandas as pd
 
 from labkit.common import run_folder
 
+OVS_TEST_PLAN = "ovs_test_plan.csv"
+THESIS_COUNT, THESIS_UPLINK = "virtual_tap_mirror_count.csv", "virtual_tap_gre_uplink.csv"
+THESIS_S = 60  # of each run of table 4.2
+SHARES = ["source", "test", "pps", "line_pps", "share", "verdict"]
+PUBLISHED_LINE_BPS = 1e9
+
 
 def table(name: str, path: Path | None = None) -> pd.DataFrame | None:
     """Read a table of the project's data/reference, or of labkit's own; None if neither has it. `path`: another."""
-    roots = (run_folder.project_root(), Path(__file__).resolve().parents[2])
+    roots = (run_folder.project_root(), Path(__file__).resolve().parents[1])
     places = [path] if path else [root / "data" / "reference" / name for root in roots]
     place = next((place for place in places if place.exists()), None)
     return None if place is None else pd.read_csv(place, comment="#")
+
+
+def container_vs_vm(path: Path | None = None) -> pd.DataFrame:
+    """Return the published measurements of an earlier report, one row per run. The table is empty if the file is
+    missing.
+
+    Columns: endpoint (container, guest), length_bytes (if iperf3 chose the length: the mean of the sent datagrams),
+    received_bps, received_pps, jitter_s, ip_rcv_s, has_report. If has_report is False, the receiver's losses are
+    unknown and received_* holds what was sent.
+    """
+    result = table("container_vs_vm.csv", path)
+    if result is None:
+        return pd.DataFrame(
+            columns=["endpoint", "length_bytes", "received_bps", "received_pps", "has_report"]
+        )
+    result["endpoint"] = result["endpoint"].replace("vm", "guest")
+    sizes = result["sent_bps"] * result["duration_s"] / 8 / result["sent_count"]
+    result["default"] = result["length_bytes"].isna()
+    result["length_bytes"] = result["length_bytes"].fillna(sizes.round())
+    result["has_report"] = result["sent_count"].notna()
+    arrived = 1 - (result["lost_count"] / result["sent_count"]).fillna(0)
+    result["received_bps"] = result["sent_bps"] * arrived
+    result["received_pps"] = result["received_bps"] / 8 / result["length_bytes"]
+    return result
+
+
+def ovs_test_plan(path: Path | None = None) -> pd.DataFrame:
+    """Return the plan's published values: use_case, frame_bytes, total_pps, total_bps. Empty if the file is missing."""
+    result = table(OVS_TEST_PLAN, path)
+    if result is None:
+        return pd.DataFrame(columns=["use_case", "frame_bytes", "total_pps", "total_bps"])
+    return pd.DataFrame(
+        {
+            "use_case": result["use_case"].str.replace("-", "_"),
+            "frame_bytes": (result["bytes_per_s"] / result["pps"]).round(),
+            "total_pps": result["total_Mpps"] * 1e6,
+            "total_bps": result["total_Gbps"] * 1e9,
+        }
+    )
+
+
+def thesis_count(path: Path | None = None) -> pd.DataFrame:
+    """Return table 4.1 of the thesis, a row for each number of mirrors. Empty if the file is missing.
+
+    `read` and `unread` are Mbit/s with and without a reader of the copies, `CPI …` are the cycles per instruction of
+    ovs-vswitchd. Without mirrors there is one measurement, which stands in both columns.
+    """
+    printed = table(THESIS_COUNT, path)
+    if printed is None:
+        return pd.DataFrame(columns=["mirrors", "read", "unread", "CPI read", "CPI unread"])
+    result = pd.DataFrame({"mirrors": sorted(printed["mirror_ports"].unique())})
+    for column, before in (("bitrate_Mbps", ""), ("cpi", "CPI ")):
+        for name, is_read in (("read", "True"), ("unread", "False")):
+            some = printed[printed["monitored"].isna() | printed["monitored"].astype("str").eq(is_read)]
+            result[before + name] = result["mirrors"].map(some.set_index("mirror_ports")[column])
+    return result
+
+
+def thesis_uplink(path: Path | None = None) -> pd.DataFrame:
+    """Return table 4.2 of the thesis as rates in bit/s (offered, sent and captured), one row per offered rate. Empty if
+    the file is missing.
+
+    iperf3's GBytes have 2^30 bytes: only then does what was sent agree with what was offered. Wireshark's GBytes have
+    10^9 bytes: otherwise more than 1 Gbit/s would have passed the NIC.
+    """
+    printed = table(THESIS_UPLINK, path)
+    if printed is None:
+        return pd.DataFrame(columns=["offered_bps", "sent_bps", "captured_bps"])
+    return pd.DataFrame(
+        {
+            "offered_bps": printed["offered_Mbps"] * 1e6,
+            "sent_bps": printed["sent_GB"] * 8 * 2**30 / THESIS_S,
+            "captured_bps": printed["captured_GB"] * 8e9 / THESIS_S,
+        }
+    )
+
+
+def trex_shares() -> pd.DataFrame:
+    """Return the published load tests with SHARES: the rate in both directions together, and what the lines carry.
+
+    For frames of several lengths the share is that of the bits on the line. Empty if the file is missing.
+    """
+    given = table("trex_loadtests.csv")
+    if given is None:
+        return pd.DataFrame(columns=SHARES)
+    measured = given["measured_pps"].astype("str")  # as printed: some are of both directions together
+    pps = measured.str.partition(" ")[0].astype(float)
+    directions = measured.str.contains("both directions").map({True: 2.0, False: 1.0})
+    line_share = given["measured_L1_Mbps"] * 1e6 / PUBLISHED_LINE_BPS
+    line = (given["expected_pps_per_direction"] * directions).fillna(pps / line_share)
+    return pd.DataFrame(
+        {
+            "source": "published",
+            "test": given["test"] + ": " + given["profile"],
+            "pps": pps,
+            "line_pps": line,
+            "share": pps / line,
+            "verdict": given["verdict"],
+        }
+    )
+
+
+def trex_histogram() -> pd.DataFrame:
+    """Return the published latency histogram: bucket_us (lower edges), direction, count. Empty if it is missing."""
+    given = table("trex_latency_histogram.csv")
+    if given is None:
+        return pd.DataFrame(columns=["bucket_us", "direction", "count"])
+    names = {"port0_count": "published, port 0", "port1_count": "published, port 1"}
+    long = given.rename(columns=names).melt("bucket_us", var_name="direction", value_name="count")
+    return long.dropna().reset_index(drop=True)

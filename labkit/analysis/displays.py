@@ -11,15 +11,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
+from pandas.io.formats.style import Styler
 
 from labkit.analysis import load, stats
-from labkit.analysis.figures import overlay
 from labkit.common import schema, units
 
 if TYPE_CHECKING:
     from IPython.display import Markdown  # the command line imports this module and needs no IPython
 
 MAX_ROWS = 10  # rows shown in a table
+# Columns of long texts with their least and greatest widths, so that a table fits into a report.
+WRAPPED = {
+    "stack": (14, 23), "path": (10, 14), "expected path": (10, 14), "packet": (4, 5), "not as expected": (4, 8),
+}  # fmt: skip
 _POINT = [name for name in load.GROUP if name not in load.HOST]
 # Where Markdown would make a tag, a link or an image, or define the address of one.
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -57,9 +61,26 @@ def show(*pieces: Any) -> None:
         if isinstance(piece, list):
             display(sentences(piece))
         elif isinstance(piece, pd.DataFrame):
-            display(overlay.wrapped(piece))
+            display(wrapped(piece))
         else:
             display(piece)
+
+
+def wrapped(table: pd.DataFrame) -> Styler:
+    """Style a table of text for a notebook or a report: long stacks and paths wrap, numbers are short."""
+    numbers: dict[Any, Any] = {name: "{:.1f}" for name in table if str(name).endswith("µs")}
+    numbers |= {name: "{:.2f}" for name in table if str(name).endswith(", s")}
+    left: Any = {"text-align": "left", "vertical-align": "top"}
+    heads: Any = [
+        {"selector": "th", "props": [("max-width", "5.5em"), ("white-space", "normal"), *left.items()]}
+    ]
+    shown = table.style.hide(axis="index").format(numbers, na_rep="–", escape="html")
+    shown = shown.set_properties(**left).set_table_styles(heads)
+    for name, (least, most) in WRAPPED.items():
+        if name in table:
+            wide: Any = {"white-space": "normal", "min-width": f"{least}em", "max-width": f"{most}em"}
+            shown = shown.set_properties(subset=[name], **wide)
+    return shown
 
 
 class _Displayed(pd.DataFrame):

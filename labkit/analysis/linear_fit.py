@@ -19,9 +19,11 @@ from scipy.special import fdtrc, stdtr, stdtrit
 
 from labkit.analysis import stats
 from labkit.common.errors import BadInput
+from labkit.common.units import si
 
 Floats = npt.NDArray[np.float64]
 EXACT = 1e-18  # squared relative residuals below this are rounding errors
+UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 MISFIT_BELOW = 0.01  # false alarm rate of the test of lack of fit
 
 
@@ -42,6 +44,21 @@ class Estimate:
     def excludes_zero(self) -> bool:
         """Return whether the interval excludes 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+
+def seconds(value: float) -> str:
+    """Return a time in words. It may be less than a nanosecond, such as the cost of a byte."""
+    return si(value, "s") if abs(value) >= 1e-9 or not value else f"{value * 1e9:.2g} ns"
+
+
+def interval(one: Estimate) -> str:
+    """Return `22.1 µs [20, 24.3]`: all numbers in the unit that suits the largest of them."""
+    if one.low is None or one.high is None:
+        return seconds(one.value)
+    largest = max(abs(one.value), abs(one.low), abs(one.high))
+    scale, unit = next(((scale, unit) for scale, unit in UNITS if largest >= scale), UNITS[-1])
+    middle, low, high = (f"{value / scale:.3g}".replace("-", "−") for value in (one.value, one.low, one.high))
+    return f"{middle} {unit} [{low}, {high}]"
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,16 @@ GROUP = [*HOST, *schema.names(use="group")]
 # The compared metric of each protocol, and whether higher values are better
 METRIC = {name: (one.metric, one.higher_is_better) for name, one in PROTOCOLS.items()}
 PROFILE = "profile"  # method of rows beside an observer, and of the rows that measure its cost
+ENDPOINT_NAMES = {
+    "namespace": "namespaces",
+    "container": "containers",
+    "guest": "a guest each",
+    "shared_guest": "namespaces of one guest",
+}
 STARVED = 0.01  # share of the arm's median; a slice with less is starved
 HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the largest unfragmented payload
 # The columns of every table. Columns of the other parts of `overlay` keep their types.
-COMPARED = tuple(writer for writer in schema.WRITERS if writer != "overlay")
+COMPARED = tuple(writer for writer in schema.WRITERS if writer != "observation")
 WORDS = [*schema.names(writer=COMPARED, type=("text", "flag")), "folder"]
 NUMBERS = schema.names(writer=COMPARED, type=("number", "integer"))
 _NUMBERS = frozenset(NUMBERS)

@@ -42,13 +42,13 @@ def run(given: argparse.Namespace) -> int:
     import pandas as pd
     from rich.console import Console
 
+    from labkit.analysis import claims as claims_of_packages
     from labkit.analysis import compare_runs
     from labkit.commands import json_output, terminal_tables
-    from studies.documents import repeated
 
     # A published run has thousands of rows. The status is shown on a terminal only.
     with Console(stderr=True).status("reading and comparing both runs"):
-        claims = repeated.judge_by_both(given.left, given.right)
+        claims = claims_of_packages.judge_by_both(given.left, given.right)
         try:
             table, sentences = compare_runs.compare(given.left, given.right)
         except BadInput as error:

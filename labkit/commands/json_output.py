@@ -5,6 +5,7 @@ Numbers are in base units, as in columns. Unknown values are null.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ import msgspec
 import pandas as pd
 
 from labkit.analysis import load, verdicts
+from labkit.analysis.claims import JudgedClaim
 from labkit.common.printable import printable_json
-from studies.documents import document
-from studies.documents.repeated import Repeated
 
 
 def text(content: Any) -> str:
@@ -32,18 +32,13 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def compared(table: pd.DataFrame, doubts: Sequence[str], claims: Sequence[Repeated]) -> dict[str, Any]:
+def compared(table: pd.DataFrame, doubts: Sequence[str], claims: Sequence[JudgedClaim]) -> dict[str, Any]:
     """Return the result of `labkit compare`."""
-    judged = [
-        {
-            "name": one.claim.name,
-            "sentence": one.claim.sentence,
-            "left": {"word": one.left.word, "evidence": document.ratio_summary(one.left)},
-            "right": {"word": one.right.word, "evidence": document.ratio_summary(one.right)},
-        }
-        for one in claims
-    ]
-    return {"lines": records(table), "doubts": list(doubts), "claims": judged}
+    return {
+        "lines": records(table),
+        "doubts": list(doubts),
+        "claims": [dataclasses.asdict(one) for one in claims],
+    }
 
 
 def sweep_result(folder: Path, report: Path, failed: dict[str, str]) -> dict[str, Any]:

@@ -31,9 +31,7 @@ example of a network of your own as an arm.
     labkit run datapaths topology=veth_bridge change='gro: offload gro on at server' rounds=5 duration_s=1
     labkit run throughput topology=ovs_netdev
     labkit run datapaths topology=docs/network.yaml,veth rounds=5 duration_s=1
-    labkit run trex_stateless server=HOST profile=imix target=50%
     labkit run throughput server=HOST frame_bytes=64,imix
-    LABKIT_TREX=FOLDER labkit run trex_stateless topology=veth_bridge,veth_routed profile=64b
     LABKIT_TREX=FOLDER labkit run throughput generator=trex topology=veth_bridge
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
@@ -44,7 +42,7 @@ ssh, as `ssh NAME` would connect. That machine needs Python 3.11 to 3.13 and ipe
 copied there, and all its files there are removed after the run.
 
     labkit run datapaths where=vm:debian topology=veth_bridge,ipvlan_l2 rounds=5 duration_s=3
-    labkit run overlay part=path,reachability routes=static where=vm:debian,cpus=1
+    labkit run datapaths topology=veth,vxlan,gre where=vm:debian,cpus=1 rounds=5 duration_s=3
 
 nodes=two puts the clients on one host and the servers on another: two lab VMs with a cable between
 them, or two machines with a NIC each (where=ssh:ONE peer=ssh:OTHER parent=NIC,NIC). If mirrors copy
@@ -130,7 +128,7 @@ def run(given: argparse.Namespace) -> int:
         from labkit.commands import terminal_tables
 
         result = load.load(folder, None)
-        terminal_tables.show_rows(terminal_tables.show_parts(result))
+        terminal_tables.show_rows(terminal_tables.show_observations(result))
         profiles = load.profiles(folder)
         terminal_tables.show_findings(result, profiles)
         terminal_tables.show_profiles(profiles)

@@ -25,18 +25,9 @@ labkit[dask] and workers that take one point at a time.
     dask worker ADDRESS --resources "labkit=1" --nthreads 2
     labkit sweep params/datapaths.yaml --dask ADDRESS
 
-params/datapaths.yaml is the sweep of the paper: up to 128 pairs, MTU 1500 and 9000.
-params/datapaths-quick.yaml is its quick form, three minutes long.
-params/kernels.yaml puts kernels side by side. params/nodes.yaml uses two hosts. params/overlay.yaml
-follows packets through an overlay, lets a spine fail, and measures what each tunnel costs.
-params/container_vs_vm.yaml compares containers with virtual machines. params/packet_size.yaml
-measures what a packet costs, fixed and by the byte. params/virtual_tap.yaml measures mirrors of
-Open vSwitch. params/what_does_it_cost.yaml is the price list of everyday changes.
-params/live_monitor.yaml measures what tcpdump, tshark and the monitor cost.
-params/published_ports.yaml measures what it costs to reach servers by published ports.
-params/ovs_test_plan.yaml finds the greatest lossless rates of Open vSwitch with 1,000 rules and
-64,000 flows. params/trex.yaml makes load tests with TRex. params/findings-*.yaml are the
-shortened sweeps of docs/FINDINGS.md.
+The first lines of each file in params/ say what it measures: params/datapaths.yaml is the sweep of
+the paper, up to 128 pairs, with MTU 1500 and 9000, and params/datapaths-quick.yaml its quick form,
+three minutes long. params/findings-*.yaml are the shortened sweeps of docs/FINDINGS.md.
 """
 
 JSON = {
@@ -83,7 +74,7 @@ def run(given: argparse.Namespace) -> int:
         print(json_output.text(json_output.sweep_result(folder, page, sweep.failed(folder))))
         return judge_sweep(folder)
     result = load.load(folder, None)
-    terminal_tables.show_verdicts(terminal_tables.show_parts(result))
+    terminal_tables.show_verdicts(terminal_tables.show_observations(result))
     profiles = load.profiles(folder)
     terminal_tables.show_findings(result, profiles)
     terminal_tables.show_profiles(profiles)

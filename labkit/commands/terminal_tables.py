@@ -10,28 +10,17 @@ import pandas as pd
 from rich.table import Table
 
 from labkit.analysis import load, profile_doubts, protocols, stats, verdicts
+from labkit.analysis.claims import JudgedClaim
 from labkit.analysis.findings import registry
 from labkit.commands.console import new_console, new_table
 from labkit.common import units
-from studies.documents import document
-from studies.documents.repeated import Repeated
-from studies.overlay import finding as overlay
-from studies.packet_size import finding as packet_size
 
 
-def show_parts(df: pd.DataFrame) -> pd.DataFrame:
-    """Print the findings and doubts of each part of an experiment with several parts.
-
-    Returns the rows of the cost, which are compared.
-    """
-    console = new_console()
+def show_observations(df: pd.DataFrame) -> pd.DataFrame:
+    """Print the doubts about the parts of an experiment that are not compared, and return the rows that are."""
     is_cost = df["part"].fillna("cost").eq("cost")
-    for part, sentences in overlay.SENTENCES.items():
-        if len(rows := df[df["part"].eq(part)]):
-            for sentence in sentences(rows):
-                console.print(overlay.plain(sentence))
-            console.print()
-    for doubt in overlay.doubts(df[~is_cost]):
+    console = new_console()
+    for doubt in registry.doubts(df[~is_cost]):
         console.print(f"- {doubt}")
     return df[is_cost]
 
@@ -54,7 +43,13 @@ def show_findings(df: pd.DataFrame, profiles: pd.DataFrame) -> None:
     """Print the findings of experiments beside verdicts, in sentences."""
     console = new_console()
     for sentence in registry.sentences(df, lambda: profiles):
-        console.print(packet_size.plain(sentence))
+        console.print(_plain(sentence))
+
+
+def _plain(sentence: str) -> str:
+    """Return a sentence as a list item for the terminal, without Markdown."""
+    text = sentence.lstrip()
+    return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '').replace('`', '')}"
 
 
 def show_profiles(profiles: pd.DataFrame) -> None:
@@ -172,7 +167,7 @@ def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:
         console.print(f"- {sentence}")
 
 
-def show_claims(claims: Sequence[Repeated], left: Path, right: Path) -> None:
+def show_claims(claims: Sequence[JudgedClaim], left: Path, right: Path) -> None:
     """Print the verdicts about claims by two runs, if there are any, and which of them are not the same."""
     if not claims:
         return
@@ -180,12 +175,12 @@ def show_claims(claims: Sequence[Repeated], left: Path, right: Path) -> None:
     title = "Claims of docs/FINDINGS.md, judged by each of the two runs alone"
     table = new_table(title, [(name, False) for name in ("claim", f"by {left}", f"by {right}")])
     for one in claims:
-        judged = (f"{by.word}: {document.ratio_summary(by)}" for by in (one.left, one.right))
-        table.add_row(one.claim.name, *judged)
+        judged = (f"{by.word}: {by.evidence}" for by in (one.left, one.right))
+        table.add_row(one.name, *judged)
     console.print()
     console.print(table)
     console.print()
-    other = [one.claim.name for one in claims if one.left.word != one.right.word]
+    other = [one.name for one in claims if one.left.word != one.right.word]
     last = f"; not: {', '.join(other)}" if other else ""
     count = len(claims) - len(other)
     console.print(f"- the same verdict by both runs: {count} of {units.counted(len(claims), 'claim')}{last}")

@@ -1,4 +1,4 @@
-"""Find the topologies, generators, observers, experiments and findings of other installed packages.
+"""Find what installed packages add to labkit: topologies, generators, observers, experiments, findings, figures.
 
 A package names each of them as an entry point (packaging.python.org, "Entry points specification"): the group says what
 it is, the name is what users write, and the value is the module and its object.
@@ -6,32 +6,46 @@ it is, the name is what users write, and the value is the module and its object.
     [project.entry-points."labkit.topologies"]
     two_bridges = "labkit_toys.toy_topology:TWO_BRIDGES"
 
-Only packages that are installed in this Python's own folders are read, never the current folder, a notebook's folder or
-PYTHONPATH. So a file that a user downloads cannot add code to labkit.
+labkit's own distribution does the same for what answers a single question. Only packages that are installed in this
+Python's own folders are read, and the distribution that labkit itself was loaded from; never the current folder, a
+notebook's folder or PYTHONPATH. So a file that a user downloads cannot add code to labkit.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import site
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from labkit.common.errors import Failed
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
-GROUPS = (
-    "labkit.topologies",
-    "labkit.generators",
-    "labkit.observers",
-    "labkit.experiments",
-    "labkit.findings",
-)
+PREFIX = "labkit."  # of the groups
+DISTRIBUTION = "labkit"
 Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """What a package adds: `value` is `module:object`, `package` and `version` are those of the distribution."""
+
+    group: str
+    name: str
+    value: str
+    package: str
+    version: str
+
+    def load(self) -> object:
+        """Import the module, and return the object."""
+        module, _, attributes = self.value.partition(":")
+        made: object = importlib.import_module(module)
+        for attribute in filter(None, attributes.split(".")):
+            made = getattr(made, attribute)
+        return made
 
 
 def names(group: str, own: Collection[str]) -> dict[str, EntryPoint]:
@@ -40,7 +54,9 @@ def names(group: str, own: Collection[str]) -> dict[str, EntryPoint]:
     `own`: the names that labkit itself has. Raises Failed for one of them, and for a name that two packages have.
     """
     result: dict[str, EntryPoint] = {}
-    for entry in _entry_points().get(group, ()):
+    for entry in _entry_points():
+        if entry.group != group:
+            continue
         if entry.name in own:
             raise Failed(f"{_described(entry)} has a name that labkit itself uses: rename it")
         if entry.name in result:
@@ -71,43 +87,83 @@ def load_all(group: str, kind: type[Kind], own: Collection[str]) -> dict[str, Ki
 
 
 def packages() -> dict[str, str]:
-    """Return the packages that extend labkit, with their versions."""
-    every = [entry for points in _entry_points().values() for entry in points if entry.dist is not None]
-    return {entry.dist.name: entry.dist.version for entry in every if entry.dist is not None}
+    """Return the other packages that extend labkit, with their versions."""
+    return {entry.package: entry.version for entry in _entry_points() if entry.package != DISTRIBUTION}
+
+
+def own_packages() -> list[str]:
+    """Return the top-level packages that labkit's own distribution adds to `labkit`, for copies to other machines."""
+    modules = (entry.value for entry in _entry_points() if entry.package == DISTRIBUTION)
+    return sorted({value.partition(":")[0].partition(".")[0] for value in modules})
+
+
+def entry_points_text() -> str:
+    """Return what labkit's own distribution adds, in the form of entry_points.txt."""
+    own = [entry for entry in _entry_points() if entry.package == DISTRIBUTION]
+    groups = dict.fromkeys(entry.group for entry in own)
+    return "".join(
+        f"[{group}]\n" + "".join(f"{entry.name} = {entry.value}\n" for entry in own if entry.group == group)
+        for group in groups
+    )
 
 
 def _described(entry: EntryPoint) -> str:
-    package = entry.dist.name if entry.dist is not None else "an unknown package"
-    return f"{entry.name} ({entry.group}) of the package {package}"
+    return f"{entry.name} ({entry.group}) of the package {entry.package}"
 
 
 @functools.cache
-def _entry_points() -> dict[str, list[EntryPoint]]:
-    if not any(b"[labkit." in text for text in _texts()):
-        return {}
-    import importlib.metadata  # takes as long as all other imports of the measuring wing together
+def _entry_points() -> tuple[EntryPoint, ...]:
+    """Return all entry points for labkit, those of a distribution that is found twice once.
 
+    The files are read here, because importing `importlib.metadata` takes as long as all else that a run imports.
+    """
     result: dict[str, list[EntryPoint]] = {}
-    for distribution in importlib.metadata.distributions(path=_folders()):
-        for entry in distribution.entry_points:
-            if entry.group in GROUPS:
-                result.setdefault(entry.group, []).append(entry)
-    return result
+    for folder, text in _files():
+        lines = [line.strip() for line in text.splitlines()]
+        if not any(line.startswith(f"[{PREFIX}") for line in lines):
+            continue
+        package, version = _distribution(folder)
+        if package in result:
+            continue
+        result[package] = []
+        group = ""
+        for line in lines:
+            if line.startswith("["):
+                group = line.strip("[] ")
+            elif group.startswith(PREFIX) and "=" in line and not line.startswith(("#", ";")):
+                name, _, value = line.partition("=")
+                value = value.partition("[")[0].replace(" ", "")  # without extras
+                result[package].append(EntryPoint(group, name.strip(), value, package, version))
+    return tuple(entry for entries in result.values() for entry in entries)
 
 
-def _texts() -> Iterator[bytes]:
-    """Yield the file entry_points.txt of every installed package that has one."""
-    for folder in _folders():
+def _files() -> Iterator[tuple[Path, str]]:
+    """Yield each installed distribution that has entry points: its folder, and the text of entry_points.txt."""
+    beside = str(Path(__file__).resolve().parents[2])  # a copy of labkit need not be in this Python's folders
+    for folder, start in ((beside, f"{DISTRIBUTION}-"), *((one, "") for one in _folders())):
         try:
             entries = sorted(os.listdir(folder))
         except OSError:
             continue
         for name in entries:
-            if name.endswith(".dist-info"):
+            if name.endswith(".dist-info") and name.startswith(start):
                 try:
-                    yield Path(folder, name, "entry_points.txt").read_bytes()
-                except OSError:
+                    yield Path(folder, name), Path(folder, name, "entry_points.txt").read_text("utf-8")
+                except (OSError, UnicodeDecodeError):
                     continue
+
+
+def _distribution(folder: Path) -> tuple[str, str]:
+    """Return the name and the version of a distribution, by METADATA or else by its folder's name."""
+    name, _, version = folder.name.removesuffix(".dist-info").partition("-")
+    try:
+        head = (folder / "METADATA").read_text("utf-8", "replace").partition("\n\n")[0]
+    except OSError:
+        return name, version
+    fields = dict(
+        line.split(": ", 1) for line in head.splitlines() if line.startswith(("Name: ", "Version: "))
+    )
+    return fields.get("Name", name), fields.get("Version", version)
 
 
 def _folders() -> list[str]:

@@ -32,15 +32,15 @@ PROGRAMS = {
     "tc": Program("no queueing discipline can be set", "iproute2", "iproute-tc"),
     "unshare": Program("no experiment, because each has namespaces of its own", "util-linux"),
     "tcpdump": Program("captures cannot be viewed by hand; labkit itself does not need it", "tcpdump"),
-    "nft": Program("no change by nftables or conntrack, no packet generator (throughput, ovs_test_plan,"
-                   " monitor_cost), and no TRex server of labkit's own", "nftables"),
+    "nft": Program("no change by nftables or conntrack, no packet generator (searches for rates), and no"
+                   " TRex server of labkit's own", "nftables"),
     "perf": Program("no profiles (observe=perf_record, perf_stat), so `labkit why` names no cause", "linux-perf",
                     "perf", "perf"),
     "bpftrace": Program("no times of functions (observe=function_times) on kernels without function_graph", "bpftrace"),
     "kprobe-perf": Program("no calls of a kernel function (observe=kprobe)", "perf-tools-unstable", None, None),
     "tshark": Program("captures cannot be analysed in depth by hand, and monitors have no display filter", "tshark",
                       "wireshark-cli", "wireshark-cli"),
-    "dumpcap": Program("the experiment monitor_cost lacks this reader", "wireshark-common",
+    "dumpcap": Program("its cost is not measured beside that of other readers of an interface", "wireshark-common",
                        "wireshark-cli", "wireshark-cli"),
     "qemu-system-x86_64": Program("no guests, and no other kernel than this one", "qemu-system-x86"),
     "virtiofsd": Program("no lab VM (where=vm:KERNEL)", "virtiofsd"),

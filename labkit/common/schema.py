@@ -37,11 +37,11 @@ WRITERS = {
     "switch": "Open vSwitch",
     "machine": "the host that measures",
     "vm": "the host of a lab VM",
-    "throughput": "experiments that send frames at a rate (`part` also by overlay)",
+    "throughput": "experiments that send frames at a rate (`part` also by those that follow packets)",
     "trex": "the experiments with TRex",
-    "ovs_test_plan": "the experiment ovs_test_plan",
-    "monitor_cost": "the experiment monitor_cost",
-    "overlay": "the experiment overlay: its parts path, reachability, failure and headers",
+    "rules": "experiments with the rules of a switch",
+    "reader": "experiments with programs that watch an interface",
+    "observation": "experiments that follow packets: their parts path, reachability, failure and headers",
 }
 
 
@@ -146,7 +146,7 @@ COLUMNS: tuple[Column, ...] = (
     *_columns(
         "throughput",
         "identifies",
-        ("part", "", "text", "the part of an experiment that has several: overlay, throughput, TRex"),
+        ("part", "", "text", "the part of an experiment that has several"),
     ),
     *_columns(
         "throughput",
@@ -158,7 +158,7 @@ COLUMNS: tuple[Column, ...] = (
         use="group",
     ),
     *_columns(
-        "monitor_cost",
+        "reader",
         "parametrises",
         ("load_pps", "1/s", "number", "the parameter loads, in frames per second; null: as many as possible"),
         use="group",
@@ -373,7 +373,7 @@ COLUMNS: tuple[Column, ...] = (
         ("latency_buckets", "", "object", "probes by the lower edge of their latency's bucket in microseconds"),
     ),
     *_columns(
-        "monitor_cost",
+        "reader",
         "measures",
         ("cpu_per_sent_s", "s", "number", "CPU time of the whole host per frame sent, until the reader is done"),
         ("reader_cpu_s", "s", "number", "CPU time of the reader's processes; null: no reader"),
@@ -387,7 +387,7 @@ COLUMNS: tuple[Column, ...] = (
         ("wanted_throughput_pps", "1/s", "number", "frames of that flow that arrived per second"),
     ),
     *_columns(
-        "ovs_test_plan",
+        "rules",
         "parametrises",
         ("datapath", "", "text", "the switch's datapath: system (the kernel), netdev (ovs-vswitchd) or dpdk"),
         ("use_case", "", "text", "net_to_vm, vm_to_net or vm_to_vm"),
@@ -396,7 +396,7 @@ COLUMNS: tuple[Column, ...] = (
         ("tunnel", "", "text", "how the network reaches the switch: off (directly) or vxlan"),
     ),
     *_columns(
-        "overlay",
+        "observation",
         "parametrises",
         ("routes", "", "text", "the routes between the leaves: static, metric or ecmp"),
         ("provider", "", "text", "what carries packets from leaf to leaf: gre, ipip or routed"),
@@ -406,7 +406,7 @@ COLUMNS: tuple[Column, ...] = (
         ("interval_s", "s", "number", "the time between probes"),
     ),
     *_columns(
-        "overlay",
+        "observation",
         "identifies",
         ("packet", "1", "integer", "path: the packet's number, from 0"),
         ("position", "1", "integer", "path: the number of this sighting of the packet, from 0"),
@@ -421,7 +421,7 @@ COLUMNS: tuple[Column, ...] = (
         ("failed", "", "text", "failure: the spine that fails"),
     ),
     *_columns(
-        "overlay",
+        "observation",
         "measures",
         ("computed_bytes", "byte", "integer", "headers: what the tunnel adds to a packet, by the standards"),
         ("measured_bytes", "byte", "number", "headers: what the tunnel adds to a packet, measured"),

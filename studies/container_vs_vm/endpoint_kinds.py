@@ -1,31 +1,22 @@
 """Compare kinds of endpoints (namespaces, containers, guests).
 
 The module tells whether two kinds form a fair pair, which differs only in the boundary between machines, and names
-other differences. It also reads the measurements that an earlier report published.
+other differences.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from labkit.analysis.load import HOST, emulated, groups
+from labkit.analysis.load import ENDPOINT_NAMES, HOST, emulated, groups
 from labkit.common import units
-from studies import reference_tables
 
 SHARED, OWN_GUEST = "shared_guest", "guest"
 ENDPOINTS = ("namespace", "container", OWN_GUEST, SHARED)
 ALIKE = [*HOST, "pairs", "guest"]  # two kinds are compared only if these columns are equal
-NAMES = {
-    "namespace": "namespaces",
-    "container": "containers",
-    OWN_GUEST: "a guest each",
-    SHARED: "namespaces of one guest",
-}
-PUBLISHED = "container_vs_vm.csv"
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,7 @@ def machines(rows: pd.DataFrame) -> list[str]:
     """Return a line for each distinct environment: `namespaces, containers: Linux …`."""
     alike: dict[str, list[str]] = {}
     for side in endpoint_kinds(rows):
-        alike.setdefault(side.description, []).append(NAMES[side.endpoint])
+        alike.setdefault(side.description, []).append(ENDPOINT_NAMES[side.endpoint])
     return [f"{', '.join(names)}: {words}" for words, names in alike.items()]
 
 
@@ -113,7 +104,7 @@ def _judged(rows: pd.DataFrame, left: str, right: str) -> str | None:
     of = [[side for side in endpoint_kinds(rows) if side.endpoint == name] for name in (left, right)]
     if not all(of):
         return None
-    pair = f"{NAMES[right]} against {NAMES[left]}"
+    pair = f"{ENDPOINT_NAMES[right]} against {ENDPOINT_NAMES[left]}"
     differ = list(
         dict.fromkeys(sentence for one in of[0] for other in of[1] for sentence in differences(one, other))
     )
@@ -147,27 +138,3 @@ def _are_fair(rows: pd.DataFrame) -> bool:
 def usual(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows without those of the shared guest, except where it is the baseline."""
     return rows[~(rows["endpoint"].eq(SHARED) & rows["role"].eq("variant"))]
-
-
-def published(path: Path | None = None) -> pd.DataFrame:
-    """Return the published measurements of an earlier report, one row per run. The table is empty if the file is
-    missing.
-
-    Columns: endpoint (container, guest), length_bytes (if iperf3 chose the length: the mean of the sent datagrams),
-    received_bps, received_pps, jitter_s, ip_rcv_s, has_report. If has_report is False, the receiver's losses are
-    unknown and received_* holds what was sent.
-    """
-    result = reference_tables.table(PUBLISHED, path)
-    if result is None:
-        return pd.DataFrame(
-            columns=["endpoint", "length_bytes", "received_bps", "received_pps", "has_report"]
-        )
-    result["endpoint"] = result["endpoint"].replace("vm", OWN_GUEST)
-    sizes = result["sent_bps"] * result["duration_s"] / 8 / result["sent_count"]
-    result["default"] = result["length_bytes"].isna()
-    result["length_bytes"] = result["length_bytes"].fillna(sizes.round())
-    result["has_report"] = result["sent_count"].notna()
-    arrived = 1 - (result["lost_count"] / result["sent_count"]).fillna(0)
-    result["received_bps"] = result["sent_bps"] * arrived
-    result["received_pps"] = result["received_bps"] / 8 / result["length_bytes"]
-    return result

@@ -14,7 +14,8 @@ import plotly.graph_objects as go
 from labkit.analysis import protocols, stats, theme
 from labkit.analysis.figures.cost_by_size import PREFIXES
 from labkit.analysis.figures.panels import Panel, finish, grid, panels
-from studies.container_vs_vm.endpoint_kinds import ENDPOINTS, NAMES, machines
+from labkit.analysis.load import ENDPOINT_NAMES
+from studies.container_vs_vm.endpoint_kinds import ENDPOINTS, machines
 
 LINE_PX, EDGES_PX = 40, 56  # height of a kind of endpoints, and of the rest of a plot
 # Width of a letter of a kind's name, and of what is between the name and the axis.
@@ -85,7 +86,7 @@ def ends(rows: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
     """Draw the received load at namespaces, containers, guests and a shared guest, on log axes.
 
     The quantities are throughput and datagrams per second, or round-trip times. Stars are values that the report
-    published (`endpoint_kinds.published`) for datagrams of the same length.
+    published (`reference_tables.container_vs_vm`) for datagrams of the same length.
     """
     notes = "stars: " + NOT_OURS if len(_published_at_lengths(rows, published)) else ""
     figure = _draw_panel(rows, ARRIVES, published)
@@ -114,7 +115,7 @@ def _finish(figure: go.Figure, rows: pd.DataFrame, title: str, more: str = "") -
     lines += [*filter(None, [more]), "small: single rounds; large: their geometric mean and 95 % interval"]
     room = SUBTITLE_PX * max(0, len(lines) - 2)
     left = AXIS_PX + LETTER_PX * max(
-        (len(NAMES[name]) for name in rows["endpoint"].dropna().unique()), default=0
+        (len(ENDPOINT_NAMES[name]) for name in rows["endpoint"].dropna().unique()), default=0
     )
     figure.update_layout(margin={"t": figure.layout.margin.t + room, "l": left}, showlegend=False)
     figure.update_layout(height=figure.layout.height + room)
@@ -172,7 +173,7 @@ def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str], others:
                 style = replace(style, symbol=series.symbol or style.symbol)
                 reach += _dots(figure, panel, own, style, at + BELOW * number)
     _zeros(figure, panel, nothing, min(reach, default=1.0))
-    names = [theme.plain(NAMES[name]) if panel.column == 1 else "" for name in there]
+    names = [theme.plain(ENDPOINT_NAMES[name]) if panel.column == 1 else "" for name in there]
     figure.update_yaxes(
         range=[len(there) - 0.4, -0.6],
         tickvals=list(range(len(there))),

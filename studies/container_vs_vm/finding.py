@@ -13,26 +13,29 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 from IPython.display import display
 
 from labkit.analysis import displays, figures, flame, load, profile_doubts, protocols, stats, verdicts
 from labkit.analysis.displays import show
 from labkit.analysis.flame import load_profiles
 from labkit.analysis.flame.packet_calls import OBSERVER as PACKETS
-from labkit.analysis.load import groups
+from labkit.analysis.load import ENDPOINT_NAMES, groups
+from labkit.analysis.protocols import TIMED
+from labkit.analysis.run_figures import of_part
 from labkit.common.errors import BadInput
+from studies import reference_tables
 from studies.container_vs_vm.endpoint_kinds import (
     ENDPOINTS,
-    NAMES,
     OWN_GUEST,
     SHARED,
     differences,
     endpoint_kinds,
     fair,
     fair_pair_sentences,
-    published,
     usual,
 )
+from studies.container_vs_vm.figure import ends, sides
 
 TIMERS = ("function_times", "guest_function_times")
 QUANTILES = {"p50_s": "p50", "p90_s": "p90", "p99_s": "p99", "max_s": "longest"}
@@ -44,7 +47,7 @@ class ContainerVsVmFindings:
     def __init__(self, folder: Path, rows: pd.DataFrame) -> None:
         self.rows = rows
         self.profiles = load.profiles(folder)
-        self.published = published()
+        self.published = reference_tables.container_vs_vm()
         self.usual, self.fair = usual(rows), fair(rows)
 
     @functools.cached_property
@@ -54,9 +57,9 @@ class ContainerVsVmFindings:
 
     def throughput(self) -> None:
         """Show which pairs are fair, the throughput of each, and the CPU time on both sides of the boundary."""
-        show(pairs(self.rows), figures.ends(self.rows, self.published))
+        show(pairs(self.rows), ends(self.rows, self.published))
         if not self.rows["protocol"].isin(protocols.TIMED).all():
-            display(figures.sides(self.rows))
+            display(sides(self.rows))
 
     def ratios(self) -> None:
         """Show the ratios to the baseline on this machine."""
@@ -166,7 +169,7 @@ def _flame(point: pd.DataFrame, left: str, right: str, text: str) -> None:
     except BadInput as error:
         display(displays.markdown(f"*{text}: {error}.*"))
         return
-    ends = {str(row["arm"]): NAMES[str(row["endpoint"])] for _, row in point.iterrows()}
+    ends = {str(row["arm"]): ENDPOINT_NAMES[str(row["endpoint"])] for _, row in point.iterrows()}
     display(displays.markdown(f"**{text}**, {ends[right]} against {ends[left]}: {flame.sentence(result)}."))
     display(flame.draw_difference(result), figures.functions(result.functions()))
 
@@ -197,7 +200,7 @@ def _call(row: dict[Any, Any], name: str, one: dict[str, Any], of: str, packets:
     micro: dict[str, Any] = {
         f"{word}, µs": None if one.get(key) is None else one[key] * 1e6 for key, word in QUANTILES.items()
     }
-    line: dict[str, Any] = {"function": name, "ends": NAMES[row["endpoint"]]}
+    line: dict[str, Any] = {"function": name, "ends": ENDPOINT_NAMES[row["endpoint"]]}
     line["kernel"] = f"{row[f'{of}kernel']}{', emulated' * (row[f'{of}accelerator'] == 'tcg')}"
     line |= {"load": row["protocol"], "bytes": row["length_bytes"], "calls": one.get("count")}
     # The length of TCP packets depends on offloads.
@@ -248,8 +251,8 @@ def _share(key: tuple[Any, ...], rows: pd.DataFrame) -> str:
     of = {side.endpoint: side for side in endpoint_kinds(rows)}
     others = ", ".join(differences(of[base], of[SHARED])) or "what surrounds the programs"
     return (
-        f"**{words}**: the {metric} of guests against {NAMES[base]} is {_ratio_text(of_guests)}; where both ends"
-        f" share one guest ({others}) it is {_ratio_text(of_shared)}. {alone}"
+        f"**{words}**: the {metric} of guests against {ENDPOINT_NAMES[base]} is {_ratio_text(of_guests)}; where"
+        f" both ends share one guest ({others}) it is {_ratio_text(of_shared)}. {alone}"
     )
 
 
@@ -273,7 +276,7 @@ def report_contradictions(result: pd.DataFrame) -> Iterator[str]:
     if "ip_rcv_s" in result:
         timed = result[result["ip_rcv_s"].notna()].to_dict("records")
         each = [
-            f"{NAMES[one['endpoint']]}, {one['length_bytes']:.0f} bytes: {one['ip_rcv_s'] * 1e6:.4g}"
+            f"{ENDPOINT_NAMES[one['endpoint']]}, {one['length_bytes']:.0f} bytes: {one['ip_rcv_s'] * 1e6:.4g}"
             for one in timed
         ]
         yield f"The report, on another machine, read `ip_rcv` off one call each, in µs: {'; '.join(each)}."
@@ -295,3 +298,13 @@ def report_contradictions(result: pd.DataFrame) -> Iterator[str]:
             f" {two['received_pps']:.0f} datagrams a second that is {busy:.1f} CPUs. A single printed call,"
             " interrupts included, is not a distribution."
         )
+
+
+def _cpu_time(rows: pd.DataFrame) -> go.Figure:
+    return go.Figure() if rows["protocol"].isin(TIMED).all() else sides(rows)
+
+
+FIGURES = {
+    "endpoint_kinds": of_part("cost", lambda rows: ends(rows, reference_tables.container_vs_vm())),
+    "cpu_time": of_part("cost", _cpu_time),
+}

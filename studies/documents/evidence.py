@@ -18,11 +18,10 @@ import pandas as pd
 
 from labkit.analysis import compare_runs, load, stats, verdicts
 from labkit.analysis.flame.load_profiles import observed
-from labkit.analysis.load import GROUP, HOST, Key
+from labkit.analysis.load import ENDPOINT_NAMES, GROUP, HOST, Key
 from labkit.analysis.packet_cost import function_time_claim
 from labkit.analysis.stats import Effect
 from labkit.common.units import counted
-from studies.container_vs_vm.endpoint_kinds import NAMES
 from studies.documents.results import Results
 
 UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers
@@ -133,7 +132,7 @@ def function_ratio(run: str, left: tuple[str, str], right: tuple[str, str]) -> S
         for side, (kind, function) in zip(sides, (left, right), strict=True):
             if not len(side):
                 doubt = f"no profile has a duration of {function} for endpoint={kind}"
-                return [Evidence(run, f"{function}, {NAMES[kind]}", "", doubt=doubt)]
+                return [Evidence(run, f"{function}, {ENDPOINT_NAMES[kind]}", "", doubt=doubt)]
         one, other = (dict(iter(side.groupby("length_bytes", dropna=False))) for side in sides)
         return [_duration_ratio(run, one[size], other[size]) for size in one if size in other]
 
@@ -546,7 +545,7 @@ def _durations(profiles: pd.DataFrame, kind: str, function: str) -> pd.DataFrame
                     "setup": f"{row['folder']}:{row['round']}",
                     "host": host if is_guest else _host_words(row),
                     "guest_emulated": is_guest and emulated,
-                    "what": f"{function}, {NAMES[kind]}",
+                    "what": f"{function}, {ENDPOINT_NAMES[kind]}",
                 }
             )
     return pd.DataFrame(lines)

@@ -20,6 +20,7 @@ from labkit.common import run_folder
 from studies.documents import document
 from studies.documents.claim import Judgement
 from studies.documents.evidence import PRINTED, rows_with
+from studies.documents.figure import claims
 from studies.documents.registry import MIRRORS
 from studies.documents.results import Results
 
@@ -33,7 +34,7 @@ def claim_figures(results: Results, judgements: Sequence[Judgement]) -> dict[str
     """Return the figures by name, each if its run is published."""
     evidence = document.frame(judgements)
     measured = evidence[evidence["run"].ne(PRINTED)] if len(evidence) else evidence
-    drawn = {"claims": figures.claims(measured)}
+    drawn = {"claims": claims(measured)}
     if results.has("datapaths"):
         rows = results.rows("datapaths")
         drawn["datapaths"] = figures.forest(

@@ -13,9 +13,6 @@ import numpy as np
 import pandas as pd
 
 from studies import reference_tables
-from studies.container_vs_vm.endpoint_kinds import published as container_vs_vm
-from studies.ovs_test_plan import finding as ovs_test_plan
-from studies.virtual_tap import finding as virtual_tap
 
 PREAMBLE_GAP_BYTES = 20  # of each frame on an Ethernet line (IEEE 802.3, clause 4)
 FRAME_BYTES, TAG_BYTES = 64, 4
@@ -40,9 +37,8 @@ def line_rate(test: str, tag_bytes: int = 0, passes: int = 1) -> float | None:
 
 def carried(test: str) -> float | None:
     """Return the rate that a load test carried, divided by what its line carries."""
-    from studies.trex import finding as trex
 
-    shares = trex.published_shares()
+    shares = reference_tables.trex_shares()
     own = shares[shares["test"].str.startswith(f"{test}:")]
     return float(own["share"].iloc[0]) if len(own) else None
 
@@ -58,7 +54,7 @@ def loss(test: str) -> float | None:
 
 def cpus_of_ip_rcv() -> float | None:
     """Return how many CPUs of a VM `ip_rcv` would take: its printed duration times the printed datagrams a second."""
-    table = container_vs_vm()
+    table = reference_tables.container_vs_vm()
     own = table[table["endpoint"].eq("guest")]
     return float((own["ip_rcv_s"] * own["received_pps"]).iloc[0]) if len(own) else None
 
@@ -74,7 +70,7 @@ class Received:
 
 def received(endpoint: str) -> Received | None:
     """Return what the receiver of this kind got, with the datagrams that iperf3 chose."""
-    table = container_vs_vm()
+    table = reference_tables.container_vs_vm()
     own = table[table["endpoint"].eq(endpoint)]
     if not len(own):
         return None
@@ -162,13 +158,13 @@ def flows(script: str) -> float:
 
 def order_of_cases() -> float | None:
     """Return the printed rate of VM to network, divided by that of network to VM."""
-    table = ovs_test_plan.published().set_index("use_case")
+    table = reference_tables.ovs_test_plan().set_index("use_case")
     return float(table["total_pps"]["vm_to_net"] / table["total_pps"]["net_to_vm"]) if len(table) else None
 
 
 def sum_of_vms(column: str, total: str, factor: float) -> float | None:
     """Return the printed total of four VMs, divided by the sum of the printed number of one VM."""
-    table = reference_tables.table(ovs_test_plan.PUBLISHED)
+    table = reference_tables.table(reference_tables.OVS_TEST_PLAN)
     if table is None:
         return None
     one = table[table["use_case"].eq("net-to-vm")].iloc[0]
@@ -177,7 +173,7 @@ def sum_of_vms(column: str, total: str, factor: float) -> float | None:
 
 def frames_bps() -> float | None:
     """Return the printed rate of VM to network in bit/s, divided by that of the printed number of frames."""
-    table = reference_tables.table(ovs_test_plan.PUBLISHED)
+    table = reference_tables.table(reference_tables.OVS_TEST_PLAN)
     if table is None:
         return None
     one = table[table["use_case"].eq("vm-to-net")].iloc[0]
@@ -186,13 +182,13 @@ def frames_bps() -> float | None:
 
 def mirror_throughput_ratio() -> float | None:
     """Return the printed throughput with eight mirrors that are read, divided by that without any."""
-    read = virtual_tap.thesis_count().set_index("mirrors")["read"]
+    read = reference_tables.thesis_count().set_index("mirrors")["read"]
     return float(read[8] / read[0]) if len(read) else None
 
 
 def mirror_counter(column: str, read: bool) -> float | None:
     """Return a printed counter with eight mirrors, divided by that with one, both read or both unread."""
-    table = reference_tables.table(virtual_tap.THESIS_COUNT)
+    table = reference_tables.table(reference_tables.THESIS_COUNT)
     if table is None:
         return None
     own = table[table["monitored"].astype("str").eq(str(read))].set_index("mirror_ports")[column]
@@ -201,7 +197,7 @@ def mirror_counter(column: str, read: bool) -> float | None:
 
 def copied_counters() -> list[str]:
     """Return the counters that the table prints alike for no mirror and for one that nobody reads."""
-    table = reference_tables.table(virtual_tap.THESIS_COUNT)
+    table = reference_tables.table(reference_tables.THESIS_COUNT)
     if table is None:
         return []
     none = table[table["mirror_ports"].eq(0)].iloc[0]
@@ -212,7 +208,7 @@ def copied_counters() -> list[str]:
 
 def captured_shares() -> pd.DataFrame:
     """Return the rates below the line's, with the captured bytes divided by those that were sent (share)."""
-    table = virtual_tap.thesis_uplink()
+    table = reference_tables.thesis_uplink()
     below = table[table["offered_bps"].lt(LINE_BPS)]
     return below.assign(share=below["captured_bps"] / below["sent_bps"])
 
@@ -229,14 +225,14 @@ def uplink_outlier() -> float | None:
 
 def uplink_flow() -> float | None:
     """Return what the flow sent, divided by what was offered: the mean where more than the line was offered."""
-    table = virtual_tap.thesis_uplink()
+    table = reference_tables.thesis_uplink()
     full = table[table["offered_bps"].gt(LINE_BPS)]
     return float((full["sent_bps"] / full["offered_bps"]).mean()) if len(full) else None
 
 
 def uplink_plateau() -> float | None:
     """Return the rate that the monitor captured, divided by the NIC's rate: the mean where more than it was offered."""
-    table = virtual_tap.thesis_uplink()
+    table = reference_tables.thesis_uplink()
     if not len(table):
         return None
     return float(table.loc[table["offered_bps"].gt(LINE_BPS), "captured_bps"].mean() / LINE_BPS)

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.analysis import published_runs
-from studies.documents.claim import Claim, Judgement, judge
+from labkit.analysis.claims import JudgedClaim, Verdict
+from studies.documents import document
+from studies.documents.claim import Judgement, judge
 from studies.documents.registry import CLAIMS
 from studies.documents.results import Results
 
 
-@dataclass(frozen=True)
-class Repeated:
-    """A claim with two judgements: by the left run alone, and by the right run alone."""
-
-    claim: Claim
-    left: Judgement
-    right: Judgement
-
-
-def judge_by_both(left: Path, right: Path) -> list[Repeated]:
+def judge_by_both(left: Path, right: Path) -> list[JudgedClaim]:
     """Return each claim of docs/FINDINGS.md that both runs answer with a ratio; none if neither run is published.
 
     The name of the published run, which is the name of its folder, tells which claims its rows answer.
@@ -35,8 +27,12 @@ def judge_by_both(left: Path, right: Path) -> list[Repeated]:
     for claim in CLAIMS:
         one, other = (judge(claim, results, name) for results in both)
         if _is_answered(one) and _is_answered(other):
-            result.append(Repeated(claim, one, other))
+            result.append(JudgedClaim(claim.name, claim.sentence, _verdict(one), _verdict(other)))
     return result
+
+
+def _verdict(judgement: Judgement) -> Verdict:
+    return Verdict(judgement.word, document.ratio_summary(judgement))
 
 
 def _is_answered(one: Judgement) -> bool:

@@ -47,7 +47,7 @@ SETTLE_S = 1.2
 QUIET_S, QUIET_SHARE = 0.1, 0.05  # a reader that used less of a CPU for so long has handled all
 START_S = 1.0  # about how long a reader takes to start and to end
 OBSERVED_TABLE = "labkit_observed"
-COLUMNS = schema.names(writer=("throughput", "monitor_cost"))
+COLUMNS = schema.names(writer=("throughput", "reader"))
 UNUSED = (
     *usual.FLOW_PARAMETERS, *usual.OBSERVER_PARAMETERS, *usual.TWO_HOST_PARAMETERS, "change", "generator", "pairs",
 )  # fmt: skip

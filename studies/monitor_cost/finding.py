@@ -8,11 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from labkit.analysis import figures, load, theme, verdicts
+from labkit.analysis import load, theme, verdicts
 from labkit.analysis.displays import show
-from labkit.analysis.linear_fit import Estimate, mean
+from labkit.analysis.linear_fit import Estimate, interval, mean, seconds
+from labkit.analysis.run_figures import of_part
 from labkit.common.units import counted, percent, si
-from studies.packet_size.finding import interval, seconds
+from studies.monitor_cost.figure import monitor_cost
 
 COST = {"udp": ("cpu_per_sent_s", False)}  # compared by `verdicts` instead of the throughput
 REFERENCE = "socket"
@@ -173,7 +174,7 @@ def reductions(filtered: Any, sampled: Any) -> pd.DataFrame:
 
 def show_costs(rows: pd.DataFrame) -> None:
     """Show what each reader costs: a table, a figure, and sentences."""
-    show(table(rows), figures.monitor_cost(rows, costs(rows)), report(rows))
+    show(table(rows), monitor_cost(rows, costs(rows)), report(rows))
 
 
 def report(rows: pd.DataFrame) -> list[str]:
@@ -238,3 +239,11 @@ def _ratios(known: pd.DataFrame) -> Iterator[str]:
             if theirs.excludes_zero and theirs.value > 0 and mine.value > 0:
                 ratio = mine.value / theirs.value
                 yield f"At {load_words(load_pps)} the monitor adds {ratio:.2g} times what {words} adds."
+
+
+def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    """Return all findings as items of a list (`report`)."""
+    return report(rows)
+
+
+FIGURES = {"monitor_cost": of_part("cost", lambda rows: monitor_cost(rows, costs(rows)))}

@@ -10,10 +10,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 
-from labkit.analysis.load import emulated, group_similar, hosts
+from labkit.analysis import figures, verdicts
+from labkit.analysis.load import group_similar, hosts
+from labkit.analysis.run_figures import Profiles, of_part, part
 from labkit.common.units import si
+from studies.overlay.figure_header_overhead import overhead
+from studies.overlay.figure_packet_path import hops
+from studies.overlay.figure_reachability import matrix
 from studies.overlay.figure_spine_failure import deviation
+from studies.overlay.figure_spine_failure import failure as draw_failure
 from studies.overlay.notes import routes_order
 
 Rows = list[dict[Any, Any]]
@@ -44,18 +51,10 @@ def headers(df: pd.DataFrame) -> list[str]:
 SENTENCES = {"path": path, "reachability": reachability, "failure": failure, "headers": headers}
 
 
-def doubts(df: pd.DataFrame) -> list[str]:
-    """Return the doubts about the observations, each once."""
-    noted = df[["doubts", "part"]].dropna().itertuples(index=False, name=None)
-    lines = [f"{doubt} ({part})" for doubt, part in dict.fromkeys(noted)]
-    count = int(emulated(df).sum())
-    return lines + [f"emulated CPU in {count} rows: times on hardware differ"] * bool(count)
-
-
-def plain(sentence: str) -> str:
-    """Return a sentence as a list item for the terminal, without Markdown."""
-    text = sentence.lstrip()
-    return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '')}"
+def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    """Return the sentences of all parts that were measured, as items of a list."""
+    parts = ((sentences, rows[rows["part"].eq(part)]) for part, sentences in SENTENCES.items())
+    return [line for sentences, own in parts if len(own) for line in sentences(own)]
 
 
 def _host_lines(df: pd.DataFrame, each: Callable[[pd.DataFrame], Iterator[str]]) -> list[str]:
@@ -163,3 +162,19 @@ def _late(one: dict[Any, Any]) -> str:
         if rtt_s is not None and one["down_s"] <= sent_s < one["up_s"] <= sent_s + rtt_s
     ]
     return f", {len(late)} probes sent meanwhile were answered after the recovery" if late else ""
+
+
+def _overhead(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
+    headers_rows = part(rows, "headers")
+    if not len(headers_rows):
+        return go.Figure()
+    return overhead(headers_rows, verdicts.verdicts(part(rows, "cost")))
+
+
+FIGURES = {
+    "hops": of_part("path", hops),
+    "reachability": of_part("reachability", matrix),
+    "failure": of_part("failure", draw_failure),
+    "cost": of_part("cost", figures.cost),
+    "overhead": _overhead,
+}

@@ -7,15 +7,10 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from pandas.io.formats.style import Styler
 
 from labkit.analysis import theme
 from labkit.analysis.load import emulated, group_similar
 
-# Columns of long texts with their least and greatest widths, so that a table fits into a report.
-WRAPPED = {
-    "stack": (14, 23), "path": (10, 14), "expected path": (10, 14), "packet": (4, 5), "not as expected": (4, 8),
-}  # fmt: skip
 NOTES_PX = 30  # from the drawing to the notes, without an axis
 WRONG = "≠"  # marks what is not as expected
 ROUTES = ("static", "metric", "ecmp")  # in drawing order
@@ -47,23 +42,6 @@ def gaps(table: pd.DataFrame) -> list[str]:
     lines = [f"{topology}: {reason}" for topology, reason in zip(left["topology"], reasons, strict=True)]
     doubts = ok(table)["doubts"].dropna().astype("str").str.split("; ").explode()
     return list(dict.fromkeys([*lines, *(f"Doubt: {doubt}" for doubt in doubts if doubt)]))
-
-
-def wrapped(table: pd.DataFrame) -> Styler:
-    """Style a table of `overlay` for a notebook or a report: long stacks and paths wrap, numbers are short."""
-    numbers: dict[Any, Any] = {name: "{:.1f}" for name in table if str(name).endswith("µs")}
-    numbers |= {name: "{:.2f}" for name in table if str(name).endswith(", s")}
-    left: Any = {"text-align": "left", "vertical-align": "top"}
-    heads: Any = [
-        {"selector": "th", "props": [("max-width", "5.5em"), ("white-space", "normal"), *left.items()]}
-    ]
-    shown = table.style.hide(axis="index").format(numbers, na_rep="–", escape="html")
-    shown = shown.set_properties(**left).set_table_styles(heads)
-    for name, (least, most) in WRAPPED.items():
-        if name in table:
-            wide: Any = {"white-space": "normal", "min-width": f"{least}em", "max-width": f"{most}em"}
-            shown = shown.set_properties(subset=[name], **wide)
-    return shown
 
 
 def micro(seconds: float) -> str:

@@ -32,7 +32,7 @@ from labkit.measure.traffic.packet_sender import Mix
 VARY = {"l2": "target_mac", "l3": "target_ip"}  # what the rules match, so what flows differ in
 UNUSED = ("vary", "nodes", *search.SERVER_PARAMETERS)
 SIZES = ("64", "128", "256", "512", "1024", "1514")
-COLUMNS = schema.names(writer=("ovs_test_plan",))
+COLUMNS = schema.names(writer=("rules",))
 
 HELP = {
     **search.HELP,

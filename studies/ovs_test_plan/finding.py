@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
-from labkit.analysis import figures, load, stats
+from labkit.analysis import figures, load, run_figures, stats
 from labkit.analysis.displays import markdown, show
-from labkit.analysis.findings import loss_rates
+from labkit.analysis.findings import loss_rates, registry
 from labkit.common.units import counted, percent, si
 from studies import reference_tables
-from studies.ovs_test_plan.figure import CASES
+from studies.ovs_test_plan.figure import CASES, ranked_factors, use_cases
 
-PUBLISHED = "ovs_test_plan.csv"
 SWITCH = ["datapath", "use_case", "rules", "rules_count", "tunnel"]
 # The factors that may matter, and their names. For numbers, the least level is compared with the greatest. For text,
 # the first level is compared with each other one.
@@ -57,13 +56,13 @@ class OvsTestPlanFindings:
     def factors(self) -> None:
         """Show which factors change the rate most."""
         for rows, _ in self._hosts():
-            show(report(rows), figures.ranked_factors(rows, factors(rows)))
+            show(report(rows), ranked_factors(rows, factors(rows)))
 
     def throughput(self) -> None:
         """Show the rates by use case and frame size, and the loss at every rate that was tried."""
         for rows, trials in self._hosts():
             show(
-                figures.use_cases(rows, rates(rows), published()),
+                use_cases(rows, rates(rows), reference_tables.ovs_test_plan()),
                 loss_rates.report(rows, trials),
                 figures.load_loss(trials, loss_rates.rates(rows)),
             )
@@ -72,21 +71,6 @@ class OvsTestPlanFindings:
         """Show what each VM received at the rate found, and what that cost."""
         for rows, _ in self._hosts():
             show(by_vm(rows))
-
-
-def published(path: Path | None = None) -> pd.DataFrame:
-    """Return the plan's published values: use_case, frame_bytes, total_pps, total_bps. Empty if the file is missing."""
-    result = reference_tables.table(PUBLISHED, path)
-    if result is None:
-        return pd.DataFrame(columns=["use_case", "frame_bytes", "total_pps", "total_bps"])
-    return pd.DataFrame(
-        {
-            "use_case": result["use_case"].str.replace("-", "_"),
-            "frame_bytes": (result["bytes_per_s"] / result["pps"]).round(),
-            "total_pps": result["total_Mpps"] * 1e6,
-            "total_bps": result["total_Gbps"] * 1e9,
-        }
-    )
 
 
 def rates(rows: pd.DataFrame) -> pd.DataFrame:
@@ -237,3 +221,27 @@ def _sentence(line: pd.Series[Any]) -> str:
     if line["low"] <= 1 <= line["high"]:
         text += "; the interval includes 1, so no effect is shown"
     return text
+
+
+def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    """Return the rates found and the factors, with a part for each host."""
+    return registry.by_host(
+        rows, lambda own: [*registry.searched(own), *report(own[~own["part"].eq("trials")])]
+    )
+
+
+def _ranked_factors(rows: pd.DataFrame) -> go.Figure:
+    own = run_figures.part(rows, "cost")
+    return ranked_factors(own, factors(own)) if len(own) else go.Figure()
+
+
+def _use_cases(rows: pd.DataFrame) -> go.Figure:
+    own = run_figures.part(rows, "cost")
+    return use_cases(own, rates(own), reference_tables.ovs_test_plan()) if len(own) else go.Figure()
+
+
+FIGURES = {
+    "ranked_factors": run_figures.of_one_host(_ranked_factors),
+    "use_cases": run_figures.of_one_host(_use_cases),
+    "load_loss": run_figures.of_one_host(run_figures.load_loss),
+}

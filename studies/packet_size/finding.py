@@ -10,16 +10,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
 
-from labkit.analysis import figures, load, stats, verdicts
+from labkit.analysis import figures, load, run_figures, stats, verdicts
 from labkit.analysis.displays import show
-from labkit.analysis.linear_fit import Estimate
+from labkit.analysis.linear_fit import Estimate, interval, seconds
 from labkit.analysis.packet_cost import cost_model, function_time_claim
 from labkit.analysis.packet_cost.cost_model import COSTS, LOST, PARTS, Curve
 from labkit.common import units
 from labkit.common.units import counted, si
 from studies.packet_size import cost_comparison
 from studies.packet_size.cost_comparison import NO_EVIDENCE, SAME, Comparison
+from studies.packet_size.figure_fit import fitted
 
 EACH = {
     "fixed": "for each datagram",
@@ -32,7 +34,6 @@ BRIEF = {
     "time_per_packet_s": "time to the next",
     "rtt_s": "round-trip time",
 }
-UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 HEADS = {
     "fixed": "a datagram",
     "byte": "a byte of it",
@@ -58,7 +59,7 @@ class PacketSizeFindings:
 
     def costs(self) -> None:
         """Show what a datagram costs: the fits as a table and in a figure."""
-        show(same_costs(self.every), table(self.curves), figures.fitted(self.rows, self.curves))
+        show(same_costs(self.every), table(self.curves), fitted(self.rows, self.curves))
 
     def differences(self) -> None:
         """Show in which part of the cost the datapaths differ, and the throughput against the baseline."""
@@ -157,27 +158,6 @@ def all_findings(
     shown = cost_model.without_proportional_time(curves)
     lines = [*transport(rows), *same_costs(curves), *fits(shown), *differences(shown)]
     return lines if profiles is None or not len(profiles) else [*lines, *functions(profiles)]
-
-
-def plain(sentence: str) -> str:
-    """Return a sentence as a list item for the terminal, without Markdown."""
-    text = sentence.lstrip()
-    return f"{sentence[: -len(text)]}- {text.removeprefix('- ').replace('**', '').replace('`', '')}"
-
-
-def seconds(value: float) -> str:
-    """Return a time in words. It may be less than a nanosecond, such as the cost of a byte."""
-    return si(value, "s") if abs(value) >= 1e-9 or not value else f"{value * 1e9:.2g} ns"
-
-
-def interval(one: Estimate) -> str:
-    """Return `22.1 µs [20, 24.3]`: all numbers in the unit that suits the largest of them."""
-    if one.low is None or one.high is None:
-        return seconds(one.value)
-    largest = max(abs(one.value), abs(one.low), abs(one.high))
-    scale, unit = next(((scale, unit) for scale, unit in UNITS if largest >= scale), UNITS[-1])
-    middle, low, high = (f"{value / scale:.3g}".replace("-", "−") for value in (one.value, one.low, one.high))
-    return f"{middle} {unit} [{low}, {high}]"
 
 
 def _named(key: load.Key, table: pd.DataFrame) -> str:
@@ -326,3 +306,24 @@ def _judgement_sentence(one: function_time_claim.ClaimJudgement) -> str:
     sentences += f"; {one.why}" if one.why else ""
     left = one.overhead_ratio
     return sentences + (f"; tracing left {units.percent(left)} of the speed" if left else "")
+
+
+def findings(rows: pd.DataFrame, profiles: pd.DataFrame) -> list[str]:
+    """Return all findings about the rows and profiles of a run."""
+    return all_findings(rows, cost_model.curves(rows), profiles)
+
+
+def _cost_fit(rows: pd.DataFrame) -> go.Figure:
+    return fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows)))
+
+
+def _function_times(_rows: pd.DataFrame, profiles: run_figures.Profiles) -> go.Figure:
+    times = function_time_claim.times(profiles())
+    return figures.function_durations(times) if len(times) else go.Figure()
+
+
+FIGURES = {
+    "rates": run_figures.of_part("cost", figures.rates),
+    "cost_fit": run_figures.of_part("cost", _cost_fit),
+    "function_times": _function_times,
+}

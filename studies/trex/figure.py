@@ -85,7 +85,7 @@ def _line_pps(rows: pd.DataFrame, steps: pd.DataFrame) -> float | None:
 def line_shares(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
     """Draw the greatest rate within the loss limit as a share of what the lines carry, own tests above published ones.
 
-    rows: those of the experiment. own: `findings.trex.shares(rows)`. published: `findings.trex.published_shares()`.
+    rows: those of the experiment. own: `finding.shares(rows)`. published: `reference_tables.trex_shares()`.
     """
     figure = go.Figure()
     both = (
@@ -121,8 +121,8 @@ def line_shares(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame) 
 def probe_latency(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame) -> go.Figure:
     """Draw which share of the latency probes fell into each bucket, a line for each direction, beside published ones.
 
-    Buckets are n·10^k µs wide. rows: those of the experiment. own: `findings.trex.histogram(rows)`. published:
-    `findings.trex.published_histogram()`.
+    Buckets are n·10^k µs wide. rows: those of the experiment. own: `finding.histogram(rows)`. published:
+    `reference_tables.trex_histogram()`.
     """
     figure = go.Figure()
     lines: list[tuple[str, pd.DataFrame, str, str]] = []

@@ -2,50 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
 
+from labkit.analysis.run_figures import Draw, Profiles
 from labkit.common.units import percent, si
 from studies import reference_tables
-
-PUBLISHED_LINE_BPS = 1e9
-SHARES = ["source", "test", "pps", "line_pps", "share", "verdict"]
-
-
-def published_shares() -> pd.DataFrame:
-    """Return the published load tests with SHARES: the rate in both directions together, and what the lines carry.
-
-    For frames of several lengths the share is that of the bits on the line. Empty if the file is missing.
-    """
-    given = reference_tables.table("trex_loadtests.csv")
-    if given is None:
-        return pd.DataFrame(columns=SHARES)
-    measured = given["measured_pps"].astype("str")  # as printed: some are of both directions together
-    pps = measured.str.partition(" ")[0].astype(float)
-    directions = measured.str.contains("both directions").map({True: 2.0, False: 1.0})
-    line_share = given["measured_L1_Mbps"] * 1e6 / PUBLISHED_LINE_BPS
-    line = (given["expected_pps_per_direction"] * directions).fillna(pps / line_share)
-    return pd.DataFrame(
-        {
-            "source": "published",
-            "test": given["test"] + ": " + given["profile"],
-            "pps": pps,
-            "line_pps": line,
-            "share": pps / line,
-            "verdict": given["verdict"],
-        }
-    )
-
-
-def published_histogram() -> pd.DataFrame:
-    """Return the published latency histogram: bucket_us (lower edges), direction, count. Empty if it is missing."""
-    given = reference_tables.table("trex_latency_histogram.csv")
-    if given is None:
-        return pd.DataFrame(columns=["bucket_us", "direction", "count"])
-    names = {"port0_count": "published, port 0", "port1_count": "published, port 1"}
-    long = given.rename(columns=names).melt("bucket_us", var_name="direction", value_name="count")
-    return long.dropna().reset_index(drop=True)
+from studies.trex.figure import line_shares, probe_latency, ramp
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
@@ -62,7 +28,7 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
         }
         for _, row in own.iterrows()
     ]
-    return pd.DataFrame(lines, columns=SHARES)
+    return pd.DataFrame(lines, columns=reference_tables.SHARES)
 
 
 def histogram(rows: pd.DataFrame) -> pd.DataFrame:
@@ -151,3 +117,35 @@ def _sentence(row: pd.Series[Any]) -> str:
         carried = percent(row["throughput_pps"] / lines_pps)
         share = f", {carried} of what the lines carry ({si(lines_pps, 'pps')}: {row['line']})"
     return f"{what}: {si(row['throughput_pps'], 'pps')} arrived within the loss limit{share}; {row['ended']}."
+
+
+def stateless_findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    """Return what stateless tests found (`report`)."""
+    return report(rows)
+
+
+def stateful_findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    """Return what stateful tests found (`stateful`)."""
+    return stateful(rows)
+
+
+def _complete(draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:
+    """Return a function that draws tests with TRex. A run without a single test lacks two columns."""
+
+    def drawn(rows: pd.DataFrame, _profiles: Profiles) -> go.Figure:
+        missing = [name for name in ("direction", "latency_buckets") if name not in rows]
+        return draw(rows.assign(**dict.fromkeys(missing)))
+
+    return drawn
+
+
+def _line_shares(rows: pd.DataFrame) -> go.Figure:
+    return line_shares(rows, shares(rows), reference_tables.trex_shares())
+
+
+def _probe_latency(rows: pd.DataFrame) -> go.Figure:
+    return probe_latency(rows, histogram(rows), reference_tables.trex_histogram())
+
+
+STATEFUL_FIGURES = {"probe_latency": _complete(_probe_latency)}
+STATELESS_FIGURES = {"ramp": _complete(ramp), "line_shares": _complete(_line_shares), **STATEFUL_FIGURES}

@@ -18,7 +18,7 @@ def uplink(rows: pd.DataFrame, table: pd.DataFrame, published: pd.DataFrame) -> 
     """Draw the share of copies that arrive at the monitor against the offered rate, beside the share that the thesis
     captured.
 
-    rows: the measurements. table: `virtual_tap.uplink(rows)`. published: `virtual_tap.thesis_uplink()`. A saturated
+    rows: the measurements. table: `finding.uplink(rows)`. published: `reference_tables.thesis_uplink()`. A saturated
     link shows as a decrease. `delivered` is the monitored flow itself, as a share of the offered load. Lost copies have
     lines of their own, by place.
     """

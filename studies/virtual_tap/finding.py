@@ -8,25 +8,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 
 import pandas as pd
+import plotly.graph_objects as go
 
-from labkit.analysis import figures, linear_fit, load, verdicts
+from labkit.analysis import linear_fit, load, verdicts
 from labkit.analysis.displays import show
 from labkit.analysis.flame.load_profiles import observed
+from labkit.analysis.linear_fit import interval
+from labkit.analysis.run_figures import of_part
 from labkit.common import units
 from labkit.common.units import counted
 from studies import reference_tables
-from studies.packet_size.finding import interval
 from studies.virtual_tap import mirror_tax
+from studies.virtual_tap.figure_count import mirror_count
+from studies.virtual_tap.figure_tax import mirror_tax as draw_tax
+from studies.virtual_tap.figure_uplink import uplink as draw_uplink
 from studies.virtual_tap.mirror_tax import COSTS, Tax
 
 MISSING = 0.02  # of the copies: tolerated difference of the two counts, which are not read at the same time
 # Senanayake 2024, tables 4.1 and 4.2, and figure 4.11 in words: the drop with one mirror, by bytes of a packet
-THESIS_COUNT, THESIS_UPLINK = "virtual_tap_mirror_count.csv", "virtual_tap_gre_uplink.csv"
 THESIS_DROP = {1024: "up to 20 %"}
-THESIS_S = 60  # of each run of table 4.2
 TUNNELS = ("gre", "erspan", "vxlan")
 CYCLES = ("cycles", "instructions")  # of perf_stat
 NO_CYCLES = "No run counted cycles and instructions of ovs-vswitchd: set observe to perf_stat and events_of to switch."
@@ -41,7 +43,7 @@ class VirtualTapFindings:
     def tax(self) -> None:
         """Show the cost of a packet and of a copy for each load and switch."""
         taxes = mirror_tax.taxes(self.rows)
-        show(table(taxes), figures.mirror_tax(self.rows, taxes))
+        show(table(taxes), draw_tax(self.rows, taxes))
 
     @cached_property
     def compared(self) -> pd.DataFrame:
@@ -50,7 +52,10 @@ class VirtualTapFindings:
 
     def by_mirror_count(self) -> None:
         """Show the throughput against the number of mirrors, beside that of the thesis."""
-        show(figures.mirror_count(self.rows, against_none(self.compared), thesis_count()), thesis_count())
+        show(
+            mirror_count(self.rows, against_none(self.compared), reference_tables.thesis_count()),
+            reference_tables.thesis_count(),
+        )
 
     def cycles(self) -> None:
         """Show the cycles per instruction of ovs-vswitchd, or why they are missing."""
@@ -74,7 +79,7 @@ class VirtualTapFindings:
             why = "set output=gre and loads such as udp:1472@5e7"
             print(f"No load with a rate was mirrored through a tunnel: {why}.")
             return
-        show(result, figures.uplink(self.rows, result, thesis_uplink()))
+        show(result, draw_uplink(self.rows, result, reference_tables.thesis_uplink()))
 
 
 def load_label(tax_key: load.Key, among: Sequence[load.Key]) -> str:
@@ -257,42 +262,6 @@ def _ratio(values: Sequence[float]) -> str:
     return f"{one.value:.2f}{limits}"
 
 
-def thesis_count(path: Path | None = None) -> pd.DataFrame:
-    """Return table 4.1 of the thesis, a row for each number of mirrors. Empty if the file is missing.
-
-    `read` and `unread` are Mbit/s with and without a reader of the copies, `CPI …` are the cycles per instruction of
-    ovs-vswitchd. Without mirrors there is one measurement, which stands in both columns.
-    """
-    table = reference_tables.table(THESIS_COUNT, path)
-    if table is None:
-        return pd.DataFrame(columns=["mirrors", "read", "unread", "CPI read", "CPI unread"])
-    result = pd.DataFrame({"mirrors": sorted(table["mirror_ports"].unique())})
-    for column, before in (("bitrate_Mbps", ""), ("cpi", "CPI ")):
-        for name, is_read in (("read", "True"), ("unread", "False")):
-            some = table[table["monitored"].isna() | table["monitored"].astype("str").eq(is_read)]
-            result[before + name] = result["mirrors"].map(some.set_index("mirror_ports")[column])
-    return result
-
-
-def thesis_uplink(path: Path | None = None) -> pd.DataFrame:
-    """Return table 4.2 of the thesis as rates in bit/s (offered, sent and captured), one row per offered rate. Empty if
-    the file is missing.
-
-    iperf3's GBytes have 2^30 bytes: only then does what was sent agree with what was offered. Wireshark's GBytes have
-    10^9 bytes: otherwise more than 1 Gbit/s would have passed the NIC.
-    """
-    table = reference_tables.table(THESIS_UPLINK, path)
-    if table is None:
-        return pd.DataFrame(columns=["offered_bps", "sent_bps", "captured_bps"])
-    return pd.DataFrame(
-        {
-            "offered_bps": table["offered_Mbps"] * 1e6,
-            "sent_bps": table["sent_GB"] * 8 * 2**30 / THESIS_S,
-            "captured_bps": table["captured_GB"] * 8e9 / THESIS_S,
-        }
-    )
-
-
 def uplink(rows: pd.DataFrame) -> pd.DataFrame:
     """Return what happened to a flow and to its copies when the mirror leaves the host, by arm and offered rate.
 
@@ -337,3 +306,24 @@ def _share(ratio: float) -> str:
 def report(rows: pd.DataFrame) -> list[str]:
     """Return all findings, for the terminal."""
     return [*tax_sentences(mirror_tax.taxes(rows)), *copies(rows)]
+
+
+def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    """Return all findings as items of a list (`report`)."""
+    return report(rows)
+
+
+def _mirror_count(rows: pd.DataFrame) -> go.Figure:
+    return mirror_count(rows, against_none(verdicts.verdicts(rows)), reference_tables.thesis_count())
+
+
+def _uplink(rows: pd.DataFrame) -> go.Figure:
+    result = uplink(rows)
+    return draw_uplink(rows, result, reference_tables.thesis_uplink()) if len(result) else go.Figure()
+
+
+FIGURES = {
+    "mirror_tax": of_part("cost", lambda rows: draw_tax(rows, mirror_tax.taxes(rows))),
+    "mirror_count": of_part("cost", _mirror_count),
+    "uplink": of_part("cost", _uplink),
+}

@@ -1,14 +1,18 @@
-"""Show the findings of the experiment `what_does_it_cost` in its notebook."""
+"""The findings of the experiment: the price of each change."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from labkit.analysis import figures
 from labkit.analysis.displays import show
+from labkit.analysis.run_figures import of_part
+from studies.what_does_it_cost.figure import price_list, price_sentences, prices
 
 
 def show_prices(rows: pd.DataFrame) -> None:
     """Show the price of each change in sentences and in a figure."""
-    prices = figures.prices(rows)
-    show(figures.price_sentences(prices), figures.price_list(prices))
+    priced = prices(rows)
+    show(price_sentences(priced), price_list(priced))
+
+
+FIGURES = {"price_list": of_part("cost", lambda rows: price_list(prices(rows)))}

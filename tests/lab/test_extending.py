@@ -18,7 +18,15 @@ from labkit.common import run_folder, schema
 from labkit.measure import experiments
 
 HERE = ROOT / "tests/extending"
-TOYS = ("toy_topology", "toy_netkit", "toy_generator", "toy_observer", "toy_experiment", "toy_findings")
+TOYS = (
+    "toy_topology",
+    "toy_netkit",
+    "toy_generator",
+    "toy_observer",
+    "toy_experiment",
+    "toy_findings",
+    "toy_figures",
+)
 SHORT = ("rounds=1", "duration_s=1", "omit_s=0")
 
 
@@ -86,6 +94,11 @@ def test_experiment(python: Path, tmp_path: Path) -> None:
     }
     assert all(row["status"] == "ok" and row["throughput_bps"] > 0 for row in rows)
     assert "two_bridges at MTU 9000: " in text  # its own findings
+    drawn = "import sys, labkit; f = labkit.open(sys.argv[1]).figures; print(list(f), len(f.by_mtu.data))"
+    argv = [str(python), "-P", "-c", drawn, str(tmp_path / "run")]
+    figures = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert figures.startswith("['by_mtu', 'forest'")  # its own figure, which the notebook and the report show
+    assert figures.rstrip().endswith(" 3")
 
 
 @pytest.mark.needs("namespaces")

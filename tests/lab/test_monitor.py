@@ -16,11 +16,12 @@ import pytest
 from monitored_tunnels import inner_addresses_select
 from sandbox import TOGETHER, ended_together, one_sentence
 
-from labkit import live, notebook
+from labkit import live
 from labkit.common import packets
 from labkit.common.errors import BadInput, LabkitError
 from labkit.measure.observers.monitor.live_monitor import LiveMonitor
 from studies.monitor_cost import finding as monitor_cost
+from studies.monitor_cost import watched as watched_pairs
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "tcpdump")
 
@@ -217,13 +218,15 @@ def test_mirror_port_agrees_with_tcpdump(tmp_path: Path) -> None:
 @pytest.mark.needs("root", "openvswitch", "ethtool", "runc", "iperf3", "nft")
 def test_one_pair_of_six_containers(capsys: pytest.CaptureFixture[str]) -> None:
     """The first part of the notebook 06_live_monitor, with its own parameters but the time."""
-    net, interface = notebook.build_three_pairs("ovs_netdev+mirrors=1+select=all", "container", "mirror0")
+    net, interface = watched_pairs.build_three_pairs(
+        "ovs_netdev+mirrors=1+select=all", "container", "mirror0"
+    )
     with net:
         assert capsys.readouterr().out == "", "something was replaced"
         for name in (f"{side}{number}" for side in ("client", "server") for number in range(3)):
             assert net.endpoints[name].run("hostname").strip() == name
         begun = time.monotonic()
-        watched = notebook.watch(net, interface, 2.0, "interval:10:1")
+        watched = watched_pairs.watch(net, interface, 2.0, "interval:10:1")
         touched_s = (
             int(time.monotonic() - begun) + 2
         )  # the most seconds of the clock that the watch can touch

@@ -12,7 +12,8 @@ import pytest
 from sandbox import sandbox
 from trex_server import release
 
-from labkit.analysis import figures, load
+from labkit.analysis import load
+from studies.trex import figure as trex_figure
 from studies.trex import finding as trex
 
 pytestmark = [
@@ -52,7 +53,7 @@ def test_ramp_ends_where_the_device_loses(rows: pd.DataFrame) -> None:
     )  # 15 kpps and 1,000 probes per second from each port
     assert share["line_pps"] == pytest.approx(2 * 1_488_095, abs=2)
     assert "more than the limit of 0.01 %" in share["verdict"]
-    figure = figures.ramp(rows)
+    figure = trex_figure.ramp(rows)
     names = {trace.name for trace in figure.data if trace.name}
     assert names == {"64b · veth_bridge · test 1: requested", "64b · veth_bridge · test 1: received"}
 

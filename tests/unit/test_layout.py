@@ -9,6 +9,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ LAYERS = (
     {"commands"},
     {"cli", "notebook"},
     {"start", "magics", "parameter_panel"},
+    {"studies"},  # the folder beside labkit, which plugs in by entry points
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 # The only packages that the measuring side may import beside the standard library. Only searches need the last two.
@@ -36,7 +38,8 @@ APART = {
     "labkit.measure.traffic.trex.streams": {"trex"},
 }
 
-SOURCES = sorted((ROOT / "labkit").rglob("*.py"))
+OF_LABKIT, OF_STUDIES = (sorted((ROOT / name).rglob("*.py")) for name in ("labkit", "studies"))
+SOURCES = [*OF_LABKIT, *OF_STUDIES]
 PYTHON = [*SOURCES, *sorted((ROOT / "benchmarks").rglob("*.py")), *sorted((ROOT / "tests").rglob("*.py"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -51,7 +54,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def module_name(path: Path) -> str:
-    """Return the dotted name of a module of labkit."""
+    """Return the dotted name of a module."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -59,13 +62,18 @@ MODULES = {module_name(path): path for path in SOURCES}
 
 
 def folder(name: str) -> str:
-    """Return the folder or module directly below labkit that a dotted name belongs to; "" for labkit itself."""
+    """Return the folder or module directly below labkit that a dotted name belongs to; "" for labkit itself, and
+    `studies` for all of them."""
+    if name.split(".")[0] == "studies":
+        return "studies"
     return name.split(".")[1] if "." in name else ""
 
 
 def room(name: str) -> str:
-    """Return the folder below measure, analysis, system or common, or else the folder below labkit."""
+    """Return the folder below measure, analysis, system or common, or else the folder below labkit; a study."""
     words = name.split(".")
+    if words[0] == "studies":
+        return ".".join(words[:2])
     deep = len(words) > 2 and words[1] in {"measure", "analysis", "system", "common"}
     return ".".join(words[1:3]) if deep else folder(name)
 
@@ -84,16 +92,16 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def of_labkit(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield the modules of labkit that a file imports, without itself."""
+    """Yield the modules of labkit and of studies that a file imports, without itself."""
     for name, line in imported(path):
-        if name in MODULES and name not in {"labkit", module_name(path)}:
+        if name in MODULES and name not in {"labkit", "studies", module_name(path)}:
             yield name, line
 
 
 def of_others(path: Path) -> Iterator[tuple[str, int]]:
     for name, line in imported(path):
         first = name.split(".")[0]
-        if first != "labkit" and first not in sys.stdlib_module_names:
+        if first not in {"labkit", "studies"} and first not in sys.stdlib_module_names:
             yield first, line
 
 
@@ -167,10 +175,71 @@ def test_circles_are_found() -> None:
     ]
 
 
+def with_experiments() -> set[str]:
+    """Return the modules of studies that experiments import, which start with every run of them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    waiting = [value.partition(":")[0] for value in project["entry-points"]["labkit.experiments"].values()]
+    seen: set[str] = set()
+    while waiting:
+        if (name := waiting.pop()) not in seen:
+            seen.add(name)
+            waiting += [other for other, _ in of_labkit(MODULES[name]) if folder(other) == "studies"]
+    return seen
+
+
+def test_experiments_of_studies_do_not_analyse() -> None:
+    none(
+        [
+            f"{name} imports {other}"
+            for name in with_experiments()
+            for other, _ in of_labkit(MODULES[name])
+            if folder(other) not in {"measure", "system", "common", "studies"}
+        ]
+    )
+
+
+def test_studies_share_through_labkit_alone() -> None:
+    """No study imports another one; what several need is in labkit, or directly in the folder `studies`."""
+    none(
+        [
+            f"{named(path)}:{line}: {other}"
+            for path in OF_STUDIES
+            for other, line in of_labkit(path)
+            if folder(other) == "studies" and room(other) != room(module_name(path)) and other.count(".") > 1
+        ]
+    )
+
+
+def test_labkit_names_no_study() -> None:
+    """What is beside labkit can be taken away: labkit names none of its experiments, neither in code nor in words."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {
+        name
+        for group, points in project["entry-points"].items()
+        if group.startswith("labkit.")
+        for name in points
+    }
+    # An overlay is a network as well, and documents are many things.
+    pattern = re.compile(rf"\b(studies\.|{'|'.join(sorted(names - {'overlay', 'documents'}))})")
+    texts = [
+        *OF_LABKIT,
+        *(path for path in (ROOT / "labkit").rglob("*") if path.suffix in {".j2", ".js", ".css"}),
+    ]
+    none(
+        [
+            f"{named(path)}:{number}: {place[0]}"
+            for path in texts
+            for number, line in enumerate(path.read_text().splitlines(), 1)
+            if (place := pattern.search(line))
+        ]
+    )
+
+
 def test_measuring_wing_is_light() -> None:
     measuring = [
         path for name, path in MODULES.items() if folder(name) in {"", "measure", "system", "common"}
     ]
+    measuring += [MODULES[name] for name in with_experiments()]
     none(
         [
             f"{named(path)}:{line}: {name}"

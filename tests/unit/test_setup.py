@@ -85,7 +85,7 @@ def imports(folder: str) -> set[str]:
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names.add(node.module.split(".")[0])
-    own = {"labkit", "benchmarks"} | {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    own = {"labkit", "studies", "benchmarks"} | {path.stem for path in (ROOT / "tests").rglob("*.py")}
     return names - set(sys.stdlib_module_names) - own
 
 
@@ -94,7 +94,7 @@ def names(requirements: list[str]) -> set[str]:
 
 
 def test_imports_are_declared() -> None:
-    assert imports("labkit") - BROUGHT <= names(RUN) | names(OPTIONAL)
+    assert (imports("labkit") | imports("studies")) - BROUGHT <= names(RUN) | names(OPTIONAL)
     assert (imports("tests") | imports("benchmarks")) - BROUGHT <= names(RUN) | names(OPTIONAL) | names(DEV)
 
 

@@ -25,48 +25,19 @@ from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.analysis.load import metric_values
 from labkit.analysis.protocols import PROTOCOLS, TIMED
 from labkit.common import units
-from studies.container_vs_vm.figure import ends, sides
-from studies.documents.figure import claims
-from studies.monitor_cost.figure import monitor_cost, selected
-from studies.overlay.figure_header_overhead import overhead
-from studies.ovs_test_plan.figure import ranked_factors, use_cases
-from studies.packet_size.figure_fit import fitted
-from studies.trex.figure import line_shares, probe_latency, ramp
-from studies.virtual_tap.figure_count import mirror_count
-from studies.virtual_tap.figure_tax import mirror_tax
-from studies.virtual_tap.figure_uplink import uplink
-from studies.what_does_it_cost.figure import price_list, price_sentences, prices
 
 __all__ = [
-    "claims",
     "cost",
     "cpu_per_gigabyte",
-    "ends",
-    "fitted",
     "forest",
     "function_durations",
     "function_times",
     "functions",
     "kernels",
-    "line_shares",
     "load_loss",
-    "mirror_count",
-    "mirror_tax",
-    "monitor_cost",
-    "overhead",
-    "price_list",
-    "price_sentences",
-    "prices",
-    "probe_latency",
-    "ramp",
-    "ranked_factors",
     "rates",
-    "selected",
-    "sides",
     "slices",
     "throughput",
-    "uplink",
-    "use_cases",
 ]  # fmt: skip
 
 SLICES_PX = 250

@@ -1,6 +1,6 @@
 """List what experiments say about their rows, beside verdicts, in the terminal and in the display of a run.
 
-To let another experiment say more than a verdict, add it to BY_EXPERIMENT.
+An experiment that says more than a verdict is in BY_EXPERIMENT, or in an entry point of the group `labkit.findings`.
 """
 
 from __future__ import annotations
@@ -12,34 +12,13 @@ import pandas as pd
 
 from labkit.analysis import load
 from labkit.analysis.findings import loss_rates
-from labkit.analysis.packet_cost import cost_model
 from labkit.common import extensions
-from studies.monitor_cost import finding as monitor_cost
-from studies.ovs_test_plan import finding as ovs_test_plan
-from studies.packet_size import finding as packet_size
-from studies.trex import finding as trex
-from studies.virtual_tap import finding as virtual_tap
 
 # Takes the rows of one experiment and its profiles, and returns Markdown sentences
 Findings = Callable[[pd.DataFrame, pd.DataFrame], list[str]]
 
 
-def _throughput(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
-    return _by_host(rows, _searched)
-
-
-def _ovs_test_plan(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
-    return _by_host(
-        rows, lambda own: [*_searched(own), *ovs_test_plan.report(own[~own["part"].eq("trials")])]
-    )
-
-
-def _searched(rows: pd.DataFrame) -> list[str]:
-    trials = rows["part"].eq("trials")
-    return loss_rates.report(rows[~trials], rows[trials])
-
-
-def _by_host(rows: pd.DataFrame, report: Callable[[pd.DataFrame], list[str]]) -> list[str]:
+def by_host(rows: pd.DataFrame, report: Callable[[pd.DataFrame], list[str]]) -> list[str]:
     """Return the sentences about each host. With several hosts, those of each are below its name."""
     hosts = load.measured_hosts(rows)
     if len(hosts) < 2:
@@ -51,16 +30,13 @@ def _by_host(rows: pd.DataFrame, report: Callable[[pd.DataFrame], list[str]]) ->
     ]
 
 
-BY_EXPERIMENT: dict[str, Findings] = {
-    "packet_size": lambda rows, profiles: packet_size.all_findings(rows, cost_model.curves(rows), profiles),
-    "virtual_tap": lambda rows, _profiles: [f"- {sentence}" for sentence in virtual_tap.report(rows)],
-    "monitor_cost": lambda rows, _profiles: [f"- {sentence}" for sentence in monitor_cost.report(rows)],
-    "throughput": _throughput,
-    "ovs_test_plan": _ovs_test_plan,
-    "trex_stateless": lambda rows, _profiles: [f"- {sentence}" for sentence in trex.report(rows)],
-    "trex_stateful": lambda rows, _profiles: [f"- {sentence}" for sentence in trex.stateful(rows)],
-}
-BY_EXPERIMENT |= extensions.load_all("labkit.findings", FunctionType, BY_EXPERIMENT)
+def searched(rows: pd.DataFrame) -> list[str]:
+    """Return the rates that searches found (`loss_rates.report`)."""
+    trials = rows["part"].eq("trials")
+    return loss_rates.report(rows[~trials], rows[trials])
+
+
+BY_EXPERIMENT: dict[str, Findings] = {"throughput": lambda rows, _profiles: by_host(rows, searched)}
 
 
 def sentences(rows: pd.DataFrame, profiles: Callable[[], pd.DataFrame]) -> list[str]:
@@ -68,8 +44,20 @@ def sentences(rows: pd.DataFrame, profiles: Callable[[], pd.DataFrame]) -> list[
 
     rows: all rows of a run, with every part. profiles: returns its profiles; called only if an experiment needs them.
     """
-    result = []
-    for name, findings in BY_EXPERIMENT.items():
-        if len(own := rows[rows["experiment"].eq(name)]):
-            result += findings(own, profiles())
+    others = extensions.names("labkit.findings", BY_EXPERIMENT)
+    result: list[str] = []
+    for experiment, own in rows.groupby("experiment", sort=False):
+        name = str(experiment)
+        if name in others:
+            result += extensions.load(others[name], FunctionType)(own, profiles())
+        elif name in BY_EXPERIMENT:
+            result += BY_EXPERIMENT[name](own, profiles())
     return [one if one.lstrip().startswith("- ") else f"- {one}" for one in result]
+
+
+def doubts(rows: pd.DataFrame) -> list[str]:
+    """Return the doubts about observations, which are rows of a part that is not compared, each once."""
+    noted = rows[["doubts", "part"]].dropna().itertuples(index=False, name=None)
+    lines = [f"{doubt} ({part})" for doubt, part in dict.fromkeys(noted)]
+    count = int(load.emulated(rows).sum())
+    return lines + [f"emulated CPU in {count} rows: times on hardware differ"] * bool(count)

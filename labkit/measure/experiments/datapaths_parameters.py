@@ -272,8 +272,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             if topologies.kind_of(one).shares_ends(str(one)):
                 raise BadInput(
                     f"{one}: {what} takes the interfaces of the ends, which the pairs of a use case share, and"
-                    " its flows do not differ in what the rules match: use `labkit run ovs_test_plan` with"
-                    " generator=packets"
+                    " its flows do not differ in what the rules match: search for rates with generator=packets"
                 )
 
     def with_change(self, change: Change | None) -> DatapathParameters:

@@ -1,4 +1,4 @@
-"""The experiments, by name. OWN is the one place to add a new one.
+"""The experiments, by name. OWN is the one place to add a new one to labkit itself; others are entry points.
 
 An entry is the module that has the experiment as EXPERIMENT. Only a use of the experiment imports it.
 """
@@ -13,16 +13,7 @@ from labkit.measure.experiments.context import Experiment
 
 OWN = {
     "datapaths": "datapaths",
-    "container_vs_vm": "container_vs_vm",
-    "overlay": "overlay.experiment",
-    "packet_size": "packet_size",
-    "what_does_it_cost": "what_does_it_cost",
-    "virtual_tap": "virtual_tap",
-    "monitor_cost": "monitor_cost.experiment",
     "throughput": "throughput_search.experiment",
-    "ovs_test_plan": "ovs_test_plan",
-    "trex_stateless": "trex.stateless",
-    "trex_stateful": "trex.stateful",
 }
 _OUTSIDE = extensions.names("labkit.experiments", OWN)
 TABLE = (*OWN, *_OUTSIDE)

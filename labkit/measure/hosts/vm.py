@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 import labkit
+from labkit.common import extensions
 from labkit.common.errors import Failed
 from labkit.measure.hosts import local, vm_channel, vm_holder, vm_initramfs
 from labkit.measure.hosts.vm_channel import LabVm, VmConversation
@@ -194,10 +195,11 @@ def _environment(shape: Shape) -> dict[str, str]:
     """Return the environment of PID 1 in the guest, in which it finds the same programs and packages as here."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "TZ")
     result = {name: os.environ[name] for name in kept if name in os.environ}
-    place = str(Path(labkit.__file__).parents[1])
-    result["PYTHONPATH"] = os.pathsep.join(filter(None, [place, result.get("PYTHONPATH", "")]))
+    place = Path(labkit.__file__).parents[1]
+    result["PYTHONPATH"] = os.pathsep.join(filter(None, [str(place), result.get("PYTHONPATH", "")]))
     # An emulated CPU would compile labkit for 10 s at each boot.
-    compileall.compile_dir(Path(labkit.__file__).parent, quiet=2)
+    for package in ("labkit", *extensions.own_packages()):
+        compileall.compile_dir(place / package, quiet=2)
     result["LABKIT_MODULES"] = " ".join(shape.modules)
     result["LABKIT_GIT_REVISION"] = machine.git_revision() or ""
     return result

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import labkit
+from labkit.common import extensions
 from labkit.common.errors import Failed
 
 # The dependencies of the measuring wing with their version bounds (minimum, below), as in pyproject.toml; a test
@@ -69,17 +70,19 @@ def _hash(content: bytes) -> str:
 
 @functools.cache
 def labkit_wheel() -> Wheel:
-    """Return a wheel of the running labkit."""
-    root = Path(labkit.__file__).parent
+    """Return a wheel of the running labkit, with the packages that its own distribution adds."""
+    root = Path(labkit.__file__).parents[1]
     files = {
-        f"labkit/{path.relative_to(root).as_posix()}": path.read_bytes()
-        for path in sorted(root.rglob("*"))
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for package in ("labkit", *extensions.own_packages())
+        for path in sorted((root / package).rglob("*"))
         if path.suffix in SUFFIXES and path.is_file()
     }
     needs = "".join(f"Requires-Dist: {name}{bounds(name)}\n" for name in NEEDS)
     about = f"Metadata-Version: 2.1\nName: labkit\nVersion: {labkit.__version__}\n{needs}"
     folder = f"labkit-{labkit.__version__}.dist-info"
     files[f"{folder}/METADATA"] = about.encode()
+    files[f"{folder}/entry_points.txt"] = extensions.entry_points_text().encode()
     files[f"{folder}/WHEEL"] = (
         b"Wheel-Version: 1.0\nGenerator: labkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     )

@@ -192,7 +192,7 @@ def sysctls() -> dict[str, str | None]:
 
 @functools.cache
 def git_revision() -> str | None:
-    """Return the commit of labkit's checkout, with "+dirty" if its labkit folder was changed; None outside a checkout.
+    """Return the commit of labkit's checkout, with "+dirty" if its packages were changed; None outside a checkout.
 
     Remote copies of labkit receive it in LABKIT_GIT_REVISION, because git is slow under emulation or missing.
     """
@@ -215,8 +215,9 @@ def revision_of(root: Path) -> str | None:
         "-C",
         str(root),
     ]
+    packages = ["labkit", *extensions.own_packages()]
     try:
-        text = process.output([*git, "status", "--porcelain=v2", "--branch", "--", "labkit"], timeout_s=2)
+        text = process.output([*git, "status", "--porcelain=v2", "--branch", "--", *packages], timeout_s=2)
     except LabkitError:
         return None
     commit = _first(r"# branch\.oid ([0-9a-f]{12})", text)

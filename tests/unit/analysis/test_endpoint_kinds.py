@@ -17,7 +17,9 @@ from labkit.common.errors import BadInput
 from labkit.measure import experiments
 from labkit.system.qemu import command
 from labkit.system.qemu.vm_spec import Shape
+from studies import reference_tables
 from studies.container_vs_vm import endpoint_kinds
+from studies.container_vs_vm import figure as figures_of_ends
 from studies.container_vs_vm import finding as container_vs_vm
 
 TRACE = ROOT / "tests/samples/function_graph-6.1-bridge.txt"
@@ -146,48 +148,51 @@ def test_sentences(tmp_path: Path) -> None:
 
 
 def test_published_comparison() -> None:
-    result = endpoint_kinds.published()
+    result = reference_tables.container_vs_vm()
     container, guest = result[result["default"]].sort_values("endpoint").to_dict("records")
     assert (container["length_bytes"], guest["length_bytes"]) == (8195, 1447)  # from bits and packets
     assert container["received_bps"] == pytest.approx(4.66e9 * (1 - 131428 / 710760))
     assert guest["received_pps"] == pytest.approx(861, abs=1)
-    lines = list(container_vs_vm.report_contradictions(endpoint_kinds.published()))
+    lines = list(container_vs_vm.report_contradictions(reference_tables.container_vs_vm()))
     assert "about 8200 bytes, the VMs in datagrams of 1450" in lines[1]
     assert "is 5.2 CPUs" in lines[2]
     assert "containers, 400 bytes: 55.84; containers, 800 bytes: 28.9" in lines[0]
-    nothing = endpoint_kinds.published(Path("/nowhere"))
+    nothing = reference_tables.container_vs_vm(Path("/nowhere"))
     assert nothing.empty
     assert list(container_vs_vm.report_contradictions(nothing)) == []
 
 
 def test_figures_name_their_machines(tmp_path: Path) -> None:
     result = table(tmp_path)
-    for figure in (figures.ends(result, endpoint_kinds.published()), figures.sides(result)):
+    for figure in (
+        figures_of_ends.ends(result, reference_tables.container_vs_vm()),
+        figures_of_ends.sides(result),
+    ):
         words = figure.layout.title.text + figure.layout.title.subtitle.text
         assert "emulated CPU" in words
         assert "namespaces, containers: Linux 6.1.0, 2 CPUs" in words
         assert "a guest each, namespaces of one guest: Linux 6.12.9, 2 emulated CPUs" in words
     stars = [
         trace
-        for trace in figures.ends(result, endpoint_kinds.published()).data
+        for trace in figures_of_ends.ends(result, reference_tables.container_vs_vm()).data
         if "star" in str(trace.marker.symbol)
     ]
     assert [len(trace.x) for trace in stars] == [1, 1]  # 800 bytes, containers
     figure = figures.forest(verdicts.verdicts(endpoint_kinds.fair(result)), "Alone", "A fair pair")
     assert figure.layout.title.text == "Alone (emulated CPU)"
     assert figure.layout.title.subtitle.text.startswith("A fair pair<br>")
-    assert len(figures.ends(result.iloc[:0], endpoint_kinds.published()).data) == 0
+    assert len(figures_of_ends.ends(result.iloc[:0], reference_tables.container_vs_vm()).data) == 0
 
 
 def test_logarithmic_axis_with_zero(tmp_path: Path) -> None:
     result = table(tmp_path)
     result.loc[result["endpoint"].eq("guest"), "guest_softirq_s"] = 0.0
-    zeros = [trace for trace in figures.sides(result).data if trace.mode == "text"]
+    zeros = [trace for trace in figures_of_ends.sides(result).data if trace.mode == "text"]
     assert [(list(trace.text), trace.hovertext[0]) for trace in zeros] == [
         (["0"], "0 in 5 of 5 runs: veth_bridge/guest")
     ]
     result.loc[result["endpoint"].eq("guest"), "throughput_bps"] *= 1e-20
-    assert figures.ends(result, endpoint_kinds.published()).layout.xaxis.dtick == 6
+    assert figures_of_ends.ends(result, reference_tables.container_vs_vm()).layout.xaxis.dtick == 6
 
 
 def test_function_times_by_kernel(tmp_path: Path) -> None:

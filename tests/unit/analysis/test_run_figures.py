@@ -8,8 +8,10 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 import synthetic_rows
+from conftest import ROOT
 
 from labkit.analysis import figures, run_figures
+from labkit.common import extensions
 from labkit.measure import experiments
 from labkit.notebook import Run
 
@@ -21,7 +23,8 @@ SENT = {
     "flows_count": 1000,
 }
 # Figures that need more than the rows of a run
-APART = {"claims", "function_times", "functions", "kernels", "selected", "price_sentences", "prices"}
+APART = {"function_times", "functions", "kernels"}
+OF_EXPERIMENTS = run_figures.BY_EXPERIMENT | extensions.load_all("labkit.figures", dict, ())
 
 
 def searches() -> list[dict[str, Any]]:
@@ -71,15 +74,16 @@ def test_tcp_and_ping_share_a_run(tmp_path: Path) -> None:
 
 def test_every_figure_of_a_table_belongs_to_a_run() -> None:
     """A figure that no experiment lists cannot be reached from a run."""
-    source = Path(run_figures.__file__).read_text()
+    sources = [Path(run_figures.__file__), *(ROOT / "studies").rglob("finding.py")]
+    source = "".join(path.read_text() for path in sources)
     assert [name for name in figures.__all__ if name not in APART and f"figures.{name}(" not in source
             and f"figures.{name})" not in source] == []  # fmt: skip
-    assert run_figures.BY_EXPERIMENT.keys() <= set(experiments.TABLE)
+    assert OF_EXPERIMENTS.keys() <= set(experiments.TABLE)
 
 
 @pytest.mark.parametrize(
     ("experiment", "name"),
-    [(experiment, name) for experiment, made in run_figures.BY_EXPERIMENT.items() for name in made],
+    [(experiment, name) for experiment, made in OF_EXPERIMENTS.items() for name in made],
 )
 def test_a_run_where_nothing_succeeded_has_figures(experiment: str, name: str, tmp_path: Path) -> None:
     """A display draws all of them, so none may fail for lack of rows."""

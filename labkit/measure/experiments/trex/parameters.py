@@ -125,7 +125,7 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
 
 
 class Stateless(TrexParameters, frozen=True, kw_only=True):
-    """Parameters of `trex_stateless`; HELP says what each is."""
+    """Parameters of stateless tests; HELP says what each is."""
 
     NAMED: ClassVar[tuple[str, ...]] = tuple(PROFILES)
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
@@ -169,7 +169,7 @@ class Stateless(TrexParameters, frozen=True, kw_only=True):
 
 
 class Stateful(TrexParameters, frozen=True, kw_only=True):
-    """Parameters of `trex_stateful`; STATEFUL_HELP says what each is."""
+    """Parameters of stateful tests; STATEFUL_HELP says what each is."""
 
     NAMED: ClassVar[tuple[str, ...]] = STATEFUL
     VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"profile": NAMED}

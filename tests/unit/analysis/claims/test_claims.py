@@ -17,7 +17,6 @@ from conftest import ROOT
 from labkit.analysis import published_runs
 from labkit.analysis.stats import Effect
 from labkit.commands.publish import PRIVATE, publish
-from studies.container_vs_vm.endpoint_kinds import published as container_vs_vm
 from studies.documents import document, evidence, pictures, printed, repeated
 from studies.documents.claim import (
     AGREES,
@@ -56,6 +55,7 @@ from studies.documents.evidence import (
 )
 from studies.documents.registry import CLAIMS, DOCUMENTS, PORTS
 from studies.documents.results import Results
+from studies.reference_tables import container_vs_vm
 
 RUN = {
     "experiment": "datapaths", "parameters": {}, "seed": 3, "why_stopped": {}, "created": "now", "finished": "now",
@@ -489,9 +489,10 @@ def test_claims_are_judged_by_a_run_of_ones_own(tmp_path: Path) -> None:
     theirs = published(tmp_path, synthetic_rows.rows(protocol="udp"), name="datapaths").folder / "datapaths"
     mine = synthetic_rows.save(tmp_path / "mine", synthetic_rows.rows(slower, seed=9, protocol="udp"), **RUN)
     [one] = repeated.judge_by_both(mine, theirs)
-    assert one.claim.name == "macvlan-faster-udp"
+    assert one.name == "macvlan-faster-udp"
     assert (one.left.word, one.right.word) == (DEPENDS, CONFIRMED)
-    assert (one.left.note, one.right.note) == (NOT_REPRODUCED, OTHER_CONDITIONS)
+    assert one.left.evidence.endswith(f"; {NOT_REPRODUCED}")
+    assert one.right.evidence.endswith(f"; {OTHER_CONDITIONS}")
     assert repeated.judge_by_both(mine, mine) == []
 
 
@@ -552,7 +553,9 @@ def test_thesis_captured_what_it_sent_but_for_one_point() -> None:
 
 
 def test_missing_numbers_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(printed, "container_vs_vm", lambda: container_vs_vm(Path("/nowhere")))
+    monkeypatch.setattr(
+        printed.reference_tables, "container_vs_vm", lambda: container_vs_vm(Path("/nowhere"))
+    )
     assert math.isnan(printed.guest_share())
     assert (
         reading(Evidence("run", "point", "host", 0.1, 0.09, 0.11), printed_range(printed.guest_share()))

@@ -14,6 +14,7 @@ from scipy.stats import gmean
 from labkit.analysis import figures
 from labkit.analysis import verdicts as verdict_tables
 from labkit.common.errors import BadInput
+from studies.overlay import figure_header_overhead as overlay_figure_header_overhead
 
 ARMS = {"veth": 1.0, "veth (again)": 1.0, "vxlan": 0.6, "vxlan_gre": 0.3}
 SIZES = (64, 512, 1400)
@@ -118,7 +119,9 @@ def test_rows_without_a_size_are_left_out() -> None:
 
 def test_computed_and_measured_headers() -> None:
     rows = cost_rows(accelerator="tcg")
-    figure = figures.overhead(pd.concat([rows, header_rows()]), verdict_tables.verdicts(rows))
+    figure = overlay_figure_header_overhead.overhead(
+        pd.concat([rows, header_rows()]), verdict_tables.verdicts(rows)
+    )
     assert figure.layout.title.text.endswith("(emulated CPU)")
     for name, layers in LAYERS.items():
         bars = [trace for trace in figure.data if trace.type == "bar" and trace.y[0] == name]
@@ -134,7 +137,7 @@ def test_computed_and_measured_headers() -> None:
 def test_predicted_byte_cost_beside_measured() -> None:
     rows = cost_rows()
     verdicts = verdict_tables.verdicts(rows)
-    figure = figures.overhead(header_rows(), verdicts)
+    figure = overlay_figure_header_overhead.overhead(header_rows(), verdicts)
     for name, added in (("vxlan", 50), ("vxlan_gre", 74)):
         [line] = [trace for trace in scatters(figure) if trace.mode == "lines" and trace.name == name]
         expected = [(size + 42) / (size + 42 + added) for size in line.x]
@@ -149,11 +152,11 @@ def test_predicted_byte_cost_beside_measured() -> None:
 
 def test_tcp_packet_is_a_segment() -> None:
     rows = cost_rows((131072,), protocol="tcp")
-    figure = figures.overhead(header_rows(), verdict_tables.verdicts(rows))
+    figure = overlay_figure_header_overhead.overhead(header_rows(), verdict_tables.verdicts(rows))
     assert list(figure.select_xaxes())[-1].tickvals == (1448,)
 
 
 def test_missing_headers_or_verdicts() -> None:
     rows = cost_rows()
-    assert figures.overhead(header_rows(), verdict_tables.verdicts(rows.iloc[:0])).data
-    assert not figures.overhead(rows, verdict_tables.verdicts(rows)).data
+    assert overlay_figure_header_overhead.overhead(header_rows(), verdict_tables.verdicts(rows.iloc[:0])).data
+    assert not overlay_figure_header_overhead.overhead(rows, verdict_tables.verdicts(rows)).data

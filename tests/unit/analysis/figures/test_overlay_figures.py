@@ -10,13 +10,15 @@ import plotly.graph_objects as go
 import pytest
 import synthetic_overlay_rows
 
-from labkit.analysis.figures import overlay
 from studies.overlay import finding as findings
+from studies.overlay.figure_packet_path import flows, hops
+from studies.overlay.figure_reachability import matrix, matrix_table
+from studies.overlay.figure_spine_failure import failure, failure_table
 
 DRAWN: list[tuple[Callable[[pd.DataFrame], go.Figure], str, Callable[..., pd.DataFrame]]] = [
-    (overlay.hops, "path", synthetic_overlay_rows.path),
-    (overlay.matrix, "reachability", synthetic_overlay_rows.reachability),
-    (overlay.failure, "failure", synthetic_overlay_rows.failure),
+    (hops, "path", synthetic_overlay_rows.path),
+    (matrix, "reachability", synthetic_overlay_rows.reachability),
+    (failure, "failure", synthetic_overlay_rows.failure),
 ]
 each_figure = pytest.mark.parametrize(("draw", "part", "made"), DRAWN, ids=[part for _, part, _ in DRAWN])
 
@@ -26,7 +28,7 @@ def words(figure: go.Figure) -> str:
 
 
 def test_headers_in_frame_order() -> None:
-    figure = overlay.hops(synthetic_overlay_rows.path(), packet=0)
+    figure = hops(synthetic_overlay_rows.path(), packet=0)
     [row] = [y for y, name in zip(figure.layout.yaxis.tickvals, figure.layout.yaxis.ticktext, strict=True)
              if name == "lc1_sc2 out"]  # fmt: skip
     bars = [
@@ -45,7 +47,7 @@ def test_headers_in_frame_order() -> None:
 
 
 def test_hop_bytes_and_times() -> None:
-    figure = overlay.hops(synthetic_overlay_rows.path())
+    figure = hops(synthetic_overlay_rows.path())
     names = list(figure.layout.yaxis.ticktext)
     assert names[:2] == ["cs1_br1 out", "br1_cs1 in"]
     assert names[16] == "cs5_br3 out", "the reply begins where the request ended"
@@ -61,7 +63,7 @@ def test_hop_bytes_and_times() -> None:
 
 
 def test_headers_have_text_labels() -> None:
-    figure = overlay.hops(synthetic_overlay_rows.path())
+    figure = hops(synthetic_overlay_rows.path())
     assert all(text.startswith(bar.name) for bar in figure.data for text in bar.text)
     fills = {bar.name: bar.marker.color for bar in figure.data}
     assert len(set(fills.values())) == len(fills) == 7
@@ -70,20 +72,20 @@ def test_headers_have_text_labels() -> None:
 def test_each_flow_has_a_figure() -> None:
     rows = synthetic_overlay_rows.path()
     other = rows.assign(packet=rows["packet"] + 2, what=rows["what"].str.replace("cs5", "cs4"))
-    drawn = overlay.flows(pd.concat([rows, other], ignore_index=True))
+    drawn = flows(pd.concat([rows, other], ignore_index=True))
     heads = [[one.text for one in figure.layout.annotations if ": 16 hops" in one.text] for figure in drawn]
     ends = [("cs1", "cs5"), ("cs1", "cs4")]
     assert [[head.split("<")[1].removeprefix("b>") for head in both] for both in heads] == [
         [f"{one} &gt; {two} echo request", f"{two} &gt; {one} echo reply"] for one, two in ends
     ]
-    [empty] = overlay.flows(rows.iloc[:0])
+    [empty] = flows(rows.iloc[:0])
     assert "the table is empty" in words(empty)
 
 
 def test_dropped_packets_are_reported() -> None:
     rows = synthetic_overlay_rows.path()
     rows.loc[rows["hop"].eq("sc2:sc2_lc1"), "dropped_count"] = 7
-    assert "capture at sc2:sc2_lc1 dropped 7 packets" in words(overlay.hops(rows)).replace("<br>", " ")
+    assert "capture at sc2:sc2_lc1 dropped 7 packets" in words(hops(rows)).replace("<br>", " ")
 
 
 def test_unexpected_cell_stands_out() -> None:
@@ -92,7 +94,7 @@ def test_unexpected_cell_stands_out() -> None:
     rows.loc[lossy, ["received_count", "as_expected"]] = [3, False]
     wrong_ttl = rows["source"].eq("cs2") & rows["target"].eq("cs3")
     rows.loc[wrong_ttl, ["ttl", "as_expected"]] = [60, False]
-    figure = overlay.matrix(rows)
+    figure = matrix(rows)
     lines = words(figure)
     assert lines.count("≠ another path") == 2
     assert lines.count("≠ 2 lost") == 1
@@ -103,7 +105,7 @@ def test_unexpected_cell_stands_out() -> None:
     [hover] = [point.hovertext[0] for point in figure.data if point.hovertext[0].startswith("cs1 to cs4")]
     assert "seen: cs1 → con_ns1 → lc1 → sc1 → lc2 → con_ns2 → cs4" in hover
     assert "expected: cs1 → con_ns1 → lc1 → sc2 → lc2 → con_ns2 → cs4" in hover
-    table = overlay.matrix_table(rows)
+    table = matrix_table(rows)
     assert list(table["not as expected"]) == ["another path", "2 lost", "TTL 60, not 62", "another path"]
 
 
@@ -111,22 +113,22 @@ def test_expected_silence() -> None:
     rows = synthetic_overlay_rows.reachability()
     rows = rows.assign(received_count=0, ttl=None, rtt_min_s=None, rtt_p50_s=None, rtt_max_s=None)
     rows["as_expected"] = True
-    assert overlay.matrix_table(rows).empty
-    assert "≠" not in words(overlay.matrix(rows))
+    assert matrix_table(rows).empty
+    assert "≠" not in words(matrix(rows))
 
 
 def test_matrix_for_each_kind_of_routes() -> None:
     rows = pd.concat(
         [synthetic_overlay_rows.reachability().assign(routes=routes) for routes in ("ecmp", "static")]
     )
-    figure = overlay.matrix(rows)
+    figure = matrix(rows)
     assert len(figure.layout.shapes) == 40
     lines = words(figure)
     assert lines.index("<b>static</b>") < lines.index("<b>ecmp</b>")
 
 
 def test_failure_probes_by_send_time() -> None:
-    figure = overlay.failure(synthetic_overlay_rows.failure())
+    figure = failure(synthetic_overlay_rows.failure())
     assert sum(len(trace.x) for trace in figure.data) == 6 * 150
     lost = [trace for trace in figure.data if "lost" in trace.hovertext[0]]
     assert [len(trace.x) for trace in lost] == [50, 50, 50]
@@ -143,7 +145,7 @@ def test_failure_probes_by_send_time() -> None:
 
 
 def test_failure_table_expected_and_measured() -> None:
-    table = overlay.failure_table(synthetic_overlay_rows.failure())
+    table = failure_table(synthetic_overlay_rows.failure())
     [metric] = table[table["routes"].eq("metric") & table["linkdown ignored"]].to_dict("records")
     assert (metric["before"], metric["during"], metric["expected during"]) == ("sc2", "sc1", "sc1")
     [static] = table[table["routes"].eq("static") & table["failure"].eq("silent")].to_dict("records")
@@ -154,19 +156,19 @@ def test_failure_table_expected_and_measured() -> None:
 def test_unexpected_spine_is_marked() -> None:
     """The synthetic flow with equal-cost routes stops, although another spine is expected to carry it."""
     rows = synthetic_overlay_rows.failure()
-    table = overlay.failure_table(rows)
+    table = failure_table(rows)
     marks = dict(
         zip(zip(table["routes"], table["failure"], strict=True), table["not as expected"], strict=True)
     )
     assert marks["ecmp", "silent"] == "≠ no spine instead of sc1"
     assert not any(mark for key, mark in marks.items() if key != ("ecmp", "silent"))
-    titles = [one.text for one in overlay.failure(rows).layout.annotations if one.text.startswith("<b>")]
+    titles = [one.text for one in failure(rows).layout.annotations if one.text.startswith("<b>")]
     assert [title for title in titles if "≠" in title] == [title for title in titles if "ecmp" in title]
     assert [line for line in findings.failure(rows) if "≠" in line] == [
         line for line in findings.failure(rows) if "ecmp" in line
     ]
     usual = rows[rows["routes"].ne("ecmp")]
-    assert "not as expected" not in overlay.failure_table(usual)
+    assert "not as expected" not in failure_table(usual)
 
 
 @each_figure

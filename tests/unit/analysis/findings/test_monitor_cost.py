@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from synthetic_rows import ROW
 
-from labkit.analysis import figures, load, verdicts
-from labkit.analysis.findings.registry import BY_EXPERIMENT
+from labkit.analysis import load, verdicts
+from labkit.analysis.findings import registry
+from studies.monitor_cost import figure as monitor_cost_figure
 from studies.monitor_cost import finding as monitor_cost
 
 PACKET_S = 2e-6
@@ -86,7 +87,7 @@ def test_verdicts_are_about_throughput_and_about_cpu_time() -> None:
 
 
 def test_sentences_and_ratios() -> None:
-    lines = BY_EXPERIMENT["monitor_cost"](rows(), pd.DataFrame())
+    lines = registry.sentences(rows().assign(experiment="monitor_cost"), pd.DataFrame)
     text = "\n".join(lines)
     assert "- **tshark**, 10 kpps: 25 µs" in text
     assert "it lost 25 % of the packets; it went on for 3 s after the traffic" in text
@@ -118,7 +119,7 @@ def test_table_and_figure() -> None:
     observed = dict(zip(table["reader"], table["observed flow"], strict=True))  # at the last load
     assert observed["nobody"].endswith(" pps")
     assert re.fullmatch(r"(39|40)\d pps \(−20 % \[.+\]\)", observed["tshark"])
-    drawn = figures.monitor_cost(df, monitor_cost.costs(df))
+    drawn = monitor_cost_figure.monitor_cost(df, monitor_cost.costs(df))
     assert {trace.name for trace in drawn.data} == set(ADDED_S)
     [tshark] = [one for one in drawn.data if one.name == "tshark" and one.yaxis == "y"]
     assert list(tshark.y) == pytest.approx([25, 25, 25], rel=0.01)
@@ -132,16 +133,18 @@ def test_table_and_figure() -> None:
 def test_runs_from_before_the_observed_flow_was_counted() -> None:
     old = load.complete(rows().drop(columns=["wanted_received_count", "wanted_throughput_pps"]))
     assert set(monitor_cost.table(old)["observed flow"]) == {""}
-    assert not any(one.yaxis == "y3" for one in figures.monitor_cost(old, monitor_cost.costs(old)).data)
+    assert not any(
+        one.yaxis == "y3" for one in monitor_cost_figure.monitor_cost(old, monitor_cost.costs(old)).data
+    )
 
 
 def test_nothing_measured() -> None:
     none = rows().assign(status="failed", reason="no reader")
     assert len(monitor_cost.costs(none)) == 0
     assert monitor_cost.report(none) == []
-    assert not figures.monitor_cost(none, monitor_cost.costs(none)).data
+    assert not monitor_cost_figure.monitor_cost(none, monitor_cost.costs(none)).data
 
 
 def test_selected_rates() -> None:
-    drawn = figures.selected([0.0, 0.5, 1.0], {"seen": [0, 100, 300], "selected": [0, 10, 30]})
+    drawn = monitor_cost_figure.selected([0.0, 0.5, 1.0], {"seen": [0, 100, 300], "selected": [0, 10, 30]})
     assert [list(trace.y) for trace in drawn.data] == [[200, 400], [20, 40]]

@@ -11,11 +11,13 @@ from synthetic_rows import rows as synthetic_rows
 from synthetic_rows import save
 
 from labkit import notebook
-from labkit.analysis import figures, load
+from labkit.analysis import load
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis.findings import registry
+from studies import reference_tables
+from studies.ovs_test_plan import figure as ovs_test_plan_figure
 from studies.ovs_test_plan import finding as ovs_test_plan
-from studies.ovs_test_plan.finding import by_vm, factors, published, rates
+from studies.ovs_test_plan.finding import by_vm, factors, rates
 
 NOISE = (0.99, 1.0, 1.01)  # of the three rounds
 AGAIN = (1.03, 0.98, 1.0)  # the control relative to the baseline in these rounds
@@ -118,15 +120,15 @@ def test_rates_know_the_switch() -> None:
 
 
 def test_published_readouts_are_64_bytes(tmp_path: Path) -> None:
-    table = published().set_index("use_case")
+    table = reference_tables.ovs_test_plan().set_index("use_case")
     assert list(table["frame_bytes"]) == [64, 64]
     assert table.loc["net_to_vm", "total_pps"] == 28.319e6
     assert table.loc["vm_to_net", "total_bps"] == 14.177e9
-    assert len(published(tmp_path / "missing.csv")) == 0
+    assert len(reference_tables.ovs_test_plan(tmp_path / "missing.csv")) == 0
 
 
 def test_figure_of_use_cases() -> None:
-    figure = figures.use_cases(ROWS, rates(ROWS), published())
+    figure = ovs_test_plan_figure.use_cases(ROWS, rates(ROWS), reference_tables.ovs_test_plan())
     titles = [note.text for note in figure.layout.annotations]
     assert any("network to VM" in title and "packets/s" in title for title in titles)
     [star] = [trace for trace in figure.data if trace.legendgroup == "published" and trace.showlegend]
@@ -148,7 +150,7 @@ def test_figure_of_a_limited_search_says_so() -> None:
     )
     triangles = [
         trace
-        for trace in figures.use_cases(rows, rates(rows), published()).data
+        for trace in ovs_test_plan_figure.use_cases(rows, rates(rows), reference_tables.ovs_test_plan()).data
         if trace.marker.symbol == "triangle-up-open"
     ]
     assert triangles
@@ -156,16 +158,16 @@ def test_figure_of_a_limited_search_says_so() -> None:
 
 
 def test_figure_of_ranked_factors() -> None:
-    figure = figures.ranked_factors(ROWS, factors(ROWS))
+    figure = ovs_test_plan_figure.ranked_factors(ROWS, factors(ROWS))
     line = figure.data[0]
     assert line.y[0] == "rules match: l2 → l3"
     assert list(line.x) == pytest.approx([0.5, 0.8, 0.9])
     assert list(figure.data[1].y) == [ovs_test_plan.CONTROL]
-    assert figures.ranked_factors(ROWS.iloc[:0], factors(ROWS.iloc[:0])).layout.annotations
+    assert ovs_test_plan_figure.ranked_factors(ROWS.iloc[:0], factors(ROWS.iloc[:0])).layout.annotations
 
 
 def test_sentences_in_the_terminal() -> None:
-    sentences = registry.BY_EXPERIMENT["ovs_test_plan"](ROWS, ROWS.iloc[:0])
+    sentences = registry.sentences(ROWS.assign(experiment="ovs_test_plan"), lambda: ROWS.iloc[:0])
     assert any(
         line.startswith("- **rules match** l2 → l3: the rate is 0.5 times as high") for line in sentences
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from labkit.analysis import figures
+from studies import reference_tables
+from studies.trex import figure as trex_figure
 from studies.trex import finding as trex
 
 BUCKETS = {"10": 5, "300": 15}
@@ -45,7 +46,7 @@ def test_share_is_of_all_lines_that_send() -> None:
 
 def test_published_shares_are_those_of_the_document() -> None:
     """64 bytes: 1.48 of 1.488 Mpps on a cable, 1.42 of 1.42 Mpps with a VLAN tag in both directions together."""
-    table = trex.published_shares().set_index("test")
+    table = reference_tables.trex_shares().set_index("test")
     of = {name.split(":")[0]: share for name, share in table["share"].items() if pd.notna(share)}
     assert of["baseline"] == pytest.approx(1.48 / 1.488, abs=0.001)
     assert of["64b"] == pytest.approx(1.42 / 1.4205, abs=0.001)
@@ -58,22 +59,22 @@ def test_histogram_adds_steps_and_tests() -> None:
         {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 10, "count": 10},
         {"arm": "veth_bridge", "direction": "0→1", "bucket_us": 300, "count": 30},
     ]
-    published = trex.published_histogram()
+    published = reference_tables.trex_histogram()
     assert set(published["direction"]) == {"published, port 0", "published, port 1"}
     assert published["count"].sum() == 805_871  # of both ports, as printed
 
 
 def test_figures_show_own_and_published_results() -> None:
     table = rows()
-    shown = figures.line_shares(table, trex.shares(table), trex.published_shares())
+    shown = trex_figure.line_shares(table, trex.shares(table), reference_tables.trex_shares())
     assert len(shown.data[0].x) == 1
     assert shown.data[1].name.startswith("published")
-    latency = figures.probe_latency(table, trex.histogram(table), trex.published_histogram())
+    latency = trex_figure.probe_latency(table, trex.histogram(table), reference_tables.trex_histogram())
     assert [trace.name for trace in latency.data] == [
         "veth_bridge: 0→1", "published, port 0", "published, port 1",
     ]  # fmt: skip
     assert sum(latency.data[0].y) == pytest.approx(1)
-    ramp = figures.ramp(table)
+    ramp = trex_figure.ramp(table)
     assert [trace.name for trace in ramp.data[:2]] == [
         "64b · veth_bridge · test 1: requested", "64b · veth_bridge · test 1: received",
     ]  # fmt: skip
@@ -82,8 +83,8 @@ def test_figures_show_own_and_published_results() -> None:
 def test_figures_without_any_rows_say_so() -> None:
     table = rows().iloc[:0]
     for figure in (
-        figures.ramp(table),
-        figures.line_shares(table, trex.shares(table), trex.published_shares().iloc[:0]),
-        figures.probe_latency(table, trex.histogram(table), trex.published_histogram().iloc[:0]),
+        trex_figure.ramp(table),
+        trex_figure.line_shares(table, trex.shares(table), reference_tables.trex_shares().iloc[:0]),
+        trex_figure.probe_latency(table, trex.histogram(table), reference_tables.trex_histogram().iloc[:0]),
     ):
         assert "nothing to draw" in str(figure.layout.annotations)

@@ -9,7 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from labkit.analysis import figures, load, verdicts
+from labkit.analysis import load, verdicts
+from studies import reference_tables
+from studies.virtual_tap import figure_count as virtual_tap_figure_count
+from studies.virtual_tap import figure_uplink as virtual_tap_figure_uplink
 from studies.virtual_tap import finding as virtual_tap
 
 LEFT = {0: 1.0, 1: 0.8, 4: 0.5}  # of the throughput, by the number of mirrors
@@ -68,7 +71,7 @@ def test_drop_by_size_beside_the_thesis(rows: pd.DataFrame) -> None:
 
 
 def test_throughput_against_mirrors_beside_the_thesis(rows: pd.DataFrame, lines: pd.DataFrame) -> None:
-    figure = figures.mirror_count(rows, lines, virtual_tap.thesis_count())
+    figure = virtual_tap_figure_count.mirror_count(rows, lines, reference_tables.thesis_count())
     assert [trace.name for trace in figure.data] == [
         "ovs_netdev"
     ] * 2  # a panel for each load; none is the thesis'
@@ -78,19 +81,26 @@ def test_throughput_against_mirrors_beside_the_thesis(rows: pd.DataFrame, lines:
     alone = lines[lines["length_bytes"].eq(512) & lines["mirrors"].eq(1)].assign(
         curve="ovs_netdev+output=gre"
     )
-    assert len(figures.mirror_count(rows, pd.concat([lines, alone]), virtual_tap.thesis_count()).data) == 2
+    assert (
+        len(
+            virtual_tap_figure_count.mirror_count(
+                rows, pd.concat([lines, alone]), reference_tables.thesis_count()
+            ).data
+        )
+        == 2
+    )
     likewise = lines[lines["length_bytes"].eq(512)].assign(protocol="tcp", length_bytes=64.0)
-    figure = figures.mirror_count(rows, likewise, virtual_tap.thesis_count())
+    figure = virtual_tap_figure_count.mirror_count(rows, likewise, reference_tables.thesis_count())
     published = [trace for trace in figure.data if "Senanayake" in trace.name]
     assert [list(trace.x) for trace in published] == [[0, 1, 2, 4, 8]] * 2
     assert [trace.y[-1] for trace in published] == pytest.approx([233 / 235, 234 / 235])
 
 
 def test_tables_of_the_thesis() -> None:
-    counted = virtual_tap.thesis_count().set_index("mirrors")
+    counted = reference_tables.thesis_count().set_index("mirrors")
     assert dict(counted.loc[8]) == {"read": 233, "unread": 234, "CPI read": 1.53321, "CPI unread": 1.45719}
     assert counted.loc[0, "read"] == counted.loc[0, "unread"] == 235
-    left = virtual_tap.thesis_uplink()
+    left = reference_tables.thesis_uplink()
     assert len(left) == 15
     assert left["captured_bps"].iloc[0] == pytest.approx(0.783e9 * 8 / 60)
     # iperf3's GBytes have 2^30 bytes: what was sent is what was offered (the first number has three digits alone).
@@ -138,9 +148,9 @@ def test_missing_counters_have_a_reason() -> None:
 
 
 def test_without_the_published_files(rows: pd.DataFrame, lines: pd.DataFrame, tmp_path: Path) -> None:
-    nothing = virtual_tap.thesis_count(tmp_path / "missing.csv")
-    assert len(nothing) == len(virtual_tap.thesis_uplink(tmp_path / "missing.csv")) == 0
-    assert len(figures.mirror_count(rows, lines, nothing).data) == 2
+    nothing = reference_tables.thesis_count(tmp_path / "missing.csv")
+    assert len(nothing) == len(reference_tables.thesis_uplink(tmp_path / "missing.csv")) == 0
+    assert len(virtual_tap_figure_count.mirror_count(rows, lines, nothing).data) == 2
 
 
 def test_where_copies_are_lost() -> None:
@@ -160,5 +170,7 @@ def test_where_copies_are_lost() -> None:
     often = virtual_tap.uplink(made.assign(copies_dropped_count=[500, None])).set_index("topology").loc[name]
     assert often["link_lost_share"] == pytest.approx(0.4), "no more than what did not arrive"
     assert often["other_lost_share"] == pytest.approx(0)
-    figure = figures.uplink(made, virtual_tap.uplink(made), virtual_tap.thesis_uplink())
+    figure = virtual_tap_figure_uplink.uplink(
+        made, virtual_tap.uplink(made), reference_tables.thesis_uplink()
+    )
     assert any("copies that the link lost" in trace.name.replace("<br>", " ") for trace in figure.data)

@@ -17,6 +17,7 @@ from labkit.analysis.packet_cost import cost_model
 from labkit.analysis.packet_cost.cost_model import Curve
 from labkit.common.errors import BadInput
 from labkit.measure import experiments
+from studies.packet_size import figure_fit as packet_size_figure_fit
 from studies.packet_size import finding as packet_size
 
 
@@ -150,7 +151,7 @@ def test_ping_round_trip_times() -> None:
     assert {one.cost for one in result} == {"rtt_s"}
     assert result[0].byte is not None
     assert result[0].byte.value == pytest.approx(1e-9)
-    assert figures.fitted(rows, result).data
+    assert packet_size_figure_fit.fitted(rows, result).data
 
 
 def scatters(figure: go.Figure, mode: str, name: str) -> list[go.Scatter]:
@@ -160,7 +161,7 @@ def scatters(figure: go.Figure, mode: str, name: str) -> list[go.Scatter]:
 def test_fitted_line_in_the_figure() -> None:
     rows = synthetic_packet_sizes.rows(accelerator="tcg")
     curves = cost_model.curves(rows)
-    figure = figures.fitted(rows, curves)
+    figure = packet_size_figure_fit.fitted(rows, curves)
     assert "(emulated CPU)" in figure.layout.title.text
     line, steps = scatters(figure, "lines", "veth")[:2]
     assert line.x[-1] <= 1472 < steps.x[0]
@@ -181,7 +182,7 @@ def test_fitted_line_in_the_figure() -> None:
     assert len(measured) == 6, "of two costs: rounds, means, and what is left over"
     rules = [shape for shape in figure.layout.shapes if shape.x0 == 1472.5]
     assert len(rules) == 4
-    figure = figures.fitted(rows.iloc[:0], [])
+    figure = packet_size_figure_fit.fitted(rows.iloc[:0], [])
     assert "nothing to draw" in synthetic_report.notes(figure)
 
 
@@ -209,7 +210,9 @@ def test_arms_of_one_size_stay_together() -> None:
     arms = {"veth": (0.0, 0.0, 0.0), "veth (again)": (0.0, 0.0, 0.0)}
     arms |= {f"arm{number}": (0.0, 0.0, 0.0) for number in range(16)}
     rows = synthetic_packet_sizes.rows((16, 400, 800, 1472), arms=arms)
-    figure = figures.fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows)))
+    figure = packet_size_figure_fit.fitted(
+        rows, cost_model.without_proportional_time(cost_model.curves(rows))
+    )
     drawn = [trace.x for trace in figure.data if trace.hovertext is not None]
     assert max(x[1] for x in drawn) < min(x[2] for x in drawn)
     assert max(x[2] for x in drawn) < min(x[3] for x in drawn)
@@ -217,14 +220,16 @@ def test_arms_of_one_size_stay_together() -> None:
 
 def test_two_sizes_are_no_fit() -> None:
     rows = synthetic_packet_sizes.rows(sizes=(400, 800))
-    figure = figures.fitted(rows, cost_model.curves(rows))
+    figure = packet_size_figure_fit.fitted(rows, cost_model.curves(rows))
     assert "too few sizes for a fit" in [text for trace in figure.data for text in trace.text or ()]
     assert {trace.yaxis or "y" for trace in figure.data} >= {"y", "y2"}, "plotly draws no plot without data"
 
 
 def test_long_bars_of_residuals_are_left_out() -> None:
     rows = synthetic_packet_sizes.rows(rounds=3, noise=0.4)
-    figure = figures.fitted(rows, cost_model.without_proportional_time(cost_model.curves(rows)))
+    figure = packet_size_figure_fit.fitted(
+        rows, cost_model.without_proportional_time(cost_model.curves(rows))
+    )
     most = list(figure.select_yaxes())[1].range[1]
     bars = [
         trace.error_y.array
@@ -245,7 +250,9 @@ def test_rate_figure() -> None:
     assert list(busy.y) == pytest.approx([2.0] * len(SIZES))
     hosts = pd.concat([rows, synthetic_packet_sizes.rows(kernel="6.12", accelerator="tcg")])
     assert len(synthetic_report.titles(figures.rates(hosts))) == 6
-    assert len(scatters(figures.fitted(hosts, cost_model.curves(hosts)), "markers", "veth")) == 12
+    assert (
+        len(scatters(packet_size_figure_fit.fitted(hosts, cost_model.curves(hosts)), "markers", "veth")) == 12
+    )
 
 
 def test_repeated_doubts_are_merged() -> None:
@@ -260,7 +267,7 @@ def test_huge_intervals_are_not_drawn() -> None:
     rows = synthetic_packet_sizes.rows(rounds=2, noise=0.4)
     bars = [
         (trace.error_y.array, trace.hovertext)
-        for figure in (figures.fitted(rows, cost_model.curves(rows)), figures.rates(rows))
+        for figure in (packet_size_figure_fit.fitted(rows, cost_model.curves(rows)), figures.rates(rows))
         for trace in figure.data
         if trace.name == "veth" and trace.error_y.array is not None
     ]

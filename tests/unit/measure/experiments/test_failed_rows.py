@@ -299,6 +299,6 @@ def test_unbootable_kernel_of_each_experiment(
     run_folder.write_json(tmp_path / "sweep.json", {"points": ["old"]})
     assert sweep.failed(tmp_path) == {"old": why}
     table = load.load(tmp_path, None)
-    terminal_tables.show_verdicts(terminal_tables.show_parts(table))
+    terminal_tables.show_verdicts(terminal_tables.show_observations(table))
     terminal_tables.show_findings(table, load.profiles(tmp_path))
     assert why in " ".join(capsys.readouterr().out.split())

@@ -58,7 +58,7 @@ def test_use_cases_share_their_ends(
 ) -> None:
     """TRex takes each end once, and its frames meet at most one of the rules: that is not the plan's rate."""
     with pytest.raises(
-        BadInput, match=rf"ovs_netdev\+case={case}: (TRex|generator=trex) takes .*labkit run ovs_test_plan"
+        BadInput, match=rf"ovs_netdev\+case={case}: (TRex|generator=trex) takes .*with generator=packets"
     ):
         kind.of({**given, "topology": f"ovs_netdev+case={case}"})
     assert kind.of({**given, "topology": "ovs_netdev"}).topology

@@ -70,6 +70,7 @@ def test_wheels_install_with_pip(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     code = f"import sys; sys.path[:0] = [{str(target)!r}]; import labkit.measure.agent.main"
     code += "; import labkit.measure.agent.ssh_entry; print(labkit.__file__)"
+    code += "; from labkit.measure import experiments; experiments.find('packet_size')"  # of a study
     bare = [sys.executable, "-I", "-S", "-c", code]
     assert subprocess.run(bare, capture_output=True, text=True, check=True).stdout.startswith(str(target))
 

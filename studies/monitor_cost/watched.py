@@ -1,0 +1,106 @@
+"""The live part of the notebook: three pairs whose traffic two monitors of one interface watch."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import msgspec
+import pandas as pd
+from IPython.display import display
+
+from labkit import live
+from labkit.analysis import displays
+from labkit.common.errors import Failed, Unsupported
+from labkit.measure.observers.monitor.live_monitor import MonitoredPacket, MonitorReport
+from studies.monitor_cost import figure, finding
+
+LISTEN_S, READ_S = 30.0, 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched:
+    """What two monitors of one interface saw: one selected the packets of one pair, the other took samples of all.
+
+    `times_s` and `counts` are readings while traffic ran; `filtered` and `samples` are the last reports; `last` has the
+    newest packets of the pair.
+    """
+
+    times_s: list[float]
+    counts: dict[str, list[int]]
+    filtered: MonitorReport
+    samples: MonitorReport
+    last: list[MonitoredPacket]
+
+    def show(self) -> None:
+        """Show how much less the monitors handed on than they saw, the counts over time, and the last packets."""
+        displays.show(
+            finding.reductions(self.filtered.counts, self.samples.counts), self.exact_counts(),
+            figure.selected(self.times_s, self.counts), self.conversations(), self.packets(),
+        )  # fmt: skip
+
+    def exact_counts(self) -> pd.DataFrame:
+        """Return what became of each packet, a column for each monitor."""
+        both = {"filter": self.filtered.counts, "samples": self.samples.counts}
+        columns = {name: pd.Series(msgspec.to_builtins(counts)) for name, counts in both.items()}
+        table = pd.DataFrame(columns).rename_axis("packets").reset_index()
+        return table.assign(packets=table["packets"].str.removesuffix("_count"))
+
+    def conversations(self) -> pd.DataFrame:
+        """Return the conversations that the filter let through."""
+        columns = ["class", "source", "destination", "packets", "bytes"]
+        return pd.DataFrame(self.filtered.conversations, columns=columns)
+
+    def packets(self) -> pd.DataFrame:
+        """Return the newest packets of the pair with their headers."""
+        lines = [(one.direction, one.length_bytes, one.stack) for one in self.last]
+        return pd.DataFrame(lines, columns=["direction", "bytes", "headers"])
+
+
+def build_three_pairs(topology: str, endpoint: str, interface: str) -> tuple[live.LiveTopology, str]:
+    """Build three pairs and let each client send UDP at 20 Mbit/s to its server. Returns them, and what to watch.
+
+    What this machine lacks is displayed in a sentence, and replaced: containers by namespaces, then the switch by a
+    bridge, where a port of the first pair is watched. Raises Failed if iperf3 does not start.
+    """
+    choices = ((topology, endpoint, interface), (topology, "namespace", interface))
+    for name, kind, place in (*choices, ("veth_bridge", "namespace", "port0")):
+        try:
+            net = live.build(name, pairs=3, endpoint=kind)
+        except (Unsupported, Failed) as error:
+            display(displays.markdown(f"*{name} with endpoint={kind} cannot be built here: {error}.*"))
+            continue
+        for client, server in net.state.pairs:
+            listening = net.endpoints[server.name].start("iperf3", "-s", "-1", "--forceflush")
+            deadline = time.monotonic() + LISTEN_S
+            while "listening" not in listening.output:
+                if not listening.is_running or time.monotonic() > deadline:
+                    net.close()
+                    raise Failed(f"iperf3 does not listen at {server.name}")
+                time.sleep(0.05)
+            words = ["-u", "-b", "20M", "-l", "1024", "-t", "600"]
+            net.endpoints[client.name].start("iperf3", "-c", str(server.address), *words)
+        return net, place
+    raise Unsupported("no topology with three pairs can be built here: `labkit doctor` says why")
+
+
+def watch(net: live.LiveTopology, interface: str, seconds: float, sample: str) -> Watched:
+    """Watch an interface for a while with two monitors: the traffic of one pair, and samples of everything.
+
+    The pair is the last one, or the first one if the interface is its port.
+    """
+    client, server = net.state.pairs[0 if interface == "port0" else -1]
+    times_s: list[float] = []
+    counts: dict[str, list[int]] = {"seen": [], "selected": []}
+    with (
+        net.monitor(interface, source=client.address, destination=server.address) as chosen,
+        net.monitor(interface, sample=sample) as sampled,
+    ):
+        begun = time.monotonic()
+        while not times_s or times_s[-1] < seconds:
+            now = chosen.counts
+            times_s.append(time.monotonic() - begun)
+            counts["seen"].append(now.seen_count)
+            counts["selected"].append(now.selected_count)
+            time.sleep(READ_S)
+        return Watched(times_s, counts, chosen.stop(), sampled.stop(), chosen.packets[-10:])
