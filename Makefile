@@ -67,7 +67,7 @@ docs-figures: setup  ## draw the figures of the findings and of each run in data
 docs: setup  ## the documentation as pages, with executed notebooks, in build/docs; nothing is fetched
 	@rm -rf build/docs
 	mkdir -p build/docs/source
-	cp docs/* build/docs/source
+	cp -r docs/. build/docs/source
 	cp -r notebooks build/docs/source/notebooks
 	cp CHANGELOG.md README.md SECURITY.md build/docs/source
 	$(BIN)/python -P docs/executed.py build/docs/source/notebooks

@@ -42,8 +42,8 @@ def _flat(app: Any, name: str, text: list[str]) -> None:
     """
     if "/" not in name:
         text[0] = text[0].replace("](docs/", "](").replace("](../", "](")
-    else:  # a notebook
-        text[0] = re.sub(r"\]\(\.\./docs/(?=\w)", "](../", text[0])
+    else:  # a notebook, or a page of docs/method
+        text[0] = re.sub(r"\]\(\.\./(docs|\.\.)/(?=\w)", "](../", text[0])
     if app.builder.name == "man":
         text[0] = _definitions(text[0])
 

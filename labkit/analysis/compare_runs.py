@@ -37,7 +37,7 @@ from labkit.analysis.load import (
 from labkit.common import units
 from labkit.common.errors import BadInput
 
-DRIFT = 0.05  # drift between two runs without any change (METHOD rule 2)
+DRIFT = 0.05  # drift between two runs without any change (METHOD rule 11)
 OF_ARMS = ["placement", "offloads", "qdisc"]  # properties of an arm's rows, beside verdicts.DOUBTFUL
 COLUMNS = [
     "topology", "baseline", "left_host", "right_host", "method", "metric", "left_median", "right_median",

@@ -291,7 +291,7 @@ def uplink(rows: pd.DataFrame) -> pd.DataFrame:
     table = table.reset_index().rename(columns={"throughput_bps": "delivered_bps"})
     table["arrived_share"] = table["copies_arrived"] / table["copies_made"]
     # The queue may count more drops than copies are lost (1.3 times here): the userspace datapath offers a packet again
-    # that the queue refused in the middle of a batch (docs/METHOD.md).
+    # that the queue refused in the middle of a batch (docs/method/virtual_tap.md).
     lost = table["copies_made"] - table["copies_arrived"]
     table["link_lost_share"] = table.pop("copies_dropped").clip(upper=lost) / table["copies_made"]
     lost = 1 - table["arrived_share"] - table["link_lost_share"].fillna(0)

@@ -14,7 +14,7 @@ from conftest import ROOT, Need
 
 from labkit.runner import run
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PYTHON_DOCUMENTS = [*DOCUMENTS, *sorted((ROOT / "notebooks").glob("*.ipynb"))]
 ENDINGS = (".py", ".md", ".yaml", ".yml", ".json", ".svg", ".png", ".js", ".css", ".csv", ".toml", ".ipynb")
 # Files and folders that runs create; they are not in git.
@@ -85,6 +85,11 @@ def test_links_lead_to_headings(document: Path) -> None:
     for file, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", document.read_text()):
         there = document.parent / file if file else document
         assert anchors(there.read_text()).count(anchor) == 1, f"{document.name} links {file}#{anchor}"
+
+
+@pytest.mark.parametrize(("name", "most_kb"), [("CHANGELOG.md", 5), ("docs/METHOD.md", 15)])
+def test_document_stays_short(name: str, most_kb: int) -> None:
+    assert (ROOT / name).stat().st_size <= most_kb * 1024
 
 
 def test_make_has_the_commands_of_the_documents() -> None:

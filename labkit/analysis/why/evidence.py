@@ -21,7 +21,7 @@ from labkit.common.errors import BadInput
 
 # The assumed relative standard deviation of CPU time per packet between runs of the same experiment on an otherwise
 # idle machine, set by experience. It applies if a side has a single run, which does not show the variation itself
-# (docs/METHOD.md).
+# (docs/method/why.md).
 BETWEEN_SHARE = 0.10
 SPEED_SHARE = 0.05  # the same for throughput
 DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes less sure

@@ -15,8 +15,8 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
 # Checking the interval to decide when to stop raises the false alarm rate: to 7.6 % from 5 rounds, to 6.3 % from 8.
 MIN_ROUNDS = 8
-# Slices that were not placed on CPUs have so many degrees of freedom fewer, as in the verdict (METHOD, "How often the
-# intervals are right").
+# Slices that were not placed on CPUs have so many degrees of freedom fewer, as in the verdict (METHOD,
+# "The noise").
 LOST_FREEDOM = 2
 # Student's t at 97.5 % from MIN_ROUNDS - 1 - LOST_FREEDOM degrees of freedom on; 2.1 beyond the table
 T = (2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)

@@ -1,6 +1,6 @@
 """The packet generator: prebuilt frames of any size and many flows at an exact rate, between the ends of any topology.
 
-No packaged generator keeps a rate here (`docs/METHOD.md`, "Searches"). A sending process for each pair runs
+No packaged generator keeps a rate here (`docs/method/throughput.md`). A sending process for each pair runs
 `packet_sender`. The receiver's interface counts what arrives. An nftables ingress hook then counts the load alone and
 drops it before IP processing; interfaces also count other frames, like IGMP reports of a snooping bridge. With guests,
 both ends are inside them (`packet_ends`).

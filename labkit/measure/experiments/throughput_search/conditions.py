@@ -1,8 +1,8 @@
 """What the machine and the switch did during a trial: whether loss came from scheduling, and where it was counted.
 
 Loss belongs to the datapath only if its processes had a CPU when they wanted one and the sender kept its schedule. On
-shared cores that is often not so: without this check, the same switch gave rates between 28 and 253 kpps (METHOD,
-"Searches").
+shared cores that is often not so: without this check, the same switch gave rates between 28 and 253 kpps
+(docs/method/throughput.md).
 """
 
 from __future__ import annotations
