@@ -3,6 +3,7 @@ support."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -233,6 +234,7 @@ def test_bad_change_is_one_sentence(machine: Sandbox, change: str, words: str) -
 
 FUNCTION = """
 from pathlib import Path
+import re
 import sys
 from labkit.runner import run
 
@@ -263,3 +265,59 @@ def test_topology_function_as_a_change(machine: Sandbox, tmp_path: Path) -> None
     [(at, setting, _before, after)] = effects(rows, "sleeper")
     assert (at, setting) == ("server", "programs")
     assert "sleep" in after.split(", ")
+
+
+ASYMMETRIC = """
+name: asymmetric
+pairs: [[a, b]]
+parts:
+  - {type: node, name: a, container: true}
+  - {type: node, name: b, container: true}
+  - {type: node, name: r1, forwards: true}
+  - {type: node, name: r2, forwards: true}
+  - {type: cable, one: [a, eth0, 10.1.0.1/24], other: [r1, toa, 10.1.0.254/24]}
+  - {type: cable, one: [a, eth1, 10.2.0.1/24], other: [r2, toa, 10.2.0.254/24]}
+  - {type: cable, one: [b, eth0, 10.3.0.1/24], other: [r1, tob, 10.3.0.254/24]}
+  - {type: cable, one: [b, eth1, 10.4.0.1/24], other: [r2, tob, 10.4.0.254/24]}
+  - {type: route, at: a, to: 10.3.0.0/24, via: 10.1.0.254}
+  - {type: route, at: b, to: 10.1.0.0/24, via: 10.4.0.254}
+  - {type: route, at: r2, to: 10.1.0.0/24, via: 10.2.0.1}
+"""
+TENTH = RULES.replace("tcp dport 9 drop", "udp dport 5201 numgen random mod 10 < 1 drop")
+UDP = (
+    "protocol=udp",
+    "length_bytes=1372",
+    "rate_bps=60e6",
+    "duration_s=1",
+    "omit_s=0",
+    "rounds=1",
+    "whole_runs=1",
+)
+
+
+def test_losses_are_doubts_with_their_place(machine: Sandbox, tmp_path: Path) -> None:
+    """A shaper at the client and a firewall at the server lose datagrams, and no receiver is overloaded."""
+    (tmp_path / "tenth.nft").write_text(TENTH)
+    change = (
+        f"narrow: qdisc tbf rate 20mbit burst 5kb limit 10kb at client; tenth: nftables {tmp_path}/tenth.nft at server;"
+        " small: mtu 1300 at between"
+    )
+    result = machine.rows(f"change={change}", *UDP, code=2)
+    doubts = {row["change"]: row["doubts"] or "" for row in result if row["method"] == "whole"}
+    assert (
+        "of the datagrams were lost, 100 % of these at client: IP to eth0 (qdisc tbf dropped)"
+        in doubts["narrow"]
+    )
+    assert re.search(r"10 % of the datagrams were lost, \d+ % of these at server: IP(;|$)", doubts["tenth"])
+    status, reason = refused(result, "small")
+    assert status == "failed"
+    assert "a ping of 1400 bytes, which is the size of the load's packets" in reason
+
+
+def test_a_sysctl_that_refuses_the_path_is_named(machine: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "asymmetric.yaml").write_text(ASYMMETRIC)
+    change = "change=strict: sysctl net.ipv4.conf.all.rp_filter=1 at both"
+    result = machine.rows(change, f"topology={tmp_path}/asymmetric.yaml", "slices=1", "whole_runs=0", code=2)
+    _, reason = refused(result, "strict")
+    assert "a gets no answer from b" in reason
+    assert reason.endswith("the kernel refused packets at b: TcpExt IPReversePathFilter")

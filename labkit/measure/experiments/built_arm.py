@@ -16,6 +16,7 @@ from labkit.measure.experiments import changes, consistency, rows
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.server_counters import LocalServer, ServerSide, guests_cpu
+from labkit.measure.observers.counters import packet_loss
 from labkit.measure.observers.counters.receive_counters import receivers
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic.base import FlowGenerator, Flows, TrialGenerator, Trials
@@ -101,6 +102,10 @@ class BuiltArm(abc.ABC):
         """Start the counters of what joins the ends (`Topology.meter`); return a function that returns their
         columns."""
         return dict
+
+    def counted_losses(self, _family: int) -> Callable[[], list[dict[str, Any]]]:
+        """Start counting; return a function that returns the loss of each pair by hop (`packet_loss`), if known."""
+        return list
 
     def measured(self, metrics: dict[str, Any], doubts: list[str] | None = None) -> Measured:
         """Return this arm's metrics with their doubts."""
@@ -202,6 +207,10 @@ class LocalArm(BuiltArm):
         """Start the counters of what joins the ends (`Topology.meter`); return a function that returns their
         columns."""
         return dict if self.topology.meter is None else self.topology.meter()
+
+    def counted_losses(self, family: int) -> Callable[[], list[dict[str, Any]]]:
+        """Start counting; return a function that returns the loss of each pair by hop (`packet_loss`)."""
+        return packet_loss.counted_losses(self.topology, family)
 
     @property
     def _ends(self) -> list[Endpoint]:

@@ -21,10 +21,19 @@ from labkit.measure.experiments.rows import Arm, Measured, row_of
 from labkit.measure.experiments.two_hosts.client_side import across
 from labkit.measure.experiments.two_hosts.peer_monitor import peer_monitor
 from labkit.measure.observers import registry
+from labkit.measure.observers.counters import packet_loss
 from labkit.measure.traffic import ping
 from labkit.system import netlink
 
 SMALL_BYTES = 128  # the size of a ping that has to pass even if a change makes the MTU smaller
+RULES = (
+    "nftables",
+    "rules",
+    "tc_filter",
+    "xdp",
+    "tc_bpf",
+    "function",
+)  # kinds of changes whose rules may drop pings
 LARGE_S = 2  # after small pings have passed, how long one that fills the MTU may take
 REFUSED = "refused"  # ends the name of the points (one for each number of pairs) whose rows say why an arm is missing
 TRIAL_S = 0.1  # about how long the trial of an arm with one pair takes
@@ -225,29 +234,44 @@ def apply_change(
     own = arm.parameters(parameters)
     effects = [*_set_parameters(arm.change, parameters, own), *changes.apply(arm.change, topology)]
     name = arm.change.name
+    refused = packet_loss.refusals(topology)
     if words := ping.reachable(topology.pairs, SMALL_BYTES, own.family):
+        counted = f"; the kernel refused packets at {where}" if (where := refused()) else ""
+        rules = any(step.kind in RULES for step in arm.change.steps)
+        icmp = "; labkit tries every path with pings, so rules have to accept ICMP" if rules else ""
+        raise Failed(f"with the change {name} {words}{counted}{icmp}")
+    # If a bridge's or a tunnel's MTU is too small for the load's packets, they vanish, and nothing says why.
+    packet_bytes = _packet_bytes(own, _mtu_of_ends(topology))
+    words = ping.reachable(topology.pairs, packet_bytes, own.family, LARGE_S)
+    if words and (
+        own.protocol == "tcp" or not words.endswith(")")
+    ):  # an answer of a router lets UDP fragment
         raise Failed(
-            f"with the change {name} {words}; labkit tries every path with pings, so rules have to accept ICMP"
+            f"with the change {name} {words}, which is the size of the load's packets: give the interfaces between"
+            " the ends (at between) an MTU as large, or make length_bytes smaller"
         )
-    # TCP sends packets of the ends' MTU. If the path's is smaller, its large packets vanish, and nothing says why.
-    if own.protocol == "tcp" and any(step.kind == "mtu" for step in arm.change.steps):
-        mtu_bytes = _mtu_of_ends(topology)
-        if words := ping.reachable(topology.pairs, mtu_bytes, own.family, LARGE_S):
-            raise Failed(
-                f"with the change {name} {words}, though the ends have this MTU: give the interfaces between them"
-                " (at between) an MTU as large"
-            )
     return effects
 
 
+def _packet_bytes(parameters: DatapathParameters, mtu_bytes: int) -> int:
+    """Return the size of the largest packets that the load sends, with its IP header."""
+    if parameters.protocol != "udp":
+        return mtu_bytes if parameters.protocol == "tcp" else SMALL_BYTES
+    headers = 28 if parameters.family == 4 else 48
+    return max(SMALL_BYTES, min(mtu_bytes, parameters.datagram_bytes + headers))
+
+
 def _mtu_of_ends(topology: topologies.Topology) -> int:
-    """Return the smallest MTU of the pairs' interfaces on this kernel: what both ends send."""
+    """Return the smallest MTU of the pairs' interfaces on this kernel: what both ends send. In guests it is unknown."""
     ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
     return min(
-        link.mtu_bytes
-        for end in ends
-        for link in netlink.links(end.namespace.netlink)
-        if link.name == end.interface
+        (
+            link.mtu_bytes
+            for end in ends
+            for link in netlink.links(end.namespace.netlink)
+            if link.name == end.interface
+        ),
+        default=SMALL_BYTES,
     )
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from labkit.common import run_folder, units
+from labkit.common import loss_places, run_folder, units
 from labkit.common.errors import Failed
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -26,7 +26,7 @@ TOGETHER = 0.5  # the share of the duration in which all flows must run at once
 OFFERED = 0.98
 # How much the generator's count and the kernel's may differ; beyond it flows did not run together.
 AGREE = 0.05
-OVERLOAD = 0.01  # the share of lost datagrams from which the receiver counts as overloaded
+LOSS = 0.01  # the share of lost datagrams from which a row has a doubt
 SATURATED = 0.95  # the share of a CPU that each sender uses when the generator is the limit
 
 
@@ -92,6 +92,7 @@ def _flows(
     artefact: Path,
     counting: Counting | None,
 ) -> Measured:
+    losses = built_arm.counted_losses(parameters.family) if parameters.protocol == "udp" else list
     with built_arm.serving(parameters, generator) as (flows, there):
         seen, joined = _counted(parameters, built_arm, flows, there, counting or nullcontext)
         result, problem = flows.finish(time.monotonic() + START_S + generator.grace_s, there.pages)
@@ -117,10 +118,11 @@ def _flows(
     ):  # a paced flow sends in blocks, and the window cuts off part of the first
         row["throughput_bps"] = row[generator.reported_bps]
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
-    invalid = _invalid(parameters, generator, built_arm, row)
+    where = loss_places.where(losses()) if _loses(row) or not row["received_bytes"] else None
+    invalid = _invalid(parameters, generator, built_arm, row, where)
     return built_arm.measured(
         row | ({"status": "invalid", "reason": invalid} if invalid else {}),
-        [*stolen, *_doubts(parameters, generator, row, len(result))],
+        [*stolen, *_doubts(parameters, generator, row, len(result), where)],
     )
 
 
@@ -148,19 +150,25 @@ def _counted(
 
 
 def _invalid(
-    parameters: DatapathParameters, generator: FlowGenerator, built_arm: BuiltArm, row: dict[str, Any]
+    parameters: DatapathParameters,
+    generator: FlowGenerator,
+    built_arm: BuiltArm,
+    row: dict[str, Any],
+    where: str | None,
 ) -> str | None:
-    """Return why the run is invalid, or None.
+    """Return why the run is invalid, or None. where: the place of most loss, if known.
 
     METHOD.md: the flows must run together, and the generator must reach the offered load. TCP sends no more than the
     path carries, so a lower rate of TCP is a result unless its senders are the limit.
     """
+    if not row["received_bytes"] and not row[generator.reported_bps]:
+        window_s = max(row["window_s"], 0)
+        place = f": of what was lost, {where.replace(' of these', '')}" if where else ""
+        return f"nothing arrived while all flows ran, in {window_s:.2f} of {parameters.duration_s} s{place}"
     if row["window_s"] < TOGETHER * parameters.duration_s:
         remedy = "make duration_s longer" + (", or use fewer pairs" if len(built_arm.pairs) > 1 else "")
         part = f"{max(row['window_s'], 0):.2f} of {parameters.duration_s} s"
         return f"the flows ran together for only {part}: {remedy}"
-    if not row["received_bytes"] and not row[generator.reported_bps]:
-        return f"nothing arrived while all flows ran, in {row['window_s']:.2f} s"
     too_little = _sent_too_little(parameters, generator, len(built_arm.pairs), row)
     if too_little is None or _path_is_the_limit(parameters, row, len(built_arm.pairs)):
         return None
@@ -192,7 +200,11 @@ def _path_is_the_limit(parameters: DatapathParameters, row: dict[str, Any], pair
 
 
 def _doubts(
-    parameters: DatapathParameters, generator: FlowGenerator, row: dict[str, Any], flows: int
+    parameters: DatapathParameters,
+    generator: FlowGenerator,
+    row: dict[str, Any],
+    flows: int,
+    where: str | None,
 ) -> list[str]:
     doubts = []
     too_little = _sent_too_little(parameters, generator, flows, row)
@@ -216,7 +228,12 @@ def _doubts(
         doubts.append(
             f"{generator.name} counted more datagrams as arrived and lost than were sent: lost_count is left out"
         )
-    elif parameters.protocol == "udp" and row["lost_count"] > OVERLOAD * row["sent_count"]:
+    elif _loses(row):
         share = units.percent(row["lost_count"] / row["sent_count"])
-        doubts.append(f"the receiver was overloaded: {share} of the datagrams were lost")
+        doubts.append(f"{share} of the datagrams were lost{f', {where}' if where else ''}")
     return doubts
+
+
+def _loses(row: dict[str, Any]) -> bool:
+    """Return whether so many datagrams were lost that the row has a doubt."""
+    return bool((row.get("lost_count") or 0) > LOSS * (row.get("sent_count") or 0))

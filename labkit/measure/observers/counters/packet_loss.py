@@ -14,7 +14,7 @@ by which a tunnel leaves the host (the uplink) did not send is a hop of its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from labkit.measure import topologies
-from labkit.measure.endpoints import Pair
+from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers import switch as switch_observer
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import Counters, counters
@@ -356,19 +356,7 @@ class _Losses:
         self._parameters, self._counted, self._switched = parameters, counted, switched
         self._switch = topology.switch
         self._metered = topology.meter() if topology.meter is not None else dict[str, Any]
-        state = topologies.state(topology)
-        self._outside = [
-            (space.name, link.name)
-            for space in state.namespaces
-            for link in space.interfaces
-            if link.kind in UDP_PORTS
-        ]
-        self._pairs = [
-            (client.name, server.name, _pair_path(pair, steps))
-            for pair, (client, server), steps in zip(
-                topology.pairs, state.pairs, topologies.packet_paths(state), strict=True
-            )
-        ]
+        self._pairs, self._outside = _followed(topology)
         self.counting = counted.counting
 
     def report(self) -> Observation:
@@ -388,6 +376,56 @@ class _Losses:
         return Observation({**changed, "loss": result, "copies": copies})
 
 
+def _followed(
+    topology: topologies.Topology,
+) -> tuple[list[tuple[str, str, list[Step]]], list[tuple[str, str]]]:
+    """Return the pairs with their paths, and the interfaces that decapsulate UDP, as `losses` takes them."""
+    state = topologies.state(topology)
+    outside = [
+        (space.name, link.name)
+        for space in state.namespaces
+        for link in space.interfaces
+        if link.kind in UDP_PORTS
+    ]
+    paths = zip(topology.pairs, state.pairs, topologies.packet_paths(state), strict=True)
+    return [
+        (client.name, server.name, _pair_path(pair, steps)) for pair, (client, server), steps in paths
+    ], outside
+
+
+def counted_losses(topology: topologies.Topology, family: int) -> Callable[[], list[dict[str, Any]]]:
+    """Read the counters now; return a function that reads them again and returns the datagrams' `losses` since."""
+    counted = Counters(topology.namespaces, _guests(topology))
+
+    def since() -> list[dict[str, Any]]:
+        pairs, outside = _followed(topology)
+        return losses(counted.report().observed, pairs, "udp", family, outside)
+
+    return since
+
+
+def refusals(topology: topologies.Topology) -> Callable[[], str]:
+    """Read the counters now; return a function that names those that have since counted packets IP refused."""
+    counted = Counters(topology.namespaces, _guests(topology))
+
+    def since() -> str:
+        names = {*IP_RECEIVES, "OutDiscards", "OutNoRoutes"}
+        spaces = counted.report().observed.get("namespaces", {})
+        return ", ".join(
+            f"{space}: {group} {name}"
+            for space, counts in spaces.items()
+            for group, each in counts.get("mibs", {}).items()
+            for name in each
+            if name in names
+        )
+
+    return since
+
+
+def _guests(topology: topologies.Topology) -> list[Endpoint]:
+    return [end for pair in topology.pairs for end in (pair.client, pair.server) if end.kernel]
+
+
 def _pair_path(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, str, str]]:
     """Return the path of a pair, with the interfaces inside guests, which this kernel does not see."""
     path = [(step.namespace, step.interface, step.direction) for step in steps]
@@ -400,9 +438,8 @@ def _pair_path(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, 
 
 @contextmanager
 def _armed(parameters: ObservedLoad, topology: topologies.Topology, _stem: Path) -> Iterator[ArmedObserver]:
-    ends = [end for pair in topology.pairs for end in (pair.client, pair.server) if end.kernel]
     with (
-        counters(topology.namespaces, ends) as counted,
+        counters(topology.namespaces, _guests(topology)) as counted,
         switch_observer.switched(topology.switch) as of_switch,
     ):
         yield _Losses(parameters, topology, counted, of_switch)

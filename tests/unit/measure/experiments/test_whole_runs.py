@@ -11,7 +11,8 @@ import pytest
 from labkit.measure.experiments import whole_runs
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
-ROW = {"window_s": 0.2, "throughput_bps": 2e9, "iperf3_bps": 1e9}
+ROW = {"window_s": 0.2, "throughput_bps": 2e9, "iperf3_bps": 1e9, "received_bytes": 1}
+WHERE = "98 % of these at client: IP to eth0 (qdisc tbf dropped)"
 
 
 @pytest.mark.parametrize(
@@ -19,10 +20,39 @@ ROW = {"window_s": 0.2, "throughput_bps": 2e9, "iperf3_bps": 1e9}
 )
 def test_remedy_for_flows_that_ran_apart(pairs: int, ends: str) -> None:
     live: Any = SimpleNamespace(pairs=[None] * pairs)
-    result = whole_runs._invalid(DatapathParameters(duration_s=1), SimpleNamespace(), live, ROW)  # type: ignore[arg-type]
+    generator: Any = SimpleNamespace(reported_bps="iperf3_bps")
+    result = whole_runs._invalid(DatapathParameters(duration_s=1), generator, live, ROW, None)
     assert result is not None
     assert result.startswith("the flows ran together for only 0.20 of 1 s: ")
     assert result.endswith(ends)
+    nothing = whole_runs._invalid(
+        DatapathParameters(duration_s=1), generator, live, ROW | {"received_bytes": 0, "iperf3_bps": 0}, WHERE
+    )
+    assert nothing == (
+        "nothing arrived while all flows ran, in 0.20 of 1 s: of what was lost, 98 % at client: IP to eth0 (qdisc"
+        " tbf dropped)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lost", "where", "doubts"),
+    [
+        (9, WHERE, []),
+        (900, WHERE, [f"90 % of the datagrams were lost, {WHERE}"]),
+        (900, None, ["90 % of the datagrams were lost"]),
+    ],
+)
+def test_loss_is_a_doubt_with_its_place(lost: int, where: str | None, doubts: list[str]) -> None:
+    parameters = DatapathParameters(protocol="udp", length_bytes=1000)
+    generator: Any = SimpleNamespace(name="iperf3", reported_bps="iperf3_bps")
+    row = {
+        "throughput_bps": 1e9,
+        "iperf3_bps": 1e9,
+        "client_cpu_s": 0,
+        "sent_count": 1000,
+        "lost_count": lost,
+    }
+    assert whole_runs._doubts(parameters, generator, row, 1, where) == doubts
 
 
 @pytest.mark.parametrize(
@@ -39,9 +69,9 @@ def test_a_rate_that_was_not_reached(protocol: str, client_cpu_s: float, limited
         "window_s": 1.0, "throughput_bps": 1e9, "iperf3_bps": 1e9, "sent_bps": 1e9, "received_bytes": 1.25e8,
         "client_cpu_s": client_cpu_s, "lost_count": 0, "sent_count": 1000,
     }  # fmt: skip
-    invalid = whole_runs._invalid(parameters, generator, live, row)
+    invalid = whole_runs._invalid(parameters, generator, live, row, None)
     assert (invalid == "generator-limited: 1000 of the requested 5000 Mbit/s were sent") == limited
-    doubts = whole_runs._doubts(parameters, generator, row, 1)
+    doubts = whole_runs._doubts(parameters, generator, row, 1, None)
     sentence = "the path carried less than the requested rate: 1000 of the requested 5000 Mbit/s were sent"
     assert (sentence in doubts) == (not limited)
 
@@ -49,5 +79,5 @@ def test_a_rate_that_was_not_reached(protocol: str, client_cpu_s: float, limited
 @pytest.mark.parametrize(("flows", "several"), [(1, False), (2, True)])
 def test_single_flow_is_not_compared(flows: int, several: bool) -> None:
     generator: Any = SimpleNamespace(name="iperf3", reported_bps="iperf3_bps")
-    [doubt] = whole_runs._doubts(DatapathParameters(), generator, ROW, flows)
+    [doubt] = whole_runs._doubts(DatapathParameters(), generator, ROW, flows, None)
     assert ("at the same time" in doubt) is several
