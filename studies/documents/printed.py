@@ -17,8 +17,6 @@ from studies import reference_tables
 PREAMBLE_GAP_BYTES = 20  # of each frame on an Ethernet line (IEEE 802.3, clause 4)
 FRAME_BYTES, TAG_BYTES = 64, 4
 LINE_BPS = 1e9
-VXLAN_BYTES = 50  # Ethernet 14, VXLAN 8, UDP 8, IPv4 20 (RFC 7348)
-GRE_BYTES = 24  # GRE 4, IPv4 20 (RFC 2784)
 TREX_CORE_BPS, TREX_CORE_PPS = 71e9, 53e6
 TAGS_BPS = 3.389e6
 STREAMS = {"of the generator": 32, "of the VMs": 8}  # of the test plan's two scripts

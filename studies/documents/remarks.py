@@ -1,45 +1,9 @@
-"""Sentences about how documents and published runs differ, and about what a document's own numbers say.
-
-Conditions soften a verdict (`claim.Claim.conditions`); remarks do not.
-"""
+"""Sentences of claims that hold numbers which a document prints (claims.toml names them in braces)."""
 
 from __future__ import annotations
 
 from labkit.common.units import percent
 from studies.documents import printed
-
-PUBLISHED_PORTS = (
-    "The paper's veth clients reached their servers by ports that Docker published at the host's own address"
-    " (appendix A and B), so its veth path includes Docker's proxy process or address translation. In `veth_bridge`,"
-    " clients send to the servers' own addresses."
-)
-PUBLISHED_PORTS_MEASURED = (
-    f"{PUBLISHED_PORTS} `veth_published_proxy` and `veth_published_nat` have the two ways, with labkit's proxy in place"
-    " of Docker's."
-)
-DATAGRAMS = (
-    "The paper's scripts name no size of datagrams, so iperf3 3.0.11 sent 8 KiB, which packets of 1,500 bytes carry in"
-    " fragments. So does the run published_ports. In the other runs, each datagram fills one packet. The"
-    " scripts print line 17 of the client's log, which is most likely the rate that was sent. Here the rate that"
-    " arrived counts."
-)
-SEGMENTS = "The paper's scripts set no MTU: their MTU is iperf3's option -M, the size of TCP's segments."
-TWO_NODES = (
-    "The paper has 1 to 128 pairs between hosts, and ipvlan in L3 mode. Here two pairs are between lab VMs, whose"
-    " emulated CPUs are the limit if the link is not, and ipvlan is in L2 mode."
-)
-DATAPATHS = (
-    "The thesis measured the kernel's datapath. Here the datapath is in user space, or the kernel's in an emulated lab"
-    " VM."
-)
-
-MEASURED_ONCE_MORE = (
-    "In the run virtual_tap, the points between two lab VMs were measured again with larger datagrams, because an"
-    " emulated CPU could not send the first loads."
-)
-EMULATED_KERNEL = (
-    "The function was traced here in an emulated kernel, and in the report in a virtual machine or on a host."
-)
 
 
 def report_conditions() -> str:

@@ -19,7 +19,7 @@ from labkit.common.errors import Failed
 # The dependencies of the measuring wing with their version bounds (minimum, below), as in pyproject.toml; a test
 # compares both.
 NEEDS = {"msgspec": ((0, 20), (1,)), "pyroute2": ((0, 9, 4), (0, 10))}
-SUFFIXES = (".py", ".j2", ".css", ".js", ".json")
+SUFFIXES = (".py", ".j2", ".css", ".js", ".json", ".toml")
 # Files of the installation, not of the wheel.
 INSTALLATION_FILES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 

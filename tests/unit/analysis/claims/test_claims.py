@@ -17,6 +17,7 @@ from conftest import ROOT
 from labkit.analysis import published_runs
 from labkit.analysis.stats import Effect
 from labkit.commands.publish import PRIVATE, publish
+from labkit.common.errors import BadInput
 from studies.documents import document, evidence, pictures, printed, repeated
 from studies.documents.claim import (
     AGREES,
@@ -53,7 +54,7 @@ from studies.documents.evidence import (
     undecided_if_emulated,
     undecided_if_link_full,
 )
-from studies.documents.registry import CLAIMS, DOCUMENTS, PORTS
+from studies.documents.registry import CLAIMS, DOCUMENTS, claim_of
 from studies.documents.results import Results
 from studies.reference_tables import container_vs_vm
 
@@ -496,6 +497,17 @@ def test_claims_are_judged_by_a_run_of_ones_own(tmp_path: Path) -> None:
     assert repeated.judge_by_both(mine, mine) == []
 
 
+@pytest.mark.parametrize("where", ["claim", "source"])
+def test_a_misspelt_key_of_the_table_is_refused(where: str) -> None:
+    """It would leave out a condition, or a filter, without a word."""
+    entry = {"name": "one", "sentence": "One.", "document": "paper", "place": "1", "settle": "More."}
+    source = {"run": "datapaths", "arm": "veth"} | (
+        {"were": {"protocol": "tcp"}} if where == "source" else {}
+    )
+    with pytest.raises(BadInput, match="were" if where == "source" else "condition"):
+        claim_of(entry | {"sources": [source]} | ({"condition": "Other."} if where == "claim" else {}))
+
+
 def test_printed_numbers() -> None:
     """The arithmetic of the documents' own numbers."""
     assert printed.line_rate("baseline") == pytest.approx(1, rel=1e-6)
@@ -641,7 +653,7 @@ def test_remark_about_published_ports_is_what_the_run_says(judgements: list[Judg
     [judged] = [one for one in judgements if one.claim.name == "macvlan-tcp"]
     veths = ("veth_bridge", "veth_published_nat", "veth_published_proxy")
     ratios = [
-        [one.ratio for one, _ in judged.evidence if one.run == PORTS and f"/ {veth}:" in one.what]
+        [one.ratio for one, _ in judged.evidence if one.run == "published_ports" and f"/ {veth}:" in one.what]
         for veth in veths
     ]
     assert len({len(each) for each in ratios}) == 1

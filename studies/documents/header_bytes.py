@@ -1,0 +1,39 @@
+"""Bytes of headers in rows of the overlay, divided by those that the course report's captures show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+VXLAN_BYTES = 50  # Ethernet 14, VXLAN 8, UDP 8, IPv4 20 (RFC 7348)
+GRE_BYTES = 24  # GRE 4, IPv4 20 (RFC 2784)
+
+
+def header_bytes(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    """Yield the bytes that the kernel added for each tunnel, divided by those of the report's captures."""
+    shown = {"vxlan": VXLAN_BYTES, "gre": GRE_BYTES}
+    shown["vxlan_gre"] = shown["vxlan"] + shown["gre"]
+    for row in rows.drop_duplicates(["topology", "measured_bytes"]).to_dict("records"):
+        if row["topology"] in shown:
+            yield (
+                f"{row['topology']}: bytes added to a packet",
+                row["measured_bytes"] / shown[row["topology"]],
+            )
+
+
+def captured_ratios(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    """Yield the captured lengths of UDP's payload and of GRE, divided by those that the report's captures imply for
+    an inner packet of this size: 106 and 138 bytes for one of 84, and 88 in GRE alone."""
+    for what, own in rows.groupby("what", sort=False):
+        deepest = max(own["layers"], key=len)
+        inner = [layer["length_bytes"] for layer in deepest if layer["name"].startswith("ip")][-1]
+        in_vxlan = any(layer["name"] == "vxlan" for layer in deepest)
+        shown = {"udp": (106 - 84 + inner, 8), "gre": ((138 if in_vxlan else 88) - 84 + inner, 0)}
+        for layer in deepest:
+            if layer["name"] in shown:
+                expected, header = shown[layer["name"]]
+                yield (
+                    f"{what}: length of {layer['name']} around {inner} bytes",
+                    (layer["length_bytes"] - header) / expected,
+                )
