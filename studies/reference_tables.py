@@ -65,16 +65,18 @@ def ovs_test_plan(path: Path | None = None) -> pd.DataFrame:
 def thesis_count(path: Path | None = None) -> pd.DataFrame:
     """Return table 4.1 of the thesis, a row for each number of mirrors. Empty if the file is missing.
 
-    `read` and `unread` are Mbit/s with and without a reader of the copies, `CPI …` are the cycles per instruction of
-    ovs-vswitchd. Without mirrors there is one measurement, which stands in both columns.
+    `with ifstat` and `without ifstat` are Mbit/s. ifstat reads counters and no copy. `CPI …` are the cycles per
+    instruction of ovs-vswitchd. Without mirrors there is one measurement, which stands in both columns.
     """
     printed = table(THESIS_COUNT, path)
     if printed is None:
-        return pd.DataFrame(columns=["mirrors", "read", "unread", "CPI read", "CPI unread"])
+        return pd.DataFrame(
+            columns=["mirrors", "with ifstat", "without ifstat", "CPI with ifstat", "CPI without ifstat"]
+        )
     result = pd.DataFrame({"mirrors": sorted(printed["mirror_ports"].unique())})
     for column, before in (("bitrate_Mbps", ""), ("cpi", "CPI ")):
-        for name, is_read in (("read", "True"), ("unread", "False")):
-            some = printed[printed["monitored"].isna() | printed["monitored"].astype("str").eq(is_read)]
+        for name, monitored in (("with ifstat", "True"), ("without ifstat", "False")):
+            some = printed[printed["monitored"].isna() | printed["monitored"].astype("str").eq(monitored)]
             result[before + name] = result["mirrors"].map(some.set_index("mirror_ports")[column])
     return result
 

@@ -179,22 +179,22 @@ def frames_bps() -> float | None:
 
 
 def mirror_throughput_ratio() -> float | None:
-    """Return the printed throughput with eight mirrors that are read, divided by that without any."""
-    read = reference_tables.thesis_count().set_index("mirrors")["read"]
-    return float(read[8] / read[0]) if len(read) else None
+    """Return the printed throughput with eight mirrors and ifstat, divided by that without any."""
+    rates = reference_tables.thesis_count().set_index("mirrors")["with ifstat"]
+    return float(rates[8] / rates[0]) if len(rates) else None
 
 
-def mirror_counter(column: str, read: bool) -> float | None:
-    """Return a printed counter with eight mirrors, divided by that with one, both read or both unread."""
+def mirror_counter(column: str, ifstat: bool) -> float | None:
+    """Return a printed counter with eight mirrors, divided by that with one, both with ifstat or both without."""
     table = reference_tables.table(reference_tables.THESIS_COUNT)
     if table is None:
         return None
-    own = table[table["monitored"].astype("str").eq(str(read))].set_index("mirror_ports")[column]
+    own = table[table["monitored"].astype("str").eq(str(ifstat))].set_index("mirror_ports")[column]
     return float(own[8] / own[1])
 
 
 def copied_counters() -> list[str]:
-    """Return the counters that the table prints alike for no mirror and for one that nobody reads."""
+    """Return the counters that the table prints alike for no mirror and for one without ifstat."""
     table = reference_tables.table(reference_tables.THESIS_COUNT)
     if table is None:
         return []

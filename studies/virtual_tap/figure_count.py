@@ -57,7 +57,7 @@ def _line(figure: go.Figure, panel: Panel, curve: str, own: pd.DataFrame, first:
 
 
 def _thesis(figure: go.Figure, panel: Panel, published: pd.DataFrame, seen: set[str]) -> None:
-    for name, dash in (("read", "dash"), ("unread", "dot")):
+    for name, dash in (("with ifstat", "dash"), ("without ifstat", "dot")):
         without = published.loc[published["mirrors"].eq(0), name]
         if not len(without):
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -27,8 +28,8 @@ from studies.virtual_tap.figure_uplink import uplink as draw_uplink
 from studies.virtual_tap.mirror_tax import COSTS, Tax
 
 MISSING = 0.02  # of the copies: tolerated difference of the two counts, which are not read at the same time
-# Senanayake 2024, tables 4.1 and 4.2, and figure 4.11 in words: the drop with one mirror, by bytes of a packet
-THESIS_DROP = {1024: "up to 20 %"}
+# Senanayake 2024, figure 4.11 in words: the drop of unlimited TCP with one mirror, at this length of a write
+THESIS_DROP, THESIS_DROP_BYTES = "up to 20 %", 1024
 TUNNELS = ("gre", "erspan", "vxlan")
 CYCLES = ("cycles", "instructions")  # of perf_stat
 NO_CYCLES = "No run counted cycles and instructions of ovs-vswitchd: set observe to perf_stat and events_of to switch."
@@ -202,7 +203,7 @@ def against_none(compared: pd.DataFrame) -> pd.DataFrame:
 def drops(compared: pd.DataFrame) -> pd.DataFrame:
     """Return the drop of throughput with the fewest mirrors, by load and switch, in per cent with its 95 % interval.
 
-    `compared`: verdicts. The column `thesis` has what the thesis found with one mirror at this size of packets.
+    `compared`: verdicts. The column `thesis` has what the thesis found with one mirror under the same load.
     """
     lines = against_none(compared)
     lines = lines[lines["mirrors"].eq(lines["mirrors"].min())] if len(lines) else lines
@@ -213,11 +214,17 @@ def drops(compared: pd.DataFrame) -> pd.DataFrame:
             "drop": f"{_drop(line['ratio'])} [{_drop(line['high'])}, {_drop(line['low'])}] %"
             if not pd.isna(line["ratio"])
             else line["sentence"],
-            "thesis": THESIS_DROP.get(line["length_bytes"], ""),
+            "thesis": THESIS_DROP if _is_of_thesis(line) else "",
         }
         for _at, line in lines.sort_values(["protocol", "length_bytes", "rate_bps"]).iterrows()
     ]
     return pd.DataFrame(result, columns=["load", "switch", "drop", "thesis"])
+
+
+def _is_of_thesis(line: pd.Series[Any]) -> bool:
+    """Whether a line is of the load of figure 4.11: `iperf3 -l 1024` over TCP, without -b, and one mirror."""
+    of_load = line["protocol"] == "tcp" and pd.isna(line["rate_bps"])
+    return bool(of_load and line["length_bytes"] == THESIS_DROP_BYTES and line["mirrors"] == 1)
 
 
 def _drop(ratio: float) -> str:

@@ -54,7 +54,7 @@ from studies.documents.evidence import (
     undecided_if_emulated,
     undecided_if_link_full,
 )
-from studies.documents.registry import CLAIMS, DOCUMENTS, claim_of
+from studies.documents.registry import CLAIMS, DOCUMENTS, TABLE, claim_of
 from studies.documents.results import Results
 from studies.reference_tables import container_vs_vm
 
@@ -506,6 +506,17 @@ def test_a_misspelt_key_of_the_table_is_refused(where: str) -> None:
     )
     with pytest.raises(BadInput, match="were" if where == "source" else "condition"):
         claim_of(entry | {"sources": [source]} | ({"condition": "Other."} if where == "claim" else {}))
+
+
+def test_conditions_of_the_sources_are_named() -> None:
+    """The paper measured between containers. The thesis' ifstat reads no copy, so readers are no arms of its claims."""
+    [rows] = [claim for claim in TABLE["claims"] if claim["name"] == "mirror-count"]
+    assert not any("readers=" in arm for source in rows["sources"] for arm in source["arm"])
+    for claim in CLAIMS:
+        if claim.document == "paper":
+            assert "Docker containers, and these runs between network namespaces" in claim.conditions, (
+                claim.name
+            )
 
 
 def test_printed_numbers() -> None:

@@ -60,10 +60,19 @@ def lines(rows: pd.DataFrame) -> pd.DataFrame:
     return virtual_tap.against_none(verdicts.verdicts(rows))
 
 
-def test_drop_by_size_beside_the_thesis(rows: pd.DataFrame) -> None:
-    result = virtual_tap.drops(verdicts.verdicts(rows))
-    assert list(result["load"]) == ["udp, 512 bytes", "udp, 1024 bytes"]
-    assert list(result["thesis"]) == ["", "up to 20 %"]
+@pytest.mark.parametrize(
+    ("protocol", "rate_bps", "thesis"), [("tcp", None, "up to 20 %"), ("udp", None, ""), ("tcp", 1e9, "")]
+)
+def test_drop_by_size_beside_the_thesis(
+    rows: pd.DataFrame, protocol: str, rate_bps: float | None, thesis: str
+) -> None:
+    """The thesis' number is of unlimited TCP in writes of 1,024 bytes, and of no other load."""
+    result = virtual_tap.drops(verdicts.verdicts(rows.assign(protocol=protocol, rate_bps=rate_bps)))
+    assert [load.partition(" bytes")[0] for load in result["load"]] == [
+        f"{protocol}, 512",
+        f"{protocol}, 1024",
+    ]
+    assert list(result["thesis"]) == ["", thesis]
     for text in result["drop"]:
         drop, low, high = (float(word.strip("[],%")) for word in text.split()[:3])
         assert low <= drop <= high
@@ -98,8 +107,10 @@ def test_throughput_against_mirrors_beside_the_thesis(rows: pd.DataFrame, lines:
 
 def test_tables_of_the_thesis() -> None:
     counted = reference_tables.thesis_count().set_index("mirrors")
-    assert dict(counted.loc[8]) == {"read": 233, "unread": 234, "CPI read": 1.53321, "CPI unread": 1.45719}
-    assert counted.loc[0, "read"] == counted.loc[0, "unread"] == 235
+    assert dict(counted.loc[8]) == {
+        "with ifstat": 233, "without ifstat": 234, "CPI with ifstat": 1.53321, "CPI without ifstat": 1.45719
+    }  # fmt: skip
+    assert counted.loc[0, "with ifstat"] == counted.loc[0, "without ifstat"] == 235
     left = reference_tables.thesis_uplink()
     assert len(left) == 15
     assert left["captured_bps"].iloc[0] == pytest.approx(0.783e9 * 8 / 60)
