@@ -76,7 +76,7 @@ docs: setup  ## the documentation as pages, with executed notebooks, in build/do
 
 lab: setup  ## JupyterLab on the notebooks, for this machine only; its address with the token is printed
 	@$(BIN)/labkit kernels install
-	exec $(BIN)/jupyter lab --ip=127.0.0.1 --no-browser --MappingKernelManager.kernel_info_timeout=300 $(if $(filter 0,$(shell id -u)),--allow-root) --ServerApp.root_dir="$$PWD" --ServerApp.preferred_dir="$$PWD/notebooks"
+	exec $(BIN)/jupyter lab --ip=127.0.0.1 --no-browser --MappingKernelManager.kernel_info_timeout=300 --KernelManager.transport_encryption=auto $(if $(filter 0,$(shell id -u)),--allow-root) --ServerApp.root_dir="$$PWD" --ServerApp.preferred_dir="$$PWD/notebooks"
 
 # Asked at every start (20 ms): a package can be taken away, or root come later.
 debian:

@@ -21,6 +21,8 @@ import papermill
 from jupyter_client.kernelspec import NATIVE_KERNEL_NAME
 from plotly.offline import get_plotlyjs
 
+from labkit.runner.papermill_run import private_kernel
+
 ROOT = Path(__file__).resolve().parents[1]
 PLOTLY, WIDGET = "application/vnd.plotly.v1+json", "application/vnd.jupyter.widget-view+json"
 RESULTS = "data/results"
@@ -48,7 +50,7 @@ def executed(name: str, folder: Path) -> bool:
     try:
         papermill.execute_notebook(
             str(path), str(out), parameters, kernel_name=NATIVE_KERNEL_NAME, progress_bar=False, cwd=str(ROOT),
-            request_save_on_cell_execute=False,
+            request_save_on_cell_execute=False, config=private_kernel(),
         )  # fmt: skip
         document = nbformat.read(out, 4)
     except papermill.PapermillExecutionError as error:

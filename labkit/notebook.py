@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.jupyter import progress_bar
 from labkit.measure import experiments
 from labkit.measure.observers import registry
+from labkit.measure.parameters import did_you_mean
 from labkit.measure.topologies import State
 from labkit.runner import permissions
 from labkit.runner import run as running
@@ -320,6 +322,7 @@ def measure(experiment: str, names: Mapping[str, Any], prefix: str = "") -> Run:
     value, so papermill can set each by its name. In a notebook of two experiments, the names of one have a prefix: with
     `stateful_`, the value of stateful_folder takes the place of that of folder.
     """
+    check_injected_parameters()
     names = {**names, **{name.removeprefix(prefix): names[name] for name in names if name.startswith(prefix)}}
     folder = run_folder.named(names["folder"]) if names.get("folder") else None
     if folder is None or not ((folder / "sweep.json").exists() or published_runs.is_published(folder)):
@@ -327,6 +330,25 @@ def measure(experiment: str, names: Mapping[str, Any], prefix: str = "") -> Run:
         parameters = {**names.get("details", {}), **{name: names[name] for name in fields if name in names}}
         return run_experiment(experiment, parameters, folder)
     return Run(folder)
+
+
+def check_injected_parameters() -> None:
+    """Raise BadInput for a parameter that papermill has set and that the notebook does not have.
+
+    papermill only warns of it, and the notebook would measure with the default of the parameter that was meant.
+    """
+    known: set[str] = set()
+    for source in getattr(get_ipython(), "user_ns", {}).get("In", []):
+        try:
+            nodes = list(ast.walk(ast.parse(source)))
+        except SyntaxError:  # a cell with commands of IPython
+            continue
+        stored = {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        # papermill begins the cell that it inserts with this line (papermill/translators.py).
+        for name in sorted(stored - known) if source.startswith("# Parameters\n") else ():
+            raise BadInput(f"this notebook has no parameter {name}{did_you_mean(name, known)}")
+        # The details are keys of a dictionary.
+        known |= stored | {str(one.value) for one in nodes if isinstance(one, ast.Constant)}
 
 
 def is_finished(folder: str) -> bool:

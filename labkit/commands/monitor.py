@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -106,7 +107,7 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
     """Serve a panel as a web page on loopback until Ctrl-C, and return Voilà's exit code.
 
     The page shows the target's interface or, without interface=, all interfaces of the topology. Raises Unsupported
-    without Voilà.
+    without Voilà, BadInput for a port that is taken.
     """
     try:
         from labkit.jupyter import monitor_hub, monitor_page, monitor_panel
@@ -123,14 +124,24 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
         choice = {"interface": names[0], **{name: str(value) for name, value in own.items()}}
         monitor_panel.check_choice(choice, names)
         path = str(folder / "hub")
-        with monitor_hub.Hub(net, names, path):
-            argv, environment, address = monitor_page.prepared(
-                folder, path, names, choice, port or monitor_page.free_port()
-            )
-            print(f"page: {address}", flush=True)
-            with contextlib.suppress(KeyboardInterrupt):
-                return process.interactive(argv, environment)
+        with monitor_hub.Hub(net, names, path), _ended_by_signals():
+            argv, environment, address = monitor_page.prepared(folder, path, names, choice, port)
+            with monitor_page.answering(address, lambda: print(f"page: {address}", flush=True)):
+                with contextlib.suppress(KeyboardInterrupt):
+                    return process.interactive(argv, environment)
     return 0
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End the block on SIGTERM and SIGHUP as on an exception, so that folders are removed."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda given, _frame: sys.exit(128 + given)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _until(end: float, one: LiveMonitor, writer: _Writer | None, screen: Live | None) -> None:
@@ -199,6 +210,7 @@ def summary(hop: str, report: MonitorReport) -> dict[str, Any]:
         "classes": report.classes,
         "conversations": report.conversations,
         "talkers": report.talkers,
+        "problem": report.problem,
         "packets": [one.stack for one in report.packets],
         "fields": [one.fields for one in report.packets],
     }
@@ -289,6 +301,7 @@ JSON = {
     "classes": "for each class of packets, the number of packets and their bytes",
     "conversations": "a list of lists: class, source, destination, packets, bytes",
     "talkers": "a list of lists, by bytes: address, packets and bytes sent, packets and bytes received",
+    "problem": "what went wrong, for example that tshark was killed; empty: nothing",
     "packets": "the headers of the last packets, a line of text each",
     "fields": "for each of these packets, the list of its values of `fields=`",
 }
@@ -308,7 +321,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--serve", action="store_true", help="show a page on loopback, behind a token, instead of a table"
     )
-    parser.add_argument("--port", type=int, metavar="N", help="the page's port; default: a free one")
+    parser.add_argument(
+        "--port", type=arguments.port, metavar="N", help="the page's port, with --serve; default: a free one"
+    )
     parser.add_argument(
         "--ping", action="store_true", help="each client of the topology pings its server meanwhile"
     )
@@ -318,6 +333,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
     pairs = arguments.name_value_pairs(given.parameters)
+    unused = ("seconds", "pcapng", "json") if given.serve else ("port",)
+    arguments.refuse(given, unused, "with --serve" if given.serve else "without --serve")
     if given.serve:
         return serve(given.target, pairs, given.port, given.ping)
     watch(given.target, pairs, given.seconds, given.pcapng, given.ping, given.json)

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser, text="the folder of a finished run or a sweep")
     parser.add_argument(
         "folder",
-        type=Path,
+        action=arguments.Folder,
         metavar="FOLDER",
         help="the folder to write; an earlier rows.parquet and run.json in it are replaced",
     )  # fmt: skip

@@ -18,6 +18,9 @@ _LIGHT = (
     "from ipykernel import kernelapp; kernelapp.launch_new_instance()"
 )
 _FILE = ["-f", "{connection_file}"]
+# Every user of a machine can connect to a kernel's ports, and the iopub port asks for no key. With CurveZMQ a client
+# must know the public key of the connection file, which only its owner reads (ipykernel 7.4, jupyter_client 8.10).
+ENCRYPTED = {"supported_encryption": ["curve"]}
 
 
 def local_kernelspec() -> tuple[str, dict[str, Any]]:
@@ -27,7 +30,7 @@ def local_kernelspec() -> tuple[str, dict[str, Any]]:
         "argv": [sys.executable, "-P", "-m", "ipykernel_launcher", *_FILE],
         "display_name": "labkit (this kernel)",
         "language": "python",
-        "metadata": {"debugger": True},
+        "metadata": {"debugger": True, **ENCRYPTED},
     }
 
 
@@ -43,7 +46,7 @@ def in_lab_vm(kernel: str, display: str) -> tuple[str, dict[str, Any]]:
         "display_name": f"labkit (Linux {display} lab VM)",
         "language": "python",
         "interrupt_mode": "message",
-        "metadata": {"kernel_provisioner": provisioner},
+        "metadata": {"kernel_provisioner": provisioner, **ENCRYPTED},
     }
 
 

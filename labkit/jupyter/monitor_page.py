@@ -3,24 +3,28 @@ content."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from labkit.common.errors import Unsupported
+from labkit.common.errors import BadInput, Unsupported
 from labkit.jupyter.monitor_hub import HubClient
 from labkit.jupyter.monitor_panel import MonitorPanel
 from labkit.system import process
 
 VARIABLE = "LABKIT_MONITOR_PAGE"  # tells the page's kernels where the hub is, and what it watches
 ADDRESS = "127.0.0.1"
+ANSWER_POLL_S = 0.1
 # Other pages may not embed this page, and it may fetch only from its own server: Voilà's template would request its
 # icons from a server on the internet.
 POLICY = (
@@ -56,26 +60,52 @@ def panel() -> MonitorPanel:
     return made
 
 
-def free_port() -> int:
-    """Return a free port of loopback."""
+def _free_port(wanted: int | None) -> int:
+    """Return a free port of loopback. Raises BadInput if the wanted one is taken."""
     with socket.socket() as one:
-        one.bind((ADDRESS, 0))
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((ADDRESS, wanted or 0))
+        except OSError as error:
+            raise BadInput(
+                f"--port {wanted}: {ADDRESS} cannot give it ({error.strerror}): choose another, or leave --port out"
+            ) from None
         return int(one.getsockname()[1])
 
 
+@contextlib.contextmanager
+def answering(address: str, then: Callable[[], None]) -> Iterator[None]:
+    """Call `then` from a thread as soon as the server of the page answers, unless the block ends before."""
+    ended = threading.Event()
+
+    def wait() -> None:
+        while not ended.wait(ANSWER_POLL_S):
+            with contextlib.suppress(OSError), socket.create_connection((ADDRESS, urlsplit(address).port)):
+                then()
+                return
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def prepared(
-    folder: Path, hub: str, interfaces: Sequence[str], choice: Mapping[str, str], port: int
+    folder: Path, hub: str, interfaces: Sequence[str], choice: Mapping[str, str], wanted_port: int | None
 ) -> tuple[list[str], dict[str, str], str]:
     """Write the page's notebook and Voilà's configuration to a private folder.
 
     Returns the command line, the environment, and the address with its token. The command line does not contain the
-    token. Raises Unsupported without Voilà.
+    token. Raises Unsupported without Voilà, BadInput for a port that is taken.
     """
     if importlib.util.find_spec("voila") is None:
         raise Unsupported(
             "--serve needs the Python package voila, which is not installed: pip install 'labkit[serve]'"
         )
-    token = secrets.token_urlsafe(24)
+    port, token = _free_port(wanted_port), secrets.token_urlsafe(24)
     settings: dict[str, Any] = {
         "token": token,
         "ip": ADDRESS,
@@ -83,10 +113,13 @@ def prepared(
         "port_retries": 0,
         "open_browser": False,
         "autoreload": False,
+        "connection_dir_root": str(folder),
         "tornado_settings": {"headers": HEADERS},
     }
     # The server would drop a file of packets that is larger than what it allows a cell to print.
     connection = {"limit_rate": False}
+    # Every user of the machine can connect to the ports of the page's kernels; packets are for the token's owner alone.
+    kernels = {"transport_encryption": "required"}
     cell: dict[str, Any] = {
         "cell_type": "code",
         "id": "panel",
@@ -99,7 +132,9 @@ def prepared(
     notebook = {"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     (folder / "monitor.ipynb").write_text(json.dumps(notebook))
     (folder / "voila.json").write_text(
-        json.dumps({"Voila": settings, "ZMQChannelsWebsocketConnection": connection})
+        json.dumps(
+            {"Voila": settings, "ZMQChannelsWebsocketConnection": connection, "KernelManager": kernels}
+        )
     )
     page = _Page(hub, list(interfaces), dict(choice))
     environment = {

@@ -33,7 +33,7 @@ class LabProvisioner(LocalProvisioner):
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Choose ports and a connection file as for every local kernel. The command is for the guest."""
-        launch_arguments = await super().pre_launch(**kwargs)
+        launch_arguments = await super().pre_launch(**{**kwargs, "transport_encryption": "required"})
         assert self.parent is not None  # the kernel manager
         words = process.python("-m", vm_kernel.__name__, self.where, self.parent.connection_file)
         launch_arguments["cmd"] = [*process.DIE_WITH_US, *words, *launch_arguments["cmd"]]

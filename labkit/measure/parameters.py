@@ -53,9 +53,8 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         values = {}
         for name, value in given.items():
             if name not in types:
-                close = difflib.get_close_matches(name, types, 1)
-                hint = f" (did you mean {close[0]}?)" if close else ""
-                raise BadInput(f"there is no parameter {name}{hint}; there are: {', '.join(sorted(types))}")
+                there = ", ".join(sorted(types))
+                raise BadInput(f"there is no parameter {name}{did_you_mean(name, types)}; there are: {there}")
             parse = cls.PARSERS.get(name)
             values[name] = parse(value) if parse else _value(name, value, types[name])
         made = cls(**values)
@@ -123,6 +122,12 @@ def _is_fraction(value: Any) -> bool:
         return not float(value).is_integer()
     except (TypeError, ValueError, OverflowError):
         return False
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean …?)` with the known name that is closest, or nothing."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def within(name: str, value: float | None, minimum: float, maximum: float, why: str = "") -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +18,9 @@ from labkit.common.errors import BadInput, Failed
 from labkit.runner.permissions import PROGRESS
 from labkit.runner.progress import Bar
 from labkit.runner.run import KEEP_FAILED
+
+if TYPE_CHECKING:
+    from traitlets.config import Config
 
 SAFE_PATH = "PYTHONSAFEPATH"
 
@@ -59,6 +62,7 @@ def execute(
                 progress_bar=False,
                 cwd=str(notebook.parent),
                 extra_arguments=["--log-level=CRITICAL"],  # an interrupt is not a kernel error
+                config=private_kernel(),
             )
         except papermill.PapermillExecutionError as error:
             kind = BadInput if error.ename == "BadInput" else Failed
@@ -75,6 +79,13 @@ def execute(
             ) from None
         run_folder.write(folder / "notebook.ipynb", executed.read_bytes())
         (folder / "failed.ipynb").unlink(missing_ok=True)
+
+
+def private_kernel() -> Config:
+    """Return the configuration of a notebook's kernel of which other users of the machine read and send nothing."""
+    from traitlets.config import Config
+
+    return Config(KernelManager={"transport_encryption": "required"})
 
 
 def _literal(path: Path) -> str:

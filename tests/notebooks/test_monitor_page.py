@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 from browser import chromium
 from conftest import ROOT
 from monitored_frames import ip
@@ -116,6 +117,54 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         finally:
             running.terminate()
             running.wait(30)
+
+
+def kernel_ports(address: str) -> list[int]:
+    """Return the ports of loopback that a page's server and its kernels listen on, without the page's own."""
+    own = address.partition("?")[0].rstrip("/").rpartition(":")[2]
+    listed = subprocess.run(
+        ["ss", "-Hltn", "src", "127.0.0.1"], capture_output=True, text=True, check=True
+    ).stdout
+    return [int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", listed) if port != own]
+
+
+def test_kernel_tells_nothing_to_who_lacks_its_key(address: str) -> None:
+    """Every user can connect to the ports of the page's kernel, which publishes packets."""
+    urllib.request.urlopen(address, timeout=60).close()  # starts a kernel, which shows the panel
+    context = zmq.Context()
+    deadline = time.monotonic() + 30
+    while len(kernel_ports(address)) < 5 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    ports = kernel_ports(address)
+    sockets = [context.socket(zmq.SUB) for _port in ports]
+    assert len(ports) >= 5
+    try:
+        for port, one in zip(ports, sockets, strict=True):
+            one.setsockopt(zmq.SUBSCRIBE, b"")
+            one.connect(f"tcp://127.0.0.1:{port}")
+        # Without encryption a message comes within a second: the panel's counts change all the time.
+        assert [one.poll(1000) for one in sockets] == [0] * len(sockets)
+    finally:
+        context.destroy(linger=0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_page_leaves_no_file(number: int, tmp_path: Path) -> None:
+    """Connection files, the notebook and the hub's socket go with the command, however it is asked to end."""
+    argv = [sys.executable, "-P", "-m", "labkit.cli", "monitor", "veth_bridge", "--serve"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    tmp_path.chmod(0o700)
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as running:
+        assert running.stdout is not None
+        line = running.stdout.readline().decode()
+        urllib.request.urlopen(line.removeprefix("page: ").strip(), timeout=60).close()  # it answers at once
+        running.send_signal(number)
+        running.wait(30)
+    assert [
+        path.name for path in tmp_path.iterdir() if path.name.startswith(("voila_", "labkit-page-"))
+    ] == []
 
 
 def answers(address: str) -> bool:
@@ -311,7 +360,7 @@ def test_pages_at_100_kpps_share_a_capture_while_they_read(tmp_path: Path) -> No
         sender = net.client0.start("env", f"PYTHONPATH={ROOT}", sys.executable, "-P", "-c", SEND, *wire)
         choice = {"interface": "server0:eth0"}
         argv, environment, page_address = monitor_page.prepared(
-            tmp_path, str(tmp_path / "hub"), ["server0:eth0"], choice, monitor_page.free_port()
+            tmp_path, str(tmp_path / "hub"), ["server0:eth0"], choice, None
         )
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         dialogs: list[str] = []

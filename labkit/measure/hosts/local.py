@@ -10,7 +10,8 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,9 +20,11 @@ from labkit.common.errors import Failed
 from labkit.measure.traffic import registry as generators
 from labkit.system import machine, process
 from labkit.system.machine import tracing_guard
+from labkit.system.machine.locked_file import open_locked
 
 CAP_SYS_ADMIN = 21
 LOCK = b"\0labkit-measuring"
+RUN = Path("/run")
 
 
 def privileged() -> bool:
@@ -102,7 +105,8 @@ def measuring_lock(
     command with two hosts: if both are the same machine, the second host shares the lock of the first.
 
     The lock is an abstract unix socket (unix(7)). It leaves no file, and the kernel frees it however its holder ends. A
-    waiter's connection shows who holds it (SO_PEERCRED) and breaks when the lock is free.
+    waiter's connection shows who holds it (SO_PEERCRED) and breaks when the lock is free. Any user can bind that name,
+    so root waits for root alone: the lock of root's runs is a file that only root can open.
     """
     report: dict[str, None] = {}
     deadline = time.monotonic() + patience_s
@@ -114,18 +118,74 @@ def measuring_lock(
                 yield
                 return
             stack.enter_context(mark)
-        while (lock := _bound(LOCK)) is None:
+        while not _take(stack, say, report):
             if time.monotonic() >= deadline:
                 raise Failed(
                     f"another measurement is using this machine ({next(reversed(report), 'holder unknown')}), and the"
                     f" other host waits for at most {patience_s:.0f} s: repeat the"
                     " command when that has ended"
                 )
-            _wait(say, report)
             if still_waits is not None:
                 still_waits()
-        stack.enter_context(lock)
         yield
+
+
+def _take(stack: ExitStack, say: Callable[[str], None], announced: dict[str, None]) -> bool:
+    """Take the lock until the stack closes. If another process holds it, wait up to half a second, and return False."""
+    own: int | None = None
+    if privileged():
+        path = RUN / f"labkit-measuring-{os.stat('/proc/self/ns/net').st_ino}"
+        try:
+            own = open_locked(path)
+        except BlockingIOError:
+            with suppress(OSError, ValueError):
+                _announce(_command_line(int(path.read_text())), say, announced)
+            time.sleep(0.1)
+            return False
+        except OSError:
+            pass  # /run cannot be written, so the socket alone has to do
+    lock = _bound(LOCK)
+    if lock is not None:
+        stack.enter_context(lock)
+    elif own is None:
+        _wait(say, announced)
+        return False
+    else:
+        holder = _holder()
+        if holder is not None and holder not in announced:
+            say(f"another user measures on this machine, too ({holder}): a run of root does not wait for it")
+    if own is not None:
+        os.ftruncate(own, 0)
+        os.write(own, str(os.getpid()).encode())
+        stack.callback(_remove, own)
+    return True
+
+
+def _remove(descriptor: int) -> None:
+    """Remove the file of the lock, and free it."""
+    with suppress(OSError):
+        os.unlink(os.readlink(f"/proc/self/fd/{descriptor}"))
+    os.close(descriptor)
+
+
+def _announce(holder: str, say: Callable[[str], None], announced: dict[str, None]) -> None:
+    if holder not in announced:
+        announced[holder] = None
+        say(f"another measurement is using this machine ({holder}); waiting for its end")
+
+
+def _holder() -> str | None:
+    """Return the process that holds the socket; None if none does any more."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        try:
+            asking.settimeout(0.5)
+            asking.connect(LOCK)
+        except OSError:
+            return None
+        size = struct.calcsize("3i")
+        return _command_line(
+            struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0]
+        )
 
 
 def _bound(name: bytes) -> socket.socket | None:
@@ -154,10 +214,7 @@ def _wait(say: Callable[[str], None], announced: dict[str, None]) -> None:
         pid = struct.unpack(
             "3i", waiter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         )[0]
-        holder = _command_line(pid)
-        if holder not in announced:
-            announced[holder] = None
-            say(f"another measurement is using this machine ({holder}); waiting for its end")
+        _announce(_command_line(pid), say, announced)
         select.select([waiter], [], [], 0.5)
 
 

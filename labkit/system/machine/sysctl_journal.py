@@ -8,10 +8,8 @@ next experiment, or the doctor.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +18,7 @@ import msgspec
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.system import netlink
+from labkit.system.machine.locked_file import open_locked
 
 JOURNAL = Path("/run/labkit-sysctl.jsonl")
 ROOT = Path("/proc/sys")
@@ -65,7 +64,10 @@ def changed(settings: Mapping[str, str], netns: int | None) -> Iterator[dict[str
 
 
 def restore_leftovers() -> list[str]:
-    """Restore what a dead process left, in the caller's network namespace; return the names of the sysctls."""
+    """Restore what a dead process left, in the caller's network namespace; return the names of the sysctls.
+
+    Raises Failed for what cannot be restored.
+    """
     if not JOURNAL.exists():
         return []
     try:
@@ -77,40 +79,43 @@ def restore_leftovers() -> list[str]:
 
 @contextmanager
 def _lock() -> Iterator[int]:
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(JOURNAL, flags, 0o600)
+        descriptor = open_locked(JOURNAL, patience_s=GRACE_S)
+    except BlockingIOError:
+        raise Unsupported(
+            "another labkit process is changing sysctls of this machine: run again later"
+        ) from None
     except OSError as error:
         raise Unsupported(f"{JOURNAL} cannot be written ({error.strerror}): run as root") from None
-    deadline = time.monotonic() + GRACE_S
     try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Unsupported(
-                        "another labkit process is changing sysctls of this machine: run again later"
-                    ) from None
-                time.sleep(0.02)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
 def _put_back(descriptor: int, netns: int | None) -> list[str]:
-    """Restore the values in the journal, last first, and empty it; return the names."""
-    names = []
+    """Restore the values in the journal, last first; return the names.
+
+    Raises Failed, with their names, for those that cannot be restored. They stay in the journal for the next process.
+    """
+    names, kept, faults = [], [], []
     with netlink.inside(netns) if netns is not None else contextlib.nullcontext():
         for line in reversed(os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines()):
             # a line that was not finished (nothing was changed yet), or that is not text
             with contextlib.suppress(msgspec.DecodeError, ValueError):
                 old = msgspec.json.decode(line, type=OldValue)
-                if re.fullmatch(ALLOWED, old.name):
+                if not re.fullmatch(ALLOWED, old.name):
+                    continue
+                try:
                     path_of(old.name).write_text(old.value)
                     names.append(old.name)
+                except OSError as error:
+                    kept.append(line)
+                    faults.append(f"{old.name}={old.value} ({error.strerror})")
     os.ftruncate(descriptor, 0)
+    os.write(descriptor, b"".join(line + b"\n" for line in reversed(kept)))
+    if faults:
+        raise Failed(f"sysctls of the machine could not be restored: {', '.join(faults)}: set them by hand")
     return names
 
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from labkit.common.errors import Failed
 from labkit.system import process
 from labkit.system.machine import sysctl_journal, tracing_journal
 
@@ -37,8 +38,11 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
-    sysctl_journal.restore_leftovers()
-    tracing_journal.restore_leftovers(PATIENCE_S)
+    for restore in (sysctl_journal.restore_leftovers, lambda: tracing_journal.restore_leftovers(PATIENCE_S)):
+        try:
+            restore()
+        except (OSError, Failed) as error:
+            print(f"labkit: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from labkit.common.errors import Failed, Unsupported
+from labkit.system.machine.locked_file import open_locked
 
 JOURNAL = Path("/run/labkit-tracing.jsonl")  # a reboot resets tracing and removes this file
 PLACES = (Path("/sys/kernel/tracing"), Path("/sys/kernel/debug/tracing"))
@@ -53,7 +53,7 @@ def journal() -> Iterator[Journal]:
     Raises Unsupported if another living labkit process holds it or it cannot be written, Failed if restoring failed.
     """
     try:
-        descriptor = _open_journal(create=True, patience_s=GRACE_S)
+        descriptor = open_locked(JOURNAL, patience_s=GRACE_S)
     except BlockingIOError:
         raise Unsupported(ANOTHER) from None
     except OSError as error:
@@ -77,7 +77,7 @@ def restore_leftovers(patience_s: float = 0.0) -> list[str]:
     Raises OSError without the right, Failed if something cannot be restored.
     """
     try:
-        descriptor = _open_journal(create=False, patience_s=patience_s)
+        descriptor = open_locked(JOURNAL, create=False, patience_s=patience_s)
     except (FileNotFoundError, BlockingIOError):
         return []
     try:
@@ -92,31 +92,10 @@ def restore_leftovers(patience_s: float = 0.0) -> list[str]:
 def is_held() -> bool:
     """Return whether a living labkit process holds the journal. Raises OSError without the right to open it."""
     try:
-        os.close(_open_journal(create=False, patience_s=0.0))
+        os.close(open_locked(JOURNAL, create=False))
     except (FileNotFoundError, BlockingIOError) as error:
         return isinstance(error, BlockingIOError)
     return False
-
-
-def _open_journal(*, create: bool, patience_s: float) -> int:
-    """Open and lock the journal. Raises BlockingIOError if another process holds it for the whole time."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        descriptor = os.open(JOURNAL, flags, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(descriptor).st_nlink:  # otherwise its owner has just removed it
-                return descriptor
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                raise
-            time.sleep(0.02)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
 
 
 def _steps(descriptor: int) -> list[JournalStep]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -264,3 +265,34 @@ def test_namespaces_that_are_forbidden() -> None:
         "is not permitted to create a namespace: run labkit as root, or allow user namespaces"
     )
     conversation.end()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("monitor", "veth", "--serve", "--seconds", "1"),
+            "--seconds does nothing with --serve: leave it out",
+        ),
+        (("monitor", "veth", "--serve", "--json"), "--json does nothing with --serve: leave it out"),
+        (("monitor", "veth", "--serve", "--pcapng", "x"), "--pcapng does nothing with --serve: leave it out"),
+        (("monitor", "veth", "--port", "8866"), "--port does nothing without --serve: leave it out"),
+        (("monitor", "veth", "--serve", "--port", "99999999"), "--port 99999999: choose 1024 to 65535"),
+        (("monitor", "veth", "--serve", "--port", "x"), "--port x: choose 1024 to 65535"),
+        (("publish", "run", ""), "'' names no folder: write FOLDER, for example results"),
+    ],
+)
+def test_options_that_would_do_nothing(
+    words: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refused(capsys, *words) == f"labkit: {line}"
+
+
+@pytest.mark.needs("namespaces", "veth")
+def test_busy_port_is_the_input(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refused(capsys, "monitor", "veth", "--serve", "--port", str(port))
+    assert line.startswith(
+        f"labkit: --port {port}: 127.0.0.1 cannot give it (Address already in use): choose"
+    )

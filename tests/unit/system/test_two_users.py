@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -98,8 +99,8 @@ def interrupt() -> None:
 
 
 @pytest.mark.needs("root")
-def test_users_share_the_measuring_lock() -> None:
-    """Each waits for the other, and names the process that it waits for."""
+def test_root_waits_for_root_alone() -> None:
+    """Another user waits for a run of root, and cannot hold one up."""
     with local.measuring_lock(print):
         argv = [*SOMEBODY, TAKES_THE_LOCK, "0.2"]
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
@@ -112,14 +113,37 @@ def test_users_share_the_measuring_lock() -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == "taken\n"
         lines: list[str] = []
-        with (
-            pytest.raises(Failed, match=f"process {other.pid}: "),
-            local.measuring_lock(lines.append, patience_s=0.2),
-        ):
-            pass
-        assert f"(process {other.pid}: " in lines[0]
-        with pytest.raises(InterruptedError), local.measuring_lock(print, still_waits=interrupt):
-            pass
+        with local.measuring_lock(lines.append, patience_s=0.2):
+            assert f"another user measures on this machine, too (process {other.pid}: " in lines[0]
+            with (
+                pytest.raises(Failed, match=f"process {os.getpid()}: "),
+                local.measuring_lock(print, patience_s=0.2),
+            ):
+                pass
+            with pytest.raises(InterruptedError), local.measuring_lock(print, still_waits=interrupt):
+                pass
         other.communicate("")
     with local.measuring_lock(print, patience_s=1):
         pass
+
+
+@pytest.mark.needs("root")
+def test_a_journal_that_others_can_read_is_replaced(journals: list[Path]) -> None:
+    """A file of an earlier version: whoever can read it can lock it, and root's notes would never be used."""
+    journals[0].write_text("")
+    journals[0].chmod(0o644)
+    with journals[0].open() as others:
+        fcntl.flock(others, fcntl.LOCK_SH)
+        with sysctl_journal._lock():
+            assert journals[0].stat().st_mode & 0o777 == 0o600
+
+
+def test_what_cannot_be_restored_is_said_and_kept(
+    journals: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sysctl_journal, "ROOT", tmp_path)
+    line = b'{"name":"net.core.rmem_max","value":"1"}\n'
+    journals[0].write_bytes(line)
+    with pytest.raises(Failed, match=r"could not be restored: net\.core\.rmem_max=1 \(No such file"):
+        sysctl_journal.restore_leftovers()
+    assert journals[0].read_bytes() == line
