@@ -321,3 +321,23 @@ def test_a_sysctl_that_refuses_the_path_is_named(machine: Sandbox, tmp_path: Pat
     _, reason = refused(result, "strict")
     assert "a gets no answer from b" in reason
     assert reason.endswith("the kernel refused packets at b: TcpExt IPReversePathFilter")
+
+
+def test_flows_whose_first_datagram_is_lost_start_again(machine: Sandbox, tmp_path: Path) -> None:
+    """iperf3 begins a flow of UDP with one datagram and waits 30 s for its answer, which is lost here three times."""
+    three = "udp dport 5201 limit rate 1/hour burst 3 packets drop"
+    (tmp_path / "three.nft").write_text(RULES.replace("tcp dport 9 drop", three))
+    (tmp_path / "all.nft").write_text(RULES.replace("tcp dport 9 drop", "udp dport 5201 drop"))
+    change = f"three: nftables {tmp_path}/three.nft at server; all: nftables {tmp_path}/all.nft at server"
+    result = machine.rows(f"change={change}", *UDP, code=2)
+    [row] = [row for row in result if row["change"] == "three" and row["method"] == "whole"]
+    assert row["status"] == "ok", row["reason"]
+    assert (
+        "the flows were started 4 times: a datagram with which one begins may have been lost" in row["doubts"]
+    )
+    assert row["window_s"] > 0.7
+    status, reason = refused(result, "all")
+    assert status == "failed"
+    assert reason == (
+        "not every flow carried data, though the flows were started 4 times; of what was lost, 100 % at server: IP"
+    )

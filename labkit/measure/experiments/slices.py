@@ -58,6 +58,7 @@ class Sender:
         self.flows = flows
         self.counters = counters
         self.problem: str | None = None
+        self._starts: list[str] = []  # doubts about how the flows started
 
     def establish(self) -> None:
         """Start the flows, wait until data arrives on each of them, and hold them. Raises Failed if data is late."""
@@ -71,6 +72,7 @@ class Sender:
                 words = self.flows.early_end()
                 late = f"not every flow of {self.built_arm.arm.label} carried data within {within_s:.0f} s"
                 raise Failed(words or late)
+            self._starts = ready.doubts
         finally:
             self.flows.hold()  # also if some flows failed: the others must not send beside other arms
         self._data_stops()
@@ -89,7 +91,7 @@ class Sender:
         now, finish, total = machine.cpu_times(), time.monotonic(), self.counters.read()
         joined = metered()
         self.flows.hold()
-        doubts = [] if begun else [NOT_SENDING]
+        doubts = [*self._starts, *([] if begun else [NOT_SENDING])]
         doubts += [] if self._data_stops() else [STILL_SENDING]
         self.problem = self.flows.early_end()
         window, passed, used = finish - begin, total - before, now - times

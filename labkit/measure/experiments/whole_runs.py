@@ -94,7 +94,12 @@ def _flows(
 ) -> Measured:
     losses = built_arm.counted_losses(parameters.family) if parameters.protocol == "udp" else list
     with built_arm.serving(parameters, generator) as (flows, there):
-        seen, joined = _counted(parameters, built_arm, flows, there, counting or nullcontext)
+        try:
+            seen, joined = _counted(parameters, built_arm, flows, there, counting or nullcontext)
+        except Failed as error:
+            if (place := loss_places.where(losses())) is None:
+                raise
+            raise Failed(f"{error}; of what was lost, {place.replace(' of these', '')}") from None
         result, problem = flows.finish(time.monotonic() + START_S + generator.grace_s, there.pages)
     run_folder.write_artefact(artefact, result)
     if problem:
@@ -140,6 +145,7 @@ def _counted(
         earliest = time.monotonic()
     flows.go()
     there.carrying(START_S)
+    earliest = max(earliest, there.begun)
     running = flows.wait(time.monotonic() + parameters.omit_s)
     with counting():
         metered = built_arm.metered()

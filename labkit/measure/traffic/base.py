@@ -320,6 +320,9 @@ class Flows(Protocol):
     def go(self) -> None:
         """Let all senders send."""
 
+    def again(self) -> bool:
+        """Start all flows anew if a lost packet can have kept one from starting; return whether they were."""
+
     def hold(self) -> None:
         """Pause all senders until the next `go`."""
 

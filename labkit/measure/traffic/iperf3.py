@@ -110,11 +110,15 @@ class Servers:
     """One listening server for each end."""
 
     def __init__(self, programs: list[process.Running], ends: Sequence[Endpoint]) -> None:
-        self.programs = (
-            programs  # the caller's list has each server from its start, so that the caller can end it
-        )
-        for end in ends:
-            programs.append(end.start(server_argv(end.address)))
+        # The caller's list has each server from its start, so that the caller can end it.
+        self.programs, self._ends = programs, ends
+        self.start()
+
+    def start(self) -> None:
+        """Start the servers. Servers that still run, for example those that wait for a lost datagram, are killed."""
+        _kill(self.programs)
+        for end in self._ends:
+            self.programs.append(end.start(server_argv(end.address)))
 
     def finish(self, deadline: float) -> list[Page]:
         """Wait until the servers end, kill those that still run at the deadline, and return the JSON of each."""
@@ -122,6 +126,14 @@ class Servers:
             program.go()
             program.kill()
         return [iperf3_json.page(program) for program in self.programs]
+
+
+def _kill(programs: list[process.Running]) -> None:
+    """Kill programs, wait until they have ended, and remove them from the list."""
+    for program in programs:
+        program.kill()
+    process.wait(programs, time.monotonic() + LAST_WORDS_S)
+    programs.clear()
 
 
 class Flow:
@@ -175,6 +187,27 @@ class Flows:
             if not client.held(deadline) and not client.poll():
                 where = flow.pair.client.name
                 raise Failed(f"the iperf3 client at {where} was not ready within {self._start_s:.0f} s")
+
+    def again(self) -> bool:
+        """Start all flows of UDP anew, and return True. Return False if they cannot be, or need not be.
+
+        iperf3 begins a flow of UDP with one datagram that the server answers with one. Neither is sent again, so if one
+        gets lost both ends wait for 30 s (iperf_udp_connect, 3.12).
+        """
+        if self._load.protocol != "udp" or self.servers is None:
+            return False
+        _kill(self.programs)
+        self.servers.start()
+        for flow, server in zip(self.flows, self.servers.programs, strict=True):
+            flow.server = server
+        _listening(
+            [flow.pair.server for flow in self.flows if isinstance(flow.pair, Pair)],
+            self.servers.programs,
+            self._start_s,
+        )
+        self.stage()
+        self.go()
+        return True
 
     @property
     def clients(self) -> list[process.Running]:

@@ -35,6 +35,8 @@ CLOCK = 1.02  # ratio of the other host's clock to this one beyond which its tim
 class RemoteServer:
     """The servers of a run on the other host."""
 
+    begun = 0.0
+
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         before = time.monotonic()
