@@ -25,7 +25,7 @@ endef
 # One worker more than CPUs: an experiment waits for nearly half of its time.
 PARALLEL := --numprocesses=$(shell echo $$(($$(nproc) + 1))) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup debian report test test-long test-alone test-all bench docs-reference docs-figures docs lab lock
+.PHONY: help setup debian report test test-long test-alone test-all bench docs-reference figures docs lab lock
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 22
@@ -52,24 +52,22 @@ test-all: test test-long test-alone  ## all tests
 bench: setup  ## what labkit promises about its own speed
 	@$(BIN)/python -m benchmarks
 
-docs-reference: setup  ## write docs/COMMANDS.md and the manual page anew from the command line, and docs/FINDINGS.md from data/results
-	@$(BIN)/python -P -m labkit.commands.reference docs/COMMANDS.md
-	rm -rf build/manual
-	mkdir -p build/manual
-	cp docs/conf.py docs/COMMANDS.md build/manual
-	$(BIN)/python -m sphinx -q -b man -D root_doc=COMMANDS build/manual build/manual/out
-	cp build/manual/out/labkit.1 docs/labkit.1
-	$(BIN)/python -P -m studies.documents.document docs/FINDINGS.md
+docs-reference: setup  ## the page of all commands and the manual page, in build/reference
+	@rm -rf build/reference
+	mkdir -p build/reference
+	$(BIN)/python -P -m labkit.commands.reference build/reference/COMMANDS.md
+	cp docs/conf.py build/reference
+	$(BIN)/python -m sphinx -q -b man -D root_doc=COMMANDS build/reference build/reference/man
+	echo "build/reference/man/labkit.1 (man -l)"
 
-docs-figures: setup  ## draw the figures of the findings and of each run in data/results anew (needs a browser)
-	@$(BIN)/python -P -m studies.documents.pictures docs
+figures: setup  ## draw the published figures from data/results anew (needs a browser), and write docs/FINDINGS.md
+	@$(BIN)/python -P -m studies.documents.pictures figures
+	$(BIN)/python -P -m studies.documents.document docs/FINDINGS.md
 
 docs: setup  ## the documentation as pages, with executed notebooks, in build/docs; nothing is fetched
 	@rm -rf build/docs
-	mkdir -p build/docs/source
-	cp -r docs/. build/docs/source
-	cp -r notebooks build/docs/source/notebooks
-	cp CHANGELOG.md README.md SECURITY.md build/docs/source
+	mkdir -p build/docs
+	$(BIN)/python -P docs/sources.py build/docs/source
 	$(BIN)/python -P docs/executed.py build/docs/source/notebooks
 	$(BIN)/python -m sphinx -q -b html build/docs/source build/docs/html
 	echo "build/docs/html/index.html"

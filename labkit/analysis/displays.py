@@ -132,7 +132,7 @@ class Rows(_Displayed):
         counts = ", ".join(f"{count} {status}" for status, count in self["status"].value_counts().items())
         head = f"{units.counted(len(self), 'row')} of {len(self.columns)} columns: {counts}."
         shown = f"The first {len(table)} rows" if len(self) > len(table) else "All rows"
-        sentences = [f"{shown}, in the columns that vary; docs/ROWS.md explains every column."]
+        sentences = [f"{shown}, in the columns that vary; `labkit rows --columns` explains every column."]
         return head, table, [*sentences, *([f"Alike in all rows: {', '.join(alike)}."] if alike else [])]
 
 

@@ -1,4 +1,4 @@
-"""List the figures that a run shows (`labkit.notebook.Run.figures`, `data/results/`), by experiment.
+"""List the figures that a run shows (`labkit.notebook.Run.figures`, `figures/results/`), by experiment.
 
 An experiment that shows more than verdicts and throughput is in BY_EXPERIMENT, or in an entry point of the group
 `labkit.figures`: a dictionary of functions from its rows and its profiles to a figure, by the figures' names.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -66,6 +67,9 @@ class CommandParser(argparse.ArgumentParser):
             self.described(module.NOTES, module.run)
             self.json, self.lines = getattr(module, "JSON", {}), getattr(module, "JSON_LINES", False)
             self.rows = getattr(module, "JSON_ROWS", False)
+            if self.json:
+                printed = "a list of objects" if self.lines else "one object"
+                self.epilog = f"{self.notes.rstrip()}\n\n--json prints {printed}:\n{_wrapped(self.json)}"
             module.add_arguments(self)
 
     def described(self, notes: str, run: Callable[[argparse.Namespace], int]) -> None:
@@ -155,6 +159,13 @@ def command_parser() -> CommandParser:
 
 def _list_texts(texts: dict[str, str]) -> str:
     return "\n".join(f"  {name:15}{text}" for name, text in texts.items())
+
+
+def _wrapped(texts: Mapping[str, str]) -> str:
+    return "\n".join(
+        textwrap.fill(f"{name}: {text}", 100, initial_indent="  ", subsequent_indent="      ")
+        for name, text in texts.items()
+    )
 
 
 class Folder(argparse.Action):

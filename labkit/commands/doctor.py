@@ -23,7 +23,7 @@ how to get it.
 """
 
 JSON = {
-    "machine": "the columns that describe the host (docs/ROWS.md)",
+    "machine": "the columns that describe the host (`labkit rows --columns`)",
     "details": "what lscpu and the system say about it; its fields depend on the machine",
     "capabilities": "a list: `group`, `name`, `available` (null: not tested), `detail`, `lost` (what is"
     " not possible without it), `remedy` (how to get it)",

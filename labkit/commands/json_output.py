@@ -1,4 +1,4 @@
-"""The JSON output of commands (--json), and the meaning of each field. docs/COMMANDS.md contains these tables.
+"""The JSON output of commands (--json), and the meaning of each field. `labkit COMMAND --help` lists them.
 
 Numbers are in base units, as in columns. Unknown values are null.
 """

@@ -31,7 +31,7 @@ runs to its folder data.
 # wheel, each published run by name; a test compares both.
 PATTERNS = (
     "notebooks/*.ipynb", "params/*.yaml", "docs/network.yaml", "docs/INSTALL.md", "docs/METHOD.md", "docs/ROWS.md",
-    "docs/COMMANDS.md", "docs/EXTENDING.md", "docs/FINDINGS.md", "docs/findings-*.svg", "docs/method/*.md",
+    "docs/EXTENDING.md", "docs/FINDINGS.md", "docs/method/*.md", "figures/*.svg",
     "SECURITY.md", "data/reference/*", "data/results/*/*.*",
 )  # fmt: skip
 SHARE = "share/labkit/"

@@ -1,4 +1,4 @@
-"""Generate docs/COMMANDS.md from the parsers: `python -m labkit.commands.reference docs/COMMANDS.md`."""
+"""Write the page of all commands from the parsers: `python -m labkit.commands.reference FILE`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from labkit.measure.topologies.open_vswitch import switch_options
 BEGINNING = """\
 # Commands
 
-`make docs-reference` writes this page from the parsers of the command line. The same texts are in
-`labkit COMMAND --help`. Results go to standard output, and everything else goes to standard error. `make` alone lists
-the commands of the Makefile.
+This page is made from the parsers of the command line. The same texts are in `labkit COMMAND --help`.
+Results go to standard output, and everything else goes to standard error. `make` alone lists the
+commands of the Makefile.
 """
 NOT_USED = "not used: "  # so begins the help of a parameter that an experiment refuses
 LONGEST = 60  # characters of a default in a table
@@ -53,7 +53,7 @@ def _commands(parser: CommandParser) -> Iterator[str]:
             yield _table(("argument", "meaning"), rows)
         yield one.notes
         if one.rows:
-            yield "With `--json` it prints a row on each line. [ROWS.md](ROWS.md) explains their columns.\n"
+            yield "With `--json` it prints a row on each line. `labkit rows --columns` explains their columns.\n"
         if one.json:
             printed = "a list of objects" if one.lines else "one object"
             yield f"With `--json` it prints {printed}:\n"

@@ -12,7 +12,7 @@ from labkit.runner import sweep
 from labkit.runner.progress import Bar
 
 NOTES = """\
-`--images` needs the extra labkit[images]. The images are written to the folder figures of the run.
+`--images` needs the extra labkit[images]. The images are written to figures/RUN of the project.
 
     labkit report data/datapaths/RUN --images
 """
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--images",
         action="store_true",
-        help="also write the figures as PNG and SVG into the folder figures of the run (needs a browser)",
+        help="also write the figures as PNG and SVG into figures/RUN of the project (needs a browser)",
     )
     arguments.add_json(parser)
 
@@ -51,7 +51,8 @@ def run(given: argparse.Namespace) -> int:
     if not notebook.is_file():
         sweep.show(given.run, Bar())
     page = report.html(notebook, given.run / "report.html")
-    images = report.images(notebook, given.run / "figures") if given.images else []
+    figures = run_folder.project_root() / "figures" / given.run.resolve().name
+    images = report.images(notebook, figures) if given.images else []
     if given.json:
         print(json_output.text({"report": str(page), "figures": list(map(str, images))}))
         return 0

@@ -1,6 +1,6 @@
 """Export the rows of a run or a sweep as one file: Parquet, CSV or JSON lines (`labkit rows`).
 
-The rows are exported unchanged; docs/ROWS.md explains the columns. In Parquet, the field metadata of a column has its
+The rows are exported unchanged; `--columns` explains the columns. In Parquet, the field metadata of a column has its
 unit, meaning, role and use.
 """
 
@@ -18,9 +18,8 @@ import msgspec
 
 from labkit import __version__
 from labkit.analysis import parquet_rows, published_runs
-from labkit.commands import arguments
 from labkit.commands.messages import note
-from labkit.common import run_folder, units
+from labkit.common import run_folder, schema, units
 from labkit.common.errors import BadInput
 from labkit.common.printable import printable, printable_json
 from labkit.runner import sweep
@@ -89,11 +88,31 @@ def write(folder: Path, form: str, out: Path) -> int:
     return len(rows)
 
 
+def column_tables() -> str:
+    """Return every column of a row as Markdown: the roles and uses, and a table for each writer."""
+    lines = [f"- `{name}`: {text}" for name, text in (*schema.ROLES.items(), *schema.USES.items())]
+    parts = ["The role of a column, and its use in comparisons (in brackets):", "\n".join(lines)]
+    for writer, text in schema.WRITERS.items():
+        rows = [
+            f"| `{one.name}` | {one.unit} | {one.type} | {one.role} | {_meaning(one)} |"
+            for one in schema.COLUMNS
+            if one.writer == writer
+        ]
+        head = ["| column | unit | type | role | meaning |", "|---|---|---|---|---|"]
+        parts += [f"### Written by {text}", "\n".join([*head, *rows])]
+    return "\n\n".join(parts)
+
+
+def _meaning(column: schema.Column) -> str:
+    return column.meaning.replace("|", "\\|") + (f" ({column.use})" if column.use else "")
+
+
 NOTES = """\
 Parquet, CSV and JSON (one object per line) contain the rows as they are on disk, with profiles. In
 Parquet each column contains its unit and its meaning. The file - is standard output.
-docs/ROWS.md explains the columns.
+docs/ROWS.md shows how to read a run folder without labkit.
 
+    labkit rows --columns
     labkit rows RUN --parquet rows.parquet
     labkit rows RUN --csv - --json rows.jsonl
 """
@@ -101,13 +120,21 @@ docs/ROWS.md explains the columns.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    arguments.add_run(parser)
+    parser.add_argument(
+        "run", type=run_folder.named, nargs="?", metavar="RUN", help="the folder of a run or a sweep"
+    )
+    parser.add_argument("--columns", action="store_true", help="print every column, with unit and meaning")
     for form, text in FORM_TEXTS.items():
         parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"write the rows as {text}")
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
+    if given.columns:
+        print(column_tables())
+        return 0
+    if given.run is None:
+        raise BadInput("no run is named: write labkit rows RUN --csv FILE, or labkit rows --columns")
     wanted = {form: out for form in FORMS if (out := getattr(given, form)) is not None}
     if not wanted:
         raise BadInput(f"no output is named: write --{' FILE, --'.join(FORMS)} FILE")

@@ -1,16 +1,13 @@
 """The columns of a row: name, unit, type, meaning, writer and role, each defined once.
 
-`labkit.measure` writes rows and `labkit.analysis` reads them with these definitions. docs/ROWS.md is generated from
-them (`python -m labkit.common.schema docs/ROWS.md`). A new column is one line here; its writer fills it: a
-generator, an observer, or `row_of` in `labkit.measure.experiments.rows`.
+`labkit.measure` writes rows and `labkit.analysis` reads them with these definitions. `labkit rows --columns`
+prints them. A new column is one line here; its writer fills it: a generator, an observer, or `row_of` in
+`labkit.measure.experiments.rows`.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 Type = Literal["text", "number", "integer", "flag", "list", "object"]
@@ -471,32 +468,3 @@ def names(
         and (use is None or one.use == use)
         and (not type or one.type in type)
     ]
-
-
-def with_tables(page: str) -> str:
-    """Return the text of docs/ROWS.md with the tables of columns between its two HTML comments regenerated."""
-    lines = ["| column | unit | type | role | meaning |", "|---|---|---|---|---|"]
-    tables = []
-    for writer, text in WRITERS.items():
-        rows = [
-            f"| `{one.name}` | {one.unit} | {one.type} | {one.role} | {_meaning(one)} |"
-            for one in COLUMNS
-            if one.writer == writer
-        ]
-        tables.append("\n".join([f"### Written by {text}", "", *lines, *rows]))
-    words = [f"- `{name}`: {text}" for name, text in (*ROLES.items(), *USES.items())]
-    intro = "The role of a column, and its use in comparisons (in brackets):"
-    whole = "\n\n".join([intro, "\n".join(words), *tables])
-    return re.sub(
-        r"(<!-- columns -->\n).*(<!-- end of columns -->)", lambda ends: f"{ends[1]}\n{whole}\n\n{ends[2]}", page,
-        flags=re.DOTALL,
-    )  # fmt: skip
-
-
-def _meaning(column: Column) -> str:
-    return column.meaning.replace("|", "\\|") + (f" ({column.use})" if column.use else "")
-
-
-if __name__ == "__main__":
-    written = Path(sys.argv[1])
-    written.write_text(with_tables(written.read_text()))

@@ -1,4 +1,7 @@
-"""docs/FINDINGS.md, and the same texts for the notebook: `python -m studies.documents.document docs/FINDINGS.md`.
+"""The findings in two lengths, and the same texts for the notebook.
+
+`python -m studies.documents.document docs/FINDINGS.md` (`make figures`) writes the claims with their verdicts. `page`
+is the page of `make docs`, which has the evidence of each claim, too.
 
 Every number in it comes from the published runs, from printed numbers of the documents, or from the claims themselves.
 """
@@ -58,6 +61,32 @@ def page(results: Results, judgements: Sequence[Judgement]) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+MORE = """\
+Each verdict comes from published runs in `data/results/`, measured on a shared virtual machine, or from the document's
+own numbers (*consistent*, *inconsistent*). A ratio agrees or contradicts if its 95 % interval lies inside or outside
+the range for which the claim holds. [METHOD.md](METHOD.md) explains ratios, intervals and the A/A control.
+
+- `make docs` builds the long page: the rule of the verdicts, the runs, and for each claim its place in the document,
+  every ratio, and what would settle it.
+- The notebook `10_findings` draws the published runs again without measuring. Their figures are in `figures/results/`.
+- `labkit compare RUN data/results/datapaths` judges the claims by a run of your own. `labkit sweep
+  params/datapaths.yaml`, for example, measures a published run again.
+"""
+
+
+def short_page(judgements: Sequence[Judgement]) -> str:
+    """Return docs/FINDINGS.md as Markdown: the verdict of each claim."""
+    lines = [
+        (
+            str(number), one.claim.sentence, DOCUMENTS[one.claim.document].author.split(",")[0], one.word,
+            ratio_summary(one),
+        )
+        for number, one in enumerate(judgements, 1)
+    ]  # fmt: skip
+    claims = _table(("", "claim", "from", "verdict", "evidence"), lines)
+    return "\n".join([TITLE, f"{counts(judgements)}\n", picture(judgements), claims, MORE])
+
+
 RULE = """\
 A ratio **agrees** if its 95 % interval lies in the range for which the claim holds, and **contradicts** the claim if
 the interval lies outside. It is **undecided** otherwise, and wherever the baseline, measured twice, differs from itself
@@ -106,11 +135,10 @@ def introduction(results: Results, judgements: Sequence[Judgement]) -> str:
         " interval, but no A/A.\n\n"
         "Each run"
         " below has its command and, if it is shortened, the sweep that repeats it at full length, which takes from ten"
-        " minutes to about seven hours, for example `labkit sweep params/datapaths.yaml`. The rows and the"
-        " figures of each run are in `data/results/` of labkit's repository:"
+        " minutes to about seven hours, for example `labkit sweep params/datapaths.yaml`. The rows of"
+        " each run are in `data/results/` of labkit's repository, and its figures in `figures/results/`."
         " `labkit compare RUN data/results/datapaths` compares a run of your own with them and judges each claim by"
-        " your run, too. The notebook `10_findings` draws everything here anew without measuring. `make docs-reference`"
-        " writes this page.\n\n"
+        " your run, too. The notebook `10_findings` draws everything here anew without measuring.\n\n"
         f"{counts(judgements)}\n"
     )
 
@@ -168,7 +196,7 @@ def picture(judgements: Sequence[Judgement]) -> str:
         f"The {counted(len(shown), 'claim')} with measured ratios ({counted(len(set(shown.values())), 'document')}):"
         " the range of ratios for which each holds, and the measured ratios"
     )
-    return f"![{text}](findings-claims.svg)\n"
+    return f"![{text}](../figures/claims.svg)\n"
 
 
 def table(judgements: Sequence[Judgement]) -> str:
@@ -356,4 +384,4 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 if __name__ == "__main__":
     opened = Results()
-    Path(sys.argv[1]).write_text(page(opened, judgements(opened)))
+    Path(sys.argv[1]).write_text(short_page(judgements(opened)))

@@ -1,7 +1,7 @@
 """The figures of the findings, and those of each published run, as SVG.
 
-`python -m studies.documents.pictures docs` writes docs/findings-NAME.svg for the README and docs/FINDINGS.md, and
-the figures of each run into data/results/RUN/figures. It needs a browser (extra `images`).
+`python -m studies.documents.pictures figures` (`make figures`) writes figures/NAME.svg for the README and
+docs/FINDINGS.md, and the figures of each published run into figures/results/RUN. It needs a browser (extra `images`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from studies.documents.evidence import PRINTED, rows_with
 from studies.documents.figure import claims
 from studies.documents.results import Results
 
-FIGURES, DIGEST = "figures", "rows.sha256"  # in the folder of a published run
+DIGEST = "rows.sha256"  # beside the figures of a published run
 MAX_BYTES = 1_000_000  # of a figure: one of many thousand points is larger, and is left out
 DEADLINE_S = 300.0  # for all figures of a run
 MIRRORED = ("ovs_netdev", *(f"ovs_netdev+mirrors={count}" for count in (1, 2, 4, 8)))
@@ -68,25 +68,25 @@ def _without_absent(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def write(drawn: Mapping[str, go.Figure], folder: Path) -> list[Path]:
-    """Write each figure as findings-NAME.svg into the folder. Raises Failed without a browser."""
-    return [_written(folder / f"findings-{name}.svg", svg) for name, svg in report.svgs(drawn).items()]
+    """Write each figure as NAME.svg into the folder. Raises Failed without a browser."""
+    return [_written(folder / f"{name}.svg", svg) for name, svg in report.svgs(drawn).items()]
 
 
-def write_figures_of_runs(results: Results) -> Iterator[Path]:
-    """Write the figures of each published run, and the digest of the rows that they show, and yield each file.
+def write_figures_of_runs(results: Results, results_figures: Path) -> Iterator[Path]:
+    """Write the figures of each published run into a folder of its name, with the digest of its rows; yield each file.
 
     Raises Failed without a browser.
     """
     for name in results.names():
-        folder, digest = results.folder / name, results.description(name)["sha256"]
+        folder, digest = results_figures / name, results.description(name)["sha256"]
         figures = {of: draw() for of, draw in results.figures(name).items()}
         named = {"-".join(re.findall(r"\w+", of)): figure for of, figure in figures.items() if figure.data}
         made = report.svgs(named, DEADLINE_S)
-        shutil.rmtree(folder / FIGURES, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         for file, svg in made.items():
             if len(svg) <= MAX_BYTES:
-                yield _written(folder / FIGURES / f"{file}.svg", svg)
-        yield _written(folder / FIGURES / DIGEST, f"{digest}\n".encode())
+                yield _written(folder / f"{file}.svg", svg)
+        yield _written(folder / DIGEST, f"{digest}\n".encode())
 
 
 def _written(path: Path, content: bytes) -> Path:
@@ -98,5 +98,5 @@ if __name__ == "__main__":
     opened = Results()
     for path in write(claim_figures(opened, document.judgements(opened)), Path(sys.argv[1])):
         print(path)
-    for path in write_figures_of_runs(opened):
+    for path in write_figures_of_runs(opened, Path(sys.argv[1], "results")):
         print(path)

@@ -23,7 +23,7 @@ class Results:
 
     def __init__(self, folder: Path | None = None, runs: Mapping[str, Path] | None = None) -> None:
         self._runs = runs or {}
-        roots = (run_folder.project_root(), Path(__file__).resolve().parents[3])
+        roots = (run_folder.project_root(), Path(__file__).resolve().parents[2])
         places = [folder] if folder else [root / "data" / "results" for root in roots]
         self.folder = next((place for place in places if place.is_dir()), places[0])
         self.rows = functools.cache(self._rows)

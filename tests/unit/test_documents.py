@@ -148,34 +148,3 @@ def test_missing_import_is_found() -> None:
 @pytest.mark.parametrize("document", PYTHON_DOCUMENTS, ids=lambda path: path.name)
 def test_python_in_documents_imports_what_exists(document: Path) -> None:
     assert [fault for code in python_blocks(markdown_of(document)) for fault in missing_imports(code)] == []
-
-
-def test_numbers_of_the_readme_are_those_of_the_findings() -> None:
-    """The README explains its first figure by two of its ratios, and names two ranges."""
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    findings = (ROOT / "docs/FINDINGS.md").read_text()
-
-    def ratios(run: str, right: str, protocol: str, max_pairs: int) -> list[tuple[float, str]]:
-        lines = re.findall(
-            rf"^\| {run} \| `macvlan_bridge / {right}: {protocol}, (\d+) pairs?, MTU \d+` \| .*? \| ([\d.]+) \[.*$",
-            findings.partition("### macvlan-faster-tcp")[2].partition("### ipvlan-tcp")[0],
-            re.MULTILINE,
-        )
-        return [(float(ratio), pairs) for pairs, ratio in lines if int(pairs) <= max_pairs]
-
-    udp = ratios("datapaths", "veth_bridge", "udp", 16)
-    assert "With two pairs and UDP, macvlan carries 1.14 times" in readme
-    assert "With one pair the ratio is larger, 1.21, but short slices and whole runs contradict" in readme
-    assert {f"{ratio:.3g}" for ratio, pairs in udp if pairs == "2"} >= {"1.14"}
-    [line] = [
-        one
-        for one in findings.splitlines()
-        if "veth_bridge: udp, 1 pair, MTU 1500" in one and "| datapaths |" in one
-    ]
-    assert "| 1.21 [" in line
-    assert "slices and whole runs contradict each other" in line
-    [low, high] = map(
-        float, re.findall(r"carries ([\d.]+) to ([\d.]+) times as much as a plain bridge", readme)[0]
-    )
-    runs = [one for run in ("datapaths", "published_ports") for one in ratios(run, "veth_bridge", "tcp", 32)]
-    assert (low, high) == (round(min(runs)[0], 2), round(max(runs)[0], 2))

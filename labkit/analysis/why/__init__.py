@@ -74,7 +74,7 @@ class Explanation:
         return result
 
     def as_json(self) -> dict[str, Any]:
-        """Return the findings as plain values (docs/COMMANDS.md lists the fields)."""
+        """Return the findings as plain values (`labkit why --help` lists the fields)."""
         return {
             "left": self.sides[0].name,
             "right": self.sides[1].name,

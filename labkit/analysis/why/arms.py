@@ -58,7 +58,7 @@ class Arms:
         return [*lines, f"next: {command} writes the page about one of them"]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the conclusions as plain values (docs/COMMANDS.md lists the fields)."""
+        """Return the conclusions as plain values (`labkit why --help` lists the fields)."""
         return {
             "left": self.baseline,
             "right": None,

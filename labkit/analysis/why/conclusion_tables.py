@@ -107,7 +107,7 @@ def _line(split: Split, size: Estimate, left: str, right: str) -> dict[str, str]
 
 
 def as_json(point: str, one: Conclusion) -> dict[str, Any]:
-    """Return a conclusion as plain values (docs/COMMANDS.md lists the fields). point: the point's parameters."""
+    """Return a conclusion as plain values (`labkit why --help` lists the fields). point: the point's parameters."""
     return {
         "point": point,
         "sentence": one.sentence,

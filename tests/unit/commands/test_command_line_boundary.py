@@ -222,14 +222,14 @@ def test_report_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/etc/passwd is not a folder: name the folder of a run" in line
 
 
-def test_images_are_beside_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_in_figures_of_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = finished_run(tmp_path / "run")
     (run / "notebook.ipynb").write_text("{}")
     written: list[Path] = []
     monkeypatch.setattr(report, "html", lambda _notebook, page: page)
     monkeypatch.setattr(report, "images", lambda _notebook, folder: written.append(folder) or [])
     assert cli.main(["report", str(run), "--images"]) == 0
-    assert written == [run / "figures"]
+    assert written == [run_folder.project_root() / "figures" / "run"]
 
 
 @pytest.mark.parametrize("folder", ["/nonexistent", "/dev/null"])

@@ -1,4 +1,4 @@
-"""The output of --json has exactly the fields that docs/COMMANDS.md explains."""
+"""The output of --json has exactly the fields that `labkit COMMAND --help` explains."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_wheel_has_the_files_of_a_project() -> None:
 def test_project_of_a_wheel(tmp_path: Path) -> None:
     """The wheel is built from a copy, and installed into a folder of its own."""
     copy, prefix = tmp_path / "copy", tmp_path / "prefix"
-    for name in ("labkit", "notebooks", "params", "data/reference", "data/results", "docs"):
+    for name in ("labkit", "notebooks", "params", "data/reference", "data/results", "docs", "figures"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     for name in ("pyproject.toml", "README.md", "SECURITY.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)

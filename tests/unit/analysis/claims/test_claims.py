@@ -1,4 +1,4 @@
-"""Claims are judged by published ratios: agree, contradict, undecided; and docs/FINDINGS.md is what they say."""
+"""Claims are judged by published ratios: agree, contradict, undecided; and the findings are what they say."""
 
 from __future__ import annotations
 
@@ -603,15 +603,23 @@ def test_registry_is_complete() -> None:
         assert claim.claimed_range is None or claim.claimed_range[0] < claim.claimed_range[1]
 
 
-def test_page_is_current(judgements: list[Judgement]) -> None:
-    """The page is made of data/results again, and is the same."""
-    assert (ROOT / "docs/FINDINGS.md").read_text() == document.page(PUBLISHED, judgements), (
-        "make docs-reference"
+@pytest.fixture(scope="module")
+def long_page(judgements: list[Judgement]) -> str:
+    return document.page(PUBLISHED, judgements)
+
+
+def test_page_is_current(judgements: list[Judgement], long_page: str) -> None:
+    """docs/FINDINGS.md is the table of claims that data/results gives, and the long page explains each of them."""
+    short = document.short_page(judgements)
+    assert (ROOT / "docs/FINDINGS.md").read_text() == short, "make figures"
+    assert all(f"| {one.claim.sentence} |" in short for one in judgements)
+    assert all(
+        f"\n### {one.claim.name}\n" in long_page and f"(#{one.claim.name})" in long_page for one in judgements
     )
-    # The picture of the claims needs a browser, so its verdicts are compared: `make docs-figures` draws it anew.
+    # The picture of the claims needs a browser, so its verdicts are compared: `make figures` draws it anew.
     frame = document.frame(judgements)
     shown = frame[frame["run"].ne(evidence.PRINTED)].drop_duplicates("name")["verdict"]
-    picture = (ROOT / "docs/findings-claims.svg").read_text()
+    picture = (ROOT / "figures/claims.svg").read_text()
     drawn = re.findall(r">(confirmed|contradicted|depends|cannot be)<", picture)
     assert sorted(drawn) == sorted(str(verdict).removesuffix(" told here") for verdict in shown)
 
@@ -674,7 +682,8 @@ def test_remark_about_published_ports_is_what_the_run_says(judgements: list[Judg
 
 def test_figures_of_a_run_replace_earlier_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(PUBLISHED.folder / "uplink", tmp_path / "uplink")
-    folder = tmp_path / "uplink" / pictures.FIGURES
+    folder = tmp_path / "figures/uplink"
+    folder.mkdir(parents=True)
     (folder / "of_earlier_rows.svg").touch()
     (folder / pictures.DIGEST).write_text("another\n")
 
@@ -685,7 +694,7 @@ def test_figures_of_a_run_replace_earlier_ones(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr("labkit.analysis.report.svgs", draw)
     results = Results(tmp_path)
-    written = {path.name for path in pictures.write_figures_of_runs(results)}
+    written = {path.name for path in pictures.write_figures_of_runs(results, tmp_path / "figures")}
     assert written == {path.name for path in folder.iterdir()}
     assert "uplink.svg" in written
     assert "forest-two-nodes.svg" in written
@@ -695,10 +704,10 @@ def test_figures_of_a_run_replace_earlier_ones(tmp_path: Path, monkeypatch: pyte
 
 def test_published_runs_have_figures_of_their_rows() -> None:
     for name in PUBLISHED.names():
-        folder = PUBLISHED.folder / name / pictures.FIGURES
+        folder = ROOT / "figures/results" / name
         assert list(folder.glob("*.svg"))
         digest = (folder / pictures.DIGEST).read_text().strip()
-        assert digest == PUBLISHED.description(name)["sha256"], "make docs-figures"
+        assert digest == PUBLISHED.description(name)["sha256"], "make figures"
 
 
 def test_figures_of_the_findings(judgements: list[Judgement]) -> None:
@@ -711,3 +720,34 @@ def test_figures_of_the_findings(judgements: list[Judgement]) -> None:
     ]  # fmt: skip
     assert ratios
     assert sum(trace.error_x.array is not None for trace in drawn["claims"].data) == len(ratios)
+
+
+def test_numbers_of_the_readme_are_those_of_the_findings(long_page: str) -> None:
+    """The README explains its first figure by two of its ratios, and names two ranges."""
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    findings = long_page
+
+    def ratios(run: str, right: str, protocol: str, max_pairs: int) -> list[tuple[float, str]]:
+        lines = re.findall(
+            rf"^\| {run} \| `macvlan_bridge / {right}: {protocol}, (\d+) pairs?, MTU \d+` \| .*? \| ([\d.]+) \[.*$",
+            findings.partition("### macvlan-faster-tcp")[2].partition("### ipvlan-tcp")[0],
+            re.MULTILINE,
+        )
+        return [(float(ratio), pairs) for pairs, ratio in lines if int(pairs) <= max_pairs]
+
+    udp = ratios("datapaths", "veth_bridge", "udp", 16)
+    assert "With two pairs and UDP, macvlan carries 1.14 times" in readme
+    assert "With one pair the ratio is larger, 1.21, but short slices and whole runs contradict" in readme
+    assert {f"{ratio:.3g}" for ratio, pairs in udp if pairs == "2"} >= {"1.14"}
+    [line] = [
+        one
+        for one in findings.splitlines()
+        if "veth_bridge: udp, 1 pair, MTU 1500" in one and "| datapaths |" in one
+    ]
+    assert "| 1.21 [" in line
+    assert "slices and whole runs contradict each other" in line
+    [low, high] = map(
+        float, re.findall(r"carries ([\d.]+) to ([\d.]+) times as much as a plain bridge", readme)[0]
+    )
+    runs = [one for run in ("datapaths", "published_ports") for one in ratios(run, "veth_bridge", "tcp", 32)]
+    assert (low, high) == (round(min(runs)[0], 2), round(max(runs)[0], 2))

@@ -1,0 +1,34 @@
+"""Collect the pages of `make docs` in a folder: those in git, and those made of the code and the published runs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from labkit.commands import reference, rows
+from studies.documents import document
+from studies.documents.results import Results
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def collect(source: Path) -> None:
+    """Write all pages, notebooks and pictures into a new folder."""
+    shutil.copytree(ROOT / "docs", source)
+    shutil.copytree(ROOT / "notebooks", source / "notebooks", ignore=shutil.ignore_patterns(".*"))
+    (source / "figures").mkdir()
+    for path in (
+        *ROOT.glob("figures/*.*"),
+        *(ROOT / name for name in ("CHANGELOG.md", "README.md", "SECURITY.md")),
+    ):
+        shutil.copy(path, source / path.relative_to(ROOT))
+    (source / "COMMANDS.md").write_text(reference.page())
+    with (source / "ROWS.md").open("a") as page:
+        page.write(f"\n## Every column\n\n{rows.column_tables()}\n")
+    results = Results(ROOT / "data/results")
+    (source / "FINDINGS.md").write_text(document.page(results, document.judgements(results)))
+
+
+if __name__ == "__main__":
+    collect(Path(sys.argv[1]))
