@@ -36,7 +36,6 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 # The shares of the time limit after which flows without data are started again; the last start has all of it. With 10 %
 # loss each way, four starts of one flow fail in one run of 800.
 STARTS = (0.3, 0.3, 0.4, 1.0)
-FLOW_S = 0.05  # how much longer the start of each flow may take, because the CPUs start them in turn
 
 
 class ServerSide(Protocol):
@@ -82,7 +81,6 @@ class LocalServer:
 
         Flows without data are started again, a bounded number of times. Raises Failed if no start helped.
         """
-        within_s += FLOW_S * len(self._before)
         for number, share in enumerate(STARTS, 1):
             if self._carry(share * within_s):
                 return True

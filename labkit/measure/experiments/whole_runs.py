@@ -20,7 +20,7 @@ from labkit.system import machine
 
 Counting = Callable[[], AbstractContextManager[None]]
 
-START_S = 5.0  # the limit until every flow carries data
+START_S, FLOW_START_S = 5.0, 0.05  # the limit until every flow carries data, and what each flow adds to it
 TOGETHER = 0.5  # the share of the duration in which all flows must run at once
 # The least share of the requested rate that must be sent; below it the generator was the limit.
 OFFERED = 0.98
@@ -144,7 +144,7 @@ def _counted(
     if there.idle():  # no data has arrived yet, so all flows begin after this moment
         earliest = time.monotonic()
     flows.go()
-    there.carrying(START_S)
+    there.carrying(START_S + FLOW_START_S * len(built_arm.pairs))
     earliest = max(earliest, there.begun)
     running = flows.wait(time.monotonic() + parameters.omit_s)
     with counting():
