@@ -39,6 +39,16 @@ def where(pairs: Iterable[Mapping[str, Any]]) -> str | None:
     return f"{units.percent(share)} of these at {place}{reason}"
 
 
+def duplicated(pairs: Iterable[Mapping[str, Any]]) -> tuple[float, str] | None:
+    """Return how many more packets left a place than came to it, as a share of those that were sent, and the place."""
+    pairs = list(pairs)
+    sent, gained = sum(pair.get("sent_count") or 0 for pair in pairs), Counter[str]()
+    for hop in (hop for pair in pairs for hop in pair.get("hops", [])):
+        gained[without_pair_number(hop["at"])] += max(-(hop.get("lost_count") or 0), 0)
+    [(place, most)] = gained.most_common(1) or [("", 0)]
+    return (most / sent, place) if sent and most else None
+
+
 def _counts(pairs: Iterable[Mapping[str, Any]]) -> Counter[str]:
     result: Counter[str] = Counter()
     for hop in (hop for pair in pairs for hop in pair.get("hops", [])):

@@ -123,11 +123,13 @@ def _flows(
     ):  # a paced flow sends in blocks, and the window cuts off part of the first
         row["throughput_bps"] = row[generator.reported_bps]
     stolen = [*machine.stolen(seen.steal_s, seen.window_s), *seen.doubts]
-    where = loss_places.where(losses()) if _loses(row) or not row["received_bytes"] else None
+    # iperf3 counts a datagram that arrives twice as out of order.
+    lost = losses() if _loses(row) or _is_disordered(row) or not row["received_bytes"] else []
+    where = loss_places.where(lost)
     invalid = _invalid(parameters, generator, built_arm, row, where)
     return built_arm.measured(
         row | ({"status": "invalid", "reason": invalid} if invalid else {}),
-        [*stolen, *_doubts(parameters, generator, row, len(result), where)],
+        [*stolen, *_doubts(parameters, generator, row, len(result), where), *_duplicates(lost)],
     )
 
 
@@ -238,6 +240,20 @@ def _doubts(
         share = units.percent(row["lost_count"] / row["sent_count"])
         doubts.append(f"{share} of the datagrams were lost{f', {where}' if where else ''}")
     return doubts
+
+
+def _duplicates(pairs: list[dict[str, Any]]) -> list[str]:
+    """Return the doubt about datagrams that something on the way sent twice, which raises the throughput."""
+    share, place = loss_places.duplicated(pairs) or (0.0, "")
+    if share <= LOSS:
+        return []
+    return [
+        f"datagrams were duplicated at {place}: {units.percent(share)} more left it than came, and count as throughput"
+    ]
+
+
+def _is_disordered(row: dict[str, Any]) -> bool:
+    return bool((row.get("out_of_order_count") or 0) > LOSS * (row.get("sent_count") or 0))
 
 
 def _loses(row: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from labkit.common import loss_places
+from labkit.measure.experiments import whole_runs
 from labkit.measure.observers.counters import packet_loss
 
 WAY = [
@@ -102,6 +103,24 @@ def test_the_place_of_most_loss_is_named(place: str, where: str) -> None:
         hop["lost_count"] = 2 * rest if place in hop["at"] else hop["lost_count"]
     assert loss_places.where([result]) == where
     assert loss_places.where([{"hops": []}]) is None
+
+
+def test_duplicates_are_located() -> None:
+    """The client's queue (netem duplicate) sends 2,000 of 10,000 datagrams twice."""
+    changed = lossy()
+    for space in ("client0", "between", "server0"):
+        for counts in changed["namespaces"][space]["interfaces"].values():
+            for name in counts.keys() & {"tx_packets", "rx_packets"}:
+                counts[name] += 2000
+    changed["namespaces"]["server0"]["mibs"]["Ip"]["InReceives"] += 2000
+    changed["namespaces"]["server0"]["mibs"]["Ip"]["InDelivers"] += 2000
+    [result] = packet_loss.losses(changed, [("client0", "server0", WAY)], "udp", 4)
+    share, place = loss_places.duplicated([result]) or (0.0, "")
+    assert (share, place) == (pytest.approx(0.2, abs=0.001), "client: IP to eth0")
+    [doubt] = whole_runs._duplicates([result])
+    assert doubt.startswith("datagrams were duplicated at client: IP to eth0: 20 % more left it than came")
+    [usual] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "udp", 4)
+    assert whole_runs._duplicates([usual]) == []
 
 
 def test_fragment_losses_in_datagrams() -> None:
