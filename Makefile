@@ -12,6 +12,7 @@ STAMP := .venv/set-up-$(firstword $(shell { cat requirements.lock pyproject.toml
 # May be given: make report PARAMS=params/datapaths.yaml; make test PYTEST="-k stats" (instead of what it selects)
 PARAMS := params/datapaths-quick.yaml
 PYTEST :=
+ENVIRONMENT := environment.yml
 
 # pyproject.toml says what the markers `long` and `alone` mean. make ends with 2 whatever failed, so pytest's own exit
 # code is left in a file.
@@ -25,7 +26,7 @@ endef
 # One worker more than CPUs: an experiment waits for nearly half of its time.
 PARALLEL := --numprocesses=$(shell echo $$(($$(nproc) + 1))) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: help setup debian report test test-long test-alone test-all bench docs-reference figures docs lab lock
+.PHONY: help setup debian report test test-long test-alone test-all bench docs-reference figures docs lab lock environment
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):[^#]*## /make \1\t/p' Makefile | expand -t 22
@@ -136,3 +137,22 @@ lock:  ## write requirements.lock anew from pyproject.toml
 	"$$tool/bin/pip" --disable-pip-version-check install --quiet uv
 	"$$tool/bin/uv" pip compile --quiet --no-cache --python "$$tool/bin/python" --python-version 3.11.2 --all-extras \
 		--generate-hashes --only-binary :all: --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+
+# by_pip: names that conda-forge lacks, or has later. It writes jupyter_client with an underscore.
+define ENVIRONMENT_TEXT
+import re, tomllib
+by_pip = {"ovs", "plotly", "MLRsearch", "hdrhistogram", "kaleido", "lbr-trex-client", "duckdb", "jsonschema", "playwright", "ruff"}
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+pip = [one for one in wanted if re.match("[\\w-]+", one)[0] in by_pip]
+conda = ["python" + project["requires-python"], "pip", *(one.replace("jupyter-", "jupyter_") for one in wanted if one not in pip)]
+print("# Made from pyproject.toml by `make environment`, for users of conda: `conda env create -f environment.yml`.")
+print("# packages.debian lists iperf3 and the other programs that labkit runs.")
+print("name: labkit\nchannels:\n  - conda-forge\ndependencies:")
+print(*(f"  - {one}" for one in conda), "  - pip:", *(f"      - {one}" for one in [*pip, "-e ."]), sep="\n")
+endef
+export ENVIRONMENT_TEXT
+
+environment:  ## write environment.yml anew from pyproject.toml
+	@$(find-python)
+	$$python -c "$$ENVIRONMENT_TEXT" >$(ENVIRONMENT)
