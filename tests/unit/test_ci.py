@@ -1,10 +1,13 @@
-"""The exit code of .ci/run when its parts fail. Fake programs replace make, labkit and pytest."""
+"""The exit code of .ci/run when its parts fail, and the flaky tests that it names.
+
+Fake programs replace make, labkit and pytest."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +89,41 @@ def test_other_failures_are_not_retried(tree: Path, part: str, code: str) -> Non
         (tree / AGAIN).write_text("0")
         (tree / "log").unlink()
         assert run(tree) == (1, [*ALL, LAST_FAILED])
+
+
+TWICE = """
+import pathlib
+
+def test_that_passes_the_second_time():
+    mark = pathlib.Path("mark")
+    there = mark.exists()
+    mark.touch()
+    assert there
+
+def test_that_fails():
+    assert False
+
+def test_that_passes():
+    pass
+"""
+
+
+def test_flaky_tests_are_named(tmp_path: Path) -> None:
+    """The line stands above pytest's closing line, and a second run by a person names none."""
+    shutil.copy(ROOT / "tests/flaky.py", tmp_path / "conftest.py")
+    (tmp_path / "test_twice.py").write_text(TWICE)
+
+    def lines(*words: str, **environment: str) -> list[str]:
+        pytest_ = [sys.executable, "-m", "pytest", "-q", *words]
+        given = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        done = subprocess.run(
+            pytest_, cwd=tmp_path, env=given | environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout.splitlines()
+
+    assert not any(line.startswith("flaky:") for line in lines(LABKIT_SECOND_ATTEMPT=""))
+    second = lines("--last-failed", LABKIT_SECOND_ATTEMPT="1")
+    assert [line for line in second if line.startswith("flaky:")] == [
+        "flaky: test_twice.py::test_that_passes_the_second_time"
+    ]
+    assert "1 failed, 1 passed" in second[-1]

@@ -245,3 +245,11 @@ def test_pre_commit_leaves_the_notebooks_as_they_are(tmp_path: Path) -> None:
     assert copies
     for copy in copies:
         assert copy.read_text() == (ROOT / "notebooks" / copy.name).read_text(), copy.name
+
+
+def test_subject_of_a_commit_names_its_area() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    [wanted] = [hook["entry"] for hook in hooks if hook["id"] == "subject"]
+    assert re.search(wanted, "why: a cause has an interval\n\nThe reason, in as many words as it takes.\n")
+    for subject in ("A cause has an interval\n", "why:\n", f"why: {'x' * 68}\n", "\nwhy: a cause\n"):
+        assert not re.search(wanted, subject)
