@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from labkit.commands import arguments
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 COMMANDS = [
@@ -36,6 +38,19 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def test_readme_has_commands() -> None:
     assert set(COMMANDS) > OTHERWISE
+
+
+@pytest.mark.parametrize("words", sorted(set(re.findall(r"`labkit ([^`]+)`", README))))
+def test_command_in_a_sentence_is_one(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It stands without what it needs (`labkit attach`), or the parser takes it whole, and its files exist."""
+    argv = words.split()
+    if len(argv) == 1 or argv[-1] == "--help":
+        with pytest.raises(SystemExit, match=r"^0$"):
+            arguments.parse([argv[0], "--help"])
+        assert "usage: labkit" in capsys.readouterr().out
+    else:
+        assert arguments.parse(argv).command == argv[0]
+    assert all((ROOT / word).exists() for word in argv if word.startswith("params/"))
 
 
 @pytest.mark.long
