@@ -46,7 +46,7 @@ RATIOS = [
 VERDICTS = [
     "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
     "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
-    "vetoed", "guest_accelerator",
+    "widened", "guest_accelerator",
 ]  # fmt: skip
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
 _NONE = pd.DataFrame({"topology": []})
@@ -119,7 +119,8 @@ def verdicts(
 
     If there are slices, they determine the verdict. whole_ratio is the ratio of the whole runs, or NaN. If the
     intervals of slices and whole runs do not overlap, the verdict is no evidence. control_low and control_high are the
-    interval of the baseline against itself; a difference within it does not count. A topology that was not measured has
+    interval of the baseline against itself; a difference within it does not count. If the baseline differs from itself,
+    `widened` is true, and low and high are those of `stats.widened`. A topology that was not measured has
     its status as word, the reason as sentence, and NaN for numbers. Raises BadInput like `ratios`.
     """
     df = complete(df)
@@ -146,7 +147,7 @@ def _verdicts(
             if baseline is None and variants["topology"].nunique() == 1:
                 continue
             line: dict[str, Any] = dict(zip(GROUP, key, strict=True))
-            line |= {"topology": topology, "baseline": baseline, "disagree": False, "vetoed": False}
+            line |= {"topology": topology, "baseline": baseline, "disagree": False, "widened": False}
             line["guest_accelerator"] = next(iter(rows["guest_accelerator"].dropna()), None)
             mine = ratios_here[ratios_here["topology"].eq(topology)]
             if len(mine):
@@ -158,7 +159,7 @@ def _verdicts(
                 line |= {"word": word, "sentence": sentence}
             result.append(line)
     table = pd.DataFrame(result, columns=[*GROUP, *VERDICTS])
-    return table.astype(dict.fromkeys(_NUMBERS, float)).astype({"disagree": bool, "vetoed": bool})
+    return table.astype(dict.fromkeys(_NUMBERS, float)).astype({"disagree": bool, "widened": bool})
 
 
 def _line(
@@ -184,6 +185,7 @@ def _line(
             f"no evidence about {topology} against {baseline}: slices and whole runs contradict each other"
         )
         verdict = stats.Verdict("no evidence", f"{sentence}, {both[0]} and {both[1]}")
+    effect = stats.widened(effect, control, baseline)
     return {
         "ratio": effect.ratio, "low": effect.low, "high": effect.high, "n_count": effect.n_count,
         "rounds_count": effect.setups_count, "how": effect.how, "word": verdict.word,
@@ -191,7 +193,7 @@ def _line(
         "control_ratio": control and control.ratio, "control_low": control and control.low,
         "control_high": control and control.high, "whole_ratio": whole and whole.ratio,
         "whole_low": whole and whole.low, "whole_high": whole and whole.high,
-        "disagree": effect.disagree, "vetoed": control is not None and stats.vetoes(control),
+        "disagree": effect.disagree, "widened": stats.differs_from_itself(control),
     }  # fmt: skip
 
 
@@ -378,7 +380,7 @@ def _about_verdicts(result: pd.DataFrame) -> list[str]:
             f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected",
         ),
         (disjoint, "slices and whole runs contradict each other"),
-        (compared["vetoed"], "the baseline differs from itself, so there is no verdict"),
+        (compared["widened"], "the baseline differs from itself, so the interval is widened by that"),
     ):
         lines += [f"{_together(places)}: {what} ({names})" for places, names in _places(compared[which])]
     return lines

@@ -21,7 +21,8 @@ JSON = {
     "lines": "a list, a line for each topology and point of both runs: the columns by which points differ,"
     " `topology`, `baseline`, `left_host`, `right_host`, `method`, `metric`, `left_median` and `right_median` in"
     " the metric's unit, `left_setups_count`, `right_setups_count`, `ratio` right to left with `low` and `high`,"
-    " `relative_…` of the ratios to the baseline, `how`, `word`, `sentence`",
+    " `relative_…` of the ratios to the baseline, `how`, `word`, `sentence`, `higher_is_better`: whether a ratio above"
+    " 1 is better (throughput) or worse (latency)",
     "doubts": "sentences",
     "claims": "a list, a line for each claim that a published run answers: `name`, `sentence`; `left` and `right`:"
     " the verdict by this run alone, with `word` and `evidence`",

@@ -32,10 +32,18 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def judged(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return verdicts as plain values, with the metric and whether a ratio above 1 means that it is better."""
+    result = records(table)
+    for line in result:
+        line["metric"], line["higher_is_better"] = load.METRIC[str(line["protocol"])]
+    return result
+
+
 def compared(table: pd.DataFrame, doubts: Sequence[str], claims: Sequence[JudgedClaim]) -> dict[str, Any]:
     """Return the result of `labkit compare`."""
     return {
-        "lines": records(table),
+        "lines": judged(table),
         "doubts": list(doubts),
         "claims": [dataclasses.asdict(one) for one in claims],
     }
@@ -48,6 +56,6 @@ def sweep_result(folder: Path, report: Path, failed: dict[str, str]) -> dict[str
         "folder": str(folder),
         "report": str(report),
         "failed": failed,
-        "verdicts": records(verdicts.verdicts(rows)),
+        "verdicts": judged(verdicts.verdicts(rows)),
         "doubts": verdicts.doubts(rows),
     }

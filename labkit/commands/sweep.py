@@ -34,11 +34,12 @@ JSON = {
     "folder": "the sweep's folder",
     "report": "the path of the HTML report",
     "failed": "points that could not be measured, each with the reason",
-    "verdicts": "a list, a line for each topology and point: the columns by which points differ (`group` and `host`"
-    " in `labkit rows --columns`), `topology`, `baseline`, `ratio` with its 95 % interval `low` to `high`, `n_count`"
-    " and `rounds_count`, `how` (the estimator), `word` (the verdict), `sentence`; `control_…` of the baseline against"
-    " itself, `whole_…` of whole runs; `disagree`: true if set-ups disagree, so that the interval is over set-ups;"
-    " `vetoed`: true if the baseline differs from itself (99 % interval)",
+    "verdicts": "a list, a line for each topology and point: the columns by which points differ (`group` and `host` in"
+    " `labkit rows --columns`), `topology`, `baseline`, `ratio` with its 95 % interval `low` to `high`, `n_count`"
+    " and `rounds_count`, `how` (the estimator), `word` (the verdict), `sentence`, `metric`, `higher_is_better`;"
+    " `control_…` of the baseline against itself, `whole_…` of whole runs; `disagree`: true if set-ups disagree,"
+    " so that the interval is over set-ups; `widened`: true if the interval is widened because the baseline"
+    " differs from itself (99 %)",
     "doubts": "sentences",
 }
 

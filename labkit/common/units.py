@@ -6,7 +6,10 @@ import math
 import time
 from collections.abc import Sequence
 
-_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+_STEPS = (
+    (1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"),
+    (1e-9, "n"),
+)  # fmt: skip
 
 
 def si(value: float | None, unit: str) -> str:
@@ -14,7 +17,7 @@ def si(value: float | None, unit: str) -> str:
     if value is None or value != value:
         return "–"
     for step, prefix in _STEPS:
-        if abs(value) >= step:
+        if float(f"{abs(value) / step:.3g}") >= 1:  # 999.96e6 is 1 G, not 1e+03 M
             return f"{value / step:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
 

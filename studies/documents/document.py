@@ -89,10 +89,10 @@ def short_page(judgements: Sequence[Judgement]) -> str:
 
 RULE = """\
 A ratio **agrees** if its 95 % interval lies in the range for which the claim holds, and **contradicts** the claim if
-the interval lies outside. It is **undecided** otherwise, and wherever the baseline, measured twice, differs from itself
-(A/A, by its 99 % interval). A printed ratio counts with a factor of 1.25 on each side, and with a smaller one if it is
-near 1. Where a ratio lies within the 95 % interval of the A/A control, extended to 1, it shows no direction ("within
-A/A").
+the interval lies outside. It is **undecided** otherwise. Where the baseline, measured twice, differs from itself
+(A/A, by its 99 % interval), the interval is widened by that. A printed ratio counts with a factor of 1.25 on each
+side, and with a smaller one if it is near 1. Where a ratio lies within the 95 % interval of the A/A control, extended
+to 1, it shows no direction ("within A/A").
 
 A claim is *confirmed* if more of its ratios agree than chance explains (binomial, 5 %), *contradicted* if more
 contradict it than chance explains, and it *depends* if both hold. If measurements contradict it under conditions that

@@ -2,7 +2,7 @@
 evidence.
 
 A ratio, its interval and the control of the machine (A/A) are those of `verdicts` and `stats`. Where the control
-differs from itself, or an interval is missing, the evidence has a doubt, and it decides nothing.
+differs from itself, the interval is widened; if an interval is missing, the evidence has a doubt and decides nothing.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def function_time_ratio(run: str) -> Source:
         profiles = results.profiles(run)
         host = _host(profiles)
         judged = function_time_claim.judge_claim(function_time_claim.times(profiles))
-        return [_add_effect(Evidence(run, str(one.arm), host), one.effect, _veto(one.why)) for one in judged]
+        return [_add_effect(Evidence(run, str(one.arm), host), one.effect, "") for one in judged]
 
     return _measured_by(run, find)
 
@@ -370,8 +370,6 @@ def _doubt(line: Mapping[Any, Any]) -> str:
     """Return why a verdict's ratio decides nothing, or ""."""
     if pd.isna(line["ratio"]):
         return str(line["sentence"])
-    if line["vetoed"]:
-        return "the baseline differs from itself"
     if pd.isna(line["control_low"]):
         return "the baseline was not measured twice in several rounds"
     if line["rounds_count"] == 1:
@@ -414,14 +412,13 @@ def _to_other(run: str, rows: pd.DataFrame, ratios: pd.DataFrame, arm: str, othe
         doubt = verdicts.starved(both[both["method"].eq("slice" if slices else "whole")], slices) or ""
         if control is None or control.low is None:
             doubt = doubt or "the baseline was not measured twice in several rounds"
-        elif stats.vetoes(control):
-            doubt = doubt or "the baseline differs from itself"
         effect = verdicts.column_effect(both, "log_ratio", slices)
         whole = verdicts.column_effect(both, "log_ratio", slices=False) if slices else None
         if effect is not None and effect.setups_count == 1:
             doubt = doubt or ONE_SETUP
         elif effect is not None and whole is not None and verdicts.are_disjoint(effect, whole):
             doubt = doubt or CONTRADICTION
+        effect = effect and stats.widened(effect, control)
         evidence = _evidence_without_ratio(run, f"{arm} / {other}: {_point(key)}", row_of[key])
         evidence = replace(evidence, link_full=_fill_link(rows, key, arm, other))
         yield with_control(evidence, effect, control, doubt)
@@ -447,11 +444,6 @@ def _add_effect(one: Evidence, effect: Effect | None, doubt: str) -> Evidence:
     return replace(one, ratio=effect.ratio, low=effect.low, high=effect.high, how=effect.how, doubt=doubt)
 
 
-def _veto(why: str) -> str:
-    """Return the reason of an undecided judgement if it is the machine's, and not the width of the interval."""
-    return why if "differs from itself" in why else ""
-
-
 def _ratio_of_two_values(
     run: str, rows: pd.DataFrame, ratios: pd.DataFrame, column: str, ends: tuple[Any, Any], arm: str, of: str
 ) -> Iterator[Evidence]:
@@ -459,12 +451,11 @@ def _ratio_of_two_values(
     controls = dict(load.groups(ratios[[*GROUP, *verdicts.MEASUREMENT, "setup", "log_control", "placed"]]))
 
     @functools.cache
-    def is_vetoed(key: Key) -> bool:
+    def control_of(key: Key) -> Effect | None:
         some = controls.get(key)
         if some is None:
-            return False
-        control = verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
-        return control is not None and stats.vetoes(control)
+            return None
+        return verdicts.column_effect(some, "log_control", bool(some["method"].eq("slice").any()))
 
     ok = load.measured_rows(rows[rows["topology"].eq(arm)])
     ok = ok.loc[ok["role"].ne("control"), list(dict.fromkeys([*GROUP, *POINT_COLUMNS]))]
@@ -484,11 +475,12 @@ def _ratio_of_two_values(
             *logs, placed=bool(group["method"].ne("slice").all() or group["placement"].notna().all())
         )
         keys = [_key(side.iloc[0].to_dict()) for side in sides]
-        vetoed = any(map(is_vetoed, keys))
+        for key in keys:
+            effect = effect and stats.widened(effect, control_of(key))
         text = f"{arm}: {_point(keys[0])} → {_value(column, ends[1])}"
         evidence = _evidence_without_ratio(run, text, sides[0].iloc[0].to_dict())
         evidence = replace(evidence, link_full=all(map(_fills_link, sides)))
-        yield _add_effect(evidence, effect, "the baseline differs from itself" if vetoed else "")
+        yield _add_effect(evidence, effect, "")
 
 
 def _value(column: str, value: Any) -> str:

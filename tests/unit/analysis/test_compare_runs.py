@@ -112,7 +112,11 @@ def test_latency_is_better_when_lower(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ratios", "rounds", "says"),
     [
-        (PREPARED | {"veth_bridge (again)": 1.2}, 8, "in tuesday the baseline differs from itself"),
+        (
+            PREPARED | {"veth_bridge (again)": 1.2},
+            8,
+            "widened because the baseline in tuesday differs from itself",
+        ),
         ({"veth_bridge": 1.0, "macvlan_bridge": 1.2}, 8, "in tuesday veth_bridge was not measured twice"),
         (PREPARED, 1, "one of the two runs has a single set-up, so there is no interval"),
     ],
