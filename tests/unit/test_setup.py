@@ -4,6 +4,7 @@ source."""
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import shutil
@@ -77,6 +78,7 @@ def locked() -> dict[str, tuple[str, int]]:
     return pinned
 
 
+@functools.cache
 def imports(folder: str) -> set[str]:
     names = set()
     for path in (ROOT / folder).rglob("*.py"):
