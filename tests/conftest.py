@@ -92,12 +92,27 @@ def ovs_in_kernel() -> bool:
 
 
 VETH = "name one type veth peer name two"
+
+
+def cpu_cgroups() -> list[Path]:
+    """Return the cgroups in which a quota can be set: that of cgroup v1, or of v2 with the controller for children."""
+    v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    if (v1 / "cpu.cfs_quota_us").exists() or (v1 / "cgroup.procs").exists():
+        return [v1]
+    control = v2 / "cgroup.subtree_control"
+    return [v2] if control.exists() and "cpu" in control.read_text().split() else []
+
+
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "root": (lambda: AS_ROOT, "this user is not root"),
     "namespaces": (lambda: works(*IN_A_NAMESPACE, "true"), "unshare cannot make a network namespace here"),
     "user namespaces": (
         lambda: works("unshare", "--user", "--map-root-user", "--net", "true"),
         "unshare cannot make a user namespace here",
+    ),
+    "cpu cgroup": (
+        lambda: AS_ROOT and bool(cpu_cgroups()),
+        "no cgroup with the CPU controller can be made here (/sys/fs/cgroup)",
     ),
     "iperf3": (lambda: works("iperf3", "--version"), "there is no iperf3 (Debian package iperf3)"),
     "ip": (lambda: works("ip", "-V"), "there is no ip (Debian package iproute2)"),

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import load, stats, verdicts
+from labkit.analysis import conditions, load, stats, verdicts
 from labkit.analysis.load import (
     GROUP,
     GUEST_COLUMNS,
@@ -275,7 +275,11 @@ def _verdict(
     for name, control in controls.items():
         effect = stats.widened(effect, control, f"the baseline in {name}")
     starved = (verdicts.starved(lines, method == "slice") for lines in _lines(one, method))
-    if why := next(filter(None, starved), None) or _no_evidence(effect, controls, baseline):
+    if (
+        why := next(filter(None, starved), None)
+        or _throttled(*one.sides)
+        or _no_evidence(effect, controls, baseline)
+    ):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
         sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
         return stats.Verdict("no evidence", sentence)
@@ -289,6 +293,15 @@ def _verdict(
     none = stats.Effect(1.0, 1.0, 1.0, 2, "")
     higher = METRIC[one.group["protocol"]][1]
     return stats.verdict(effect, none, margin, higher, arm=arm, baseline=f"in {left}")
+
+
+def _throttled(left: RunSide, right: RunSide) -> str | None:
+    """Return why a CPU quota may explain a difference between two runs, or None."""
+    shares = [float(side.ok["throttled_share"].fillna(0.0).mean()) for side in (left, right)]
+    if abs(shares[0] - shares[1]) < conditions.STOLEN_SHARE:
+        return None
+    one, other = (units.percent(share) for share in shares)
+    return f"a CPU quota stopped {left.name} for {one} of the time and {right.name} for {other}"
 
 
 def _within_drift(effect: stats.Effect, margin: float) -> str | None:
@@ -339,6 +352,7 @@ def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataF
     count = len(table)
     with_interval = int(table["relative_low"].fillna(table["low"]).notna().sum())
     lines = [
+        *(f"{side.name}: {doubt}" for side in (left, right) for doubt in conditions.host_doubts(side.ok)),
         f"every ratio is {right.name} divided by {left.name}: above 1, throughput is higher or a ping takes longer in"
         f" {right.name}",
         f"{units.counted(with_interval, 'comparison')} with 95 % intervals: if the runs did not differ, chance would"

@@ -1,4 +1,4 @@
-"""Doubts about the condition of the machines: steal time, emulated CPUs, and other load before a run."""
+"""Doubts about the condition of the machines: steal time, CPU quotas, emulated CPUs, and other load before a run."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ def host_doubts(ok: pd.DataFrame) -> list[str]:
         most = float((ok["steal_s"] / capacity).max())
         lines.append(
             f"steal: the hypervisor took {units.percent(share)} of all CPU time, up to {units.percent(most)}"
+        )
+    if (share := float(ok["throttled_share"].max())) > STOLEN_SHARE:
+        count = int(ok["throttled_share"].gt(STOLEN_SHARE).sum())
+        lines.append(
+            f"a CPU quota (cgroup) stopped the run in {count} of {units.counted(len(ok), 'row')}, for up to"
+            f" {units.percent(share)} of the time: the quota was measured, too"
         )
     if count := int(emulated(ok).sum()):
         lines.append(

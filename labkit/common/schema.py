@@ -33,6 +33,7 @@ WRITERS = {
     "peer": "the servers' host, with two nodes",
     "switch": "Open vSwitch",
     "machine": "the host that measures",
+    "runner": "the command that started the run",
     "vm": "the host of a lab VM",
     "throughput": "experiments that send frames at a rate (`part` also by those that follow packets)",
     "trex": "the experiments with TRex",
@@ -282,6 +283,12 @@ COLUMNS: tuple[Column, ...] = (
         Column(f"peer_{one.name}", one.unit, one.type, f"of the servers' host: {one.meaning}", "peer", one.role,
                "host" if one.use == "host" else "")
         for one in _MACHINE
+    ),
+    *_columns(
+        "runner",
+        "describes",
+        ("throttled_s", "s", "number", "time for which a CPU quota (cgroup) stopped the run, since the rows before"),
+        ("throttled_share", "1", "number", "throttled_s as a share of the time since the rows before"),
     ),
     *_columns(
         "vm",

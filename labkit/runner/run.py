@@ -162,6 +162,7 @@ def measure(
         # The lab VM that a sweep shares is a child of the sweep, which started this process.
         others = machine.Background(os.getppid() if hosts.shared_vm_scratch() else None)
         host: machine.HostLoad | None = None
+        throttling = machine.Throttling()
         refused = False
         begun_points: set[str] = set()
         begun, before = time.monotonic(), description.get("measuring_s", 0.0)
@@ -178,6 +179,8 @@ def measure(
                     begun_points.add(point)
                     continue
                 if event["event"] == "rows":
+                    quota = throttling.columns()
+                    event["rows"] = [machine.with_throttling(row, quota) for row in event["rows"]]
                     if host is not None:
                         columns = host.columns()
                         event["rows"] = [machine.with_host_load(row, columns) for row in event["rows"]]

@@ -180,11 +180,22 @@ def privilege() -> list[Capability]:
     )
     lost = "macvlan and ipvlan can be put on a veth only, not on a NIC of the machine (parent=NIC)"
     result.append(attempt("privilege", "NIC as parent", _nic, lost, AS_ROOT))
+    lost = "what is measured is the quota of this cgroup, not the datapath alone"
+    result.append(
+        attempt("privilege", "all of the CPUs", _quota, lost, "raise cpu.max of the cgroup, or leave it")
+    )
     lost = "128 pairs at once fail for lack of file descriptors"
     remedy = (
         f"as root: raise the hard limit of open files to {ENOUGH_FILES} or more (ulimit -Hn, LimitNOFILE=)"
     )
     return [*result, attempt("privilege", "open files", _open_files, lost, remedy)]
+
+
+def _quota() -> str:
+    allowed = machine.quota_cpus()
+    if allowed is not None and allowed < (os.cpu_count() or 1):
+        raise refused(errno.EDQUOT, f"a quota allows {allowed:.3g} of {os.cpu_count()} CPUs")
+    return "no quota"
 
 
 def _capable(number: int) -> bool:

@@ -4,6 +4,7 @@ All of it is read as the calling process sees it: sysctls, for one, are those of
 """
 
 from labkit.system.machine.background import Background
+from labkit.system.machine.cpu_quota import Throttling, quota_cpus, with_throttling
 from labkit.system.machine.cpu_time import (
     CpuTimes,
     busy_share,
@@ -43,6 +44,7 @@ __all__ = [
     "Background",
     "CpuTimes",
     "HostLoad",
+    "Throttling",
     "accelerator",
     "asking_versions",
     "bpf_settings",
@@ -65,6 +67,7 @@ __all__ = [
     "program",
     "program_settings",
     "qdisc",
+    "quota_cpus",
     "require_program",
     "running_programs",
     "stolen",
@@ -72,4 +75,5 @@ __all__ = [
     "thread_times",
     "versions",
     "with_host_load",
+    "with_throttling",
 ]

@@ -1,0 +1,82 @@
+"""The CPU quota of this process: cpu.max of its cgroup and of those above it (cgroup v2), or cfs_quota_us (v1).
+
+Children are in the same cgroup, so the quota holds for the experiment and for QEMU as for this process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from labkit.common import units
+
+LIMIT = 0.01  # the share of the time above which a row gets a doubt
+
+
+def quota_cpus() -> float | None:
+    """Return how many CPUs' time the smallest quota allows; None without one."""
+    allowed = []
+    for folder in _cgroups():
+        with suppress(OSError, ValueError):
+            if (folder / "cpu.max").exists():
+                quota, period = (folder / "cpu.max").read_text().split()
+            else:
+                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            if quota != "max" and int(quota) > 0:
+                allowed.append(int(quota) / int(period))
+    return min(allowed, default=None)
+
+
+def throttled_s() -> float:
+    """Return for how many seconds, since the cgroups exist, a quota has kept runnable threads from running."""
+    result = 0.0
+    for folder in _cgroups():
+        with suppress(OSError, ValueError):
+            pairs = (line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+            values = {name: int(value) for name, value in pairs}
+            # v2 counts microseconds, v1 nanoseconds (Documentation/scheduler/sched-bwc.rst).
+            result = max(result, values.get("throttled_usec", 0) / 1e6, values.get("throttled_time", 0) / 1e9)
+    return result
+
+
+def _cgroups() -> Iterator[Path]:
+    """Yield the cgroup of this process that has the CPU controller, and those above it (proc(5), cgroups(7))."""
+    mounts = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _source, options = after.split()[:3]
+        if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
+            mounts[kind] = (before.split()[3], Path(before.split()[4]))
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        number, controllers, path = line.split(":", 2)
+        kind = "cgroup2" if number == "0" else "cgroup"
+        if kind not in mounts or (kind == "cgroup" and "cpu" not in controllers.split(",")):
+            continue
+        root, at = mounts[kind]
+        own = at / path.removeprefix(root).lstrip("/")
+        yield from (one for one in (own, *own.parents) if one == at or at in one.parents)
+
+
+class Throttling:
+    """What a quota took away, as a column for each row. `columns` covers the time since its previous call."""
+
+    def __init__(self) -> None:
+        self._at_s, self._before_s = time.monotonic(), throttled_s()
+
+    def columns(self) -> dict[str, Any]:
+        """Return throttled_s: the seconds that threads of this run were kept from a CPU since the previous call."""
+        passed_s, now_s = time.monotonic() - self._at_s, throttled_s()
+        took_s = now_s - self._before_s
+        self._at_s, self._before_s = time.monotonic(), now_s
+        return {"throttled_s": round(took_s, 4), "throttled_share": round(took_s / max(passed_s, 1e-3), 4)}
+
+
+def with_throttling(row: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
+    """Return the row with these columns, and a doubt if a quota took part of the time."""
+    share = columns["throttled_share"]
+    quota = f"a CPU quota (cgroup) stopped this run for {units.percent(share)} of the time"
+    doubts = "; ".join(filter(None, [row.get("doubts"), quota if share > LIMIT else None])) or None
+    return {**row, **columns, "doubts": doubts}
