@@ -202,8 +202,8 @@ def _run_difference_candidate(evidence: Evidence, settings: tuple[Setting, ...])
 def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.Cause | None:
     """Return the code through which a change acts.
 
-    That is code that the change is known to affect, or else the largest cause. Code in the direction of the total
-    difference comes first, if that is certain.
+    That is code that the change is known to affect, or else the largest cause. If the total difference is certain, the
+    code acts in its direction.
     """
     total = evidence.split.total
     # Code that depends on timing differs between two runs for no reason of the settings.
@@ -219,7 +219,7 @@ def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.C
     def is_along(one: causes.Cause) -> bool:
         return not evidence.cost_differs or one.difference_s * total.difference > 0
 
-    return next(iter([*filter(is_along, explained), *explained, *filter(is_along, there)]), None)
+    return next(filter(is_along, [*explained, *there]), None)
 
 
 def _expected_causes(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Cause]:
@@ -287,6 +287,17 @@ def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator
     clear = spent.p < causes.CLAIM_SHARE and evidence.matters(loss.difference)
     strength = (3 if matched else 1) if clear and _explains_direction(evidence, loss.difference) else 0
     yield Candidate(f"{word} packets are lost", strength, tuple(findings), loss, matched)
+
+
+def effect_of_loss(evidence: Evidence) -> tuple[float, str] | None:
+    """Return what lost packets cost per unit that arrived, in seconds and in words; None unless that is certain and in
+    the direction of the difference."""
+    one = next(_loss_candidate(evidence, ()), None)
+    if one is None or one.size is None or one.strength == 0:
+        return None
+    verb = "costs" if one.size.difference > 0 else "saves"
+    size = f"{phrases.amount(one.size)} {phrases.per_unit(evidence)}{phrases.share(one.size, evidence)}"
+    return one.size.difference, f"{one.name}, which {verb} {size}"
 
 
 def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterator[Candidate]:

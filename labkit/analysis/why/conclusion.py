@@ -219,6 +219,11 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
     """Return whether a candidate may be named as the cause."""
     if one.strength < 1 or evidence.is_repetition:
         return False
+    own = one.size if one.cause is None else one.cause.size
+    is_whole = _is_change(evidence, one) or _is_run_difference(evidence, one)
+    against = own is not None and own.difference * evidence.split.total.difference < 0
+    if evidence.cost_differs and against and not is_whole:
+        return False  # a cause acts in the direction of the difference
     if _is_run_difference(evidence, one):
         return evidence.has_effect and not disturbed
     if _is_change(evidence, one):
@@ -302,6 +307,9 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
     whole, code = phrases.difference(evidence), best.cause
     effects = [phrases.switch_part(evidence, best.part)] if best.part is not None else []
     effects += [phrases.cost(evidence, code)] if code is not None else []
+    lost = candidates.effect_of_loss(evidence)
+    if lost is not None and (code is None or abs(lost[0]) > abs(code.difference_s)):
+        effects.insert(0, lost[1])
     if effects:
         yield f"{start}: {effects[0]}"
         yield from map(phrases.capitalised, effects[1:])
@@ -330,9 +338,9 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
     if evidence.has_effect:
         runs = " between two runs at different times" if evidence.run_variation is not None else ""
         setting_words = (
-            "no setting of the experiment"
+            "no recorded setting of the experiment"
             if any(not one.can_affect_result for one in differ)
-            else "no setting"
+            else "no recorded setting"
         )
         differ = [one for one in differ if one.can_affect_result]
         there = any(evidence.matters(one.difference_s) for one in evidence.causes)
@@ -367,7 +375,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
             f" {seconds(bound)} {phrases.per_unit(evidence)}"
         )
         return Conclusion(phrases.join_sentences([text, weak]), setting.name, False)
-    text = f"No difference between {evidence.names[1]} and {evidence.names[0]} was seen: no setting differs"
+    text = f"No difference between {evidence.names[1]} and {evidence.names[0]} was seen: no recorded setting differs"
     return Conclusion(phrases.join_sentences([f"{text}, and {phrases.bounds(evidence)}", weak]), None, False)
 
 

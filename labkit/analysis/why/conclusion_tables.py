@@ -20,7 +20,7 @@ def candidates(of: Conclusion) -> Table:
     """Return the table of all candidates, strongest first."""
     title = "Candidate causes"
     if not of.candidates:
-        return title, "None: no setting differs, and nothing stands out.", None
+        return title, "None: no recorded setting differs, and nothing stands out.", None
     lines = [
         {
             "candidate": one.name,

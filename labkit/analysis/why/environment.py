@@ -71,6 +71,7 @@ _TIMES = re.compile(r"^\d+ times ")  # how many services have the same BPF progr
 _PURPOSES = tuple(
     re.compile(rf"function ({one})")
     for one in (
+        r"cgroup ",  # a limit explains more than the program that a function started beside it
         r"programs$",
         r"packet sockets$",
         r"(?!sysctl ).*(filter|qdisc|tables)",

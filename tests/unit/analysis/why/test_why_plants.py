@@ -380,6 +380,19 @@ def test_program_that_a_function_started_is_named_before_settings(tmp_path: Path
     ]  # fmt: skip
 
 
+def test_quota_that_loses_packets_is_named_with_its_loss(tmp_path: Path) -> None:
+    effects = [
+        effect("function", "programs", "none", "helper"),
+        effect("function", "cgroup /lab cpu.max", "max 100000", "20000 100000"),
+    ]
+    limited = MadeArm({f"{RECEIVE['udp']};schedule_[k];finish_task_switch_[k]": -5e-7}, effects, lost=0.7)
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": limited}, 3)
+    sentence = concluded(f"{folder}:{BASELINE}", "x").sentence
+    assert sentence.startswith("The cause is the change of function cgroup /lab cpu.max "), sentence
+    assert "more packets are lost, which costs" in sentence
+    assert "saves" not in sentence
+
+
 def test_arms_of_one_run_are_measured_again_together(tmp_path: Path) -> None:
     noisy = MadeArm(foreign=0.4)
     step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
