@@ -338,21 +338,29 @@ def check_injected_parameters() -> None:
     papermill only warns of it, and the notebook would measure with the default of the parameter that was meant.
     """
     known: set[str] = set()
-    for source in getattr(get_ipython(), "user_ns", {}).get("In", []):
+    given: set[str] = set()
+    for source in getattr(get_ipython(), "user_ns", {}).get("In", [])[
+        :-1
+    ]:  # the last cell is the one that calls
         try:
             nodes = list(ast.walk(ast.parse(source)))
         except SyntaxError:  # a cell with commands of IPython
             continue
         stored = {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
-        # papermill begins the cell that it inserts with this line (papermill/translators.py).
-        for name in sorted(stored - known) if source.startswith("# Parameters\n") else ():
-            raise BadInput(f"this notebook has no parameter {name}{did_you_mean(name, known)}")
-        # The details are keys of a dictionary.
-        known |= stored | {str(one.value) for one in nodes if isinstance(one, ast.Constant)}
+        # papermill begins the cell that it inserts with this line (papermill/translators.py), and inserts it before
+        # the cell of the details, which are keys of a dictionary.
+        if source.startswith("# Parameters\n"):
+            given |= stored
+        else:
+            keys = (key for one in nodes if isinstance(one, ast.Dict) for key in one.keys)
+            known |= stored | {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+    for name in sorted(given - known):
+        raise BadInput(f"this notebook has no parameter {name}{did_you_mean(name, known)}")
 
 
 def is_finished(folder: str) -> bool:
     """Return whether a notebook's parameter `folder` names results that the notebook shows without measuring."""
+    check_injected_parameters()
     path = run_folder.named(folder)
     if not folder or not path.is_dir():
         return False

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -169,19 +168,3 @@ def test_observers_that_cannot_be_used_are_left_out(monkeypatch: pytest.MonkeyPa
     assert notebook.possible_observers("perf_record,counters") == ["counters"]
     with pytest.raises(BadInput, match="observe"):
         notebook.possible_observers(["perf"])
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [("roudns", "roudns (did you mean rounds?)"), ("slcies", "slcies (did you mean slices?)")],
-)
-def test_misspelt_parameter_of_papermill_stops_the_notebook(
-    name: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """papermill only warns, and the notebook would measure the default."""
-    cells = ["", "rounds = 5", 'details = {\n    "slices": 12,\n}', f"# Parameters\n{name} = 1\n", "%pwd"]
-    monkeypatch.setattr(notebook, "get_ipython", lambda: SimpleNamespace(user_ns={"In": cells}))
-    with pytest.raises(BadInput, match=f"^this notebook has no parameter {re.escape(words)}$"):
-        notebook.measure("datapaths", {})
-    cells[3] = "# Parameters\nrounds = 1\nslices = 2\n"
-    notebook.check_injected_parameters()
