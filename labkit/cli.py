@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _current_folder()
         process.check_limits()
         _temporary_folder()
+        _words(sys.argv[1:] if argv is None else argv)
         given = arguments.parse(argv)
         code: int = given.function(given)
         sys.stdout.flush()
@@ -39,6 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             "interrupted: finished points are on disk; repeat the same command to resume (a run needs --folder FOLDER)"
         )
         return INTERRUPTED
+    except MemoryError:
+        return print_error("memory ran out: allow this process more (ulimit -v), or end other programs")
+    except UnicodeEncodeError as error:  # of a file in a folder, for example
+        return print_error(f"a name is not valid UTF-8 ({error.object[:200]!r}): rename the file")
     except BrokenPipeError:
         drop_output()  # the reader of our output, for example head(1), has closed the pipe
         return 0
@@ -50,6 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "Symlink loop" not in str(error):  # pathlib raises a RuntimeError for this
             raise
         return print_error(f"symbolic links form a loop: {error}")
+
+
+def _words(argv: Sequence[str]) -> None:
+    """Raise BadInput for a word, or the current folder, with a byte that is not UTF-8: rows and reports are UTF-8."""
+    for word in (*argv, os.getcwd()):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise BadInput(f"{word[:200]!r} has a byte that is not UTF-8: use another name") from None
 
 
 def _standard_streams() -> None:

@@ -26,6 +26,7 @@ import msgspec
 
 from labkit.common import safe_files
 from labkit.common.errors import BadInput, Failed
+from labkit.common.plain_types import wrong_type
 
 Row = dict[str, Any]
 FINISHED, UNFINISHED = ".jsonl", ".unfinished"
@@ -198,10 +199,39 @@ def describe_run(folder: Path, experiment: str, parameters: dict[str, Any]) -> d
     }
 
 
+class OtherProgram(msgspec.Struct):
+    """A program that ran beside a measurement, and its share of the CPUs."""
+
+    name: str
+    cpu_share: float
+
+
+class RunDescription(msgspec.Struct, kw_only=True):
+    """The types of what readers use of run.json. A run that has just begun lacks some of it."""
+
+    created: str = ""
+    finished: str | None = None
+    experiment: str = ""
+    run: str = ""
+    command: str | list[str] | None = None
+    parameters: dict[str, Any] = {}
+    seed: int = 0
+    why_stopped: dict[str, str] = {}
+    measuring_s: float = 0.0
+    others: list[OtherProgram] | None = None
+
+
 def read_run(folder: Path) -> dict[str, Any]:
     """Read run.json of a run folder. Raises BadInput when it does not exist or is incomplete."""
     run = read_begun(folder)
-    needed = {"experiment": str, "run": str, "parameters": dict, "seed": int, "why_stopped": dict}
+    needed = {
+        "created": str,
+        "experiment": str,
+        "run": str,
+        "parameters": dict,
+        "seed": int,
+        "why_stopped": dict,
+    }
     wrong = [name for name, kind in needed.items() if not isinstance(run.get(name), kind)]
     if wrong:
         raise BadInput(f"{folder / 'run.json'} is incomplete, because it lacks {wrong[0]}: remove the folder")
@@ -214,6 +244,10 @@ def read_begun(folder: Path) -> dict[str, Any]:
     run = read_object(path)
     if not _are_names(run.get("points", [])):
         raise BadInput(f"{path} is invalid, its points are not a list of names: remove the folder")
+    try:
+        msgspec.convert(run, RunDescription)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"{path} is invalid, {wrong_type(error)}: remove the folder") from None
     return run
 
 

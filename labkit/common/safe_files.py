@@ -28,6 +28,7 @@ MARKER = ".labkit-made-this"
 OTHER_BOOT_S = 7 * 86400.0
 # A child of a killed owner (a program that unpacks) may write for a moment after it.
 TRIES_TO_EMPTY = 20
+MAX_INPUT_BYTES = 64 << 20  # of a file that a person names, unless its reader says otherwise
 LINKS = 40  # the kernel's limit (path_resolution(7))
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -91,6 +92,15 @@ def open_regular(path: Path) -> IO[bytes]:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return open(descriptor, "rb")
+
+
+def read_regular(path: Path, max_bytes: int = MAX_INPUT_BYTES) -> bytes:
+    """Return the content of a file that a person names. Raises OSError like `open_regular`, and for a larger file."""
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes >> 20} MiB", str(path))
+    return content
 
 
 def untrusted(path: Path) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from labkit.common import safe_files
 from labkit.common.errors import BadInput
 from labkit.measure.parameters import CodeParameter, Parameters
 from labkit.runner import permissions
@@ -41,10 +42,7 @@ def read(kind: type[Parameters], parameters: Mapping[str, Any]) -> tuple[dict[st
 def _source(what: str, path: Path) -> str:
     """Return the text of a file of Python."""
     try:
-        content = path.read_bytes()
-        if len(content) > MAX_BYTES:
-            raise BadInput(f"{what} is larger than {MAX_BYTES >> 20} MiB: a profile is a short program")
-        source = content.decode()
+        source = safe_files.read_regular(path, MAX_BYTES).decode()
         compile(source, str(path), "exec")
         return source
     except (OSError, UnicodeDecodeError) as error:

@@ -52,6 +52,7 @@ def execute(
         _show_events(bar, scratch, name, keep_failed),
     ):
         executed = scratch / "notebook.ipynb"
+        safe_files.open_regular(notebook).close()  # papermill would wait for a pipe
         try:
             papermill.execute_notebook(
                 _literal(notebook),

@@ -9,19 +9,20 @@ from typing import Any
 import msgspec
 import yaml
 
+from labkit.common import safe_files
 from labkit.common.errors import BadInput
 from labkit.common.plain_types import wrong_type
 from labkit.measure import experiments
 from labkit.measure.experiments import Change, Files
 from labkit.measure.topologies import Network, check_network
 
-MAX_VALUES = 100_000  # in a file
+MAX_VALUES, MAX_BYTES = 100_000, 4 << 20  # in a file
 
 
 def read(path: Path) -> Any:
     """Read a YAML file. Raises BadInput when it does not exist or is not valid YAML."""
     try:
-        result = yaml.safe_load(path.read_text())
+        result = yaml.safe_load(safe_files.read_regular(path, MAX_BYTES).decode())
         _check_content(result)
         return result
     except FileNotFoundError:

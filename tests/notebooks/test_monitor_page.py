@@ -151,7 +151,18 @@ def test_kernel_tells_nothing_to_who_lacks_its_key(address: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_page_leaves_no_file(number: int, tmp_path: Path) -> None:
     """Connection files, the notebook and the hub's socket go with the command, however it is asked to end."""
-    argv = [sys.executable, "-P", "-m", "labkit.cli", "monitor", "veth_bridge", "--serve"]
+    # A shell starts its background jobs with SIGINT ignored.
+    argv = [
+        "env",
+        "--default-signal=INT",
+        sys.executable,
+        "-P",
+        "-m",
+        "labkit.cli",
+        "monitor",
+        "veth_bridge",
+        "--serve",
+    ]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     tmp_path.chmod(0o700)
     with subprocess.Popen(

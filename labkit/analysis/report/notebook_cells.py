@@ -22,9 +22,11 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers.python import PythonLexer
 
 from labkit.analysis import flame
+from labkit.common import safe_files
 from labkit.common.errors import BadInput
 
 PLOTLY = "application/vnd.plotly.v1+json"
+MAX_BYTES = 512 << 20  # an executed notebook holds its figures
 # The display settings that a figure may have. Others can make it send its data to a server.
 _CONFIG = ("displayModeBar", "displaylogo", "responsive", "scrollZoom", "staticPlot")
 
@@ -101,11 +103,13 @@ class Block:
 def read(path: Path) -> nbformat.NotebookNode:
     """Return the notebook in a file. Raises BadInput if it is not a notebook."""
     try:
-        document: nbformat.NotebookNode = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        text = safe_files.read_regular(path, MAX_BYTES).decode()
+        document: nbformat.NotebookNode = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call]
+        nbformat.validate(document)  # reads() only logs what is wrong
         return document
     except FileNotFoundError:
         raise BadInput(f"there is no notebook {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, nbformat.ValidationError) as error:
+    except Exception as error:  # the upgrade of old notebooks (nbformat.v4.convert) can fail in any way
         raise BadInput(f"{path} is not a notebook: {' '.join(str(error).split())[:200]}") from None
 
 

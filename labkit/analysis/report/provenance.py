@@ -44,7 +44,7 @@ def summarize_provenance(folders: Iterable[Path]) -> ProvenanceSummary:
     """Return all known facts about the runs in these folders, each a run or a sweep. Unreadable files count as
     absent."""
     result = {run.name: run for folder in folders for run in _runs(folder)}
-    descriptions = {name: _object(run / "run.json") for name, run in result.items()}
+    descriptions = {name: _description(run) for name, run in result.items()}
     machines = {name: _environment(run) for name, run in result.items()}
     accelerators = sorted({str(m["accelerator"]) for m in machines.values() if m.get("accelerator")})
     kernels = sorted({str(m["kernel"]) for m in machines.values() if m.get("kernel")})
@@ -70,6 +70,12 @@ def _runs(folder: Path) -> list[Path]:
     if isinstance(points, list):
         return [folder / str(point) for point in points if (folder / str(point)).is_dir()]
     return [folder] if (folder / "run.json").exists() else []
+
+
+def _description(run: Path) -> dict[str, Any]:
+    with contextlib.suppress(BadInput):
+        return run_folder.read_begun(run)
+    return {}
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -281,11 +281,9 @@ def _others(point: ProfiledPoint, side: int) -> dict[str, float]:
     result: dict[str, float] = {}
     for folder in dict.fromkeys(point.rows[:2][side]["folder"].dropna()):
         try:
-            report = run_folder.read_json(Path(folder) / "run.json").get("others")
+            report = run_folder.read_begun(Path(folder)).get("others")
         except BadInput:
             continue
-        for one in report if isinstance(report, list) else ():
-            result[str(one.get("name"))] = max(
-                result.get(str(one.get("name")), 0.0), float(one.get("cpu_share", 0))
-            )
+        for one in report or ():
+            result[one["name"]] = max(result.get(one["name"], 0.0), float(one["cpu_share"]))
     return dict(sorted(result.items(), key=lambda one: -one[1]))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from labkit.common import errors, safe_files
 
+MAX_BYTES = 1 << 32  # labkit writes no larger capture
 SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
 MAGIC = 0x1A2B3C4D
 END, COMMENT, USER_APPLICATION, NAME, RESOLUTION, FLAGS = 0, 1, 4, 2, 9, 2  # codes of options
@@ -156,13 +157,21 @@ def sort(path: Path, comments: Mapping[int, str] | None = None) -> None:
 
     `comments`: as for `in_order`. Raises OSError if there is no room for a second file beside it.
     """
-    content = path.read_bytes()
+    content = safe_files.read_regular(path, MAX_BYTES)
     with safe_files.replacing(path) as file:
         file.write(in_order(content, comments))
 
 
 def in_order(content: bytes, comments: Mapping[int, str] | None = None) -> bytes:
-    """Return a file with its packets in the order of time. `comments`: by the packet's number in that order."""
+    """Return a file with its packets in the order of time. `comments`: by the packet's number in that order.
+
+    Raises BadInput for a file that labkit did not write.
+    """
+    with errors.reading("the capture", errors.BadInput):
+        return _in_order(content, comments or {})
+
+
+def _in_order(content: bytes, texts: Mapping[int, str]) -> bytes:
     rest, packets, at = [], [], 0
     for kind, body in _blocks(content):
         block = content[at : at + len(body) + 12]
@@ -173,7 +182,6 @@ def in_order(content: bytes, comments: Mapping[int, str] | None = None) -> bytes
         else:
             rest.append((kind, block))
     packets.sort(key=lambda one: one[0])
-    texts = comments or {}
     return b"".join(
         [
             *(block for kind, block in rest if kind != STATISTICS),

@@ -21,7 +21,7 @@ import msgspec
 from distributed import CancelledError, Client, Future, KilledWorker
 
 import labkit
-from labkit.common import errors
+from labkit.common import errors, safe_files
 from labkit.common.errors import BadInput, Failed
 from labkit.runner import sweep as sweeps
 from labkit.runner.cluster import folders, worker
@@ -123,7 +123,7 @@ class _Handing:
         self, client: Client, address: str, sweep: Sweep, points: list[SweepPoint], bar: Bar
     ) -> None:
         self.client, self.address, self.sweep, self.bar = client, address, sweep, bar
-        self.text = sweep.notebook.read_text()
+        self.text = safe_files.read_regular(sweep.notebook).decode()
         self.waiting = deque(points)
         self.running: dict[str, _Running] = {}  # by worker
         self.refused: dict[str, str] = {}  # worker: why it gets no points

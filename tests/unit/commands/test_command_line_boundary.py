@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -199,6 +200,7 @@ def test_an_interrupt_during_imports_is_no_traceback(monkeypatch: pytest.MonkeyP
 def finished_run(folder: Path) -> Path:
     """Create the folder of a finished run of an experiment without rows."""
     described = {
+        "created": "2026-01-02T03:04:05Z",
         "experiment": "datapaths",
         "run": "x",
         "parameters": {},
@@ -296,3 +298,57 @@ def test_busy_port_is_the_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert line.startswith(
         f"labkit: --port {port}: 127.0.0.1 cannot give it (Address already in use): choose"
     )
+
+
+INPUTS = {  # every argument that names a file to read
+    "a network": ("draw", "FILE.yaml"),
+    "a sweep": ("sweep", "FILE.yaml"),
+    "changes": ("run", "datapaths", "change=FILE.yaml"),
+    "a network of a run": ("run", "datapaths", "topology=FILE.yaml"),
+    "rules": ("run", "datapaths", "change=x: nftables FILE.yaml at server"),
+}
+
+
+@pytest.mark.parametrize("words", INPUTS.values(), ids=INPUTS)
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "large"])
+def test_inputs_are_regular_files_of_a_bounded_size(
+    words: tuple[str, ...], kind: str, tmp_path: Path
+) -> None:
+    """A pipe would hang for ever, and /dev/zero fill the memory."""
+    path = tmp_path / "x.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 32)
+    line = sentence(labkit(*(word.replace("FILE.yaml", str(path)) for word in words)))
+    assert ("it has more than " if kind == "large" else "it is not a regular file") in line
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+@pytest.mark.parametrize(
+    "words", [("run", "datapaths", "--folder"), ("monitor",), ("rows",), ("new",), ("sweep",)]
+)
+def test_a_byte_that_is_not_utf_8_is_one_sentence(
+    words: tuple[str, ...], locale: str, tmp_path: Path
+) -> None:
+    environment = {**os.environ, "LC_ALL": locale}
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/bad\xff")
+    assert "has a byte that is not UTF-8: use another name" in sentence(labkit(*words, name, env=environment))
+    os.mkdir(name)
+    line = sentence(labkit("kernels", env=environment, cwd=name))
+    assert "has a byte that is not UTF-8" in line
+
+
+def test_memory_that_runs_out_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fill(_given: object) -> int:
+        raise MemoryError
+
+    monkeypatch.setattr(cli.arguments, "parse", lambda _argv: SimpleNamespace(function=fill))
+    assert "memory ran out" in refused(capsys, "kernels")

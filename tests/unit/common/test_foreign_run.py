@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
+import json
 import os
+import random
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from labkit.analysis import load, published_runs
+from labkit.analysis import load, published_runs, report
 from labkit.analysis.flame import folded_stacks, load_profiles, packet_calls
+from labkit.analysis.report import notebook_cells
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
+from labkit.common.packets import Counts, pcapng
 
 ROW = {"topology": "veth", "protocol": "tcp", "status": "ok", "run": "one"}
 READERS = {
@@ -69,3 +77,74 @@ def test_names_of_runs_are_no_paths(name: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(published_runs, "read_rows", lambda _folder: [ROW | {"run": name}])
     with pytest.raises(BadInput, match="no name of a folder"):
         load.load(tmp_path)
+
+
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "id": "a", "metadata": {}, "source": "# A run"},
+        {
+            "cell_type": "code", "id": "b", "metadata": {"tags": ["parameters"]}, "source": "x = 1",
+            "execution_count": 1,
+            "outputs": [
+                {"output_type": "display_data", "metadata": {}, "data": {"text/html": "<b>1</b>", "text/plain": "1"}},
+                {"output_type": "stream", "name": "stdout", "text": "1\n"},
+            ],
+        },
+    ],
+    "metadata": {}, "nbformat": 4, "nbformat_minor": 5,
+}  # fmt: skip
+RUN = {
+    "created": "2026-01-02T03:04:05Z", "experiment": "datapaths", "run": "one", "parameters": {"pairs": [1]}, "seed": 1,
+    "why_stopped": {"1": "all rounds were measured"}, "points": ["1-r0"], "measuring_s": 1.5,
+    "others": [{"name": "cc1", "cpu_share": 0.25}],
+}  # fmt: skip
+WRONG = (None, 1, 1.5, -1, "", "x", [], [1], {}, {"a": 1}, True, "\ud800", 1e308)
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value in a JSON document."""
+    keys = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(place for key, one in keys for place in places(one, (*at, key)))]
+
+
+def mutated(value: Any, rng: random.Random) -> bytes:
+    """Return a document in which one value is of another kind or missing, or some of its bytes are others."""
+    *way, last = rng.choice(places(value)[1:])
+    result = copy.deepcopy(value)
+    inside = functools.reduce(lambda one, key: one[key], way, result)
+    if rng.random() < 0.2:
+        del inside[last]
+    else:
+        inside[last] = rng.choice(WRONG)
+    content = bytearray(json.dumps(result).encode())
+    for _ in range(rng.choice((0, 0, 0, 1, 3))):
+        content[rng.randrange(len(content))] = rng.choice((0, 0x80, 0xFF, 0x22, 0x7B, 0x5D))
+    return bytes(content)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_mutated_file_of_a_run_is_a_fault(seed: int, tmp_path: Path) -> None:
+    """Foreign notebooks, run.json and captures are read, or refused in one sentence; 100 of each."""
+    rng = random.Random(seed)
+    header = pcapng.header([("client0:eth0", 1)], 64)
+    whole = header + pcapng.statistics(0, 5, Counts(1, 0, 0))
+    for _ in range(100):
+        (tmp_path / "notebook.ipynb").write_bytes(mutated(NOTEBOOK, rng))
+        (tmp_path / "run.json").write_bytes(mutated(RUN, rng))
+        capture = bytearray(whole)
+        for _byte in range(rng.randint(1, 4)):
+            capture[rng.randrange(len(capture))] = rng.randrange(256)
+        for read, content in (
+            (
+                lambda _: report.rendered(
+                    [notebook_cells.read(tmp_path / "notebook.ipynb")], [tmp_path], "x"
+                ),
+                b"",
+            ),
+            (lambda _: run_folder.read_run(tmp_path), b""),
+            (pcapng.in_order, bytes(capture)),
+            (pcapng.read, bytes(capture)),
+        ):
+            with contextlib.suppress(BadInput), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # nbformat warns of cells without an id
+                read(content)

@@ -72,4 +72,4 @@ def test_axes_are_described_as_they_are() -> None:
 def test_hops_are_shown_once() -> None:
     """The figures of notebook 04 have every hop of both flows, so no table repeats them."""
     shown = [line for line in text("04_overlay").splitlines() if '"path"' in line and "run.show" in line]
-    assert shown == ['run.show("path", overlay.flows)']
+    assert shown == ['run.show("path", overlay.path, flows)']

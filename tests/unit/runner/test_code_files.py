@@ -54,7 +54,7 @@ def test_digest_without_its_text_is_refused_by_the_experiment(profile: str) -> N
     [
         (b"\xff\xfe", "it is not text"),
         (b"def (:", "is not valid Python"),
-        (b"#" * (2 << 20), "is larger than 1 MiB"),
+        (b"#" * (2 << 20), "it has more than 1 MiB"),
     ],
 )
 def test_invalid_code_file_is_refused(profile: str, content: bytes, words: str) -> None:

@@ -213,7 +213,7 @@ def test_invalid_yaml(content: str, words: str, project: Path) -> None:
 def test_missing_or_binary_file(project: Path) -> None:
     with pytest.raises(BadInput, match=r"there is no file .*missing\.yaml"):
         sweep.load(project / "params" / "missing.yaml")
-    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
+    with pytest.raises(BadInput, match="cannot be read: it is not a regular file"):
         sweep.load(project / "params")
     (project / "params" / "binary.yaml").write_bytes(bytes(range(128, 256)))
     with pytest.raises(BadInput, match="is not a valid YAML file"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit.common import safe_files
 from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Namespace
 from labkit.measure.endpoints.namespace import Kernel
@@ -72,11 +73,7 @@ class Files:
         """Return the content of a file. Raises BadInput if it is unreadable, not a regular file, or too large."""
         path = self.path(name)
         try:
-            if not path.is_file():
-                raise BadInput(f"{name} is not a file")
-            if path.stat().st_size > LARGEST_FILE:
-                raise BadInput(f"{name} has more than {LARGEST_FILE >> 20} MiB")
-            return path.read_bytes()
+            return safe_files.read_regular(path, LARGEST_FILE)
         except OSError as error:
             raise BadInput(f"{name} cannot be read: {error.strerror}") from None
 
