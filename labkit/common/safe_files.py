@@ -71,8 +71,11 @@ def create_new(path: Path) -> IO[bytes]:
 def _check_replaceable(path: Path) -> None:
     """Raise OSError if a device, a pipe or a socket is at `path`, or a link to one (/dev/null, /dev/stdout).
 
-    A new file would take its place, for root also in /dev, and every other program would find that file.
+    A new file would take its place, for root also in /dev, and every other program would find that file. Nor may
+    another user lead the file elsewhere (`redirection`).
     """
+    if reason := redirection(path.parent):
+        raise OSError(errno.EPERM, f"{reason}: choose a folder of your own", str(path))
     try:
         state = path.lstat()
         is_of_process = stat.S_ISLNK(state.st_mode) and os.readlink(path).startswith("/proc/")
@@ -121,17 +124,21 @@ def untrusted(path: Path) -> str | None:
     return None
 
 
-def foreign_link(path: Path) -> Path | None:
-    """Return the first link on the way to `path`, or at it, that another user put into a folder for everybody (/tmp).
+def redirection(path: Path) -> str | None:
+    """Return why another user could lead what is written at `path` elsewhere, or None if nobody can.
 
-    None if there is none. The kernel follows no such link either (fs.protected_symlinks in proc(5)), but it does not
-    see those of a path that labkit resolves itself.
+    A link of another user on the way, or at the path, leads wherever its owner likes, in whatever folder it lies. A
+    folder of another user, or one that others can write, can be replaced by such a link at any time. Only root refuses
+    those, because only root would write what the other user could not write. A folder with the sticky bit (/tmp) does
+    no harm: nobody else can replace this user's files in it.
     """
-    with contextlib.suppress(OSError):  # what does not exist has no link
-        for at, state, _on_the_way in _steps(path):
-            foreign = stat.S_ISLNK(state.st_mode) and state.st_uid not in trusted_users()
-            if foreign and at.parent.lstat().st_mode & stat.S_IWOTH:
-                return at
+    with contextlib.suppress(OSError):  # what does not exist yet is made by labkit
+        for at, state, on_the_way in _steps(path):
+            if stat.S_ISLNK(state.st_mode):
+                if state.st_uid not in trusted_users():
+                    return f"{at} is a link of another user, who can change its target"
+            elif on_the_way and os.geteuid() == 0 and (reason := _faults(at, state, on_the_way=True)):
+                return f"{reason}, who could replace it while root writes there"
     return None
 
 

@@ -210,10 +210,10 @@ def measure(
 
 
 def _check_links(folder: Path) -> None:
-    """Raise BadInput if another user's link leads to the run folder."""
-    if link := safe_files.foreign_link(folder):
+    """Raise BadInput if another user could lead the run elsewhere, now or while it is measured."""
+    if reason := safe_files.redirection(folder):
         raise BadInput(
-            f"{link} is a link of another user, who can change its target: name the folder by a path without it"
+            f"{reason}: name a folder of your own (--folder), or call labkit with sudo as its owner"
         )
 
 

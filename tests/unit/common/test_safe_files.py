@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -344,11 +345,34 @@ def test_links_of_others_are_found(tmp_path: Path, need: Need) -> None:
         (tmp_path / name).symlink_to(target)
     os.chown(tmp_path / "other", NOBODY, NOBODY, follow_symlinks=False)
     for name in ("real/x", "own/x", "loop", "nothing/x", "own"):
-        assert safe_files.foreign_link(tmp_path / name) is None
-    for name in ("other", "other/x/y", "through/y"):
-        assert safe_files.foreign_link(tmp_path / name) == tmp_path / "other"
-    tmp_path.chmod(0o755)
-    assert safe_files.foreign_link(tmp_path / "other") is None
+        assert safe_files.redirection(tmp_path / name) is None
+    for mode in (0o1777, 0o755):
+        tmp_path.chmod(mode)
+        for name in ("other", "other/x/y", "through/y"):
+            reason = safe_files.redirection(tmp_path / name)
+            assert reason == f"{tmp_path / 'other'} is a link of another user, who can change its target"
+
+
+@pytest.mark.parametrize("owner", [NOBODY, 0])
+def test_root_writes_nothing_below_a_folder_that_others_can_replace(
+    owner: int, tmp_path: Path, need: Need, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner can rename it while a run goes on, and put a link in its place."""
+    need("root")
+    theirs = tmp_path / "theirs"
+    (theirs / "data").mkdir(parents=True)
+    theirs.chmod(0o755 if owner else 0o777)
+    os.chown(theirs, owner, owner)
+    words = f"{theirs} belongs to nobody" if owner else f"other users can write {theirs}"
+    reason = f"{words}, who could replace it while root writes there"
+    assert safe_files.redirection(theirs / "data/run") == reason
+    with pytest.raises(Failed, match=re.escape(reason)):
+        run_folder.write(theirs / "data/run/rows.csv", b"")
+    if owner:
+        monkeypatch.setenv("SUDO_UID", str(owner))
+    else:
+        theirs.chmod(0o1777)
+    run_folder.write(theirs / "data/run/rows.csv", b"")
 
 
 def test_run_is_not_written_where_a_link_of_others_leads(tmp_path: Path, need: Need) -> None:
