@@ -75,8 +75,8 @@ def test_same_packets_as_tcpdump(
     program = tcpdump(net, path, "port0", expression)
     with net.monitor("port0", **parameters) as one:  # type: ignore[arg-type]
         ping(net)
-        ours = one.stop()
-        one.save(tmp_path / "ours.pcapng")
+    ours = one.read()
+    one.save(tmp_path / "ours.pcapng")
     theirs = int(re.findall(r"(\d+) packets captured", program.stop())[0])
     assert ours.counts.selected_count == ours.counts.kept_count == theirs
     assert theirs == {"protocol": 40, "destination": 0}.get(next(iter(parameters)), 20)
@@ -115,6 +115,11 @@ def test_memory_is_bounded_and_forgotten_packets_are_counted(net: live.LiveTopol
         ping(net)
         report = one.stop()
         kept = one.packets
+    assert one.packets == kept, "what was kept is there after the block"
+    assert [packet.number for packet in one.read(36, 2).packets] == [38, 39]
+    with net.monitor("port0", protocol="icmp", keep_count=7) as one:
+        ping(net)
+        one.stop()
         one.clear()
         after = one.counts
     assert (report.counts.kept_count, report.counts.forgotten_count) == (7, 33)

@@ -6,7 +6,7 @@ import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from labkit.common.packets import pcapng
 from labkit.measure.observers import monitor
 
 Ask = Callable[..., dict[str, Any]]
-SAVED_COUNT = 100_000  # packets that one request may return
+SAVED_COUNT = 100_000  # packets that the command writes at once
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,10 @@ class MonitorReport:
 
 
 class LiveMonitor:
-    """A monitor that goes on until it is closed, or its topology is. Several threads may use it."""
+    """A monitor that goes on until it is closed, or its topology is. Several threads may use it.
+
+    What it kept can be read and saved afterwards.
+    """
 
     def __init__(self, ask: Ask, hop: str, request: monitor.Request) -> None:
         monitor.check_request(request)
@@ -110,10 +113,11 @@ class LiveMonitor:
         self._last: MonitorReport | None = None
 
     def read(self, since: int = -1, limit: int = 100) -> MonitorReport:
-        """Return the counts and the newest `limit` kept packets after number `since`; after `close` the last counts."""
+        """Return the counts and the newest `limit` kept packets after number `since`; after `close` the last ones."""
         with self._lock:
             if self._last is not None:
-                return self._last
+                new = [one for one in self._last.packets if one.number > since]
+                return replace(self._last, packets=new[max(len(new) - limit, 0) :])
             return self._report("monitor read", since=since, limit=limit)
 
     @property
@@ -123,8 +127,8 @@ class LiveMonitor:
 
     @property
     def packets(self) -> list[MonitoredPacket]:
-        """All packets in memory, the oldest first."""
-        return self.read(limit=SAVED_COUNT).packets
+        """All kept packets, the oldest first; after `close`, those that were in memory at the end."""
+        return self.read(limit=self.request.keep_count).packets
 
     def stop(self) -> MonitorReport:
         """Stop capturing, and handle all captured packets. Packets in memory can still be read and saved."""
@@ -138,21 +142,26 @@ class LiveMonitor:
                 self._report("monitor clear")
 
     def save(self, path: str | Path) -> None:
-        """Write the packets in memory as a pcapng file, for example for Wireshark. Each packet's comment describes its
-        headers."""
+        """Write the kept packets as a pcapng file, for example for Wireshark, also after `close`. Each packet's
+        comment describes its headers."""
         run_folder.write(Path(path), self.pcapng())
 
     def pcapng(self) -> bytes:
-        """Return the packets in memory as the content of a pcapng file."""
-        report = self.read(limit=SAVED_COUNT)
+        """Return the kept packets as the content of a pcapng file."""
+        report = self.read(limit=self.request.keep_count)
         head = pcapng.header([(self.hop, report.link_type)], self.request.snap_bytes)
         return head + b"".join(blocks(report.packets))
 
     def close(self) -> MonitorReport:
-        """End the monitor: handle all captured packets, and return the last counts."""
+        """End the monitor: handle all captured packets, and return the last counts and all kept packets."""
         with self._lock:
             if self._last is None:
-                self._last = self._report("monitor end")
+                try:
+                    self._report("monitor stop")
+                    kept = self._report("monitor read", since=-1, limit=self.request.keep_count)
+                finally:
+                    last = self._report("monitor end")
+                self._last = replace(last, packets=kept.packets)
             return self._last
 
     def _report(self, do: str, **more: Any) -> MonitorReport:
