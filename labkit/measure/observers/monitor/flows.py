@@ -9,11 +9,12 @@ import struct
 from ipaddress import ip_address
 
 from labkit.common.packets import ETHERNET, layers
+from labkit.common.packets.headers import IP6_EXTENSIONS, IP6_FRAGMENT, PROTOCOLS
 from labkit.system.recording.packet_ring import Block
 
 MAX_CONVERSATIONS, MAX_CLASSES = 4096, 64
 OTHERS = "others"  # the row of what came when the table was full
-_VLAN = (b"\x81\x00", b"\x88\xa8")
+_VLAN = (b"\x81\x00", b"\x88\xa8", b"\x91\x00")
 _IP, _IP6 = b"\x08\x00", b"\x86\xdd"
 _PLAIN_IP = _IP + b"\x45"  # IPv4 without options
 # From the ethertype on: it and IPv4's first byte, the protocol, the addresses.
@@ -21,13 +22,15 @@ _plain_ip = struct.Struct("3s8xc2x8s")
 Key = tuple[bytes, bytes, bytes]
 _KEY_END = 54  # of an Ethernet frame: behind the addresses of IPv6, and behind those of IPv4
 _ADDRESS_BYTES = (4, 16)  # IPv4, IPv6
-_PORTS = (b"\x06", b"\x11", b"\x84")  # TCP, UDP, SCTP
+_WITH_PORTS = (6, 17, 132)  # TCP, UDP, SCTP
+# Protocols that name the class of a packet, because they carry no other packet (UDP counts as one of them).
+_LAST = {number: name for number, name in PROTOCOLS.items() if name in ("icmp", "icmp6", "tcp", "udp")}
 
 
-def identify(data: bytes, link_type: int) -> tuple[bytes, bytes, bytes]:
-    """Return the class of a packet (ethertype and IP protocol), its addresses and its ports, as bytes of the packet.
+def identify(data: bytes, link_type: int) -> tuple[str, bytes, bytes]:
+    """Return the class of a packet (its innermost protocol), its outer addresses, and its outer ports as bytes.
 
-    Of a truncated packet they may be shorter. In a tunnel they are those of the outer headers.
+    Of a truncated packet addresses and ports may be shorter. No fragment has ports, so all are of one flow.
     """
     if link_type == ETHERNET:
         kind, at = data[12:14], 14
@@ -35,15 +38,29 @@ def identify(data: bytes, link_type: int) -> tuple[bytes, bytes, bytes]:
             kind, at = data[at + 2 : at + 4], at + 4
     else:
         kind, at = (_IP if data[:1] < b"\x50" else _IP6), 0
-    if kind == _IP:
-        protocol = data[at + 9 : at + 10]
-        begin = at + 4 * ((data[at] & 15) if len(data) > at else 5)
+    version = data[at] >> 4 if len(data) > at else 0
+    if kind == _IP and version == 4:
+        protocol = data[at + 9] if len(data) > at + 9 else -1
+        begin = at + 4 * (data[at] & 15)
         addresses = data[at + 12 : at + 20]
-    elif kind == _IP6:
-        protocol, addresses, begin = data[at + 6 : at + 7], data[at + 8 : at + 40], at + 40
+        is_fragment = int.from_bytes(data[at + 6 : at + 8]) & 0x3FFF != 0
+    elif kind == _IP6 and version == 6:
+        protocol, addresses, begin = (
+            data[at + 6] if len(data) > at + 6 else -1,
+            data[at + 8 : at + 40],
+            at + 40,
+        )
+        is_fragment = False
+        while protocol in IP6_EXTENSIONS and len(data) > begin + 1:
+            protocol, begin = data[begin], begin + 8 * (data[begin + 1] + 1)
+        if protocol == IP6_FRAGMENT:
+            is_fragment = True
+            protocol = data[begin] if len(data) > begin else -1
     else:
-        return kind, b"", b""
-    return kind + protocol, addresses, data[begin : begin + 4] if protocol in _PORTS else b""
+        return _protocol_class(data, link_type), b"", b""
+    has_ports = protocol in _WITH_PORTS and not is_fragment
+    name = _LAST.get(protocol) or _protocol_class(data, link_type)
+    return name, addresses, data[begin : begin + 4] if has_ports else b""
 
 
 class Totals:
@@ -53,14 +70,18 @@ class Totals:
         # Packets of known conversations by protocol and addresses, which are added to the other tables on demand.
         self._known: dict[Key, list[int]] = {}
         self._classes: dict[str, list[int]] = {}
-        self._names: dict[bytes, str] = {}
-        self._conversations: dict[tuple[bytes, bytes], list[int]] = {}
+        self._conversations: dict[tuple[str, bytes], list[int]] = {}
 
-    def add(self, kind: bytes, addresses: bytes, length_bytes: int, data: bytes, link_type: int) -> None:
-        """Count a packet."""
-        if kind not in self._names:
-            self._name(kind, data, link_type)
-        self._count(kind, addresses, 1, length_bytes)
+    def add(self, name: str, addresses: bytes, count: int, length_bytes: int) -> None:
+        """Count packets of a class."""
+        if name not in self._classes and len(self._classes) >= MAX_CLASSES:
+            name = OTHERS
+        key = (name, addresses)
+        if key not in self._conversations and len(self._conversations) >= MAX_CONVERSATIONS:
+            key = (OTHERS, b"")
+        for row in (self._classes.setdefault(name, [0, 0]), self._conversations.setdefault(key, [0, 0])):
+            row[0] += count
+            row[1] += length_bytes
 
     def add_block(self, block: Block) -> None:
         """Count the packets of a block. Ordinary IP packets of a known conversation take one look-up each."""
@@ -71,7 +92,7 @@ class Totals:
             if begin + _KEY_END <= end and not is_tagged:
                 key: Key = fields(data, begin + 12)
                 row = known.get(key)
-                if row is None and key[0][:2] == _IP6:
+                if row is None and key[0][:2] == _IP6 and key[0][2] >> 4 == 6:
                     row = known.get((_IP6, data[begin + 20 : begin + 21], data[begin + 22 : begin + 54]))
             if row is None:
                 rest.append(number)
@@ -87,37 +108,21 @@ class Totals:
         for number, (_time_ns, _kind, length_bytes, data) in enumerate(block.packets()):
             if number not in wanted:
                 continue
-            kind, addresses, _ports = identify(data, block.link_type)
-            self.add(kind, addresses, length_bytes, data, block.link_type)
-            is_plain = block.link_type == ETHERNET and len(kind) == 3 and len(addresses) in (8, 32)
-            if is_plain and len(self._known) < MAX_CONVERSATIONS:
-                head = _IP6 if kind[:2] == _IP6 else _PLAIN_IP
-                self._known.setdefault((head, kind[2:], addresses), [0, 0])
+            name, addresses, _ports = identify(data, block.link_type)
+            self.add(name, addresses, 1, length_bytes)
+            head, at = (_IP6, 20) if data[12:14] == _IP6 else (_PLAIN_IP, 23)
+            is_plain = (
+                block.link_type == ETHERNET and data[12:].startswith(head) and len(addresses) in (8, 32)
+            )
+            if is_plain and data[at] in _LAST and len(self._known) < MAX_CONVERSATIONS:
+                self._known.setdefault((head, data[at : at + 1], addresses), [0, 0])
 
     def _settle(self) -> None:
         """Add what was counted by block to the other tables."""
         for key, (count, length_bytes) in self._known.items():
             if count:
-                self._count(key[0][:2] + key[1], key[2], count, length_bytes)
+                self.add(_LAST[key[1][0]], key[2], count, length_bytes)
                 self._known[key] = [0, 0]
-
-    def _count(self, kind: bytes, addresses: bytes, count: int, length_bytes: int) -> None:
-        row = self._classes.setdefault(self._label(kind), [0, 0])
-        row[0] += count
-        row[1] += length_bytes
-        key = (kind, addresses)
-        conversation = self._conversations.get(key)
-        if conversation is None:
-            if len(self._conversations) >= MAX_CONVERSATIONS:
-                key = (b"", b"")
-            conversation = self._conversations.setdefault(key, [0, 0])
-        conversation[0] += count
-        conversation[1] += length_bytes
-
-    def _name(self, kind: bytes, data: bytes, link_type: int) -> None:
-        """Name a class: the innermost header that the decoder knows, of the first packet of this class."""
-        if len(self._names) < MAX_CLASSES:
-            self._names[kind] = _protocol_class(data, link_type)
 
     def classes(self) -> dict[str, list[int]]:
         """Return packets and bytes by the name of the class."""
@@ -129,9 +134,9 @@ class Totals:
         self._settle()
         rows = sorted(self._conversations.items(), key=lambda one: one[1][1], reverse=True)[:limit]
         result = []
-        for (kind, addresses), (count, length_bytes) in rows:
+        for (name, addresses), (count, length_bytes) in rows:
             source, destination = _ends(addresses)
-            result.append((self._label(kind), source, destination, count, length_bytes))
+            result.append((name, source, destination, count, length_bytes))
         return result
 
     def talkers(self, limit: int) -> list[tuple[str, int, int, int, int]]:
@@ -141,7 +146,7 @@ class Totals:
         """
         self._settle()
         hosts: dict[bytes, list[int]] = {}
-        for (_kind, addresses), (count, length_bytes) in self._conversations.items():
+        for (_name, addresses), (count, length_bytes) in self._conversations.items():
             half = len(addresses) // 2
             if half not in _ADDRESS_BYTES or len(addresses) % 2:
                 continue
@@ -152,9 +157,6 @@ class Totals:
         rows = sorted(hosts.items(), key=lambda one: one[1][1] + one[1][3], reverse=True)[:limit]
         return [(str(ip_address(host)), row[0], row[1], row[2], row[3]) for host, row in rows]
 
-    def _label(self, kind: bytes) -> str:
-        return self._names.get(kind, OTHERS)
-
     def clear(self) -> None:
         """Forget everything."""
         self._known.clear()
@@ -163,11 +165,19 @@ class Totals:
 
 
 def _protocol_class(data: bytes, link_type: int) -> str:
-    names = [layer.name for layer in layers(data, link_type, {})]
-    known = [name for name in names if name not in ("ethernet", "802.1q", "unknown", "cut")]
-    if known in (["ip"], ["ip6"]):
-        return f"{known[0]} {layers(data, link_type, {})[-1].text}" if names[-1] == "unknown" else known[0]
-    return known[-1] if known else "other"
+    """Return the name of the innermost header that the decoder knows; of a later fragment, that of its protocol."""
+    decoded = layers(data, link_type, {})
+    known = [one for one in decoded if one.name not in ("ethernet", "802.1q", "unknown", "cut")]
+    if not known:
+        return "other"
+    last = known[-1]
+    if last.fields.get("offset"):
+        return PROTOCOLS.get(int(last.fields["protocol"]), last.name)
+    return (
+        f"{last.name} {decoded[-1].text}"
+        if last.name in ("ip", "ip6") and decoded[-1].name == "unknown"
+        else last.name
+    )
 
 
 def _ends(addresses: bytes) -> tuple[str, str]:

@@ -183,14 +183,15 @@ class _MonitorProcess:
         return count == BLOCKS_AT_ONCE
 
     def _sample_block(self, block: Block) -> None:
-        sample, flow = self._sample, b""
+        sample = self._sample
         for time_ns, kind, length_bytes, data in block.packets():
-            if self._samples_flows:
-                flow = b"".join(identify(data, block.link_type))
-            if not sample(time_ns, length_bytes, flow):
+            if not self._samples_flows and not sample(time_ns, length_bytes, b""):
                 continue
-            name, addresses, _ports = identify(data, block.link_type)
-            self._totals.add(name, addresses, length_bytes, data, block.link_type)
+            name, addresses, ports = identify(data, block.link_type)
+            flow = b"".join((name.encode(), addresses, ports))
+            if self._samples_flows and not sample(time_ns, length_bytes, flow):
+                continue
+            self._totals.add(name, addresses, 1, length_bytes)
             self._new.append(row(self._sampled, time_ns, kind, length_bytes, data))
             self._sampled += 1
 

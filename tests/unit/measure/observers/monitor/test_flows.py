@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from ipaddress import ip_address
 
+from example_frames import PAYLOAD, V6, echo, ethernet, gre, ip6, tcp, udp
+from example_frames import ip as ip_frame
 from monitored_frames import MACS, ip, mutants
 
 from labkit.commands import monitor as command
@@ -21,8 +24,8 @@ from labkit.measure.observers.monitor.live_monitor import (
 def counted(frames: list[bytes], link_type: int = ETHERNET) -> Totals:
     totals = Totals()
     for data in frames:
-        kind, addresses, _ports = identify(data, link_type)
-        totals.add(kind, addresses, len(data), data, link_type)
+        name, addresses, _ports = identify(data, link_type)
+        totals.add(name, addresses, 1, len(data))
     return totals
 
 
@@ -38,6 +41,33 @@ def test_classes_and_conversations() -> None:
         ("icmp", "10.0.0.2", "10.0.0.1", 1, 42),
     ]
     assert counted([udp], RAW_IP).conversations(1) == [("udp", "10.0.0.1", "10.0.0.2", 1, 28)]
+
+
+def test_the_class_is_the_inner_protocol_whatever_came_first() -> None:
+    """In GRE, IP, options and fragments the order of packets changes no class, and fragments of a flow are one flow."""
+    ends = "10.0.0.1 > 10.0.0.2"
+    inner = {"icmp": ip_frame(echo(), ends, 1), "tcp": ip_frame(tcp(b""), ends, 6)}
+    options = {name: bytes((number, 0, *bytes(6))) for name, number in (("icmp6", 58), ("tcp", 6))}
+    kinds = [
+        {name: ethernet(ip_frame(gre(data, 0x0800), ends, 47)) for name, data in inner.items()},
+        {name: ethernet(ip_frame(data, ends, 4)) for name, data in inner.items()},
+        {name: ethernet(ip6(data + PAYLOAD, V6, 60), 0x86DD) for name, data in options.items()},
+    ]
+    for kind in kinds:
+        for order in (list(kind.items()), list(kind.items())[::-1]):
+            totals = counted([data for name, data in order for _ in range(1 + (name == "tcp"))])
+            assert {name: row[0] for name, row in totals.classes().items()} == {
+                name: 1 + (name == "tcp") for name in kind
+            }
+    whole = ethernet(ip_frame(udp(PAYLOAD, 9), ends, 17))
+    parts = [
+        ethernet(ip_frame(bytes([number]) * 48, ends, 17, place=place))
+        for number, place in enumerate((0x2000, 0x2006, 12))
+    ]
+    for frames in ([whole, *parts], [*parts, whole]):
+        assert list(counted(frames).classes().items()) == [("udp", [4, sum(map(len, frames))])]
+    assert len({identify(data, ETHERNET) for data in parts}) == 1
+    assert identify(whole, ETHERNET)[2] == struct.pack("!HH", 40809, 9)
 
 
 def test_talkers_are_hosts_in_both_directions() -> None:

@@ -62,8 +62,8 @@ def test_blocks_are_counted_like_their_packets(link_type: int) -> None:
     for part in parts:
         totals.add_block(part)
         for _time_ns, _kind, length_bytes, data in part.packets():
-            kind, addresses, _ports = identify(data, link_type)
-            together.add(kind, addresses, length_bytes, data, link_type)
+            name, addresses, _ports = identify(data, link_type)
+            together.add(name, addresses, 1, length_bytes)
     assert totals.classes() == together.classes()
     assert sorted(totals.conversations(10**6)) == sorted(together.conversations(10**6))
     totals.add_block(parts[0])
