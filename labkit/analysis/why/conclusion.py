@@ -24,6 +24,7 @@ from labkit.analysis.why import (
     next_steps,
     phrases,
     switch_work,
+    verdict,
     work,
 )
 from labkit.analysis.why.candidates import FOREIGN_LOAD, Candidate
@@ -353,6 +354,14 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         text = f"No cause is named: {facts}, but {nothing}"
         claims = not evidence.is_disturbed and evidence.run_variation is None and not evidence.is_repetition
         return Conclusion(phrases.join_sentences([text, weak]), None, claims)
+    if measured := verdict.certain(evidence.point):
+        words = phrases.setting(differ[0]) + phrases.further_settings(differ) if differ else ""
+        named = f", though {words} differs" if differ else ""
+        text = (
+            f"No cause is named: {measured}, but the profiled rounds do not show it: {phrases.bounds(evidence)}, and"
+            f" no code path stands out{named}"
+        )
+        return Conclusion(phrases.join_sentences([text, weak]), None, False)
     if differ:
         differ = [one for one in differ if one.can_affect_result] or differ
         if not differ[0].can_affect_result:

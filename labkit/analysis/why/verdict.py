@@ -10,9 +10,10 @@ import pandas as pd
 
 from labkit.analysis import compare_runs, load, protocols, stats, verdicts
 from labkit.analysis.why import selection
-from labkit.analysis.why.selection import ProfiledArm, Sides
+from labkit.analysis.why.selection import ProfiledArm, ProfiledPoint, Sides
 from labkit.common.errors import BadInput
 
+CERTAIN = ("faster", "slower")
 NOTHING = "No measurement compares the two sides."
 NOT_COMPARED = "Speeds of different {} are not compared between two runs: measure them in one run."
 NO_CONTROL = (
@@ -41,6 +42,24 @@ def sentences(sides: Sides) -> tuple[list[str], list[str]]:
     result = list(_point_ratios(sides, resized)) if one_run else []
     notes = [NO_CONTROL if one_run else NOT_COMPARED.format("points"), *[SIZES] * resized]
     return result, notes + ([CONTROL.format(control.name)] if control and len(control.profiles) else [])
+
+
+def certain(point: ProfiledPoint) -> str:
+    """Return the verdict about a point if it says faster or slower, or an empty text."""
+    left, right = point.sides[:2]
+    if selection.differing(point.sides):
+        return ""
+    try:
+        result = _compare(left, right)
+    except BadInput:
+        return ""
+    if result is None:
+        return ""
+    result = result[result["topology"].isin([left.topology, right.topology]) & result["word"].isin(CERTAIN)]
+    for name in (one for one in load.GROUP if one in result and one in point.rows[0]):
+        here = set(point.rows[0][name].map(load.value_text))
+        result = result[result[name].map(load.value_text).isin(here)]
+    return next(iter(result["sentence"]), "")
 
 
 def _arm_verdicts(left: ProfiledArm, right: ProfiledArm) -> Iterator[str]:

@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import synthetic_rows
 from synthetic_arms import BASELINE, READ, RECEIVE, USUAL, WINDOW_S, WRITE, MadeArm, concluded, effect, run
 
+from labkit.analysis import why
 from labkit.analysis.why import code_paths, work
 from labkit.analysis.why.environment import Setting
 from labkit.measure.observers.perf import record
@@ -391,6 +393,24 @@ def test_quota_that_loses_packets_is_named_with_its_loss(tmp_path: Path) -> None
     assert sentence.startswith("The cause is the change of function cgroup /lab cpu.max "), sentence
     assert "more packets are lost, which costs" in sentence
     assert "saves" not in sentence
+
+
+def test_conclusion_knows_a_verdict_that_profiles_do_not_show(tmp_path: Path) -> None:
+    step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
+    named = {"topology": f"{BASELINE}+x", "built_topology": BASELINE}
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(effects=[step], columns=named)}, 3)
+    ratios = {BASELINE: 1.0, f"{BASELINE} (again)": 1.0, "x": 0.89}
+    rows = synthetic_rows.rows(ratios, protocol="udp", length_bytes=512)
+    for row in rows:
+        row["throughput_pps"] = row["throughput_bps"] / 8 / 512
+    (folder / "rows" / "measured.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    explained = why.explain(f"{folder}:{BASELINE}", "x")
+    [verdict] = explained.verdicts
+    assert "slower" in verdict
+    [one] = explained.conclusions
+    assert verdict in one.sentence
+    assert "no effect was seen" not in one.sentence
+    assert "profiled rounds do not show it" in one.sentence
 
 
 def test_arms_of_one_run_are_measured_again_together(tmp_path: Path) -> None:
