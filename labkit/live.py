@@ -249,19 +249,21 @@ class LiveTopology:
 
         The kernel selects packets by `source` and `destination` (addresses or prefixes), `port`, `protocol`, `vlan`,
         and an `expression` in libpcap's syntax. With a tunnel `inside` (vxlan, geneve, gre, ipip), addresses, port and
-        protocol are those of the inner packet. `sample` then selects further: `all`, `one_in:N`, `random:P`,
-        `interval:N:S`, `first:B`.
+        protocol are those of the inner packet; vxlan and geneve are looked for at their well-known ports and at those
+        of the tunnels of this topology, `vxlan:8472` at this port only. `sample` then selects further: `all`,
+        `one_in:N`, `random:P`, `interval:N:S`, `first:B`.
 
         The memory holds the last `keep_count` selected packets, `snap_bytes` of each. With `display`, a filter in
         Wireshark's syntax, it holds only those that tshark accepts, and with `fields` (names as `ip.ttl,_ws.col.Info`)
         tshark adds their values to each packet. The monitor ends with `close`, with its block, or
         with the topology. Raises BadInput for impossible values.
         """
+        ports = tuple(self.state.ports().items())
         selection = Selection(source, destination, port, protocol, vlan, inside, expression)
         return LiveMonitor(
             self._ask,
             interface,
-            monitoring.Request(selection, sample, keep_count, snap_bytes, display, fields),
+            monitoring.Request(selection, sample, keep_count, snap_bytes, display, fields, ports),
         )
 
     def close(self) -> None:

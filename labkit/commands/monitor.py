@@ -211,6 +211,7 @@ def summary(hop: str, report: MonitorReport) -> dict[str, Any]:
         "conversations": report.conversations,
         "talkers": report.talkers,
         "problem": report.problem,
+        "hint": report.counts.hint,
         "packets": [one.stack for one in report.packets],
         "fields": [one.fields for one in report.packets],
     }
@@ -222,7 +223,7 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
     line = ", ".join(
         f"{value} {name.removesuffix('_count')}" for name, value in msgspec.to_builtins(counts).items()
     )
-    line += f"; {report.problem}" if report.problem else ""
+    line += "".join(f"; {text}" for text in (report.problem, counts.hint) if text)
     title = f"{hop}{' (the interface has gone)' if report.is_gone else ''}: {line}"
     by_class = new_table(title, [("class", False), ("packets", True), ("bytes", True), ("rate", True)])
     for name, (count, length_bytes) in report.classes.items():
@@ -302,6 +303,7 @@ JSON = {
     "conversations": "a list of lists: class, source, destination, packets, bytes",
     "talkers": "a list of lists, by bytes: address, packets and bytes sent, packets and bytes received",
     "problem": "what went wrong, for example that tshark was killed; empty: nothing",
+    "hint": "what to change if packets passed and none was selected; empty: nothing",
     "packets": "the headers of the last packets, a line of text each",
     "fields": "for each of these packets, the list of its values of `fields=`",
 }

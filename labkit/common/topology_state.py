@@ -105,6 +105,7 @@ class State(msgspec.Struct, frozen=True):
         """Return the encapsulation for each UDP port: the well-known ports and those of this topology's tunnels."""
         links = (link for space in self.namespaces for link in space.interfaces)
         own = {link.tunnel.port: link.kind for link in links if link.tunnel and link.tunnel.port}
+        own = {port: kind for port, kind in own.items() if kind in packets.PORTS.values()}
         return {**packets.PORTS, **own}
 
     def owners(self) -> dict[str, str]:

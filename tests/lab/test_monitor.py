@@ -196,6 +196,38 @@ def test_inner_addresses_of_frames_on_any_kernel(net: live.LiveTopology, kind: s
         assert "10.9.0.1 > 10.9.0.2" in right.packets[0].stack
 
 
+@pytest.mark.parametrize(("inside", "count"), [("vxlan:8472", 3), ("vxlan", 0), ("geneve:8472", 0)])
+def test_a_tunnel_at_another_port_is_named_or_missed_with_a_hint(
+    net: live.LiveTopology, inside: str, count: int
+) -> None:
+    content = VXLAN[:2] + struct.pack("!H", 8472) + VXLAN[4:] + INNER_ETHERNET
+    outer = struct.pack("!BBHHHBBH8x", 0x45, 0, 20 + len(content), 0, 0, 64, 17, 0)
+    frame = bytes([255] * 6 + [2, 0, 0, 0, 0, 1]) + b"\x08\x00" + outer + content
+    with net.monitor("port2", inside=inside, source="10.9.0.1") as one:
+        net.client1.run(sys.executable, "-P", "-c", SEND_FRAME, frame.hex())
+    assert one.counts.selected_count == count
+    assert ("none was selected" in repr(one)) == (count == 0)
+
+
+@pytest.mark.needs("vxlan")
+def test_ports_of_the_tunnels_of_a_topology_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "port_8472.yaml"
+    ends = (("a", 1, 2), ("b", 2, 1))
+    parts = [f"{{type: node, name: {name}, container: true}}" for name, _own, _other in ends]
+    parts += ["{type: cable, one: [a, eth0, 192.0.2.1/30], other: [b, eth0, 192.0.2.2/30]}"]
+    parts += [
+        f"{{type: tunnel, kind: vxlan, at: {name}, name: vx, id: 1, port: 8472, local: 192.0.2.{own},"
+        f" remote: 192.0.2.{other}, address: 10.9.0.{own}/24}}"
+        for name, own, other in ends
+    ]
+    path.write_text("name: port 8472\npairs: [[a, b]]\nparts:\n" + "".join(f"  - {one}\n" for one in parts))
+    with live.build(str(path)) as other:
+        with other.monitor("b:eth0", inside="vxlan", source="10.9.0.1", protocol="icmp") as one:
+            other.a.run("ping", "-q", "-c", "3", "-i", "0.01", "10.9.0.2")
+    assert one.counts.selected_count == 3
+    assert "VXLAN 1 / Ethernet / IP 10.9.0.1 > 10.9.0.2 / ICMP" in one.packets[0].stack
+
+
 @pytest.mark.needs("openvswitch", "ethtool")
 def test_mirror_port_agrees_with_tcpdump(tmp_path: Path) -> None:
     """One of three pairs at the port where a switch's mirror puts the copies of all traffic."""

@@ -22,6 +22,11 @@ ETHERTYPES = {
     0x0806: "arp",
     0x8100: "802.1q",
     0x88A8: "802.1q",
+    0x9100: "802.1q",  # an outer tag before IEEE 802.1ad
+    0x8847: "mpls",
+    0x8848: "mpls",
+    0x88BE: "erspan",
+    0x22EB: "erspan",
     0x6558: "ethernet",
 }
 PROTOCOLS = {1: "icmp", 4: "ip", 6: "tcp", 17: "udp", 41: "ip6", 47: "gre", 58: "icmp6"}
@@ -228,7 +233,35 @@ def _gre(data: bytes, length: int) -> Decoded:
     if has_sequence:
         fields["sequence"] = struct.unpack_from("!I", data, header_bytes - 4)[0]
     text = "GRE" + (f" key {fields['key']}" if has_key else "")
-    return Layer("gre", text, header_bytes, length, fields), _ethertype(kind)
+    following = _ethertype(kind)
+    if following == "erspan" and not has_sequence:  # type I has no header of its own
+        following = "ethernet"
+    return Layer("gre", text, header_bytes, length, fields), following
+
+
+def _erspan(data: bytes, length: int) -> Decoded:
+    """draft-foschiano-erspan-03: type II (version 1) has 8 bytes, type III (version 2) 12, and 8 more with flag O."""
+    first, session = struct.unpack_from("!HH", data)
+    version = first >> 12
+    if version not in (1, 2):
+        return _nonsense(f"ERSPAN version {version}", length)
+    header_bytes = 8
+    if version == 2:
+        header_bytes = 20 if struct.unpack_from("!B", data, 11)[0] & 1 else 12
+    _whole(data, header_bytes)
+    number = session & 0x3FF
+    return Layer("erspan", f"ERSPAN {number}", header_bytes, length, {"id": number}), "ethernet"
+
+
+def _mpls(data: bytes, length: int) -> Decoded:
+    """RFC 3032. The label says what follows the last entry, not the header, so the version of IP is looked at."""
+    (entry,) = struct.unpack_from("!I", data)
+    label = entry >> 12
+    following = "mpls"
+    if entry & 0x100:
+        (first,) = struct.unpack_from("B", data, 4)
+        following = {4: "ip", 6: "ip6"}.get(first >> 4, "payload of MPLS")
+    return Layer("mpls", f"MPLS {label}", 4, length, {"id": label}), following
 
 
 def _vxlan(data: bytes, length: int) -> Decoded:
@@ -252,4 +285,5 @@ def _geneve(data: bytes, length: int) -> Decoded:
 DECODERS: Mapping[str, Decoder] = {
     "raw": _raw, "ethernet": _ethernet, "802.1q": _vlan, "arp": _arp, "ip": _ip, "ip6": _ip6, "icmp": _icmp,
     "icmp6": _icmp6, "udp": _udp, "tcp": _tcp, "gre": _gre, "vxlan": _vxlan, "geneve": _geneve,
+    "erspan": _erspan, "mpls": _mpls,
 }  # fmt: skip

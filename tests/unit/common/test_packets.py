@@ -45,6 +45,33 @@ FRAMES = {
         "Ethernet / 802.1Q 42 / IP 10.0.0.1 > 10.0.0.2 / ICMP echo reply",
         [14, 4, 20, 8],
     ),
+    "old qinq": (
+        ethernet(struct.pack("!HHHH", 7, 0x8100, 42, 0x0800) + ip(echo(0), "10.0.0.1 > 10.0.0.2", 1), 0x9100),
+        "Ethernet / 802.1Q 7 / 802.1Q 42 / IP 10.0.0.1 > 10.0.0.2 / ICMP echo reply",
+        [14, 4, 4, 20, 8],
+    ),
+    "mpls": (
+        ethernet(struct.pack("!II", 16 << 12, 17 << 12 | 0x1FF) + ip(echo(0), "10.0.0.1 > 10.0.0.2", 1), 0x8847),
+        "Ethernet / MPLS 16 / MPLS 17 / IP 10.0.0.1 > 10.0.0.2 / ICMP echo reply",
+        [14, 4, 4, 20, 8],
+    ),
+    "erspan type i": (
+        ethernet(ip(gre(INNER, 0x88BE), "1.0.0.1 > 1.0.0.2", 47)),
+        "Ethernet / IP 1.0.0.1 > 1.0.0.2 / GRE / Ethernet / IP 20.0.0.1 > 20.0.0.3 / ICMP echo request",
+        [14, 20, 4, 14, 20, 8],
+    ),
+    **{
+        f"erspan of {len(head)} bytes": (
+            ethernet(ip(gre(head + INNER, kind, sequence=1), "1.0.0.1 > 1.0.0.2", 47)),
+            "Ethernet / IP 1.0.0.1 > 1.0.0.2 / GRE / ERSPAN 77 / Ethernet / IP 20.0.0.1 > 20.0.0.3 / ICMP echo request",
+            [14, 20, 8, len(head), 14, 20, 8],
+        )
+        for kind, head in (
+            (0x88BE, struct.pack("!HHI", 0x1000, 77, 0)),
+            (0x22EB, struct.pack("!HHII", 0x2000, 77, 0, 0)),
+            (0x22EB, struct.pack("!HHIIQ", 0x2000, 77, 0, 1, 0)),
+        )
+    },
     "arp request": (ethernet(ARP, 0x0806), "Ethernet / ARP who-has 21.0.0.1 tell 21.0.0.2", [14, 28]),
     "arp reply": (
         ethernet(ARP[:6] + b"\0\2" + ARP[8:], 0x0806),

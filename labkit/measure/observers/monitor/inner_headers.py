@@ -12,6 +12,7 @@ arithmetic that the kernel refuses.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network
@@ -20,7 +21,6 @@ from itertools import product
 from labkit.common.errors import BadInput
 from labkit.common.packets import ETHERNET_BYTES, PORTS
 
-_PORT_OF = {kind: port for port, kind in PORTS.items()}
 ETHERTYPES = {4: "0x0800", 6: "0x86dd"}
 TRANSPARENT_ETHERNET = "0x6558"  # GRE's and Geneve's protocol type of Ethernet
 UDP_BYTES, TUNNEL_BYTES = 8, 8  # the second of VXLAN, and of Geneve without options
@@ -111,12 +111,26 @@ def _ipip_forms() -> Iterator[Form]:
             yield Form(condition, version, "ip6", str(at))
 
 
-TUNNELS: Mapping[str, Callable[[], Iterator[Form]]] = {
-    "vxlan": lambda: _udp_forms(_PORT_OF["vxlan"], _vxlan),
-    "geneve": lambda: _udp_forms(_PORT_OF["geneve"], _geneve),
-    "gre": _gre_forms,
-    "ipip": _ipip_forms,
-}
+IN_UDP = {"vxlan": _vxlan, "geneve": _geneve}
+IN_IP: Mapping[str, Callable[[], Iterator[Form]]] = {"gre": _gre_forms, "ipip": _ipip_forms}
+
+
+def _forms(tunnel: str, ports: Mapping[int, str]) -> Iterator[Form]:
+    """Yield the forms of a tunnel: gre, ipip, vxlan and geneve at all their `ports`, or vxlan:PORT, geneve:PORT."""
+    kind, colon, word = tunnel.partition(":")
+    if tunnel in IN_IP:
+        yield from IN_IP[tunnel]()
+        return
+    own = [port for port, of in ports.items() if of == kind]
+    if colon:
+        own = [int(word)] if re.fullmatch("[0-9]{1,5}", word) and 0 < int(word) < 1 << 16 else []
+    if kind not in IN_UDP or not own:
+        raise BadInput(
+            f"inside={tunnel[:100]!r} is not known: choose {', '.join((*IN_UDP, *IN_IP))}, or name the UDP port, for"
+            " example vxlan:8472"
+        )
+    for port in own:
+        yield from _udp_forms(port, IN_UDP[kind])
 
 
 def inner_filter(
@@ -125,14 +139,14 @@ def inner_filter(
     destination: Network | None,
     protocol: str | None,
     ports: tuple[int, int] | None,
+    tunnel_ports: Mapping[int, str] = PORTS,
 ) -> str:
-    """Return the expression for the packets of a tunnel (one of TUNNELS) whose inner IP packet has all that is given.
+    """Return the expression for the packets of a tunnel whose inner IP packet has all that is given.
 
-    Raises BadInput for an unknown tunnel, for addresses of different versions, for a protocol that is not IP's, and for
-    ports with a protocol that has none.
+    `tunnel_ports`: the UDP ports of vxlan and geneve, where `tunnel` names none. Raises BadInput for an unknown tunnel,
+    for addresses of different versions, for a protocol that is not IP's, and for ports with a protocol that has none.
     """
-    if tunnel not in TUNNELS:
-        raise BadInput(f"inside={tunnel[:100]!r} is not known: choose {', '.join(TUNNELS)}")
+    all_forms = list(_forms(tunnel, tunnel_ports))
     if protocol is not None and protocol not in (*PROTOCOLS, *VERSIONS):
         raise BadInput(
             f"protocol={protocol} cannot be inside={tunnel}: choose {', '.join((*PROTOCOLS, *VERSIONS))}"
@@ -150,7 +164,7 @@ def inner_filter(
             " IPv6 only"
         )
     forms = []
-    for form in TUNNELS[tunnel]():
+    for form in all_forms:
         if versions and form.version not in versions:
             continue
         parts = [form.condition]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +47,16 @@ class MonitorCounts:
         """Packets that the sampler chose and, with a display filter, tshark has judged or will never judge."""
         return self.kept_count + self.forgotten_count + self.hidden_count + self.unexamined_count
 
+    @property
+    def hint(self) -> str | None:
+        """One sentence if packets passed and the filter selected none, else None."""
+        if self.selected_count or not self.seen_count:
+            return None
+        return (
+            f"{self.seen_count} packets passed and none was selected: leave a condition out; tagged packets need vlan=,"
+            " and a tunnel on an unusual UDP port inside=vxlan:8472 or inside=geneve:PORT"
+        )
+
 
 @dataclass(frozen=True)
 class MonitoredPacket:
@@ -54,7 +64,7 @@ class MonitoredPacket:
 
     `number`: since the monitor began. `time_ns`: the kernel's time (since 1970). `direction`: in or out.
     `length_bytes`: length of the whole packet. `data`: its first bytes. `fields`: the values of the monitor's fields,
-    in their order.
+    in their order. `ports`: the UDP ports of vxlan and geneve.
     """
 
     number: int
@@ -64,11 +74,12 @@ class MonitoredPacket:
     data: bytes
     link_type: int
     fields: tuple[str, ...] = ()
+    ports: Mapping[int, str] = field(default_factory=lambda: packets.PORTS)
 
     @property
     def layers(self) -> list[packets.Layer]:
         """Its headers from the outside in."""
-        return packets.layers(self.data, self.link_type, length_bytes=self.length_bytes)
+        return packets.layers(self.data, self.link_type, self.ports, self.length_bytes)
 
     @property
     def stack(self) -> str:
@@ -166,7 +177,7 @@ class LiveMonitor:
 
     def _report(self, do: str, **more: Any) -> MonitorReport:
         answer = self._ask(do, monitor=self._number, **more)
-        return report(msgspec.convert(answer["report"], monitor.Report))
+        return report(msgspec.convert(answer["report"], monitor.Report), dict(self.request.tunnel_ports))
 
     def __enter__(self) -> Self:
         return self
@@ -183,10 +194,11 @@ class LiveMonitor:
         return (
             f"monitor of {self.hop}: {counts.seen_count} seen, {counts.selected_count} selected,"
             f" {counts.sampled_count} sampled, {counts.kept_count} kept, {counts.dropped_count} dropped"
+            + (f"; {counts.hint}" if counts.hint else "")
         )
 
 
-def report(answer: monitor.Report) -> MonitorReport:
+def report(answer: monitor.Report, ports: Mapping[int, str] = packets.PORTS) -> MonitorReport:
     """Return a monitor's answer with its packets decoded from base64 and its counts completed."""
     read = answer.selected_count - answer.dropped_count - answer.waiting_count
     judged = answer.hidden_count + answer.unexamined_count + answer.awaiting_count
@@ -203,7 +215,9 @@ def report(answer: monitor.Report) -> MonitorReport:
         answer.unexamined_count,
     )
     rows = [
-        MonitoredPacket(number, time_ns, direction, length_bytes, b64decode(data), answer.link_type, fields)
+        MonitoredPacket(
+            number, time_ns, direction, length_bytes, b64decode(data), answer.link_type, fields, ports
+        )
         for number, time_ns, direction, length_bytes, data, fields in answer.packets
     ]
     classes = {name: (count, length_bytes) for name, (count, length_bytes) in answer.classes.items()}

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import BadInput, Failed
-from labkit.common.packets import ETHERNET
+from labkit.common.packets import ETHERNET, PORTS
 from labkit.measure.observers.capture import (
     MAX_SNAP_BYTES,
     MIN_SNAP_BYTES,
@@ -50,7 +50,8 @@ class Request(msgspec.Struct, frozen=True):
 
     `sample`: the sampler's text. `keep_count`: how many sampled packets it keeps. `snap_bytes`: how many bytes of each.
     `display`: a display filter in Wireshark's syntax, which only decides what is kept. `fields`: names of Wireshark's
-    fields, comma-separated, whose values tshark adds to each kept packet.
+    fields, comma-separated, whose values tshark adds to each kept packet. `tunnel_ports`: the UDP ports of vxlan and
+    geneve.
     """
 
     selection: Selection = Selection()
@@ -59,11 +60,12 @@ class Request(msgspec.Struct, frozen=True):
     snap_bytes: int = SNAP_BYTES
     display: str | None = None
     fields: str = ""
+    tunnel_ports: tuple[tuple[int, str], ...] = tuple(PORTS.items())
 
 
 def check_request(request: Request) -> None:
     """Raise BadInput for the first invalid value of a request. Needs no privilege and no interface."""
-    request.selection.filter()
+    request.selection.filter(dict(request.tunnel_ports))
     sampler(request.sample)
     if request.display is not None:
         display_filter.check_text(request.display)
@@ -250,7 +252,7 @@ class Monitor:
         check_request(request)
         if request.display is not None or request.fields:
             display_filter.check(request.display, display_filter.field_names(request.fields))
-        expression = request.selection.filter()
+        expression = request.selection.filter(dict(request.tunnel_ports))
         ethernet = hop.interface
 
         def program(link_type: int) -> bytes:

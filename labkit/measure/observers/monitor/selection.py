@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import msgspec
 
 from labkit.common.errors import BadInput
+from labkit.common.packets import PORTS
 from labkit.measure.observers.monitor.inner_headers import inner_filter
 from labkit.system import libpcap
 
@@ -28,14 +30,17 @@ class Selection(msgspec.Struct, frozen=True):
     inside: str | None = None
     expression: str | None = None
 
-    def filter(self) -> str:
-        """Return the expression for libpcap; empty for every packet. Raises BadInput for an invalid value."""
+    def filter(self, tunnel_ports: Mapping[int, str] = PORTS) -> str:
+        """Return the expression for libpcap; empty for every packet. Raises BadInput for an invalid value.
+
+        `tunnel_ports`: the UDP ports of vxlan and geneve, where `inside` names none.
+        """
         if self.protocol is not None and self.protocol not in PROTOCOLS:
             raise BadInput(f"protocol={_quote(self.protocol)} is not known: choose {', '.join(PROTOCOLS)}")
         source, destination = _network("source", self.source), _network("destination", self.destination)
         ports = None if self.port is None else _ports(self.port)
         if self.inside is not None:
-            parts = [inner_filter(self.inside, source, destination, self.protocol, ports)]
+            parts = [inner_filter(self.inside, source, destination, self.protocol, ports, tunnel_ports)]
         else:
             parts = [] if self.protocol is None else [PROTOCOL_FILTERS.get(self.protocol, self.protocol)]
             parts += [

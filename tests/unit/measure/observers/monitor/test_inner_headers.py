@@ -12,7 +12,7 @@ from example_frames import echo, ethernet, geneve, gre, ip, ip6, tcp, udp, vxlan
 from labkit.common.errors import BadInput
 from labkit.common.packets import ETHERNET
 from labkit.measure.observers.monitor import Selection
-from labkit.measure.observers.monitor.inner_headers import TUNNELS
+from labkit.measure.observers.monitor.inner_headers import IN_IP, IN_UDP
 from labkit.system import libpcap
 from labkit.system.recording.packet_ring import attach
 
@@ -68,7 +68,7 @@ def selected(selection: Selection, sent: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-@pytest.mark.parametrize("kind", TUNNELS)
+@pytest.mark.parametrize("kind", [*IN_UDP, *IN_IP])
 def test_inner_headers_select(kind: str, version: int) -> None:
     of_tcp, of_udp = packet(version, tcp(b"x"), 6), packet(version, udp(b"x", 53), 17)
     of_icmp = packet(version, echo(), 1 if version == 4 else 58)
