@@ -11,6 +11,7 @@ compared.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -278,6 +279,7 @@ def _verdict(
     if (
         why := next(filter(None, starved), None)
         or _throttled(*one.sides)
+        or _foreign(*one.sides, effect, METRIC[one.group["protocol"]][1] if baseline is None else None)
         or _no_evidence(effect, controls, baseline)
     ):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
@@ -302,6 +304,25 @@ def _throttled(left: RunSide, right: RunSide) -> str | None:
         return None
     one, other = (units.percent(share) for share in shares)
     return f"a CPU quota stopped {left.name} for {one} of the time and {right.name} for {other}"
+
+
+def _foreign(
+    left: RunSide, right: RunSide, effect: stats.Effect, higher_is_better: bool | None
+) -> str | None:
+    """Return why other programs may explain a difference between two runs, or None.
+
+    higher_is_better: of the ratio; None for a ratio to a baseline, which other programs may change in either direction.
+    """
+    shares = conditions.foreign_difference(left.ok, right.ok)
+    if shares is None or abs(math.log(effect.ratio)) > conditions.greatest_slowdown(*shares):
+        return None
+    is_better = (effect.ratio > 1) == higher_is_better
+    if higher_is_better is not None and is_better == (shares[1] > shares[0]):
+        return None
+    busier = (left, right)[int(shares[1] > shares[0])]
+    names = conditions.who(conditions.other_programs(busier.ok["folder"]), max(shares))
+    one, other = map(units.percent, shares)
+    return f"{names} had {one} of all CPU time in {left.name} and {other} in {right.name}"
 
 
 def _within_drift(effect: stats.Effect, margin: float) -> str | None:
@@ -352,7 +373,6 @@ def _doubts(left: RunSide, right: RunSide, common: list[Common], table: pd.DataF
     count = len(table)
     with_interval = int(table["relative_low"].fillna(table["low"]).notna().sum())
     lines = [
-        *(f"{side.name}: {doubt}" for side in (left, right) for doubt in conditions.host_doubts(side.ok)),
         f"every ratio is {right.name} divided by {left.name}: above 1, throughput is higher or a ping takes longer in"
         f" {right.name}",
         f"{units.counted(with_interval, 'comparison')} with 95 % intervals: if the runs did not differ, chance would"

@@ -1,13 +1,27 @@
-"""Doubts about the condition of the machines: steal time, CPU quotas, emulated CPUs, and other load before a run."""
+"""Doubts about the condition of the machines: steal time, CPU quotas, emulated CPUs, and other programs."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
 import pandas as pd
 
+from labkit.analysis import stats
 from labkit.analysis.load import emulated, hosts
-from labkit.common import units
+from labkit.common import run_folder, units
+from labkit.common.errors import BadInput
 
 STOLEN_SHARE = 0.01
+FOREIGN_SHARE = (
+    0.02  # of all CPU time: above it, other programs are a doubt, and may differ between two sides
+)
+FOREIGN_CONFIDENCE = (
+    0.99  # of Welch's interval over rounds, from which other programs differ between two sides
+)
+# A flow whose two ends must wait for each other loses more than its share of the CPUs, but not arbitrarily much.
+SLOWDOWN_LIMIT = 3.0
 BUSY_CPUS = 0.5  # an idle machine stays below this
 
 
@@ -21,6 +35,12 @@ def host_doubts(ok: pd.DataFrame) -> list[str]:
         lines.append(
             f"steal: the hypervisor took {units.percent(share)} of all CPU time, up to {units.percent(most)}"
         )
+    by_round = foreign_shares(ok)
+    if len(by_round) and (share := float(by_round.mean())) > FOREIGN_SHARE:
+        lines.append(
+            f"{who(other_programs(ok['folder']), share)} took {units.percent(share)} of all CPU time, up to"
+            f" {units.percent(float(by_round.max()))} in a round"
+        )
     if (share := float(ok["throttled_share"].max())) > STOLEN_SHARE:
         count = int(ok["throttled_share"].gt(STOLEN_SHARE).sum())
         lines.append(
@@ -32,6 +52,62 @@ def host_doubts(ok: pd.DataFrame) -> list[str]:
             f"emulated CPU (TCG) in {count} of {units.counted(len(ok), 'row')}: ratios on a real CPU may differ"
         )
     return lines
+
+
+def foreign_shares(ok: pd.DataFrame) -> pd.Series[float]:
+    """Return the share of all CPU time that other programs took in each round."""
+    known = ok[ok["host_foreign_share"].notna()]
+    return known.groupby(["folder", "round"], dropna=False)["host_foreign_share"].mean().astype(float)
+
+
+def foreign_difference(left: pd.DataFrame, right: pd.DataFrame) -> tuple[float, float] | None:
+    """Return the shares of other programs on both sides if they certainly differ, judged by rounds, else None."""
+    one, other = (list(foreign_shares(ok)) for ok in (left, right))
+    if not one or not other:
+        return None
+    # `difference` takes logarithms and returns a ratio; shares differ by their difference.
+    effect = stats.difference(one, other, FOREIGN_CONFIDENCE)
+    if effect.low is None or effect.high is None or effect.low <= 1 <= effect.high:
+        return None
+    shares = sum(one) / len(one), sum(other) / len(other)
+    return shares if abs(shares[1] - shares[0]) >= FOREIGN_SHARE else None
+
+
+def greatest_slowdown(left: float, right: float) -> float:
+    """Return the greatest logarithm of a ratio of speeds that these shares of all CPUs can explain.
+
+    A side loses at most SLOWDOWN_LIMIT times its share, and is at most SLOWDOWN_LIMIT times slower than in proportion.
+    """
+    kept = max((1 - max(left, right)) / max(1 - min(left, right), 0.01), 0.01)
+    lost = SLOWDOWN_LIMIT * (1 - kept)
+    return (
+        math.log(SLOWDOWN_LIMIT / kept)
+        if lost >= 1
+        else min(math.log(SLOWDOWN_LIMIT / kept), -math.log(1 - lost))
+    )
+
+
+def other_programs(folders: Iterable[object]) -> dict[str, float]:
+    """Return the programs outside the experiment that took most CPU time, with their largest shares of all CPUs, as
+    the runs recorded them, the busiest first."""
+    result: dict[str, float] = {}
+    for folder in dict.fromkeys(str(one) for one in folders if isinstance(one, str | Path)):
+        try:
+            report = run_folder.read_begun(Path(folder)).get("others")
+        except BadInput:
+            continue
+        for one in report or ():
+            result[one["name"]] = max(result.get(one["name"], 0.0), float(one["cpu_share"]))
+    return dict(sorted(result.items(), key=lambda one: -one[1]))
+
+
+def who(programs: Mapping[str, float], share: float) -> str:
+    """Return `other processes`, with the names of those that had at least half of this share of the CPUs.
+
+    A program with a small share did not do it; who did may have ended before labkit saw it.
+    """
+    names = [name for name, own in programs.items() if own >= share / 2]
+    return f"other processes ({', '.join(names[:2])})" if names else "other processes"
 
 
 def busy(df: pd.DataFrame) -> list[str]:

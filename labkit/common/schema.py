@@ -289,12 +289,12 @@ COLUMNS: tuple[Column, ...] = (
         "describes",
         ("throttled_s", "s", "number", "time for which a CPU quota (cgroup) stopped the run, since the rows before"),
         ("throttled_share", "1", "number", "throttled_s as a share of the time since the rows before"),
+        ("host_foreign_share", "1", "number", "the share of all CPU time that other programs took since then"),
     ),
     *_columns(
         "vm",
         "describes",
         ("host_load1", "1", "number", "the load average of the lab VM's host"),
-        ("host_foreign_share", "1", "number", "the share of the host's CPU time that other programs took"),
         ("host_waiting_share", "1", "number", "the share of its time that the lab VM waited for a CPU of the host"),
     ),
     *_columns(

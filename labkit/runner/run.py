@@ -159,8 +159,7 @@ def measure(
         watch({"event": "waiting"})
 
     with hosts.measuring_lock(nodes, say, request.get("command"), still_waits):
-        # The lab VM that a sweep shares is a child of the sweep, which started this process.
-        others = machine.Background(os.getppid() if hosts.shared_vm_scratch() else None)
+        others = machine.Background(hosts.shared_vm_scratch())
         host: machine.HostLoad | None = None
         throttling = machine.Throttling()
         refused = False
@@ -179,8 +178,9 @@ def measure(
                     begun_points.add(point)
                     continue
                 if event["event"] == "rows":
-                    quota = throttling.columns()
-                    event["rows"] = [machine.with_throttling(row, quota) for row in event["rows"]]
+                    if not all(one.startswith("ssh:") for one in nodes):
+                        here = throttling.columns() | {"host_foreign_share": others.share()}
+                        event["rows"] = [machine.with_throttling(row, here) for row in event["rows"]]
                     if host is not None:
                         columns = host.columns()
                         event["rows"] = [machine.with_host_load(row, columns) for row in event["rows"]]

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from labkit.analysis import protocols
 from labkit.analysis.why import causes, code_paths, phrases, switch_work
 from labkit.analysis.why.environment import Setting
-from labkit.analysis.why.evidence import DISTURBED_SHARE, FOREIGN_SHARE, Evidence
+from labkit.analysis.why.evidence import DISTURBED_SHARE, Evidence
 from labkit.analysis.why.work import Estimate
 from labkit.common import units
 
 FOREIGN_LOAD = "foreign load"  # the candidate of other programs
+IDLE_BELOW = 0.9  # of the time of all CPUs: a program that wants to run gets a CPU
 FOREIGN_AT_TIMES = "foreign load at times"  # of other programs that ran in some rounds only
 
 
@@ -329,11 +330,17 @@ def _explains_direction(evidence: Evidence, more: float) -> bool:
 
 def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
     findings: list[tuple[str, str]] = []
-    if evidence.run_variation is None:
-        return  # rounds are interleaved: other programs get more time only if an arm leaves them more
-    if evidence.foreign_differs and evidence.foreign_explains and not _takes_what_is_left(evidence):
+    if evidence.run_variation is None and not _ran_beside_one_side(evidence):
+        return  # rounds are interleaved: other programs get more time if an arm leaves them more
+    counts = evidence.has_effect or abs(evidence.foreign.difference) >= DISTURBED_SHARE
+    if (
+        counts
+        and evidence.foreign_differs
+        and evidence.foreign_explains
+        and not _takes_what_is_left(evidence)
+    ):
         findings.append(("profile", phrases.foreign_load(evidence)))
-    if abs(evidence.steal[1] - evidence.steal[0]) > FOREIGN_SHARE and evidence.steal_explains:
+    if abs(evidence.steal[1] - evidence.steal[0]) > DISTURBED_SHARE and evidence.steal_explains:
         left, right = map(units.percent, evidence.steal)
         names = evidence.names
         text = f"the hypervisor took {right} of the CPU time in {names[1]}, {left} in {names[0]}"
@@ -346,6 +353,13 @@ def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:
         and (text := phrases.foreign_at_times(evidence))
     ):
         yield Candidate(FOREIGN_AT_TIMES, 1, (("profile", text),))
+
+
+def _ran_beside_one_side(evidence: Evidence) -> bool:
+    """Return whether other programs ran in the rounds of one arm only, although the other arm left CPUs idle, too."""
+    few, many = sorted((evidence.foreign.left, evidence.foreign.right))
+    ran = evidence.foreign_differs and few < many / 2
+    return ran and evidence.has_effect and max(evidence.busy) < IDLE_BELOW
 
 
 def _takes_what_is_left(evidence: Evidence) -> bool:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import protocols
+from labkit.analysis import conditions, protocols
 from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.why import causes, sections, switch_work, work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import MIN_SHARE, Estimate, Round, RunVariation, Split
-from labkit.common import run_folder
-from labkit.common.errors import BadInput
 
 # The assumed relative standard deviation of CPU time per packet between runs of the same experiment on an otherwise
 # idle machine, set by experience. It applies if a side has a single run, which does not show the variation itself
@@ -25,10 +22,14 @@ from labkit.common.errors import BadInput
 BETWEEN_SHARE = 0.10
 SPEED_SHARE = 0.05  # the same for throughput
 DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes less sure
-FOREIGN_SHARE = 0.10  # if the sides differ by more, the other programs may be the cause
+FOREIGN_FLOORS = (
+    1e-6,
+    1e-6,
+)  # the least variance of a mean share: rounds with few samples may agree by chance
+AT_TIMES_SHARE = (
+    0.20  # of all CPU time: by so much more other programs have in a round that they disturb at times
+)
 STOLEN_SHARE = 0.02  # of all CPU time: above it, the hypervisor makes sizes less sure
-# A flow whose two ends must wait for each other loses more than its share of the CPUs, but not arbitrarily much.
-SLOWDOWN_LIMIT = 3.0
 CLOSING = ("TCPToZeroWindowAdv", "TCPWantZeroWindowAdv")  # counters of TCP's MIB
 CUT_SHARE = 0.01  # of the samples of the experiment that reach the limit of the stack
 CLOSED_COUNT = 20  # closed windows per gigabyte: fewer are usual
@@ -100,11 +101,12 @@ class Evidence:
 
     @property
     def foreign_differs(self) -> bool:
-        """Whether other programs had a larger share of the CPUs on one side than on the other."""
-        foreign = self.foreign
-        if not np.isfinite(foreign.difference) or abs(foreign.difference) < FOREIGN_SHARE:
+        """Whether other programs had a larger share of the CPUs on one side than on the other, judged by rounds."""
+        foreign, limit = self.foreign, conditions.FOREIGN_SHARE
+        if not np.isfinite(foreign.difference) or abs(foreign.difference) < limit:
             return False
-        return foreign.certain or abs(foreign.difference) >= 2 * FOREIGN_SHARE
+        is_certain = foreign.p < 1 - conditions.FOREIGN_CONFIDENCE
+        return is_certain or abs(foreign.difference) >= AT_TIMES_SHARE
 
     @property
     def foreign_explains(self) -> bool:
@@ -119,23 +121,28 @@ class Evidence:
     def _explained_by(self, left: float, right: float) -> bool:
         """Return whether CPU time taken from the experiment (shares of all CPUs) can explain the effect.
 
-        The side that lost more is not the better one, and it is not slower than `SLOWDOWN_LIMIT` times what is in
-        proportion to the CPU time that was left.
+        The side that lost more is not the better one, and the effect is not greater than `greatest_slowdown`.
         """
-        more = right - left
+        more, bound = right - left, conditions.greatest_slowdown(left, right)
         if self.speed is not None and self.speed_differs:
             worse = 1 if self.point.protocol in protocols.TIMED else -1
-            kept = (1 - max(left, right)) / max(1 - min(left, right), 0.01)
-            bound = math.log(SLOWDOWN_LIMIT / max(kept, 0.01))
             return worse * self.speed.difference * more > 0 and abs(self.speed.difference) <= bound
-        return not self.cost_differs or self.split.total.difference * more > 0
+        total = self.split.total
+        if not self.cost_differs:
+            return True
+        return total.difference * more > 0 and max(total.left, total.right) <= math.exp(bound) * min(
+            total.left, total.right
+        )
 
     @property
     def is_disturbed(self) -> bool:
         """Whether other programs, or the hypervisor, had so much CPU time that sizes are less sure."""
-        return (
-            max(self.foreign.left, self.foreign.right) >= DISTURBED_SHARE or max(self.steal) >= STOLEN_SHARE
-        )
+        return self.has_foreign_load or max(self.steal) >= STOLEN_SHARE
+
+    @property
+    def has_foreign_load(self) -> bool:
+        """Whether other programs had much CPU time, or more of it on one side."""
+        return max(self.foreign.left, self.foreign.right) >= DISTURBED_SHARE or self.foreign_differs
 
     @property
     def cost_differs(self) -> bool:
@@ -198,10 +205,12 @@ def gather(
     )
     steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
     busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]
+    others = [conditions.other_programs(rows["folder"]) for rows in point.rows[:2]]
     return Evidence(
         point, names, rounds, variation, work.split(*rounds, unit, variation), frames, by_code, settings,
-        _speed(point, variation), work.estimate(foreign, elsewhere, None), (steal[0], steal[1]), (busy[0], busy[1]),
-        (_others(point, 0), _others(point, 1)), _frames(point, variation),
+        _speed(point, variation), work.estimate(foreign, elsewhere, None, FOREIGN_FLOORS),
+        (steal[0], steal[1]), (busy[0], busy[1]),
+        (others[0], others[1]), _frames(point, variation),
         (work.loss_by_hop(point.rows[0]), work.loss_by_hop(point.rows[1])), parts,
         (_closed(point, 0), _closed(point, 1)),
     )  # fmt: skip
@@ -257,7 +266,7 @@ def _frames(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | 
 
 
 def _above(values: Sequence[float], others: Sequence[float]) -> int:
-    limit = max((one for one in others if np.isfinite(one)), default=0.0) + 2 * FOREIGN_SHARE
+    limit = max((one for one in others if np.isfinite(one)), default=0.0) + AT_TIMES_SHARE
     return sum(one >= limit for one in values)
 
 
@@ -273,17 +282,3 @@ def _closed(point: ProfiledPoint, side: int) -> tuple[float, ...]:
         if size and protocols.find(point.protocol).work == "gigabyte":
             result.append(count / size * 1e9)
     return tuple(result)
-
-
-def _others(point: ProfiledPoint, side: int) -> dict[str, float]:
-    """Return the programs outside the experiment that took most CPU time, with their shares of all CPUs, as the runs
-    of a side recorded them."""
-    result: dict[str, float] = {}
-    for folder in dict.fromkeys(point.rows[:2][side]["folder"].dropna()):
-        try:
-            report = run_folder.read_begun(Path(folder)).get("others")
-        except BadInput:
-            continue
-        for one in report or ():
-            result[one["name"]] = max(result.get(one["name"], 0.0), float(one["cpu_share"]))
-    return dict(sorted(result.items(), key=lambda one: -one[1]))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from labkit.analysis import protocols
+from labkit.analysis import conditions, protocols
 from labkit.analysis.flame import function_table
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.why import causes, switch_work
 from labkit.analysis.why.environment import Setting
-from labkit.analysis.why.evidence import DISTURBED_SHARE, FRAMES_SHARE, Evidence
+from labkit.analysis.why.evidence import FRAMES_SHARE, Evidence
 from labkit.analysis.why.work import Estimate
 from labkit.common import units
 
@@ -22,7 +22,6 @@ AT = {
     "client": "at the client", "server": "at the server", "both": "at both ends", "client, server": "at both ends",
     "between": "between the ends", "load": "of the load",
 }  # fmt: skip
-NAMED_SHARE = 0.5  # of the CPU time of other programs: the least that one must have had to be named
 IDLE_SHARE = 0.2  # of all CPU time: the least difference in busy time that a sentence mentions
 LONGEST = 80  # characters of a value in a sentence; the tables have all of it
 _DIGEST = re.compile(r",? (?:sha256:|digest )[0-9a-f]{8,}")  # in the value of a setting
@@ -55,18 +54,9 @@ def foreign_load(evidence: Evidence) -> str:
     """Return the shares of the CPUs that other programs had."""
     shares = evidence.foreign
     at = 1 if shares.right >= shares.left else 0
-    who = _other_processes(evidence.others[at], max(shares.left, shares.right))
+    who = conditions.who(evidence.others[at], max(shares.left, shares.right))
     left, right = units.percent(shares.left), units.percent(shares.right)
     return f"{who} had {right} of the CPUs in {evidence.names[1]} and {left} in {evidence.names[0]}"
-
-
-def _other_processes(shares: Mapping[str, float], foreign_share: float) -> str:
-    """Return `other processes`, with the names of those that had most of the CPU time of all of them.
-
-    A program with a small share did not do it; who did had ended before labkit saw it.
-    """
-    names = [name for name, share in shares.items() if share >= NAMED_SHARE * foreign_share]
-    return f"other processes ({', '.join(names[:2])})" if names else "other processes"
 
 
 def foreign_at_times(evidence: Evidence) -> str:
@@ -76,7 +66,7 @@ def foreign_at_times(evidence: Evidence) -> str:
         return ""
     at = int(counts[1] >= counts[0])
     shares = [[one.foreign_share for one in side] for side in evidence.rounds]
-    who = _other_processes(evidence.others[at], max(shares[at]))
+    who = conditions.who(evidence.others[at], max(shares[at]))
     return (
         f"{who} had up to {units.percent(max(shares[at]))} of the CPUs in {counts[at]} of {len(shares[at])} rounds of"
         f" {evidence.names[at]} and at most {units.percent(max(shares[1 - at]))} in {evidence.names[1 - at]}"
@@ -150,7 +140,7 @@ def disturbance(evidence: Evidence) -> str:
     """Return what disturbed the measurement, or an empty text."""
     if not evidence.is_disturbed:
         return ""
-    if max(evidence.foreign.left, evidence.foreign.right) >= DISTURBED_SHARE:
+    if evidence.has_foreign_load:
         return foreign_load(evidence)
     return f"the hypervisor took {units.percent(max(evidence.steal))} of the CPU time"
 

@@ -1,11 +1,17 @@
-"""The CPU time that other programs on this machine used while labkit measured."""
+"""The CPU time that other programs on this machine used while labkit measured.
+
+A program that begins and ends between two samples is not seen, but the kernel adds its CPU time to that of the process
+that waited for it (cutime and cstime, proc(5)). So the time of thousands of short programs is that of their parent.
+"""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +21,72 @@ MAX_PROGRAMS = 8
 MIN_SHARE = 0.005  # of the time of all CPUs
 EVERY_S = 5.0  # between two samples: reading a thousand processes takes 30 ms
 SHORTEST_S = 1.0  # over less time the kernel's steps of 10 ms are a large share
+PF_KTHREAD = 0x00200000  # a flag of the kernel's threads (include/linux/sched.h)
+
+Key = tuple[int, int]  # of a process: its number and its start time, because numbers are used again
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process: its parent's number, its name, and the CPU seconds of itself and of its children that ended."""
+
+    parent: int
+    name: str
+    used_s: float
+    children_s: float
 
 
 class Background:
-    """The running processes at its creation, and what other programs did since then.
+    """What other programs did since its creation. Call `sample` often.
 
-    `root_pid` and its descendants do not count; None: this process. `sample` sees processes before they end, so call it
-    often. One that began and ended between two samples is not seen; perf's samples show how much CPU time such
-    processes took.
+    This process, its descendants and those of the processes with `scratch` in their command line do not count: another
+    process may have booted the lab VM whose sockets are in that folder.
     """
 
-    def __init__(self, root_pid: int | None = None) -> None:
-        self._root_pid = os.getpid() if root_pid is None else root_pid
-        self._began, self._before = time.monotonic(), {key: used for key, used, _, _ in _processes()}
+    def __init__(self, scratch: str | None = None) -> None:
+        self._scratch = scratch
+        self._begun = self._at = time.monotonic()
+        self._before = self._others()
+        self._since_s = 0.0  # CPU seconds of others since the previous call of `share`
         self._most: dict[str, float] = {}  # the largest share of each program between two samples
+        self._children: dict[
+            str, Counter[str]
+        ] = {}  # the names of children that were seen, by the parent's name
+
+    def _others(self) -> dict[Key, Process]:
+        there = dict(processes())
+        ours = family(there, self._scratch)
+        return {key: one for key, one in there.items() if key[0] not in ours}
 
     def sample(self, after_s: float = EVERY_S) -> None:
         """Note what other programs did since the last sample, if that was at least `after_s` seconds ago."""
-        passed_s = time.monotonic() - self._began
+        passed_s = time.monotonic() - self._at
         if passed_s < after_s:
             return
-        now = list(_processes())
-        children: dict[int, list[int]] = {}
-        for (pid, _), _, parent, _ in now:
-            children.setdefault(parent, []).append(pid)
-        ours, left = {self._root_pid}, [self._root_pid]
-        while left:
-            ours.update(own := children.get(left.pop(), []))
-            left += own
-        shares: dict[str, float] = {}
-        for key, used_s, _, name in now:
-            if key[0] not in ours:
-                used_s -= self._before.get(key, 0.0)
-                shares[name] = shares.get(name, 0.0) + used_s / (passed_s * (os.cpu_count() or 1))
-        self._began, self._before = time.monotonic(), {key: used for key, used, _, _ in now}
-        for name, share in shares.items():
+        now = self._others()
+        names = {pid: one.name for (pid, _), one in now.items()}
+        for one in now.values():
+            if one.parent in names and one.name != names[one.parent]:
+                self._children.setdefault(names[one.parent], Counter())[one.name] += 1
+        total_s, by_name = used(self._before, now)
+        self._before, self._at = now, time.monotonic()
+        self._since_s += total_s
+        for (name, of_children), used_s in by_name.items():
+            name = self._of_children(name) if of_children else name
+            share = used_s / (max(passed_s, 1e-3) * (os.cpu_count() or 1))
             self._most[name] = max(share, self._most.get(name, 0.0))
+
+    def _of_children(self, parent: str) -> str:
+        seen = self._children.get(parent)
+        return f"{seen.most_common(1)[0][0] if seen else 'programs'} started by {parent}"
+
+    def share(self) -> float:
+        """Return the share of the time of all CPUs that other programs took since the previous call."""
+        self.sample(0.0)
+        capacity_s = max(self._at - self._begun, 1e-3) * (os.cpu_count() or 1)
+        result = min(1.0, self._since_s / capacity_s)
+        self._begun, self._since_s = self._at, 0.0
+        return round(result, 4)
 
     def report(self) -> list[dict[str, Any]]:
         """Return name and cpu_share of the busiest other programs, the busiest first.
@@ -62,9 +98,57 @@ class Background:
         return [{"name": name, "cpu_share": round(share, 4)} for name, share in most if share >= MIN_SHARE]
 
 
-def _processes() -> Iterator[tuple[tuple[int, int], float, int, str]]:
-    """Yield (pid and start time, CPU seconds so far, parent, name) for every visible process (/proc/PID/stat,
-    proc(5)).
+def used(
+    before: Mapping[Key, Process], now: Mapping[Key, Process]
+) -> tuple[float, dict[tuple[str, bool], float]]:
+    """Return the CPU seconds between two samples: of all, and by name of programs themselves (False) and of children
+    that ended meanwhile (True; the parent's name)."""
+    result: dict[tuple[str, bool], float] = {}
+    grown_s = 0.0
+
+    def add(name: str, of_children: bool, seconds: float) -> None:
+        result[name, of_children] = result.get((name, of_children), 0.0) + max(0.0, seconds)
+
+    unknown = Process(0, "", 0.0, 0.0)
+    ended_s: dict[int, float] = {}  # by the number of the process that has their time now
+    alive = {key[0] for key in now}
+    parents = {key[0]: one.parent for key, one in before.items()}
+    for key, one in before.items():
+        if key not in now:  # its time was counted while it lived, and is now in its parent's
+            at = one.parent
+            while at in parents and at not in alive:
+                at = parents[at]
+            ended_s[at] = ended_s.get(at, 0.0) + one.used_s + one.children_s
+    for key, one in now.items():
+        was = before.get(key, unknown)
+        grown_s += max(0.0, one.used_s - was.used_s)
+        add(one.name, False, one.used_s - was.used_s)
+        add(one.name, True, one.children_s - was.children_s - ended_s.get(key[0], 0.0))
+    # A process whose parent ended first may leave its time to another one than expected: the sum is right even so.
+    first_s, last_s = (sum(one.used_s + one.children_s for one in side.values()) for side in (before, now))
+    total_s = max(grown_s, last_s - first_s)
+    return total_s, {key: min(seconds, total_s) for key, seconds in result.items() if seconds > 0}
+
+
+def family(there: Mapping[Key, Process], scratch: str | None = None) -> set[int]:
+    """Return the numbers of the processes of this command: this one, those that have `scratch` in their command line,
+    and all their descendants."""
+    children: dict[int, list[int]] = {}
+    ours = {os.getpid()}
+    for (pid, _), one in there.items():
+        children.setdefault(one.parent, []).append(pid)
+        with suppress(OSError):
+            if scratch and scratch.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                ours.add(pid)
+    left = list(ours)
+    while left:
+        ours.update(own := children.get(left.pop(), []))
+        left += own
+    return ours
+
+
+def processes() -> Iterator[tuple[Key, Process]]:
+    """Yield every visible process (/proc/PID/stat, proc(5)).
 
     Kernel threads are left out, because their work may belong to the experiment.
     """
@@ -72,7 +156,9 @@ def _processes() -> Iterator[tuple[tuple[int, int], float, int, str]]:
         with suppress(OSError, ValueError, IndexError):
             head, _, rest = (folder / "stat").read_text().rpartition(")")
             fields = rest.split()
-            pid, parent = int(folder.name), int(fields[1])
-            if pid != 2 and parent != 2:
-                used_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-                yield (pid, int(fields[19])), used_s, parent, head.partition("(")[2]
+            if not int(fields[6]) & PF_KTHREAD:
+                used_s, children_s = (
+                    (int(fields[at]) + int(fields[at + 1])) / TICKS_PER_S for at in (11, 13)
+                )
+                name = head.partition("(")[2]
+                yield (int(folder.name), int(fields[19])), Process(int(fields[1]), name, used_s, children_s)

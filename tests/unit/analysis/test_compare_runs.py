@@ -208,3 +208,29 @@ def test_points_that_are_no_list_are_refused(tmp_path: Path) -> None:
     (right / "run.json").write_text(json.dumps(described | {"points": None}))
     with pytest.raises(BadInput, match=r"tuesday/run\.json is invalid, its points are not a list of names"):
         compare(left, right)
+
+
+def busy(some: list[Row], shares: list[float]) -> list[Row]:
+    """Return the same rows with this share of foreign load in each round."""
+    return [row | {"host_foreign_share": shares[row["round"] % len(shares)]} for row in some]
+
+
+@pytest.mark.parametrize(
+    ("factor", "shares", "word"),
+    [
+        (0.88, [0.05, 0.06, 0.055], "no evidence"),
+        (1.15, [0.05, 0.06, 0.055], "faster"),  # other programs do not make it faster
+        (0.5, [0.05, 0.06, 0.055], "slower"),  # a twentieth of the CPU time does not halve a speed
+        (0.88, [0.0, 0.0, 0.05], "slower"),  # the rounds do not show that the runs differ in it
+    ],
+)
+def test_other_programs_beside_one_run(tmp_path: Path, factor: float, shares: list[float], word: str) -> None:
+    left, right = busy(rows(ALONE, rounds=9), [0.002, 0.004]), drifted(rows(ALONE, rounds=9, seed=4), factor)
+    table, doubts = compared(tmp_path, left, busy(right, shares))
+    assert table.loc["veth_bridge", "word"] == word
+    sentence = table.loc["veth_bridge", "sentence"]
+    assert ("of all CPU time in monday and 5.5 % in tuesday" in sentence) == (word == "no evidence")
+    assert ("tuesday: other processes took 5.5 % of all CPU time, up to 6 % in a round" in doubts) == (
+        shares[0] > 0
+    )
+    assert "monday: other processes took" not in doubts

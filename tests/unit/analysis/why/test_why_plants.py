@@ -253,6 +253,34 @@ def test_steal_explains_a_slower_side_only(tmp_path: Path) -> None:
     assert "tcp_rmem" in faster.sentence.partition(". ")[0]
 
 
+@pytest.mark.parametrize(
+    ("share", "speed", "is_cause", "is_said"),
+    [
+        (0.09, 0.74, True, True),
+        (0.05, 0.95, False, True),  # there is no effect to explain
+        (0.05, 0.4, False, True),  # it costs a multiple of its share, but not any multiple
+        (0.015, 0.74, False, False),
+    ],
+)
+def test_small_steady_load_beside_one_side(
+    tmp_path: Path, share: float, speed: float, is_cause: bool, is_said: bool
+) -> None:
+    result = concluded(*two_runs(tmp_path, MadeArm(), MadeArm(foreign=share, speed=speed), "tcp", **SMALL))
+    said = f"Other processes had {100 * share:g} % of the CPUs in "
+    assert (result.cause == "foreign load") == is_cause, result.sentence
+    assert result.sentence.startswith(said) == is_cause
+    assert (said in result.sentence) == is_said
+
+
+def test_load_in_the_rounds_of_one_arm(tmp_path: Path) -> None:
+    """Both arms leave CPUs idle, so no arm left other programs more time than the other."""
+    step = [effect("sysctl", "net.core.unknown", "0", "1")]
+    arms = {BASELINE: MadeArm(), "x": MadeArm(foreign=0.05, speed=0.9, effects=step)}
+    result = concluded(f"{run(tmp_path / 'run', arms, 3, noise=0.01)}:{BASELINE}", "x")
+    assert "Other processes had 5 % of the CPUs in " in result.sentence, result.sentence
+    assert any(one.name == "foreign load" for one in result.candidates)
+
+
 @pytest.mark.parametrize(("name", "is_cause"), [("stress", False), ("backup", True)])
 def test_program_that_takes_what_a_slow_load_leaves_is_no_cause(
     tmp_path: Path, name: str, is_cause: bool

@@ -1,0 +1,126 @@
+"""The CPU time of other programs: of long ones, and of those that end before anybody sees them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from labkit.system.machine import background
+from labkit.system.machine.background import Process
+
+
+def test_time_of_children_that_ended_counts_once() -> None:
+    """A shell's child used 2 s before the first sample and 1 s more before it ended; others ended unseen in 3 s."""
+    before = {
+        (1, 0): Process(0, "init", 5.0, 9.0),
+        (2, 0): Process(1, "sh", 1.0, 4.0),
+        (3, 7): Process(2, "cc1", 2.0, 0.0),
+    }
+    now = {(1, 0): Process(0, "init", 5.0, 9.0), (2, 0): Process(1, "sh", 1.5, 10.0)}
+    total_s, by_name = background.used(before, now)
+    assert total_s == pytest.approx(4.5)
+    assert by_name == {("sh", False): pytest.approx(0.5), ("sh", True): pytest.approx(4.0)}
+
+
+def test_orphan_gives_its_old_time_to_nobody() -> None:
+    """A program of 1000 s ends after its parent. Process 1 inherits its time, and nothing was used meanwhile."""
+    before = {
+        (1, 0): Process(0, "init", 5.0, 9.0),
+        (2, 0): Process(1, "make", 0.0, 0.0),
+        (3, 0): Process(2, "sh", 0.0, 0.0),
+        (4, 0): Process(3, "server", 1000.0, 0.0),
+    }
+    now = {(1, 0): Process(0, "init", 5.0, 1009.0), (2, 0): Process(1, "make", 0.0, 0.0)}
+    total_s, by_name = background.used(before, now)
+    assert total_s == 0
+    assert not any(by_name.values())
+
+
+def test_number_that_is_used_again_is_another_process() -> None:
+    before = {(1, 0): Process(0, "init", 0.0, 0.0), (3, 7): Process(1, "old", 50.0, 0.0)}
+    now = {(1, 0): Process(0, "init", 0.0, 50.0), (3, 9): Process(1, "new", 1.0, 0.0)}
+    assert background.used(before, now) == (1.0, {("new", False): 1.0})
+
+
+def test_own_programs_are_left_out() -> None:
+    """The other program counts as somebody else's because its parent is not this process."""
+    orphan = "import os, time; os.fork() and os._exit(0); os.setsid(); end = time.time() + 2"
+    named = "open('/proc/self/comm', 'w').write('a-busy-program')"
+    code = f"{orphan}; {named}\nwhile time.time() < end: pass"
+    watch = background.Background()
+    subprocess.run([sys.executable, "-P", "-c", code], check=True)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        pass
+    watch.sample(0.5)  # the other program ends before the report
+    time.sleep(2.2)
+    shares = {one["name"]: one["cpu_share"] for one in watch.report()}
+    assert "a-busy-program" in shares
+    assert all(0 < share <= 1.1 for share in shares.values())
+
+
+# Starts a shell command that is not a child of this process, and stops and continues all of it.
+BESIDE = """
+def beside(command):
+    out = subprocess.run(["setsid", "--fork", "sh", "-c", "echo $$; exec >/dev/null; " + command], stdout=-1, text=True)
+    return int(out.stdout)
+"""
+
+
+def watched(body: str) -> Any:
+    """Return what a program prints that is alone with its relatives in a PID namespace."""
+    lines = (
+        "import json, os, signal, subprocess, sys, time",
+        "from labkit.system.machine.background import Background",
+        BESIDE,
+        body,
+    )
+    # The namespace's first process is the parent of all, so that the watching one has relatives that are not its own.
+    first = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', sys.argv[1]]).returncode)"
+    alone = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", first]
+    done = subprocess.run(
+        [*alone, "\n".join(lines)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.needs("root", "namespaces")
+def test_load_of_short_programs_in_rounds_of_one_side_is_seen() -> None:
+    """Each lives for a millisecond, so that no sample finds it."""
+    body = """
+group = beside("while :; do ip link; ip link; sleep 0.03; done")
+watch, shares = Background(), [[], []]
+for number in range(8):
+    os.killpg(group, (signal.SIGSTOP, signal.SIGCONT)[number % 2])
+    watch.share()
+    time.sleep(1)
+    shares[number % 2].append(watch.share())
+os.killpg(group, signal.SIGKILL)
+print(json.dumps([shares, watch.report()]))
+"""
+    (quiet, loaded), programs = watched(body)
+    assert max(quiet) < 0.01
+    assert min(loaded) > 0.02
+    assert max(loaded) < 0.5
+    assert programs[0]["name"].endswith(" started by sh")
+
+
+@pytest.mark.needs("root", "namespaces")
+def test_programs_of_a_shared_lab_vm_are_left_out() -> None:
+    """Another process has booted the lab VM whose sockets are in a folder; its command line has the folder."""
+    body = """
+beside(f"{sys.executable} -c 'while True: pass' /tmp/labkit-scratch")
+time.sleep(0.3)
+both = [Background(), Background("/tmp/labkit-scratch")]
+time.sleep(1)
+print(json.dumps([one.share() for one in both]))
+"""
+    counted, left_out = watched(body)
+    assert counted > 0.1
+    assert left_out < 0.05
