@@ -140,29 +140,41 @@ class Program:
 
 
 class CapturedPackets:
-    """The packets that passed the interfaces of a live topology, available after the block of `LiveTopology.capture`.
+    """The packets that passed the interfaces of a live topology, available after the block of `LiveTopology.capture`,
+    also if the block raised an error.
 
-    packets: a row for each packet at each interface that saw it, for pandas.DataFrame. counts: of every interface.
-    doubt: one sentence about missing packets, or None.
+    counts: of every interface. doubt: one sentence about missing packets, or None.
     """
 
     def __init__(self) -> None:
-        self.packets: list[dict[str, Any]] = []
         self.counts: dict[str, packets.Counts] = {}
         self.doubt: str | None = None
-        self._file = b""
+        self._recorded: tuple[list[dict[str, Any]], bytes] | None = None
+
+    @property
+    def packets(self) -> list[dict[str, Any]]:
+        """A row for each packet at each interface that saw it, for pandas.DataFrame. Raises Failed before the end."""
+        return self._ended()[0]
 
     def save(self, path: str | Path) -> None:
-        """Write the capture as a pcapng file; Wireshark shows each packet's hop and what happened to it."""
-        run_folder.write(Path(path), self._file)
+        """Write the capture as a pcapng file; Wireshark shows each packet's hop and what happened to it. Raises Failed
+        before the end."""
+        run_folder.write(Path(path), self._ended()[1])
+
+    def _ended(self) -> tuple[list[dict[str, Any]], bytes]:
+        if self._recorded is None:
+            raise Failed("the capture goes on, or it failed: read and save its packets after its block")
+        return self._recorded
 
     def _fill(self, file: bytes, state: State, rate_pps: int) -> None:
         recorded = packets.read(file)
         self.counts = recorded.counts
         self.doubt = doubt(self.counts, rate_pps)
         result = packets.journeys(recorded.frames, state.ports())
-        self.packets = packets.rows(result, self.counts, state.owners())
-        self._file = pcapng.in_order(file, packets.comments(result, state.owners()))
+        self._recorded = (
+            packets.rows(result, self.counts, state.owners()),
+            pcapng.in_order(file, packets.comments(result, state.owners())),
+        )
 
     def __repr__(self) -> str:
         counts = (f"{name} {one.captured_count}" for name, one in self.counts.items())
@@ -219,14 +231,18 @@ class LiveTopology:
         limits = {"snap_bytes": int(snap_bytes), "rate_pps": int(rate_pps), "total_bytes": int(total_bytes)}
         answer = self._ask("capture", hops=hops, limits={**limits, "settle_s": float(settle_s)})
         seen = CapturedPackets()
+
+        def fill() -> None:
+            file = b64decode(self._ask("captured", capture=answer["number"])["file"])
+            seen._fill(file, self.state, rate_pps)
+
         try:
             yield seen
         except BaseException:
             with suppress(LabkitError):
-                self._ask("captured", capture=answer["number"])
+                fill()
             raise
-        file = b64decode(self._ask("captured", capture=answer["number"])["file"])
-        seen._fill(file, self.state, rate_pps)
+        fill()
 
     def monitor(
         self,

@@ -13,6 +13,7 @@ from conftest import met
 from sandbox import one_sentence, sandbox
 
 from labkit import live
+from labkit.common import packets
 from labkit.common.errors import BadInput, Failed
 from labkit.common.topology_state import InterfaceState
 
@@ -178,4 +179,14 @@ def test_interrupted_capture_leaves_no_file(tmp_path: Path, monkeypatch: pytest.
             assert "labkit-" in net.client0.run("ls", str(memory))
             assert [path.name for path in tmp_path.iterdir() if path.name.startswith("labkit-")] == []
             assert not {path for path in set(memory.iterdir()) - before if path.name.startswith("labkit-")}
+            for read in (lambda: seen.packets, lambda: seen.save(tmp_path / "early.pcapng")):
+                with pytest.raises(
+                    Failed, match=r"^the capture goes on, or it failed: read and save its packets"
+                ):
+                    read()
         assert len(seen.packets) >= 2
+        with pytest.raises(Failed), net.capture("client0:eth0") as broken:
+            net.client0.run("sh", "-c", f"ping -n -c1 -w15 {net.server0.address}; exit 1")
+    broken.save(tmp_path / "broken.pcapng")
+    saved = packets.read((tmp_path / "broken.pcapng").read_bytes()).frames
+    assert len(saved) == len(broken.packets) >= 2
