@@ -29,9 +29,9 @@ ETHERTYPES = {
     0x22EB: "erspan",
     0x6558: "ethernet",
 }
-PROTOCOLS = {1: "icmp", 4: "ip", 6: "tcp", 17: "udp", 41: "ip6", 47: "gre", 58: "icmp6"}
 IP6_EXTENSIONS = {0, 43, 60}  # hop by hop, routing, destination: 8-byte units (RFC 8200); 44 is the fragment
-IP6_FRAGMENT = 44
+IP6_FRAGMENT, AH = 44, 51
+PROTOCOLS = {1: "icmp", 4: "ip", 6: "tcp", 17: "udp", 41: "ip6", 47: "gre", AH: "ah", 58: "icmp6"}
 ICMP = {0: "echo reply", 8: "echo request"}
 ICMP6 = {128: "echo request", 129: "echo reply"}
 
@@ -89,6 +89,18 @@ def layers(
 def stack(all_layers: Sequence[Layer]) -> str:
     """Return the layers in one line, from the outside in: `Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE / …`."""
     return " / ".join(layer.text for layer in all_layers)
+
+
+def behind_extensions(data: bytes, protocol: int, at: int) -> tuple[int, int]:
+    """Return the protocol behind IPv6's extension headers, and where it begins. A fragment or AH ends them, but an AH
+    that begins at `at` is passed. Raises struct.error where one is cut off."""
+    if protocol == AH:  # RFC 4302: its length is in 4-byte units, less 2
+        protocol, units = struct.unpack_from("BB", data, at)
+        at += 4 * (units + 2)
+    while protocol in IP6_EXTENSIONS:
+        protocol, units = struct.unpack_from("BB", data, at)
+        at += 8 * (units + 1)
+    return protocol, at
 
 
 def _whole(data: bytes, header_bytes: int) -> None:
@@ -168,13 +180,12 @@ def _ip6(data: bytes, length: int) -> Decoded:
     if first >> 28 != 6:
         return _nonsense("no IPv6 header", length)
     header_bytes, offset, fragment, number = 40, 0, False, 0
-    while following in IP6_EXTENSIONS or following == IP6_FRAGMENT:
-        after, units, place, identification = struct.unpack_from("!BBHI", data, header_bytes)
+    while (following in IP6_EXTENSIONS or following == IP6_FRAGMENT) and not offset:
         if following == IP6_FRAGMENT:
-            offset, fragment, number, units = place & 0xFFF8, True, identification, 0
-        following, header_bytes = after, header_bytes + 8 * (units + 1)
-        if offset:
-            break
+            following, _, place, number = struct.unpack_from("!BBHI", data, header_bytes)
+            offset, fragment, header_bytes = place & 0xFFF8, True, header_bytes + 8
+        else:
+            following, header_bytes = behind_extensions(data, following, header_bytes)
     _whole(data, header_bytes)
     one, other = str(IPv6Address(source)), str(IPv6Address(target))
     fields: dict[str, int | str] = {"source": one, "target": other, "protocol": following, "id": number}
@@ -182,6 +193,15 @@ def _ip6(data: bytes, length: int) -> Decoded:
     text = f"IP6 {one} > {other}" + (f" fragment at {offset}" if fragment else "")
     layer = Layer("ip6", text, header_bytes, max(40 + payload if payload else length, header_bytes), fields)
     return layer, None if offset else _protocol(following)
+
+
+def _ah(data: bytes, length: int) -> Decoded:
+    """RFC 4302, with the destination options that may follow it."""
+    index, sequence = struct.unpack_from("!II", data, 4)
+    following, header_bytes = behind_extensions(data, AH, 0)
+    _whole(data, header_bytes)
+    layer = Layer("ah", f"AH {index}", header_bytes, length, {"id": index, "sequence": sequence})
+    return layer, _protocol(following)
 
 
 def _echo(name: str, title: str, names: Mapping[int, str], data: bytes, length: int) -> Decoded:
@@ -284,6 +304,6 @@ def _geneve(data: bytes, length: int) -> Decoded:
 
 DECODERS: Mapping[str, Decoder] = {
     "raw": _raw, "ethernet": _ethernet, "802.1q": _vlan, "arp": _arp, "ip": _ip, "ip6": _ip6, "icmp": _icmp,
-    "icmp6": _icmp6, "udp": _udp, "tcp": _tcp, "gre": _gre, "vxlan": _vxlan, "geneve": _geneve,
+    "icmp6": _icmp6, "ah": _ah, "udp": _udp, "tcp": _tcp, "gre": _gre, "vxlan": _vxlan, "geneve": _geneve,
     "erspan": _erspan, "mpls": _mpls,
 }  # fmt: skip

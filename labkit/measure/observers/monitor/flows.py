@@ -6,10 +6,11 @@ Decoding every packet would cost more.
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from ipaddress import ip_address
 
 from labkit.common.packets import ETHERNET, layers
-from labkit.common.packets.headers import IP6_EXTENSIONS, IP6_FRAGMENT, PROTOCOLS
+from labkit.common.packets.headers import AH, IP6_FRAGMENT, PROTOCOLS, behind_extensions
 from labkit.system.recording.packet_ring import Block
 
 MAX_CONVERSATIONS, MAX_CLASSES = 4096, 64
@@ -50,14 +51,17 @@ def identify(data: bytes, link_type: int) -> tuple[str, bytes, bytes]:
             data[at + 8 : at + 40],
             at + 40,
         )
-        is_fragment = False
-        while protocol in IP6_EXTENSIONS and len(data) > begin + 1:
-            protocol, begin = data[begin], begin + 8 * (data[begin + 1] + 1)
-        if protocol == IP6_FRAGMENT:
-            is_fragment = True
+        if protocol not in _WITH_PORTS:
+            with suppress(struct.error):
+                protocol, begin = behind_extensions(data, protocol, begin)
+        is_fragment = protocol == IP6_FRAGMENT
+        if is_fragment:
             protocol = data[begin] if len(data) > begin else -1
     else:
         return _protocol_class(data, link_type), b"", b""
+    if protocol == AH and not is_fragment:
+        with suppress(struct.error):
+            protocol, begin = behind_extensions(data, protocol, begin)
     has_ports = protocol in _WITH_PORTS and not is_fragment
     name = _LAST.get(protocol) or _protocol_class(data, link_type)
     return name, addresses, data[begin : begin + 4] if has_ports else b""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import struct
+import subprocess
 from ipaddress import ip_address
+from pathlib import Path
 
+import pytest
 from example_frames import PAYLOAD, V6, echo, ethernet, gre, ip6, tcp, udp
 from example_frames import ip as ip_frame
 from monitored_frames import MACS, ip, mutants
 
 from labkit.commands import monitor as command
 from labkit.commands.console import new_console
-from labkit.common.packets import ETHERNET, RAW_IP
+from labkit.common.packets import ETHERNET, RAW_IP, pcapng
 from labkit.measure.observers.monitor.flows import MAX_CONVERSATIONS, OTHERS, Totals, identify
 from labkit.measure.observers.monitor.live_monitor import (
     MonitorCounts,
@@ -68,6 +71,50 @@ def test_the_class_is_the_inner_protocol_whatever_came_first() -> None:
         assert list(counted(frames).classes().items()) == [("udp", [4, sum(map(len, frames))])]
     assert len({identify(data, ETHERNET) for data in parts}) == 1
     assert identify(whole, ETHERNET)[2] == struct.pack("!HH", 40809, 9)
+
+
+@pytest.mark.needs("tshark")
+def test_the_class_and_ports_behind_extension_headers_are_those_of_tshark(tmp_path: Path) -> None:
+    """Each extension header of IPv6, chains of them, and AH, which IPv4 has too; also inside of tunnels."""
+    ends = "10.0.0.1 > 10.0.0.2"
+    inner = {6: tcp(PAYLOAD), 17: udp(PAYLOAD, 9999), 58: echo(128), 4: ip_frame(echo(), ends, 1)}
+    frames = []
+    for number, data in inner.items():
+        ah = struct.pack("!BBHII", number, 4, 0, 1, 2) + bytes(12) + data
+        six: list[tuple[int, bytes]] = [(number, data), (51, ah)]
+        six += [(kind, bytes((number, 1, *bytes(14))) + data) for kind in (0, 60)]
+        six += [(43, bytes((number, 2, 4, 0, 0, 0, 0, 0, *bytes(16))) + data)]  # segment routing
+        six += [(44, bytes((number, 0, *bytes(6))) + data), (0, bytes((51, 0, 1, 4, *bytes(4))) + ah)]
+        behind = struct.pack("!BBHII", 60, 4, 0, 1, 2) + bytes(12) + bytes((number, 0, 1, 4, *bytes(4)))
+        six += [(51, behind + data), (60, bytes((44, 0, 1, 4, *bytes(4), number, 0, *bytes(6))) + data)]
+        plain = [ip6(content, V6, kind) for kind, content in six]
+        frames += [ethernet(one, 0x86DD) for one in plain]
+        frames += [ethernet(ip_frame(gre(one, 0x86DD), ends, 47)) for one in plain]
+        frames += [ethernet(ip_frame(ah, ends, 51))]
+    path = tmp_path / "extensions.pcapng"
+    recorded = (pcapng.packet(0, 1, 1, len(one), one) for one in frames)
+    path.write_bytes(pcapng.header([("x", ETHERNET)], 1 << 18) + b"".join(recorded))
+    fields = ["frame.protocols", "tcp.dstport", "udp.dstport"]
+    argv = [
+        "tshark",
+        "-n",
+        "-r",
+        str(path),
+        "-T",
+        "fields",
+        *(word for one in fields for word in ("-e", one)),
+    ]
+    lines = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    names = {"tcp": "tcp", "udp": "udp", "icmp": "icmp", "icmpv6": "icmp6"}
+    for data, line in zip(frames, lines, strict=True):
+        protocols, *ports = line.split("\t")
+        expected = [names[one] for one in protocols.split(":") if one in names][-1]
+        name, _addresses, own = identify(data, ETHERNET)
+        assert name == expected, line
+        is_cut = "gre" in protocols or "fraghdr" in protocols  # outer ports only, and none of a fragment
+        assert [str(int.from_bytes(own[2:]))] * bool(own) == [one for one in ports if one and not is_cut], (
+            line
+        )
 
 
 def test_talkers_are_hosts_in_both_directions() -> None:
