@@ -103,6 +103,30 @@ def watch(
         print(printable(line), file=sys.stderr if as_json else sys.stdout)
 
 
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """End the block on SIGTERM and SIGHUP as on an exception, so that folders are removed.
+
+    What is ignored (nohup) stays so. A second signal does not interrupt the removal: a closing terminal sends both.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    ours = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+
+    def end(given: int, _frame: object) -> None:
+        for number in ours:
+            signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + given)
+
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+@_ended_by_signals()
 def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) -> int:
     """Serve a panel as a web page on loopback until Ctrl-C, and return Voilà's exit code.
 
@@ -124,24 +148,12 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
         choice = {"interface": names[0], **{name: str(value) for name, value in own.items()}}
         monitor_panel.check_choice(choice, names)
         path = str(folder / "hub")
-        with monitor_hub.Hub(net, names, path), _ended_by_signals():
+        with monitor_hub.Hub(net, names, path):
             argv, environment, address = monitor_page.prepared(folder, path, names, choice, port)
             with monitor_page.answering(address, lambda: print(f"page: {address}", flush=True)):
                 with contextlib.suppress(KeyboardInterrupt):
                     return process.interactive(argv, environment)
     return 0
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """End the block on SIGTERM and SIGHUP as on an exception, so that folders are removed."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, lambda given, _frame: sys.exit(128 + given)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _until(end: float, one: LiveMonitor, writer: _Writer | None, screen: Live | None) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,34 +148,64 @@ def test_kernel_tells_nothing_to_who_lacks_its_key(address: str) -> None:
         context.destroy(linger=0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_page_leaves_no_file(number: int, tmp_path: Path) -> None:
-    """Connection files, the notebook and the hub's socket go with the command, however it is asked to end."""
-    # A shell starts its background jobs with SIGINT ignored.
-    argv = [
-        "env",
-        "--default-signal=INT",
-        sys.executable,
-        "-P",
-        "-m",
-        "labkit.cli",
-        "monitor",
-        "veth_bridge",
-        "--serve",
-    ]
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
-    tmp_path.chmod(0o700)
-    with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
-    ) as running:
+@contextlib.contextmanager
+def serving(folder: Path, *prefix: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a page that keeps its files in `folder`."""
+    folder.chmod(0o700)
+    argv = [*prefix, sys.executable, "-P", "-m", "labkit.cli", "monitor", "veth_bridge", "--serve"]
+    environment = {**os.environ, "TMPDIR": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=quiet, env=environment) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def left(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(("voila_", "labkit-page-"))]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGINT,), (signal.SIGHUP, signal.SIGTERM)],
+    ids=lambda numbers: "+".join(signal.Signals(each).name for each in numbers),
+)
+def test_page_leaves_no_file(numbers: Sequence[int], tmp_path: Path) -> None:
+    """Connection files, the notebook and the hub's socket go with the command, however it is asked to end.
+
+    A closing terminal sends a second signal while the first one is obeyed.
+    """
+    with serving(tmp_path) as running:
         assert running.stdout is not None
         line = running.stdout.readline().decode()
         urllib.request.urlopen(line.removeprefix("page: ").strip(), timeout=60).close()  # it answers at once
-        running.send_signal(number)
+        for number in numbers:
+            running.send_signal(number)
+            time.sleep(0.002)
         running.wait(30)
-    assert [
-        path.name for path in tmp_path.iterdir() if path.name.startswith(("voila_", "labkit-page-"))
-    ] == []
+    assert left(tmp_path) == []
+
+
+def test_page_that_ends_before_it_answers_leaves_no_file(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        while not left(tmp_path):
+            assert running.poll() is None
+        running.send_signal(signal.SIGTERM)
+        running.wait(30)
+    assert left(tmp_path) == []
+
+
+def test_page_survives_the_terminal_if_told_so(tmp_path: Path) -> None:
+    """As under nohup(1)."""
+    with serving(tmp_path, "env", "--ignore-signal=HUP") as running:
+        assert running.stdout is not None
+        line = running.stdout.readline().decode()
+        running.send_signal(signal.SIGHUP)
+        assert answers(line.removeprefix("page: ").strip())
+        running.send_signal(signal.SIGTERM)
+        running.wait(30)
+    assert left(tmp_path) == []
 
 
 def answers(address: str) -> bool:

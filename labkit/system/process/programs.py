@@ -188,16 +188,15 @@ class Running:
 
 
 class Outliving:
-    """A program that outlives this process, in its own session.
+    """A program that outlives this process, in its own session. It writes its errors to this process's.
 
     Its standard input ends when the last process ends that holds the other end of it; then the program does its work.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
-        quiet = subprocess.DEVNULL
         with startable(argv):
             self._popen = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+                argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
             )
 
     def fileno(self) -> int:

@@ -147,3 +147,24 @@ def test_what_cannot_be_restored_is_said_and_kept(
     with pytest.raises(Failed, match=r"could not be restored: net\.core\.rmem_max=1 \(No such file"):
         sysctl_journal.restore_leftovers()
     assert journals[0].read_bytes() == line
+
+
+GUARDED = """
+import time
+from labkit.system.machine import sysctl_journal, tracing_guard
+with tracing_guard.start_guard():
+    sysctl_journal.JOURNAL.touch(0o600)
+    sysctl_journal.JOURNAL.write_text('{"name":"net.core.no_such","value":"1"}\\n')
+"""
+
+
+@pytest.mark.needs("root")
+def test_guard_says_what_it_cannot_restore() -> None:
+    """It outlives the experiment, so nobody else can say it."""
+    own_run = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
+    argv = [*own_run, sys.executable, "-P", "-c", GUARDED]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == (
+        "labkit: sysctls of the machine could not be restored: net.core.no_such=1 (No such file or directory):"
+        " set them by hand\n"
+    )
