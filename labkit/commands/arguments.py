@@ -199,7 +199,8 @@ def refuse(given: argparse.Namespace, options: Sequence[str], where: str) -> Non
     """Raise BadInput for the first of these options that is given although nothing uses it there."""
     for name in options:
         if getattr(given, name) not in (None, False):
-            raise BadInput(f"--{name} does nothing {where}: leave it out")
+            shown = "RUN" if name == "run" else f"--{name.replace('_', '-')}"
+            raise BadInput(f"{shown} does nothing {where}: leave it out")
 
 
 def add_run(

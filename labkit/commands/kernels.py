@@ -33,6 +33,7 @@ CAPABILITIES = {
     "kprobe": ("tracers", "kprobe"),
     "BTF": ("BPF", "BTF"),
 }
+OF_THE_LIST = ("ask", "json")  # options that `get` and `install` cannot use
 _YES_NO = {True: "yes", False: "no", None: "?"}
 _COLUMNS = ("release", "flavour", "from", "size", *CAPABILITIES)
 
@@ -192,6 +193,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _get(given: argparse.Namespace) -> int:
+    arguments.refuse(given, OF_THE_LIST, "with get")
     before = _debian_release()
     kernel = debian_kernels.get(given.name, note)
     if before not in (None, after := _debian_release()):
@@ -209,6 +211,7 @@ def _debian_release() -> str | None:
 
 
 def _install(given: argparse.Namespace) -> int:
+    arguments.refuse(given, OF_THE_LIST, "with install")
     from labkit.jupyter import kernelspecs
 
     for name, display in kernelspecs.install(given.parameters).items():

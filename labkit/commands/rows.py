@@ -18,6 +18,7 @@ import msgspec
 
 from labkit import __version__
 from labkit.analysis import parquet_rows, published_runs
+from labkit.commands import arguments
 from labkit.commands.messages import note
 from labkit.common import run_folder, schema, units
 from labkit.common.errors import BadInput
@@ -131,6 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
     if given.columns:
+        arguments.refuse(given, ("run", *FORMS), "with --columns")
         print(column_tables())
         return 0
     if given.run is None:

@@ -106,6 +106,8 @@ def _experiments(names: Sequence[str]) -> str:
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
+    if given.folder is None:
+        arguments.refuse(given, ("keep_failed",), "without --folder")
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
     bar = Bar()

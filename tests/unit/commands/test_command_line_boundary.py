@@ -281,6 +281,11 @@ def test_namespaces_that_are_forbidden() -> None:
         (("monitor", "veth", "--port", "8866"), "--port does nothing without --serve: leave it out"),
         (("monitor", "veth", "--serve", "--port", "99999999"), "--port 99999999: choose 1024 to 65535"),
         (("monitor", "veth", "--serve", "--port", "x"), "--port x: choose 1024 to 65535"),
+        (("rows", "--columns", "--csv", "x"), "--csv does nothing with --columns: leave it out"),
+        (("rows", "run", "--columns"), "RUN does nothing with --columns: leave it out"),
+        (("kernels", "--ask", "get", "cloud"), "--ask does nothing with get: leave it out"),
+        (("kernels", "--json", "install"), "--json does nothing with install: leave it out"),
+        (("run", "datapaths", "--keep-failed"), "--keep-failed does nothing without --folder: leave it out"),
         (("publish", "run", ""), "'' names no folder: write FOLDER, for example results"),
     ],
 )
