@@ -75,7 +75,7 @@ docs: setup  ## the documentation as pages, with executed notebooks, in build/do
 
 lab: setup  ## JupyterLab on the notebooks, for this machine only; its address with the token is printed
 	@$(BIN)/labkit kernels install
-	exec $(BIN)/jupyter lab --ip=127.0.0.1 --no-browser --MappingKernelManager.kernel_info_timeout=300 --KernelManager.transport_encryption=auto $(if $(filter 0,$(shell id -u)),--allow-root) --ServerApp.root_dir="$$PWD" --ServerApp.preferred_dir="$$PWD/notebooks"
+	exec $(BIN)/jupyter lab --ip=127.0.0.1 --no-browser --MappingKernelManager.kernel_info_timeout=300 $(if $(filter 0,$(shell id -u)),--allow-root) --ServerApp.root_dir="$$PWD" --ServerApp.preferred_dir="$$PWD/notebooks"
 
 # Asked at every start (20 ms): a package can be taken away, or root come later.
 debian:
@@ -123,8 +123,9 @@ $(STAMP):
 	$$pip install --quiet --require-hashes --no-deps --only-binary :all: --requirement requirements.lock
 	$$pip install --quiet --no-deps --no-build-isolation --editable .
 	$$pip check
-	mkdir -p .venv/share/jupyter/labextensions
+	mkdir -p .venv/share/jupyter/labextensions .venv/etc/jupyter/jupyter_server_config.d
 	ln -sfn "$$PWD/labkit/jupyter/labextension" .venv/share/jupyter/labextensions/labkit
+	ln -sfn "$$PWD/labkit/jupyter/labkit.json" .venv/etc/jupyter/jupyter_server_config.d/labkit.json
 	touch $@
 
 # Resolved for Debian 12's Python (3.11.2: some packages want a later 3.11) whatever Python runs here.

@@ -11,8 +11,9 @@ from typing import Any
 from labkit.common import run_folder
 from labkit.system.qemu import kernels, vm_spec
 
-# In a lab VM every import is emulated. Without the debugger a kernel starts a third sooner. Without an IRI grammar,
-# which nbformat imports before the first figure, that figure comes many seconds sooner.
+# A debugger listens on a port of loopback that asks for no key, and through which every user of the machine could run
+# code. In a lab VM every import is emulated: without the debugger a kernel starts a third sooner, and without an IRI
+# grammar, which nbformat imports before the first figure, that figure comes many seconds sooner.
 _LIGHT = (
     "import sys; sys.modules.update(debugpy=None, rfc3987_syntax=None); "
     "from ipykernel import kernelapp; kernelapp.launch_new_instance()"
@@ -27,10 +28,10 @@ def local_kernelspec() -> tuple[str, dict[str, Any]]:
     """Return the kernel that runs cells on this Linux: its name and its specification."""
     # -P, here and below: do not import a random.py or labkit/ beside the notebook, which may come from others.
     return "labkit", {
-        "argv": [sys.executable, "-P", "-m", "ipykernel_launcher", *_FILE],
+        "argv": [sys.executable, "-P", "-c", _LIGHT, *_FILE],
         "display_name": "labkit (this kernel)",
         "language": "python",
-        "metadata": {"debugger": True, **ENCRYPTED},
+        "metadata": ENCRYPTED,
     }
 
 

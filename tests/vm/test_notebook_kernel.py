@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
 from conftest import ROOT
 from jupyter_client import KernelManager
+from kernel_eavesdropper import heard, listening
 from sandbox import MARK, marked, until
 
 from labkit.jupyter import kernelspecs
@@ -115,6 +117,16 @@ def test_guest_reaches_no_network(notebook: Notebook) -> None:
         "        print(type(one.connect_ex(('10.0.2.2', port))).__name__, one.connect_ex(('10.0.2.2', port)) == 0)"
     )
     assert lines.split() == ["int", "False"] * 2
+
+
+@pytest.mark.needs("root")
+def test_another_user_of_the_machine_hears_nothing(notebook: Notebook, tmp_path: Path) -> None:
+    notebook.run(
+        "import threading, time\nstop = threading.Event()\ndef prints():\n    while not stop.wait(0.05):\n"
+        "        print('a secret', flush=True)\nthreading.Thread(target=prints, daemon=True).start()"
+    )
+    assert heard(listening(psutil.Process()), tmp_path) == (0, False)
+    notebook.report("stop.set()")
 
 
 def test_live_topology_in_a_cell(notebook: Notebook) -> None:
