@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import (
     by_hand,
+    control,
     folding,
     guest,
     half_width,
@@ -36,6 +37,7 @@ TABLE: dict[str, Benchmark] = {
     "imports": imports.promises,
     "half-width": half_width.promises,
     "intervals": intervals.promises,
+    "control": control.promises,
     "kill": kill.promises,
     "folding": folding.promises,
     "packets": packets.promises,
