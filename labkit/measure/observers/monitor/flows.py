@@ -17,6 +17,9 @@ MAX_CONVERSATIONS, MAX_CLASSES = 4096, 64
 OTHERS = "others"  # the row of what came when the table was full
 _VLAN = (b"\x81\x00", b"\x88\xa8", b"\x91\x00")
 _IP, _IP6 = b"\x08\x00", b"\x86\xdd"
+GRE, MAX_TUNNELS = 47, 8
+_BRIDGED = b"\x65\x58"  # an Ethernet frame in GRE (RFC 1701)
+_TUNNELS = {4: _IP, 41: _IP6, GRE: b""}  # what the protocol carries; GRE's own header says it
 _PLAIN_IP = _IP + b"\x45"  # IPv4 without options
 # From the ethertype on: it and IPv4's first byte, the protocol, the addresses.
 _plain_ip = struct.Struct("3s8xc2x8s")
@@ -34,11 +37,51 @@ def identify(data: bytes, link_type: int) -> tuple[str, bytes, bytes]:
     Of a truncated packet addresses and ports may be shorter. No fragment has ports, so all are of one flow.
     """
     if link_type == ETHERNET:
-        kind, at = data[12:14], 14
-        while kind in _VLAN:
-            kind, at = data[at + 2 : at + 4], at + 4
+        kind, at = _behind_ethernet(data, 0)
     else:
         kind, at = (_IP if data[:1] < b"\x50" else _IP6), 0
+    outer = _ip_header(data, kind, at)
+    if outer is None:
+        return _protocol_class(data, link_type), b"", b""
+    protocol, addresses, begin, is_fragment = outer
+    name = _innermost(data, protocol, begin, is_fragment) or _protocol_class(data, link_type)
+    has_ports = protocol in _WITH_PORTS and not is_fragment
+    return name, addresses, data[begin : begin + 4] if has_ports else b""
+
+
+def _innermost(data: bytes, protocol: int, begin: int, is_fragment: bool) -> str | None:
+    """Return the class behind tunnels over IP, without decoding (35 µs a packet); None if that has to decide."""
+    for _depth in range(MAX_TUNNELS):
+        if (name := _LAST.get(protocol)) is not None:
+            return name
+        if is_fragment or protocol not in _TUNNELS:
+            return None
+        kind, at = _TUNNELS[protocol], begin
+        if (
+            protocol == GRE
+        ):  # RFC 2784, RFC 2890: a word each for the checksum, the key and the sequence number
+            if len(data) < begin + 4 or data[begin + 1] & 7:
+                return None
+            kind, at = data[begin + 2 : begin + 4], begin + 4 + 4 * (data[begin] & 0xB0).bit_count()
+            if kind == _BRIDGED:
+                kind, at = _behind_ethernet(data, at)
+        inner = _ip_header(data, kind, at)
+        if inner is None:
+            return None
+        protocol, _addresses, begin, is_fragment = inner
+    return None
+
+
+def _behind_ethernet(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return the type of what an Ethernet frame carries, behind its VLAN tags, and where that begins."""
+    kind, at = data[at + 12 : at + 14], at + 14
+    while kind in _VLAN:
+        kind, at = data[at + 2 : at + 4], at + 4
+    return kind, at
+
+
+def _ip_header(data: bytes, kind: bytes, at: int) -> tuple[int, bytes, int, bool] | None:
+    """Return the protocol (-1: cut off), the addresses, where the content begins, and whether it is a fragment's."""
     version = data[at] >> 4 if len(data) > at else 0
     if kind == _IP and version == 4:
         protocol = data[at + 9] if len(data) > at + 9 else -1
@@ -46,11 +89,8 @@ def identify(data: bytes, link_type: int) -> tuple[str, bytes, bytes]:
         addresses = data[at + 12 : at + 20]
         is_fragment = int.from_bytes(data[at + 6 : at + 8]) & 0x3FFF != 0
     elif kind == _IP6 and version == 6:
-        protocol, addresses, begin = (
-            data[at + 6] if len(data) > at + 6 else -1,
-            data[at + 8 : at + 40],
-            at + 40,
-        )
+        protocol = data[at + 6] if len(data) > at + 6 else -1
+        addresses, begin = data[at + 8 : at + 40], at + 40
         if protocol not in _WITH_PORTS:
             with suppress(struct.error):
                 protocol, begin = behind_extensions(data, protocol, begin)
@@ -58,13 +98,11 @@ def identify(data: bytes, link_type: int) -> tuple[str, bytes, bytes]:
         if is_fragment:
             protocol = data[begin] if len(data) > begin else -1
     else:
-        return _protocol_class(data, link_type), b"", b""
+        return None
     if protocol == AH and not is_fragment:
         with suppress(struct.error):
             protocol, begin = behind_extensions(data, protocol, begin)
-    has_ports = protocol in _WITH_PORTS and not is_fragment
-    name = _LAST.get(protocol) or _protocol_class(data, link_type)
-    return name, addresses, data[begin : begin + 4] if has_ports else b""
+    return protocol, addresses, begin, is_fragment
 
 
 class Totals:
