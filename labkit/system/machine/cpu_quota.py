@@ -5,6 +5,7 @@ Children are in the same cgroup, so the quota holds for the experiment and for Q
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -67,11 +68,13 @@ class Throttling:
         self._at_s, self._before_s = time.monotonic(), throttled_s()
 
     def columns(self) -> dict[str, Any]:
-        """Return throttled_s: the seconds that threads of this run were kept from a CPU since the previous call."""
+        """Return throttled_s: the seconds that threads of this run were kept from the CPUs since the previous call, and
+        throttled_share of what the CPUs had."""
         passed_s, now_s = time.monotonic() - self._at_s, throttled_s()
         took_s = now_s - self._before_s
         self._at_s, self._before_s = time.monotonic(), now_s
-        return {"throttled_s": round(took_s, 4), "throttled_share": round(took_s / max(passed_s, 1e-3), 4)}
+        capacity_s = max(passed_s, 1e-3) * (os.cpu_count() or 1)  # the kernel adds the time of every CPU
+        return {"throttled_s": round(took_s, 4), "throttled_share": round(took_s / capacity_s, 4)}
 
 
 def with_throttling(row: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def test_mutants_of_frames_raise_nothing() -> None:
 
 def test_the_walk_through_tunnels_agrees_with_the_decoder() -> None:
     """Classes are found without decoding, because a decoded packet takes twenty times as long."""
-    ends, v6 = "10.0.0.1 > 10.0.0.2", ip6(udp(PAYLOAD), V6, 17)
+    ends, v6 = "10.0.0.1 > 10.0.0.2", ip6(udp(PAYLOAD, 9), V6, 17)
     inner = ip_frame(tcp(b""), ends, 6)
     for data, name in (
         (ip_frame(ip_frame(inner, ends, 4), ends, 4), "tcp"),
