@@ -60,7 +60,7 @@ def _innermost(data: bytes, protocol: int, begin: int, is_fragment: bool) -> str
         if (
             protocol == GRE
         ):  # RFC 2784, RFC 2890: a word each for the checksum, the key and the sequence number
-            if len(data) < begin + 4 or data[begin + 1] & 7:
+            if len(data) < begin + 4 or data[begin] & 0x40 or data[begin + 1] & 7:  # as in the decoder
                 return None
             kind, at = data[begin + 2 : begin + 4], begin + 4 + 4 * (data[begin] & 0xB0).bit_count()
             if kind == _BRIDGED:

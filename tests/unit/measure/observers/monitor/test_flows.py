@@ -182,6 +182,7 @@ def test_the_walk_through_tunnels_agrees_with_the_decoder() -> None:
         (ip_frame(gre(inner, 0x0800), ends, 47), "tcp"),
         (ip_frame(gre(ethernet(v6, 0x86DD), 0x6558), ends, 47), "udp"),
         (ip_frame(gre(ip_frame(gre(inner, 0x0800), ends, 47), 0x0800), ends, 47), "tcp"),
+        (ip_frame(struct.pack("!HH", 0x4000, 0x0800) + inner, ends, 47), "ip GRE with routing"),
     ):
         frame = ethernet(data)
         assert identify(frame, ETHERNET)[0] == name == flows._protocol_class(frame, ETHERNET)
