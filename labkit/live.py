@@ -23,6 +23,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
+from weakref import WeakSet
 
 import msgspec
 
@@ -192,6 +193,7 @@ class LiveTopology:
         self._lock = threading.Lock()  # protects _answers, _open, _ended and sending
         self._answers: dict[int | None, Future[dict[str, Any]]] = {None: Future()}
         self._open = True
+        self._monitors: WeakSet[LiveMonitor] = WeakSet()
         self._ended = ""  # why the process ended, if nobody closed the topology
         with ExitStack() as stack:
             with _block_interrupts():
@@ -276,14 +278,20 @@ class LiveTopology:
         """
         ports = tuple(self.state.ports().items())
         selection = Selection(source, destination, port, protocol, vlan, inside, expression)
-        return LiveMonitor(
+        made = LiveMonitor(
             self._ask,
             interface,
             monitoring.Request(selection, sample, keep_count, snap_bytes, display, fields, ports),
         )
+        self._monitors.add(made)
+        return made
 
     def close(self) -> None:
-        """End the programs and remove the interfaces. Threads that wait for an answer get Failed."""
+        """End the programs and remove the interfaces; what monitors kept can still be read. Threads that wait for an
+        answer get Failed."""
+        for one in list(self._monitors) if self._open else []:
+            with suppress(LabkitError):
+                one.close()
         self._stack.close()
 
     def __enter__(self) -> Self:

@@ -261,7 +261,7 @@ class _Monitors:
         self.known: dict[str, Callable[[Answer], Answer | None]] = {
             "monitor": self.begin,
             "monitor read": lambda request: _report_answer(
-                self._find(request).read(request["since"], request["limit"])
+                self._find(request).read(request["since"], request["limit"], request["before"])
             ),
             "monitor stop": lambda request: _report_answer(self._find(request).stop()),
             "monitor clear": lambda request: _report_answer(self._find(request).clear()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -75,15 +76,17 @@ class KeptPackets:
         self._parts.clear()
         self._bytes = self.count = 0
 
-    def newest(self, since: int, limit: int) -> list[Row]:
-        """Return the newest `limit` packets with a number after `since`, in the order of their arrival."""
+    def newest(self, since: int, limit: int, before: float = math.inf) -> list[Row]:
+        """Return the newest `limit` packets with a number after `since` and below `before`, in the order of their
+        arrival."""
         result: list[Row] = []
-        for one in self._backwards():
+        for one in self._backwards(before):
             if len(result) >= limit or one[0] <= since:
                 break
             result.append(one)
         return result[::-1]
 
-    def _backwards(self) -> Iterator[Row]:
+    def _backwards(self, before: float) -> Iterator[Row]:
         for part in reversed(self._parts):
-            yield from reversed(part.rows())
+            if part.first < before:
+                yield from (one for one in reversed(part.rows()) if one[0] < before)

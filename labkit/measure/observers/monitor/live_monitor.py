@@ -18,6 +18,7 @@ from labkit.common.packets import pcapng
 from labkit.measure.observers import monitor
 
 Ask = Callable[..., dict[str, Any]]
+PAGE_COUNT = 10_000
 SAVED_COUNT = 100_000  # packets that the command writes at once
 
 
@@ -129,7 +130,18 @@ class LiveMonitor:
             if self._last is not None:
                 new = [one for one in self._last.packets if one.number > since]
                 return replace(self._last, packets=new[max(len(new) - limit, 0) :])
-            return self._report("monitor read", since=since, limit=limit)
+            return self._read(since, limit)
+
+    def _read(self, since: int, limit: int) -> MonitorReport:
+        """Read page by page: the answer to a request has a time limit, and 300,000 packets take 7 s."""
+        before, pages, result = None, [], None
+        while result is None or (limit > 0 and len(pages[-1]) == PAGE_COUNT):
+            wanted = min(limit, PAGE_COUNT)
+            page = self._report("monitor read", since=since, limit=wanted, before=before)
+            pages.append(page.packets)
+            result, limit = result or page, limit - wanted
+            before = page.packets[0].number if page.packets else None
+        return replace(result, packets=[one for page in reversed(pages) for one in page])
 
     @property
     def counts(self) -> MonitorCounts:
@@ -169,7 +181,7 @@ class LiveMonitor:
             if self._last is None:
                 try:
                     self._report("monitor stop")
-                    kept = self._report("monitor read", since=-1, limit=self.request.keep_count)
+                    kept = self._read(-1, self.request.keep_count)
                 finally:
                     last = self._report("monitor end")
                 self._last = replace(last, packets=kept.packets)

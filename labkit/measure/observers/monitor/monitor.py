@@ -8,6 +8,7 @@ sampled, kept, forgotten.
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import time
@@ -215,16 +216,19 @@ class _MonitorProcess:
             self._display.awaiting_count if self._display else 0,
             self._totals.classes(),
             self._totals.conversations(REPORTED_CONVERSATIONS),
-            self._newest(request.get("since", -1), request.get("limit", 0)),
+            self._newest(request.get("since", -1), request.get("limit", 0), request.get("before")),
             self._ring.link_type,
             problem=self._display.problem if self._display else None,
             talkers=self._totals.talkers(REPORTED_TALKERS),
         )
         return msgspec.json.encode(report)
 
-    def _newest(self, since: int, limit: int) -> list[tuple[int, int, str, int, str, tuple[str, ...]]]:
-        """Return the newest `limit` kept packets after number `since`, in the order of their arrival."""
-        return [(*one[:4], b64encode(one[4]).decode(), one[5]) for one in self._kept.newest(since, limit)]
+    def _newest(
+        self, since: int, limit: int, before: int | None
+    ) -> list[tuple[int, int, str, int, str, tuple[str, ...]]]:
+        """Return the newest `limit` kept packets after `since` and below `before`, in the order of their arrival."""
+        rows = self._kept.newest(since, limit, math.inf if before is None else before)
+        return [(*one[:4], b64encode(one[4]).decode(), one[5]) for one in rows]
 
     def _drain(self) -> None:
         """Read all that the socket has received: the kernel hands over an unfilled block only after a while."""
@@ -291,10 +295,10 @@ class Monitor:
         report.seen_count, report.is_gone = self._seen, self._is_gone
         return report
 
-    def read(self, since: int = -1, limit: int = 0) -> Report:
-        """Return the counts, and the newest `limit` kept packets after number `since`. Raises Failed if the process
-        ended."""
-        return self._request({"do": "read", "since": since, "limit": limit})
+    def read(self, since: int = -1, limit: int = 0, before: int | None = None) -> Report:
+        """Return the counts, and the newest `limit` kept packets after number `since` and below `before`. Raises Failed
+        if the process ended."""
+        return self._request({"do": "read", "since": since, "limit": limit, "before": before})
 
     def stop(self) -> Report:
         """Stop capturing, and handle all captured packets; packets in memory can still be read."""

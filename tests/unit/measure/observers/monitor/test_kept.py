@@ -105,6 +105,8 @@ def test_kept_packets_and_forgotten_ones_are_exact(max_bytes: int) -> None:
         assert kept.count <= 100
         there = kept.newest(-1, 10**6)
         assert there == list(came)[len(came) - kept.count :]
+        half = number // 2
+        assert kept.newest(-1, 7, half) == [one for one in there if one[0] < half][-7:]
         assert kept.newest(number - 10, 5) == there[-min(5, max(0, kept.count)) :][-9:]
     assert max_bytes < 10**9 or kept.count == 100
     kept.clear()
