@@ -24,11 +24,7 @@ def read_rows(folder: Path) -> list[run_folder.Row]:
     """
     if not is_published(folder):
         return run_folder.read_rows(folder)
-    try:
-        with safe_files.open_regular(folder / ROWS) as file:
-            content = file.read()
-    except OSError as error:
-        raise BadInput(f"{folder / ROWS} cannot be read: {error.strerror}") from None
+    content = safe_files.read_regular(folder / ROWS, run_folder.MAX_ROWS_BYTES)
     if run_folder.read_begun(folder).get("sha256") != hashlib.sha256(content).hexdigest():
         raise BadInput(
             f"{folder / ROWS} is not the file that was published: its SHA-256 digest is not that in run.json"

@@ -6,7 +6,6 @@ In a clone they are beside the package. A wheel contains them as data files belo
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 
 import labkit
@@ -76,9 +75,7 @@ def create(folder: Path) -> int:
             " install the wheel again (pip install --force-reinstall --no-deps labkit)"
         )
     for name, source in files.items():
-        with run_folder.write_errors(folder / name):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, folder / name)
+        run_folder.write(folder / name, source.read_bytes())
     return len(files)
 
 

@@ -30,6 +30,7 @@ from labkit.common.plain_types import wrong_type
 
 Row = dict[str, Any]
 FINISHED, UNFINISHED = ".jsonl", ".unfinished"
+MAX_ROWS_BYTES = 1 << 30  # in a file
 # Environment variable: the project's folder, which is trusted because the user names it.
 PROJECT = "LABKIT_PROJECT"
 
@@ -129,7 +130,6 @@ def write(path: Path, content: bytes) -> None:
     Raises Failed if the disk is full or the folder is not writable.
     """
     with write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
         with safe_files.replacing(path) as file:
             file.write(content)
 
@@ -147,10 +147,8 @@ def write_artefact(path: Path, content: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file. Raises BadInput when it does not exist or is invalid."""
     try:
-        return msgspec.json.decode(_read_regular(path))
-    except FileNotFoundError:
-        raise BadInput(f"there is no file {path}") from None
-    except (OSError, ValueError, RecursionError, msgspec.DecodeError) as error:
+        return msgspec.json.decode(safe_files.read_regular(path))
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:
         raise BadInput(f"{path} cannot be read: {error}") from None
 
 
@@ -352,20 +350,14 @@ def _by_point(folder: Path) -> Iterator[tuple[str, list[Row]]]:
             ) from None
 
 
-def _read_regular(path: Path) -> bytes:
-    with safe_files.open_regular(path) as file:
-        return file.read()
-
-
 def _rows_content(folder: Path, point: str) -> tuple[Path, bytes]:
     """Return the file with the rows of a point and its complete lines. Raises BadInput if it cannot be read."""
     finished, unfinished = (_rows_path(folder, point, suffix) for suffix in (FINISHED, UNFINISHED))
-    try:
-        for path in (finished, unfinished):
-            with contextlib.suppress(FileNotFoundError):
-                content = _read_regular(path)
-                # A full disk can cut the last line.
-                return path, content[: content.rfind(b"\n") + 1] if path == unfinished else content
-        return finished, _read_regular(finished)  # the point was finished meanwhile
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error}") from None
+    if os.path.lexists(unfinished) and not os.path.lexists(finished):
+        try:
+            content = safe_files.read_regular(unfinished, MAX_ROWS_BYTES)
+            return unfinished, content[: content.rfind(b"\n") + 1]  # a full disk can cut the last line
+        except BadInput:
+            if not os.path.lexists(finished):  # else the point was finished meanwhile
+                raise
+    return finished, safe_files.read_regular(finished, MAX_ROWS_BYTES)

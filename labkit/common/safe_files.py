@@ -11,16 +11,22 @@ import contextlib
 import errno
 import fcntl
 import grp
+import gzip
+import io
 import json
 import os
 import pwd
 import secrets
 import stat
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from labkit.common.errors import BadInput
+from labkit.common.privilege import is_root
 
 MARKER = ".labkit-made-this"
 # A marker from another boot may belong to a running lab VM that shares the folder, whose locks are invisible here. So
@@ -29,6 +35,8 @@ OTHER_BOOT_S = 7 * 86400.0
 # A child of a killed owner (a program that unpacks) may write for a moment after it.
 TRIES_TO_EMPTY = 20
 MAX_INPUT_BYTES = 64 << 20  # of a file that a person names, unless its reader says otherwise
+PIECE_BYTES = 1 << 20  # read at once: a size that a file only claims to have takes no memory
+OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 LINKS = 40  # the kernel's limit (path_resolution(7))
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,8 +47,9 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file to write; it replaces `path` when the block ends, and is removed if the block raises.
 
     The temporary name is unguessable and the file is created exclusively, so a prepared link is never followed. Raises
-    OSError, also if `path` is a device or a pipe (`_check_replaceable`).
+    OSError, also if `path` is a device or a pipe (`_check_replaceable`), and like `make_folder` for its folder.
     """
+    make_folder(path.parent)
     _check_replaceable(path)
     fresh = path.with_name(f".{secrets.token_hex(12)}")
     descriptor = os.open(fresh, NEW, 0o666)
@@ -60,22 +69,28 @@ def create_new(path: Path) -> IO[bytes]:
     """Open a new unbuffered file at `path` for incremental writing.
 
     An existing file is removed first, and a prepared link is not followed. Raises OSError, also if `path` is a device
-    or a pipe (`_check_replaceable`).
+    or a pipe (`_check_replaceable`), and like `make_folder` for its folder.
     """
+    make_folder(path.parent)
     _check_replaceable(path)
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     return open(os.open(path, NEW, 0o666), "wb", buffering=0)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, if they do not exist. Raises OSError, also where another user could lead it
+    elsewhere (`redirection`)."""
+    if reason := redirection(path):
+        raise OSError(errno.EPERM, f"{reason}: choose a folder of your own", str(path))
+    path.mkdir(parents=True, exist_ok=True)
+
+
 def _check_replaceable(path: Path) -> None:
     """Raise OSError if a device, a pipe or a socket is at `path`, or a link to one (/dev/null, /dev/stdout).
 
-    A new file would take its place, for root also in /dev, and every other program would find that file. Nor may
-    another user lead the file elsewhere (`redirection`).
+    A new file would take its place, for root also in /dev, and every other program would find that file.
     """
-    if reason := redirection(path.parent):
-        raise OSError(errno.EPERM, f"{reason}: choose a folder of your own", str(path))
     try:
         state = path.lstat()
         is_of_process = stat.S_ISLNK(state.st_mode) and os.readlink(path).startswith("/proc/")
@@ -88,22 +103,51 @@ def _check_replaceable(path: Path) -> None:
         )
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a file to read. Raises OSError, also for a pipe, a socket or a device: reading it might never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return open(descriptor, "rb")
+@contextmanager
+def open_regular(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
+    """Open a file that a person or a row names; it is decompressed if its name ends in .gz.
+
+    Raises BadInput if it cannot be read, in the block too, and for a pipe, a socket or a device: reading it might never
+    end.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise BadInput(f"{path} cannot be read: it is not a regular file")
+        with open(descriptor, "rb") as file:
+            yield gzip.open(file) if path.suffix == ".gz" else file
+    except FileNotFoundError:
+        raise BadInput(f"there is no file {path}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        words = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BadInput(f"{path} cannot be read: {words}") from None
 
 
 def read_regular(path: Path, max_bytes: int = MAX_INPUT_BYTES) -> bytes:
-    """Return the content of a file that a person names. Raises OSError like `open_regular`, and for a larger file."""
+    """Return the content of a file. Raises BadInput like `open_regular`, and for more than `max_bytes`."""
+    content, left = list[bytes](), max_bytes + 1
     with open_regular(path) as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {max_bytes >> 20} MiB", str(path))
-    return content
+        if os.fstat(file.fileno()).st_size > max_bytes:
+            left = 0
+        while left > 0 and (piece := file.read(min(left, PIECE_BYTES))):
+            content.append(piece)
+            left -= len(piece)
+    if left <= 0:
+        raise BadInput(f"{path} cannot be read: it has more than {max_bytes >> 20} MiB")
+    return b"".join(content)
+
+
+def text_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file in UTF-8, one by one. Raises BadInput like `open_regular`, and for an overlong line."""
+    with open_regular(path) as file, io.TextIOWrapper(file, encoding="utf-8") as lines:
+        try:
+            while line := lines.readline(PIECE_BYTES):
+                if len(line) == PIECE_BYTES:
+                    raise BadInput(f"{path} cannot be read: a line has more than {PIECE_BYTES >> 20} MiB")
+                yield line
+        except UnicodeDecodeError:
+            raise BadInput(f"{path} cannot be read: it contains bytes that are not text") from None
 
 
 def untrusted(path: Path) -> str | None:
@@ -137,7 +181,7 @@ def redirection(path: Path) -> str | None:
             if stat.S_ISLNK(state.st_mode):
                 if state.st_uid not in trusted_users():
                     return f"{at} is a link of another user, who can change its target"
-            elif on_the_way and os.geteuid() == 0 and (reason := _faults(at, state, on_the_way=True)):
+            elif on_the_way and is_root() and (reason := _faults(at, state, on_the_way=True)):
                 return f"{reason}, who could replace it while root writes there"
     return None
 
@@ -177,8 +221,14 @@ def _faults(at: Path, state: os.stat_result, *, on_the_way: bool) -> str | None:
 
 
 def trusted_users() -> set[int]:
-    """Return the ids of root, this user, and with sudo the calling user."""
+    """Return the ids of root, this user, and with sudo the calling user.
+
+    In a user namespace, one id stands for all users of the machine, root among them (user_namespaces(7)): labkit checks
+    paths before it enters one.
+    """
     users = {0, os.geteuid()}
+    if os.geteuid() == 0 and not is_root():
+        users.add(int(OVERFLOW_UID.read_text()))
     if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
         users.add(int(os.environ["SUDO_UID"]))
     return users
@@ -222,8 +272,9 @@ def own_folder(top: Path, prefix: str) -> Iterator[Path]:
     """Yield a new folder in `top` with an unguessable name; remove it with its content when the block ends.
 
     Its marker is locked (flock(2)) as long as the owner runs. First, folders with this prefix that killed owners left
-    behind are removed. Raises OSError.
+    behind are removed. Raises OSError, also like `make_folder` for `top`.
     """
+    make_folder(top)
     remove_leftovers(top, prefix)
     with _open_checked(top, os.O_RDONLY | os.O_DIRECTORY) as parent:
         name = f"{prefix}{secrets.token_hex(6)}"

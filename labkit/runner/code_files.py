@@ -41,13 +41,13 @@ def read(kind: type[Parameters], parameters: Mapping[str, Any]) -> tuple[dict[st
 
 def _source(what: str, path: Path) -> str:
     """Return the text of a file of Python."""
+    content = safe_files.read_regular(path, MAX_BYTES)
     try:
-        source = safe_files.read_regular(path, MAX_BYTES).decode()
+        source = content.decode()
         compile(source, str(path), "exec")
         return source
-    except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise BadInput(f"{what} cannot be read: {words}") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{what} cannot be read: it is not text") from None
     except (SyntaxError, ValueError) as error:
         raise BadInput(f"{what} is not valid Python: {error}") from None
 

@@ -52,7 +52,8 @@ def execute(
         _show_events(bar, scratch, name, keep_failed),
     ):
         executed = scratch / "notebook.ipynb"
-        safe_files.open_regular(notebook).close()  # papermill would wait for a pipe
+        with safe_files.open_regular(notebook):  # papermill would wait for a pipe
+            pass
         try:
             papermill.execute_notebook(
                 _literal(notebook),
@@ -102,7 +103,6 @@ def _scratch(folder: Path) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             scratch = stack.enter_context(safe_files.own_folder(folder, ".notebook-"))
         except OSError as error:
             raise Failed(f"the folder {folder} cannot be created: {error.strerror}") from None

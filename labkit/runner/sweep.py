@@ -134,7 +134,8 @@ def experiment_of(notebook: Path) -> str:
 
 def _measured_by(notebook: Path) -> list[str]:
     """Return the experiments that a notebook measures, in order."""
-    return re.findall(r'notebook\.measure\(\\?"(\w+)', notebook.read_text(errors="replace"))
+    text = safe_files.read_regular(notebook).decode(errors="replace")
+    return re.findall(r'notebook\.measure\(\\?"(\w+)', text)
 
 
 def notebook_of(experiment: str) -> Path | None:

@@ -21,14 +21,11 @@ MAX_VALUES, MAX_BYTES = 100_000, 4 << 20  # in a file
 
 def read(path: Path) -> Any:
     """Read a YAML file. Raises BadInput when it does not exist or is not valid YAML."""
+    content = safe_files.read_regular(path, MAX_BYTES)
     try:
-        result = yaml.safe_load(safe_files.read_regular(path, MAX_BYTES).decode())
+        result = yaml.safe_load(content.decode())
         _check_content(result)
         return result
-    except FileNotFoundError:
-        raise BadInput(f"there is no file {path}") from None
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from None
     # PyYAML's constructors raise many kinds of errors: int() and date() ValueError, a wrong !!bool KeyError, …
     except (ValueError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise BadInput(f"{path} is not a valid YAML file: {' '.join(str(error).split())[:200]}") from None

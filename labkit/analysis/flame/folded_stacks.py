@@ -6,10 +6,7 @@ process, and the last is the function that ran. Kernel frames end in `_[k]`. A f
 
 from __future__ import annotations
 
-import gzip
-import io
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,6 +17,7 @@ from labkit.common.errors import BadInput
 Stacks = Mapping[str, int]
 
 KERNEL = "_[k]"
+MAX_DIGITS = 18  # of a count of samples
 _MARK = re.compile(r"_\[[kij]\]$")  # kernel, inlined, compiled at run time
 
 
@@ -29,19 +27,7 @@ def read(path: Path) -> Counter[str]:
     The file is read line by line, so memory depends on the number of different stacks. Raises BadInput, with the line,
     if the file does not have folded stacks.
     """
-    try:
-        with safe_files.open_regular(path) as file:
-            plain = gzip.open(file) if path.suffix == ".gz" else file
-            with io.TextIOWrapper(plain, encoding="utf-8") as lines:
-                return parse(lines, str(path))
-    except FileNotFoundError:
-        raise BadInput(f"there is no file of folded stacks {path}") from None
-    except UnicodeDecodeError:
-        raise BadInput(
-            f"{path} is not a file of folded stacks: it contains bytes that are not text"
-        ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"{path} cannot be read to its end: {error}") from None
+    return parse(safe_files.text_lines(path), str(path))
 
 
 def parse(lines: Iterable[str], source: str = "the text") -> Counter[str]:
@@ -51,7 +37,7 @@ def parse(lines: Iterable[str], source: str = "the text") -> Counter[str]:
         if not line.strip() or line.startswith("#"):
             continue
         stack, _, count = line.strip().rpartition(" ")
-        if not stack or not count.isascii() or not count.isdecimal():
+        if not stack or not count.isascii() or not count.isdecimal() or len(count) > MAX_DIGITS:
             raise BadInput(
                 f"{source}, line {number}, is not a folded stack (`a;b;c 42`): {line.strip()[:60]!r}"
             )

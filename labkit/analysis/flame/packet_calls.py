@@ -6,7 +6,6 @@ of two packets.
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,15 +123,9 @@ def packets(rows: pd.DataFrame, name: str) -> list[PacketCalls]:
 
 def read(path: Path) -> list[Tree]:
     """Return the calls of a file that the observer wrote, in its order. Raises BadInput if it cannot be read."""
-    try:
-        with safe_files.open_regular(path) as file, io.TextIOWrapper(file, encoding="utf-8") as lines:
-            return list(call_trees.Reader().read(lines))
-    except FileNotFoundError:
-        raise BadInput(
-            f"the recorded calls {path} do not exist: measure again with observe={OBSERVER}"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}") from None
+    if not path.exists():
+        raise BadInput(f"the recorded calls {path} do not exist: measure again with observe={OBSERVER}")
+    return list(call_trees.Reader().read(safe_files.text_lines(path)))
 
 
 def _middle(arm: str, rounds: list[tuple[Tree, pd.Series]], rows: pd.DataFrame) -> PacketCalls:

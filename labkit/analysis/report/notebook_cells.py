@@ -102,13 +102,11 @@ class Block:
 
 def read(path: Path) -> nbformat.NotebookNode:
     """Return the notebook in a file. Raises BadInput if it is not a notebook."""
+    content = safe_files.read_regular(path, MAX_BYTES)
     try:
-        text = safe_files.read_regular(path, MAX_BYTES).decode()
-        document: nbformat.NotebookNode = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call]
+        document: nbformat.NotebookNode = nbformat.reads(content.decode(), as_version=4)  # type: ignore[no-untyped-call]
         nbformat.validate(document)  # reads() only logs what is wrong
         return document
-    except FileNotFoundError:
-        raise BadInput(f"there is no notebook {path}") from None
     except Exception as error:  # the upgrade of old notebooks (nbformat.v4.convert) can fail in any way
         raise BadInput(f"{path} is not a notebook: {' '.join(str(error).split())[:200]}") from None
 

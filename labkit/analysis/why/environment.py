@@ -6,11 +6,9 @@ reason to refuse a comparison.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import gzip
-import json
 import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +19,8 @@ import pandas as pd
 from labkit.analysis import load
 from labkit.analysis.why import code_paths
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.common import run_folder, safe_files
+from labkit.common import run_folder
+from labkit.common.errors import BadInput
 
 ABSENT = "absent"
 UNSET = {
@@ -351,13 +350,9 @@ def _object(path: Path) -> dict[str, Any]:
 
     Unknown values must not look like absent ones.
     """
-    try:
-        with safe_files.open_regular(path) as file:
-            content = file.read()
-        result = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
-    except (OSError, ValueError, EOFError, RecursionError, zlib.error):
-        return {}
-    return result if isinstance(result, dict) else {}
+    with contextlib.suppress(BadInput):
+        return run_folder.read_object(path)
+    return {}
 
 
 @functools.cache

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from labkit.common import errors, safe_files
 
-MAX_BYTES = 1 << 32  # labkit writes no larger capture
 SECTION, INTERFACE, STATISTICS, PACKET = 0x0A0D0D0A, 1, 5, 6
 MAGIC = 0x1A2B3C4D
 END, COMMENT, USER_APPLICATION, NAME, RESOLUTION, FLAGS = 0, 1, 4, 2, 9, 2  # codes of options
@@ -157,7 +156,7 @@ def sort(path: Path, comments: Mapping[int, str] | None = None) -> None:
 
     `comments`: as for `in_order`. Raises OSError if there is no room for a second file beside it.
     """
-    content = safe_files.read_regular(path, MAX_BYTES)
+    content = path.read_bytes()
     with safe_files.replacing(path) as file:
         file.write(in_order(content, comments))
 

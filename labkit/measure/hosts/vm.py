@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 import labkit
-from labkit.common import extensions
+from labkit.common import extensions, safe_files
 from labkit.common.errors import Failed
 from labkit.measure.hosts import local, vm_channel, vm_holder, vm_initramfs
 from labkit.measure.hosts.vm_channel import LabVm, VmConversation
@@ -149,7 +149,7 @@ def started(
         scratch = boots.path
         if folder is not None:
             with _named_boot_errors(folder):
-                folder.mkdir(parents=True, exist_ok=True)
+                safe_files.make_folder(folder)
             folder = folder.resolve()  # the guest cannot follow links in its path
         shares = [command.Share("root", scratch / "root.bound", True)]
         shares += [command.Share("folder", scratch / "folder.bound", False)] if folder else []

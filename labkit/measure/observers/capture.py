@@ -122,13 +122,10 @@ def capture(
     _check(hops)
     check_limits(snap_bytes, rate_pps, total_bytes, settle_s)
     path = folder / f"{name}.pcapng"
-    with run_folder.write_errors(path):
-        folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         rings = [stack.enter_context(open_ring(hop, snap_bytes, buffer_bytes)) for hop in hops]
         named = [(hop.name, ring.link_type) for hop, ring in zip(hops, rings, strict=True)]
         with run_folder.write_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(safe_files.create_new(path))
             file.write(pcapng.header(named, snap_bytes))
         recorder = Recorder(rings, path, file, Limits(snap_bytes, rate_pps, total_bytes, settle_s))

@@ -27,7 +27,6 @@ def attempt_folder(root: Path) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         with run_folder.write_errors(root):
-            root.mkdir(parents=True, exist_ok=True)
             for left in [*_ended]:
                 # This process chose the name, so no other process has it.
                 shutil.rmtree(left, ignore_errors=True)
@@ -59,7 +58,6 @@ def unpack(packed: bytes, folder: Path, origin: str) -> None:
     In notebooks, the path of the original folder `origin` is replaced by that of `folder`. Raises Failed if the disk is
     full, or the archive contains anything but files below the folder.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         run_folder.write_errors(folder / "notebook.ipynb"),
         safe_files.own_folder(folder.parent, PLACING) as scratch,

@@ -3,6 +3,7 @@
 All of it is read as the calling process sees it: sysctls, for one, are those of its network namespace.
 """
 
+from labkit.common.privilege import is_root
 from labkit.system.machine.background import Background
 from labkit.system.machine.cpu_quota import Throttling, quota_cpus, with_throttling
 from labkit.system.machine.cpu_time import (
@@ -19,7 +20,6 @@ from labkit.system.machine.cpu_time import (
 from labkit.system.machine.host_load import HostLoad, with_host_load
 from labkit.system.machine.interfaces import offloads, qdisc
 from labkit.system.machine.load_programs import program_settings
-from labkit.system.machine.privilege import is_root
 from labkit.system.machine.programs import (
     asking_versions,
     kill_descendants,

@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from labkit.common import safe_files
 from labkit.system import machine
 
 DEVICE = Path("/dev/kvm")
@@ -31,9 +32,8 @@ def worth_trying() -> bool:
 
 def remember(why: str) -> None:
     """Remember that KVM does not work on this machine with this kernel; the doctor shows `why`."""
-    with suppress(OSError):
-        remembered().parent.mkdir(parents=True, exist_ok=True)
-        remembered().write_text(" ".join(why.split())[:300] + "\n")
+    with suppress(OSError), safe_files.replacing(remembered()) as file:
+        file.write(f"{' '.join(why.split())[:300]}\n".encode())
 
 
 def reason() -> str | None:

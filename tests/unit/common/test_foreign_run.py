@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gzip
 import json
 import os
 import random
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from conftest import ROOT
 
 from labkit.analysis import load, published_runs, report
 from labkit.analysis.flame import folded_stacks, load_profiles, packet_calls
 from labkit.analysis.report import notebook_cells
-from labkit.common import run_folder
+from labkit.common import run_folder, safe_files
 from labkit.common.errors import BadInput
 from labkit.common.packets import Counts, pcapng
 
@@ -45,6 +49,37 @@ def test_pipes_and_devices_are_not_read(name: str, tmp_path: Path) -> None:
     path.symlink_to("/dev/zero")
     with pytest.raises(BadInput, match="not a regular file"):
         READERS[name](tmp_path)
+
+
+def test_a_size_that_a_file_claims_takes_no_memory(tmp_path: Path) -> None:
+    """A sparse file, a compressed one, and a line without an end: `labkit` holds a few MiB of each at most."""
+    for name in READERS:
+        folder = tmp_path / name.replace("/", "-")
+        (folder / "rows").mkdir(parents=True)
+        if name.endswith(".gz"):
+            (folder / name).write_bytes(gzip.compress(bytes(64 << 20)))
+        else:
+            with (folder / name).open("wb") as file:
+                file.truncate(1 << 40)
+    code = (
+        "import resource, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import test_foreign_run\n"
+        "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (32 << 20), used + (32 << 20)))\n"
+        "for name, read in test_foreign_run.READERS.items():\n"
+        "    try: read(Path(sys.argv[2]) / name.replace('/', '-'))\n"
+        "    except test_foreign_run.BadInput as error: print(error)\n"
+    )
+    words = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=True, timeout=60)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(READERS)
+    assert all("it has more than" in line or "a line has more than" in line for line in lines)
+
+
+def test_a_large_limit_takes_no_memory_either(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"1")
+    assert safe_files.read_regular(tmp_path / "small", 1 << 50) == b"1"
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../secret", "link", "loop", 5, ["stacks"], None, "a\0b"])

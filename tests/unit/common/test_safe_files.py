@@ -18,10 +18,13 @@ from typing import Any
 import pytest
 from conftest import ROOT, Need
 
+from labkit.commands import new
 from labkit.common import run_folder, safe_files
 from labkit.common.errors import BadInput, Failed
+from labkit.measure.hosts import debian_kernels
 from labkit.runner import papermill_run, run
 from labkit.runner.cluster import folders
+from labkit.runner.progress import Bar
 from labkit.system import process, temporary_files
 
 PREFIX = "labkit-vm-"
@@ -373,6 +376,55 @@ def test_root_writes_nothing_below_a_folder_that_others_can_replace(
     else:
         theirs.chmod(0o1777)
     run_folder.write(theirs / "data/run/rows.csv", b"")
+
+
+IN_A_USER_NAMESPACE = """
+import ctypes, os, sys
+from pathlib import Path
+from labkit.common import run_folder
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+libc = ctypes.CDLL(None)
+libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, to write the maps
+if libc.unshare(0x10000000):  # CLONE_NEWUSER
+    sys.exit("no user namespaces")
+Path("/proc/self/uid_map").write_text("0 65534 1")
+run_folder.write(Path(sys.argv[1]), b"rows")
+"""
+
+
+def test_root_of_a_user_namespace_writes_for_its_user(tmp_path: Path, need: Need) -> None:
+    """There, the machine's root and every other user look like one and the same."""
+    need("root", "user namespaces")
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    (tmp_path / "link").symlink_to("own")
+    (tmp_path / "own").mkdir()
+    os.chown(tmp_path / "own", NOBODY, NOBODY)
+    path = tmp_path / "link/run/rows.csv"
+    subprocess.run([sys.executable, "-c", IN_A_USER_NAMESPACE, str(path)], cwd=ROOT, check=True)
+    assert path.read_bytes() == b"rows"
+
+
+def test_no_folder_is_made_where_a_link_of_others_leads(tmp_path: Path, need: Need) -> None:
+    need("root")
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "link").symlink_to("precious")
+    os.chown(tmp_path / "link", NOBODY, NOBODY, follow_symlinks=False)
+    there = tmp_path / "link/new"
+    for make in (
+        lambda: run_folder.write(there / "rows.csv", b""),
+        lambda: safe_files.create_new(there / "rows.csv"),
+        lambda: new.create(there),
+        lambda: papermill_run.execute(there / "a.ipynb", there, {}, Bar(), "a"),
+        lambda: folders.unpack(b"", there / "point", ""),
+        lambda: folders.attempt_folder(there).__enter__(),
+        lambda: debian_kernels._scratch(there).__enter__(),
+    ):
+        with pytest.raises((Failed, OSError), match="link is a link of another user"):
+            make()
+        assert [*(tmp_path / "precious").iterdir()] == []
 
 
 def test_run_is_not_written_where_a_link_of_others_leads(tmp_path: Path, need: Need) -> None:

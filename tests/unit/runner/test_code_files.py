@@ -61,7 +61,7 @@ def test_invalid_code_file_is_refused(profile: str, content: bytes, words: str) 
     Path(profile).write_bytes(content)
     with pytest.raises(BadInput, match=words):
         code_files.read(Stateless, {"profile": profile})
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="there is no file"):
         code_files.read(Stateless, {"profile": profile + ".py"})
 
 

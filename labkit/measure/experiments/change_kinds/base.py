@@ -71,11 +71,7 @@ class Files:
 
     def read(self, name: str) -> bytes:
         """Return the content of a file. Raises BadInput if it is unreadable, not a regular file, or too large."""
-        path = self.path(name)
-        try:
-            return safe_files.read_regular(path, LARGEST_FILE)
-        except OSError as error:
-            raise BadInput(f"{name} cannot be read: {error.strerror}") from None
+        return safe_files.read_regular(self.path(name), LARGEST_FILE)
 
     def beside(self, name: str) -> Files:
         """Return the files that the file `name` may name: those in and below its folder."""

@@ -96,7 +96,6 @@ def perf_record(folded: Path, *, frequency_hz: int = FREQUENCY_HZ, keep: bool = 
     """
     event = check()
     frequency_hz = allowed_hz(frequency_hz)
-    folded.parent.mkdir(parents=True, exist_ok=True)
     sampling = ["-e", event, "-F", str(frequency_hz), "-g", *NO_CACHE, *WHOLE_MACHINE.argv()]
     about: dict[str, object] = {"event": event, "frequency_hz": frequency_hz, "scope": str(WHOLE_MACHINE)}
     about |= {"note": PILES_UP} if event == CLOCK else {}

@@ -53,14 +53,14 @@ def test_folded_stacks_are_what_the_firefox_profiler_imports() -> None:
 @pytest.mark.parametrize(
     ("name", "content", "why"),
     [
-        ("no.folded", None, "there is no file of folded stacks"),
+        ("no.folded", None, "there is no file "),
         ("x.folded", b"a;b 4\na;b\n", "line 2, is not a folded stack"),
         ("x.folded", b"a;b -4\n", "line 1"),
         ("x.folded", b"a;b 4.5\n", "line 1"),
         ("x.folded", b"42\n", "line 1"),
         ("x.folded", b"\xff\xfe\x00", "bytes that are not text"),
-        ("x.folded.gz", b"a;b 4\n", "cannot be read to its end"),
-        ("x.folded.gz", gzip.compress(b"a;b 4\n" * 999, mtime=0)[:-20], "cannot be read to its end"),
+        ("x.folded.gz", b"a;b 4\n", "cannot be read: "),
+        ("x.folded.gz", gzip.compress(b"a;b 4\n" * 999, mtime=0)[:-20], "cannot be read: "),
     ],
 )
 def test_invalid_folded_stacks(tmp_path: Path, name: str, content: bytes | None, why: str) -> None:
