@@ -55,6 +55,18 @@ IDLE = re.compile(
     r"|tcp_orphan_retries|igmp|icmp|route\.|fwmark_reflect)|ipv6\.(icmp|route\.))|digest|tcp_child_ehash"
     r"|BPF program (cgroup_(device|sysctl|sockopt)|syscall|ext)\b"
 )
+# Offloads that the kernel switches with another one, by the names of ethtool -k (net/core/dev.c, netdev_fix_features):
+# no segmentation without checksums and scatter-gather. A group has the name of the feature that the user sets.
+_SEGMENTATION = (
+    r"tcp-segmentation-offload|generic-segmentation-offload|tx-(\w+-)*segmentation|tx-udp-\w+-segmentation"
+)
+FOLLOWING = {
+    "tx-checksumming": re.compile(rf"tx-checksum-\S+|{_SEGMENTATION}|scatter-gather|tx-scatter-gather\S*"),
+    "scatter-gather": re.compile(rf"tx-scatter-gather\S*|{_SEGMENTATION}|tx-gso-\S+"),
+    "tcp-segmentation-offload": re.compile(r"tx-tcp\S*-segmentation"),
+    "generic-receive-offload": re.compile(r"rx-gro\S*"),
+    "rx-checksumming": re.compile(r"rx-gro-hw|large-receive-offload"),
+}
 UNLIMITED = "unlimited"  # the value of a cgroup's limit that limits nothing
 _NO_LIMIT = re.compile(
     r".*cgroup .*(cpu\.max: max .*|cpu\.weight: 100|quota_us: -1|cpu\.shares: 1024|memory\.\w+: max"
@@ -171,6 +183,7 @@ def differences(point: ProfiledPoint) -> list[Setting]:
         for side in both
     ]
     rest = [replace(one, outside=_is_outside(one, inside)) for one in _once(rest)]
+    rest = [one for one in rest if not any(_follows(one, requested) for requested in parameters)]
     return [
         *parameters,
         *sorted(
@@ -189,6 +202,13 @@ def _is_outside(one: Setting, inside: Sequence[set[str]]) -> bool:
         and one.places == ("machine",)
         and all(one.name in names for names in inside)
     )
+
+
+def _follows(one: Setting, requested: Setting) -> bool:
+    """Return whether the kernel changed an offload because another one was changed (netdev_fix_features)."""
+    own, cause = (re.search(r"offload (\S+)", setting.name) for setting in (one, requested))
+    pattern = FOLLOWING.get(cause[1]) if cause is not None else None
+    return own is not None and pattern is not None and pattern.fullmatch(own[1]) is not None
 
 
 def _order(name: str) -> tuple[int, bool]:

@@ -7,6 +7,7 @@ the calling process sees it (`machine_settings`), and of one network namespace (
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import re
@@ -26,7 +27,6 @@ from labkit.system.machine.programs import program
 Settings = dict[str, str]
 
 LONGEST = 300  # characters of a value
-MAX_LINES = 50  # routes, rules or policies of a namespace that are listed, not only counted
 # States, counts and secrets, which differ between any two moments or boots.
 VOLATILE = re.compile(
     r"kernel\.(random\.|ns_last_pid|pty\.nr|tainted|perf_event_max_sample_rate|perf_cpu_time_max|hostname|domainname"
@@ -244,10 +244,7 @@ def namespace_settings(netns: int) -> Settings:
     result |= {"traffic classes": _short(classes)} if classes else {}
     for what, command in (("rules", ("rule", "show")), ("routes", ("route", "show", "table", "all")),
                         ("XFRM policies", ("xfrm", "policy"))):  # fmt: skip
-        lines = _plain(prefix, "ip", *command).splitlines()
-        result |= {f"number of {what}": str(len(lines))} if lines else {}
-        for at, line in enumerate(lines[:MAX_LINES]):
-            result[f"{what} {at}"] = " ".join(line.split())
+        result |= entries(what, _plain(prefix, "ip", *command))
     if any(name.endswith(" vlan_filtering") and value == "1" for name, value in result.items()):
         for one in _json(prefix, "bridge", "-j", "vlan", "show"):
             result[f"{one.get('ifname')} VLANs"] = vlans(one.get("vlans", []))
@@ -259,6 +256,25 @@ def namespace_settings(netns: int) -> Settings:
         if one.get("state") in ("permanent", "static") and one.get("master"):
             static[f"{one.get('ifname')} static forwarding entries"] += 1
     return result | {name: str(count) for name, count in static.items()}
+
+
+def entries(what: str, text: str) -> Settings:
+    """Return a list of the kernel, as `ip` prints it, as one setting: its entries, or their number and a digest.
+
+    Lines that begin with white space continue the entry before, as those of an XFRM policy do.
+    """
+    result: list[str] = []
+    for line in filter(str.strip, text.splitlines()):
+        if line[0].isspace() and result:
+            result[-1] += f" {' '.join(line.split())}"
+        else:
+            result.append(" ".join(line.split()))
+    if not result:
+        return {}
+    if len(shown := "; ".join(result)) <= LONGEST:
+        return {what: shown}
+    digest = hashlib.sha256("\n".join(result).encode()).hexdigest()[:8]
+    return {what: f"{len(result)} entries, digest {digest}"}
 
 
 def vlans(report: Sequence[Mapping[str, Any]]) -> str:

@@ -167,6 +167,19 @@ def test_vlans_of_a_port() -> None:
     assert settings.vlans(report) == "1 PVID Egress Untagged; 5-9"
 
 
+def test_a_list_of_the_kernel_is_one_setting() -> None:
+    """Each policy of XFRM has three lines, and 5,000 rules are no 5,000 settings."""
+    policy = (
+        "src 10.0.0.0/8 dst 10.1.0.0/16\n\tdir out priority 0\n\ttmpl src 1.1.1.1 dst 2.2.2.2 proto esp\n"
+    )
+    assert settings.entries("XFRM policies", policy) == {"XFRM policies": " ".join(policy.split())}
+    many = "".join(f"{number}:\tfrom 10.0.0.{number % 250} lookup main\n" for number in range(5000))
+    [text] = settings.entries("rules", many).values()
+    assert text.startswith("5000 entries, digest ")
+    assert settings.entries("rules", many.replace("10.0.0.7", "10.0.1.7"))["rules"] != text
+    assert settings.entries("routes", "") == {}
+
+
 def test_unknown_programs_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> int:
         raise PermissionError

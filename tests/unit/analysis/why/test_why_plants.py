@@ -12,7 +12,7 @@ import synthetic_rows
 from synthetic_arms import BASELINE, READ, RECEIVE, USUAL, WINDOW_S, WRITE, MadeArm, concluded, effect, run
 
 from labkit.analysis import why
-from labkit.analysis.why import code_paths, work
+from labkit.analysis.why import code_paths, environment, work
 from labkit.analysis.why.environment import Setting
 from labkit.measure.observers.perf import record
 
@@ -439,6 +439,25 @@ def test_conclusion_knows_a_verdict_that_profiles_do_not_show(tmp_path: Path) ->
     assert verdict in one.sentence
     assert "no effect was seen" not in one.sentence
     assert "profiled rounds do not show it" in one.sentence
+
+
+@pytest.mark.parametrize(
+    ("requested", "name", "follows"),
+    [
+        ("offload tx-checksumming", "client eth0 offload tcp-segmentation-offload", True),
+        ("offload tx-checksumming", "eth0 offload tx-tcp-ecn-segmentation", True),
+        ("offload tx-checksumming", "eth0 offload generic-receive-offload", False),
+        ("offload generic-receive-offload", "eth0 offload tcp-segmentation-offload", False),
+        ("offload scatter-gather", "eth0 offload tx-gso-partial", True),
+        ("sysctl net.ipv4.ip_forward", "eth0 offload tcp-segmentation-offload", False),
+    ],
+)
+def test_offloads_that_follow_from_the_change_are_no_settings_of_their_own(
+    requested: str, name: str, follows: bool
+) -> None:
+    """`tx off` turns TSO off, too: that belongs to the setting that was changed."""
+    cause = Setting(requested, "on", "off", ("client",), requested=True)
+    assert environment._follows(Setting(name, "on", "off", ("client",)), cause) == follows
 
 
 def test_arms_of_one_run_are_measured_again_together(tmp_path: Path) -> None:
