@@ -34,7 +34,13 @@ def test_report_of_a_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "loss_ratio": 0.1,
     }
     trials = [row | tried | {"offered_pps": 1.1 * row["throughput_pps"]} for row in searches]
-    described = {"experiment": "throughput", "parameters": {"rounds": 3}, "seed": 1, "why_stopped": {}}
+    described = {
+        "created": "2026-01-02T03:04:05Z",
+        "experiment": "throughput",
+        "parameters": {"rounds": 3},
+        "seed": 1,
+        "why_stopped": {},
+    }
     points = sorted({row["point"] for row in searches})
     folder = synthetic_rows.save(tmp_path / "run", [*searches, *trials], points=points, **described)
     before = run_folder.read_rows(folder)

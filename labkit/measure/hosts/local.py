@@ -150,10 +150,13 @@ def _take(stack: ExitStack, say: Callable[[str], None], announced: dict[str, Non
     elif own is None:
         _wait(say, announced)
         return False
-    else:
-        holder = _holder()
-        if holder is not None and holder not in announced:
-            say(f"another user measures on this machine, too ({holder}): a run of root does not wait for it")
+    elif (held_by := _holder()) is not None:
+        holder, user = held_by
+        if user == os.geteuid():  # root with another /run, for example in a container
+            os.close(own)
+            _wait(say, announced)
+            return False
+        say(f"another user measures on this machine, too ({holder}): a run of root does not wait for it")
     if own is not None:
         os.ftruncate(own, 0)
         os.write(own, str(os.getpid()).encode())
@@ -174,8 +177,8 @@ def _announce(holder: str, say: Callable[[str], None], announced: dict[str, None
         say(f"another measurement is using this machine ({holder}); waiting for its end")
 
 
-def _holder() -> str | None:
-    """Return the process that holds the socket; None if none does any more."""
+def _holder() -> tuple[str, int] | None:
+    """Return the process that holds the socket, and its user; None if none does any more."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         try:
             asking.settimeout(0.5)
@@ -183,9 +186,10 @@ def _holder() -> str | None:
         except OSError:
             return None
         size = struct.calcsize("3i")
-        return _command_line(
-            struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[0]
+        pid, user, _group = struct.unpack(
+            "3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         )
+        return _command_line(pid), user
 
 
 def _bound(name: bytes) -> socket.socket | None:
