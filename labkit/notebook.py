@@ -349,7 +349,8 @@ def check_injected_parameters() -> None:
         stored = {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
         # papermill begins the cell that it inserts with this line (papermill/translators.py), and inserts it before
         # the cell of the details, which are keys of a dictionary.
-        if source.startswith("# Parameters\n"):
+        # A notebook's own first cell may begin so, too; the inserted cell follows the one with the defaults.
+        if known and source.startswith("# Parameters\n"):
             given |= stored
         else:
             keys = (key for one in nodes if isinstance(one, ast.Dict) for key in one.keys)

@@ -81,7 +81,7 @@ def create_new(path: Path) -> IO[bytes]:
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, if they do not exist. Raises OSError, also where another user could lead it
     elsewhere (`redirection`)."""
-    if reason := redirection(path):
+    if reason := redirection(path, is_folder=True):
         raise OSError(errno.EPERM, f"{reason}: choose a folder of your own", str(path))
     path.mkdir(parents=True, exist_ok=True)
 
@@ -111,7 +111,10 @@ def open_regular(path: Path) -> Iterator[gzip.GzipFile | io.BufferedReader]:
     end.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except ValueError as error:  # a null character, or half a pair of surrogates
+            raise BadInput(f"{str(path)!r} cannot be the name of a file: {error}") from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise BadInput(f"{path} cannot be read: it is not a regular file")
@@ -168,8 +171,10 @@ def untrusted(path: Path) -> str | None:
     return None
 
 
-def redirection(path: Path) -> str | None:
+def redirection(path: Path, *, is_folder: bool = False) -> str | None:
     """Return why another user could lead what is written at `path` elsewhere, or None if nobody can.
+
+    is_folder: `path` is a folder that files are written into, so it counts like those above it.
 
     A link of another user on the way, or at the path, leads wherever its owner likes, in whatever folder it lies. A
     folder of another user, or one that others can write, can be replaced by such a link at any time. Only root refuses
@@ -181,7 +186,7 @@ def redirection(path: Path) -> str | None:
             if stat.S_ISLNK(state.st_mode):
                 if state.st_uid not in trusted_users():
                     return f"{at} is a link of another user, who can change its target"
-            elif on_the_way and is_root() and (reason := _faults(at, state, on_the_way=True)):
+            elif (on_the_way or is_folder) and is_root() and (reason := _faults(at, state, on_the_way=True)):
                 return f"{reason}, who could replace it while root writes there"
     return None
 

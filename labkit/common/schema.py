@@ -288,7 +288,7 @@ COLUMNS: tuple[Column, ...] = (
         "runner",
         "describes",
         ("throttled_s", "s", "number", "time for which a CPU quota (cgroup) stopped the run, since the rows before"),
-        ("throttled_share", "1", "number", "throttled_s as a share of the time of all CPUs since the rows before"),
+        ("throttled_share", "1", "number", "throttled_s as a share of that time, at most 1 (several CPUs add up)"),
         ("host_foreign_share", "1", "number", "the share of all CPU time that other programs took since then"),
     ),
     *_columns(

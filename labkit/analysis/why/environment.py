@@ -205,7 +205,9 @@ def _is_outside(one: Setting, inside: Sequence[set[str]]) -> bool:
 
 
 def _follows(one: Setting, requested: Setting) -> bool:
-    """Return whether the kernel changed an offload because another one was changed (netdev_fix_features)."""
+    """Return whether the kernel changed an offload because another one was changed there (netdev_fix_features)."""
+    if not set(one.places) <= set(requested.places):
+        return False
     own, cause = (re.search(r"offload (\S+)", setting.name) for setting in (one, requested))
     pattern = FOLLOWING.get(cause[1]) if cause is not None else None
     return own is not None and pattern is not None and pattern.fullmatch(own[1]) is not None

@@ -45,7 +45,7 @@ def sentences(sides: Sides) -> tuple[list[str], list[str]]:
 
 
 def certain(point: ProfiledPoint) -> str:
-    """Return the verdict about a point if it says faster or slower, or an empty text."""
+    """Return the verdict on both arms of a point if it says faster or slower, or an empty text."""
     left, right = point.sides[:2]
     if selection.differing(point.sides):
         return ""
@@ -55,7 +55,13 @@ def certain(point: ProfiledPoint) -> str:
         return ""
     if result is None:
         return ""
-    result = result[result["topology"].isin([left.topology, right.topology]) & result["word"].isin(CERTAIN)]
+    # A third arm may be the baseline of both, also within each of two runs: its ratios say nothing about these two.
+    if left.folder == right.folder:
+        pair = [left.topology, right.topology]
+        result = result[result["topology"].isin(pair) & result["baseline"].isin(pair)]
+    else:
+        result = result[result["topology"].eq(left.topology) & result["baseline"].isna()]
+    result = result[result["word"].isin(CERTAIN)]
     for name in (one for one in load.GROUP if one in result and one in point.rows[0]):
         here = set(point.rows[0][name].map(load.value_text))
         result = result[result[name].map(load.value_text).isin(here)]

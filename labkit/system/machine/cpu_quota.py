@@ -5,7 +5,6 @@ Children are in the same cgroup, so the quota holds for the experiment and for Q
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -46,12 +45,13 @@ def throttled_s() -> float:
 def _cgroups() -> Iterator[Path]:
     """Yield the cgroup of this process that has the CPU controller, and those above it (proc(5), cgroups(7))."""
     mounts = {}
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    # A mount point may have any bytes, and the source of a mount may be empty.
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
-        kind, _source, options = after.split()[:3]
+        kind, *_, options = after.split(" ")
         if kind == "cgroup2" or (kind == "cgroup" and "cpu" in options.split(",")):
             mounts[kind] = (before.split()[3], Path(before.split()[4]))
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    for line in Path("/proc/self/cgroup").read_text(errors="surrogateescape").splitlines():
         number, controllers, path = line.split(":", 2)
         kind = "cgroup2" if number == "0" else "cgroup"
         if kind not in mounts or (kind == "cgroup" and "cpu" not in controllers.split(",")):
@@ -69,12 +69,15 @@ class Throttling:
 
     def columns(self) -> dict[str, Any]:
         """Return throttled_s: the seconds that threads of this run were kept from the CPUs since the previous call, and
-        throttled_share of what the CPUs had."""
+        throttled_share of the time that passed, at most 1.
+
+        The kernel adds the time of every CPU that had threads to run, so a run on several CPUs may have lost less.
+        """
         passed_s, now_s = time.monotonic() - self._at_s, throttled_s()
         took_s = now_s - self._before_s
         self._at_s, self._before_s = time.monotonic(), now_s
-        capacity_s = max(passed_s, 1e-3) * (os.cpu_count() or 1)  # the kernel adds the time of every CPU
-        return {"throttled_s": round(took_s, 4), "throttled_share": round(took_s / capacity_s, 4)}
+        share = min(took_s / max(passed_s, 1e-3), 1.0)
+        return {"throttled_s": round(took_s, 4), "throttled_share": round(share, 4)}
 
 
 def with_throttling(row: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,10 @@ import pytest
 from conftest import ROOT, Need
 
 from labkit.commands import doctor_text
+from labkit.common import privilege
 from labkit.measure.capabilities import Capability, base
 from labkit.system import machine
-from labkit.system.machine import cpu_time, interfaces, privilege, programs, provenance
+from labkit.system.machine import cpu_time, interfaces, programs, provenance
 
 SAMPLES = ROOT / "tests/samples"
 HEX = re.compile(r"[0-9a-f]{12}")

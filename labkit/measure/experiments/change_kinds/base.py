@@ -59,9 +59,16 @@ class Files:
 
     def path(self, name: str) -> Path:
         """Return the path of a file. Raises BadInput for a path outside the folder."""
+        try:
+            path = ((self._folder or Path()) / Path(name).expanduser()).resolve()
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ) as error:  # a null character, a loop of links, an unknown ~user
+            raise BadInput(f"{name!r} cannot be the path of a file: {error}") from None
         if self._folder is None:
-            return Path(name).expanduser().resolve()
-        path = (self._folder / name).resolve()
+            return path
         if not path.is_relative_to(self._folder.resolve()):
             raise BadInput(
                 f"{name} is outside of the folder {self._folder}: a file that a parameter names must lie in the folder"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -174,17 +175,23 @@ def _build(described: NetworkIndex, mtus: Mtus) -> Iterator[Topology]:
     [client, *_] = described.interfaces_with_address(network.pairs[0][0])
     version = client.address.version if client.address is not None else 4
     spec = Spec(pairs=len(network.pairs), mtu_bytes=mtus.of(client), family=version)
-    with _built(described, mtus, spec) as built:
+    # Return paths may differ (ECMP), so no reverse path filter; no redirects, because a capture would show packets that
+    # the description does not predict. labkit's own datapaths have the machine's values, as what they stand for.
+    sysctls = {"rp_filter": 0, "send_redirects": 0}
+    with _built(described, mtus, spec, sysctls) as built:
         yield built.topology(network.name, spec)
 
 
 @contextmanager
-def _built(index: NetworkIndex, mtus: Mtus, spec: Spec) -> Iterator[BuiltNetwork]:
+def _built(
+    index: NetworkIndex, mtus: Mtus, spec: Spec, sysctls: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[BuiltNetwork]:
+    """Build a network. sysctls: those of all interfaces of routers and of ends with several addresses."""
     family = 6 if spec.family == 6 or any(address.version == 6 for address in index.owner) else 4
     with namespaces(list(index.nodes), family=family) as spaces, ExitStack() as stack:
         result = BuiltNetwork(index, mtus, spaces)
         for node in index.nodes.values():
-            result.make_node(node, family)
+            result.make_node(node, family, sysctls)
         for part in index.network.parts:
             if isinstance(part, Nic):
                 result.borrow(part, spec, stack)
@@ -208,16 +215,14 @@ class BuiltNetwork:
         # Where a lower device is: a NIC of the machine stays in its own namespace.
         self._kernel = {one.key: self.space[one.at].netlink for one in described.interfaces.values()}
 
-    def make_node(self, node: Node, family: int) -> None:
+    def make_node(self, node: Node, family: int, sysctls: Mapping[str, int]) -> None:
         """Set the sysctls of a namespace, and create its bridges. Defaults for interfaces are set before there are
         any."""
         space = self.space[node.name]
         addresses = self.described.interfaces_with_address(node.name)
         for which in ("all", "default") if node.forwards or len(addresses) > 1 else ():
-            # Return paths may differ (ECMP), so no reverse path filter; no redirects, because a capture would show
-            # packets that the description does not predict.
-            space.sysctl(f"ipv4/conf/{which}/rp_filter", 0)
-            space.sysctl(f"ipv4/conf/{which}/send_redirects", 0)
+            for setting, value in sysctls.items():
+                space.sysctl(f"ipv4/conf/{which}/{setting}", value)
         for which in ("all", "default") if node.ignores_linkdown else ():
             space.sysctl(f"ipv4/conf/{which}/ignore_routes_with_linkdown", 1)
         if node.forwards:

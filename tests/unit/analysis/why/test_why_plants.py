@@ -441,6 +441,23 @@ def test_conclusion_knows_a_verdict_that_profiles_do_not_show(tmp_path: Path) ->
     assert "profiled rounds do not show it" in one.sentence
 
 
+def test_verdict_on_another_pair_is_not_this_pairs(tmp_path: Path) -> None:
+    """Both arms may be slower than the run's baseline, and that says nothing about the one against the other."""
+    step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
+    arms = {BASELINE: MadeArm()}
+    for name in ("x", "y"):
+        named = {"topology": f"{BASELINE}+{name}", "built_topology": BASELINE}
+        arms[name] = MadeArm(effects=[step], columns=named)
+    folder = run(tmp_path / "run", arms, 3)
+    ratios = {BASELINE: 1.0, f"{BASELINE} (again)": 1.0, "x": 0.89, "y": 0.89}
+    rows = synthetic_rows.rows(ratios, protocol="udp", length_bytes=512)
+    for row in rows:
+        row["throughput_pps"] = row["throughput_bps"] / 8 / 512
+    (folder / "rows" / "measured.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    [one] = why.explain(f"{folder}:x", "y").conclusions
+    assert "slower" not in one.sentence, one.sentence
+
+
 @pytest.mark.parametrize(
     ("requested", "name", "follows"),
     [
@@ -458,6 +475,7 @@ def test_offloads_that_follow_from_the_change_are_no_settings_of_their_own(
     """`tx off` turns TSO off, too: that belongs to the setting that was changed."""
     cause = Setting(requested, "on", "off", ("client",), requested=True)
     assert environment._follows(Setting(name, "on", "off", ("client",)), cause) == follows
+    assert not environment._follows(Setting(name, "on", "off", ("server",)), cause)
 
 
 def test_arms_of_one_run_are_measured_again_together(tmp_path: Path) -> None:
