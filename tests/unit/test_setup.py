@@ -43,7 +43,8 @@ IMPORTED_AS = {
     "hdrhistogram": "hdrh",
     "lbr-trex-client": "lbr_trex_client",
 }
-BROUGHT = {"trex", "zmq"}  # lbr-trex-client also brings trex; jupyter-client brings zmq
+# lbr-trex-client also brings trex; jupyter-client brings zmq; ipykernel brings psutil
+BROUGHT = {"trex", "zmq", "psutil"}
 # Packages that no line imports: for the build, programs, types, and what other packages load.
 BY_OTHERS = {
     "ipykernel",
