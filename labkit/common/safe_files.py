@@ -283,12 +283,17 @@ def own_folder(top: Path, prefix: str) -> Iterator[Path]:
     remove_leftovers(top, prefix)
     with _open_checked(top, os.O_RDONLY | os.O_DIRECTORY) as parent:
         name = f"{prefix}{secrets.token_hex(6)}"
-        os.mkdir(name, 0o700, dir_fd=parent)
-        with _open_checked(name, FOLDER, parent) as folder, _create_marker(folder):
-            try:
-                yield top / name
-            finally:
-                _remove(parent, name, folder)
+        try:  # before the folder is there: a signal can end this process at each of the next lines
+            os.mkdir(name, 0o700, dir_fd=parent)
+            with _open_checked(name, FOLDER, parent) as folder, _create_marker(folder):
+                try:
+                    yield top / name
+                finally:
+                    _remove(parent, name, folder)
+        finally:
+            with contextlib.suppress(OSError), _open_checked(name, FOLDER, parent) as folder:
+                if os.listdir(folder) in ([], [MARKER]):
+                    _remove(parent, name, folder)
 
 
 def remove_leftovers(top: Path, prefix: str) -> None:
@@ -325,12 +330,13 @@ def _remove(parent: int, name: str, folder: int) -> None:
     with contextlib.suppress(OSError):
         for _ in range(TRIES_TO_EMPTY):
             _empty(folder, _mount(folder), MARKER)
-            if os.listdir(folder) == [MARKER]:
+            if os.listdir(folder) in ([], [MARKER]):
                 break
             time.sleep(0.05)
         else:
             return
-        os.unlink(MARKER, dir_fd=folder)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(MARKER, dir_fd=folder)
         os.rmdir(name, dir_fd=parent)  # rmdir fails unless the folder is empty
 
 
