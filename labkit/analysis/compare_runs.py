@@ -320,7 +320,7 @@ def _foreign(
     if higher_is_better is not None and is_better == (shares[1] > shares[0]):
         return None
     busier = (left, right)[int(shares[1] > shares[0])]
-    names = conditions.who(conditions.other_programs(busier.ok["folder"]), max(shares))
+    names = conditions.other_processes(conditions.other_programs(busier.ok["folder"]), max(shares))
     one, other = map(units.percent, shares)
     return f"{names} had {one} of all CPU time in {left.name} and {other} in {right.name}"
 

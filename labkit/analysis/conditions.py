@@ -14,12 +14,9 @@ from labkit.common import run_folder, units
 from labkit.common.errors import BadInput
 
 STOLEN_SHARE = 0.01
-FOREIGN_SHARE = (
-    0.02  # of all CPU time: above it, other programs are a doubt, and may differ between two sides
-)
-FOREIGN_CONFIDENCE = (
-    0.99  # of Welch's interval over rounds, from which other programs differ between two sides
-)
+# Of all CPU time. Above it, other programs are a doubt, and may differ between two sides.
+FOREIGN_SHARE = 0.02
+FOREIGN_CONFIDENCE = 0.99  # of Welch's interval over rounds, when two sides are compared
 # A flow whose two ends must wait for each other loses more than its share of the CPUs, but not arbitrarily much.
 SLOWDOWN_LIMIT = 3.0
 BUSY_CPUS = 0.5  # an idle machine stays below this
@@ -38,7 +35,7 @@ def host_doubts(ok: pd.DataFrame) -> list[str]:
     by_round = foreign_shares(ok)
     if len(by_round) and (share := float(by_round.mean())) > FOREIGN_SHARE:
         lines.append(
-            f"{who(other_programs(ok['folder']), share)} took {units.percent(share)} of all CPU time, up to"
+            f"{other_processes(other_programs(ok['folder']), share)} took {units.percent(share)} of all CPU time, up to"
             f" {units.percent(float(by_round.max()))} in a round"
         )
     if (share := float(ok["throttled_share"].max())) > STOLEN_SHARE:
@@ -101,7 +98,7 @@ def other_programs(folders: Iterable[object]) -> dict[str, float]:
     return dict(sorted(result.items(), key=lambda one: -one[1]))
 
 
-def who(programs: Mapping[str, float], share: float) -> str:
+def other_processes(programs: Mapping[str, float], share: float) -> str:
     """Return `other processes`, with the names of those that had at least half of this share of the CPUs.
 
     A program with a small share did not do it; who did may have ended before labkit saw it.

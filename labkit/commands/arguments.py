@@ -198,7 +198,7 @@ def port(text: str) -> int:
 def refuse(given: argparse.Namespace, options: Sequence[str], where: str) -> None:
     """Raise BadInput for the first of these options that is given although nothing uses it there."""
     for name in options:
-        if getattr(given, name) not in (None, False):
+        if getattr(given, name) is not None and getattr(given, name) is not False:
             shown = "RUN" if name == "run" else f"--{name.replace('_', '-')}"
             raise BadInput(f"{shown} does nothing {where}: leave it out")
 

@@ -31,6 +31,8 @@ from labkit.common.plain_types import wrong_type
 Row = dict[str, Any]
 FINISHED, UNFINISHED = ".jsonl", ".unfinished"
 MAX_ROWS_BYTES = 1 << 30  # in a file
+# What run.json of a finished or interrupted run always holds.
+NEEDED = ("created", "experiment", "run", "parameters", "seed", "why_stopped")
 # Environment variable: the project's folder, which is trusted because the user names it.
 PROJECT = "LABKIT_PROJECT"
 
@@ -222,17 +224,10 @@ class RunDescription(msgspec.Struct, kw_only=True):
 def read_run(folder: Path) -> dict[str, Any]:
     """Read run.json of a run folder. Raises BadInput when it does not exist or is incomplete."""
     run = read_begun(folder)
-    needed = {
-        "created": str,
-        "experiment": str,
-        "run": str,
-        "parameters": dict,
-        "seed": int,
-        "why_stopped": dict,
-    }
-    wrong = [name for name, kind in needed.items() if not isinstance(run.get(name), kind)]
-    if wrong:
-        raise BadInput(f"{folder / 'run.json'} is incomplete, because it lacks {wrong[0]}: remove the folder")
+    if lacking := [name for name in NEEDED if run.get(name) is None]:
+        raise BadInput(
+            f"{folder / 'run.json'} is incomplete, because it lacks {lacking[0]}: remove the folder"
+        )
     return run
 
 

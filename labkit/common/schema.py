@@ -7,8 +7,9 @@ prints them. A new column is one line here; its writer fills it: a generator, an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Type = Literal["text", "number", "integer", "flag", "list", "object"]
 Role = Literal["identifies", "parametrises", "measures", "describes"]
@@ -475,3 +476,8 @@ def names(
         and (use is None or one.use == use)
         and (not type or one.type in type)
     ]
+
+
+def with_doubts(row: Mapping[str, Any], *doubts: str | None) -> dict[str, Any]:
+    """Return the row with these doubts added to its own; None is none."""
+    return {**row, "doubts": "; ".join(filter(None, [row.get("doubts"), *doubts])) or None}

@@ -22,13 +22,10 @@ from labkit.analysis.why.work import MIN_SHARE, Estimate, Round, RunVariation, S
 BETWEEN_SHARE = 0.10
 SPEED_SHARE = 0.05  # the same for throughput
 DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes less sure
-FOREIGN_FLOORS = (
-    1e-6,
-    1e-6,
-)  # the least variance of a mean share: rounds with few samples may agree by chance
-AT_TIMES_SHARE = (
-    0.20  # of all CPU time: by so much more other programs have in a round that they disturb at times
-)
+# The least variance of each side's mean share: rounds with few samples may agree by chance.
+FOREIGN_FLOORS = (1e-6, 1e-6)
+# Of all CPU time. By so much more other programs have in a round that they disturb at times.
+AT_TIMES_SHARE = 0.20
 STOLEN_SHARE = 0.02  # of all CPU time: above it, the hypervisor makes sizes less sure
 CLOSING = ("TCPToZeroWindowAdv", "TCPWantZeroWindowAdv")  # counters of TCP's MIB
 CUT_SHARE = 0.01  # of the samples of the experiment that reach the limit of the stack

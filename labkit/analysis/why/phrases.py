@@ -54,7 +54,7 @@ def foreign_load(evidence: Evidence) -> str:
     """Return the shares of the CPUs that other programs had."""
     shares = evidence.foreign
     at = 1 if shares.right >= shares.left else 0
-    who = conditions.who(evidence.others[at], max(shares.left, shares.right))
+    who = conditions.other_processes(evidence.others[at], max(shares.left, shares.right))
     left, right = units.percent(shares.left), units.percent(shares.right)
     return f"{who} had {right} of the CPUs in {evidence.names[1]} and {left} in {evidence.names[0]}"
 
@@ -66,7 +66,7 @@ def foreign_at_times(evidence: Evidence) -> str:
         return ""
     at = int(counts[1] >= counts[0])
     shares = [[one.foreign_share for one in side] for side in evidence.rounds]
-    who = conditions.who(evidence.others[at], max(shares[at]))
+    who = conditions.other_processes(evidence.others[at], max(shares[at]))
     return (
         f"{who} had up to {units.percent(max(shares[at]))} of the CPUs in {counts[at]} of {len(shares[at])} rounds of"
         f" {evidence.names[at]} and at most {units.percent(max(shares[1 - at]))} in {evidence.names[1 - at]}"

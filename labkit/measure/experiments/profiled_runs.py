@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from labkit.common import run_folder, units
+from labkit.common import run_folder, schema, units
 from labkit.common.errors import LabkitError, Unsupported
 from labkit.common.units import counted
 from labkit.measure.endpoints import Namespace
@@ -263,14 +263,12 @@ def _measure_observed(
     except LabkitError as error:
         # An observer that has nothing to observe at this arm has not failed: other arms of the run have it.
         return built_arm.arm, {**row_columns.not_measured(error), "reason": f"{observer}: {error}", **own}
-    doubts = "; ".join(filter(None, [metrics.get("doubts"), *report.doubts]))
     seen = {
         "observed": report.observed,
         "artefact": str(report.artefact.relative_to(folder)) if report.artefact else None,
         "lost_samples_count": report.lost_samples_count,
-        "doubts": doubts or None,
     }
-    return arm, {**metrics, **own, **seen}
+    return arm, schema.with_doubts({**metrics, **own, **seen}, *report.doubts)
 
 
 def _report_overhead(parameters: DatapathParameters, measured: list[Measured]) -> None:
@@ -287,7 +285,7 @@ def _report_overhead(parameters: DatapathParameters, measured: list[Measured]) -
             if metrics["observer"] in DISTURBING and left < DISTURBED:
                 share = units.percent(left)
                 text = f"disturbed: {metrics['observer']} reduced the speed to {share}"
-                metrics["doubts"] = "; ".join(filter(None, [metrics.get("doubts"), text]))
+                metrics.update(schema.with_doubts(metrics, text))
 
 
 def _speed(parameters: DatapathParameters, metrics: dict[str, Any]) -> float | None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from labkit.common import units
+from labkit.common import schema, units
 
 LIMIT = 0.01  # the share of the time above which a row gets a doubt
 
@@ -84,5 +84,4 @@ def with_throttling(row: dict[str, Any], columns: dict[str, Any]) -> dict[str, A
     """Return the row with these columns, and a doubt if a quota took part of the time."""
     share = columns["throttled_share"]
     quota = f"a CPU quota (cgroup) stopped this run for {units.percent(share)} of the time"
-    doubts = "; ".join(filter(None, [row.get("doubts"), quota if share > LIMIT else None])) or None
-    return {**row, **columns, "doubts": doubts}
+    return schema.with_doubts({**row, **columns}, quota if share > LIMIT else None)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from labkit.common import errors, units
+from labkit.common import errors, schema, units
 from labkit.system.machine.background import family, processes
 from labkit.system.machine.cpu_time import load1
 
@@ -70,5 +70,4 @@ def with_host_load(row: dict[str, Any], columns: dict[str, Any]) -> dict[str, An
     """Return the row with these columns, and a doubt if the lab VM waited long."""
     share = columns["host_waiting_share"] or 0.0
     waited = f"the lab VM waited for a CPU of the host for {units.percent(share)} of the time in which it could run"
-    doubts = "; ".join(filter(None, [row.get("doubts"), waited if share > WAITING_LIMIT else None])) or None
-    return {**row, **columns, "doubts": doubts}
+    return schema.with_doubts({**row, **columns}, waited if share > WAITING_LIMIT else None)
