@@ -398,7 +398,8 @@ def test_root_of_a_user_namespace_writes_for_its_user(tmp_path: Path, need: Need
     """There, the machine's root and every other user look like one and the same."""
     need("root", "user namespaces")
     for folder in (tmp_path, *tmp_path.parents):
-        if folder == tmp_path or folder.name.startswith(("pytest-", "popen-")):  # the latter is pytest-xdist's
+        # popen-: of pytest-xdist
+        if folder == tmp_path or folder.name.startswith(("pytest-", "popen-")):
             folder.chmod(0o755)
     (tmp_path / "link").symlink_to("own")
     (tmp_path / "own").mkdir()
