@@ -18,24 +18,11 @@ from labkit.analysis.flame import folded_stacks, processes
 from labkit.analysis.flame import profile as arms
 from labkit.analysis.flame.frame_tree import Ints, Tree, build_tree
 from labkit.analysis.flame.profile import Arm
-from labkit.analysis.flame.significance import Bools, Spread, compared
+from labkit.analysis.flame.significance import Bools, Spread, compared, run_variation
 from labkit.analysis.protocols import CostUnit
 
 REST, TOTAL = "everything else", "total"
 ROWS = 12
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """The comparison of samples, and which of its differences stand out.
-
-    A difference has to exceed the spread between rounds, and the difference between the control (the left arm measured
-    again) and the left arm.
-    """
-
-    spread: Spread
-    stands_out: Bools
-    control: Spread | None
 
 
 @dataclass(frozen=True)
@@ -50,7 +37,7 @@ class Difference:
     control: Arm | None
     per: CostUnit
     tree: Tree
-    frames: Judgement
+    frames: Spread
 
     def functions(self, rows: int = ROWS, inclusive: bool = False) -> pd.DataFrame:
         """Return the functions that explain most of the difference, by self time.
@@ -72,7 +59,7 @@ class Difference:
         first_of_name = tree.outermost() & ~foreign
         samples = tree.by_name(tree.total, first_of_name) if inclusive else tree.by_name(tree.own, ~foreign)
         judged = self.judge(samples)
-        order = np.lexsort((-np.abs(judged.spread.difference), ~judged.stands_out))
+        order = np.lexsort((-np.abs(judged.difference), ~judged.stands_out))
         order = order[samples[order].any(axis=1) & (order != 0)]
         names = [folded_stacks.plain(name) for name in tree.names]
         first = _table(judged, samples).assign(function=names, kind=kinds(tree)).iloc[order[:rows]]
@@ -120,7 +107,7 @@ class Difference:
         sums = np.array(list(rows.values()))
         return _table(self.judge(sums), sums).assign(function=list(rows), kind="")
 
-    def judge(self, samples: Ints) -> Judgement:
+    def judge(self, samples: Ints) -> Spread:
         """Compare samples [thing, round of any arm]."""
         return _judged(samples, [arm for arm in (self.left, self.right, self.control) if arm], self.per)
 
@@ -139,21 +126,16 @@ def difference(left: Arm, right: Arm, control: Arm | None = None, per: str = "pa
     return Difference(left, right, control, of, tree, _judged(tree.total, there, of))
 
 
-def _judged(samples: Ints, there: Sequence[Arm], per: CostUnit) -> Judgement:
+def _judged(samples: Ints, there: Sequence[Arm], per: CostUnit) -> Spread:
     """Compare samples whose columns are the rounds of the arms `there`: left, right, and perhaps the control."""
     ends = np.cumsum([len(arm.rounds) for arm in there])[:-1]
-    sides = [
+    left, right, *again = [
         (columns, arms.seconds_per_sample(arm, per))
         for columns, arm in zip(np.split(samples, ends, axis=1), there, strict=True)
     ]
-    spread = compared(*sides[0], *sides[1])
-    if len(sides) == 2:
-        return Judgement(spread, spread.stands_out, None)
-    again = compared(*sides[0], *sides[2])
-    half = np.nan_to_num(again.half)
-    low, high = np.minimum(again.difference - half, 0), np.maximum(again.difference + half, 0)
-    alike = (low <= spread.difference) & (spread.difference <= high)
-    return Judgement(spread, spread.stands_out & ~alike, again)
+    runs = [[one.run for one in arm.rounds] for arm in there]
+    control = compared(*left, *again[0], run_variation(runs[0], runs[2])) if again else None
+    return compared(*left, *right, run_variation(runs[0], runs[1]), control)
 
 
 def kinds(tree: Tree) -> list[str]:
@@ -165,8 +147,7 @@ def kinds(tree: Tree) -> list[str]:
     ]
 
 
-def _table(judged: Judgement, samples: Ints) -> pd.DataFrame:
-    spread = judged.spread
+def _table(spread: Spread, samples: Ints) -> pd.DataFrame:
     columns: dict[str, npt.NDArray[np.float64]] = {}
     for name, middle, half in (
         ("left", spread.left.mean, spread.left.half),
@@ -177,5 +158,5 @@ def _table(judged: Judgement, samples: Ints) -> pd.DataFrame:
     sides = samples[
         :, : spread.left.rounds_count + spread.right.rounds_count
     ]  # the control has the other columns
-    of = {"p": spread.p, "stands_out": judged.stands_out, "samples_count": sides.sum(axis=1)}
+    of = {"p": spread.p, "stands_out": spread.stands_out, "samples_count": sides.sum(axis=1)}
     return pd.DataFrame(columns | of)

@@ -166,7 +166,7 @@ def graph(arm: Arm, per: str | None = None) -> Flame:
 def draw_difference(difference: Difference) -> Flame:
     """Return the differential flame graph. Frames that stand out are coloured by how much more or less they cost."""
     it, of = difference, difference.per
-    spread, own = it.frames.spread, it.judge(it.tree.own).spread
+    spread, own = it.frames, it.judge(it.tree.own)
     order = _order(it.tree, (spread.left.mean + spread.right.mean) / 2)
     columns = {
         "left": spread.left.mean, "right": spread.right.mean, "half": spread.half,

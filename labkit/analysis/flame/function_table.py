@@ -72,11 +72,11 @@ def sentence(difference: Difference) -> str:
 
 
 def _again(difference: Difference) -> str:
-    """Return by how much the left arm differs from itself, if its total would stand out without that."""
+    """Return by how much the left arm differs from itself, if that is why its total does not stand out."""
     whole = difference.judge(difference.tree.total[:1])
-    if whole.control is None or not whole.spread.stands_out[0]:
+    if (control := whole.control) is None or whole.p[0] < 1:
         return ""
-    middle, half = float(whole.control.difference[0]), float(whole.control.half[0])
+    middle, half = float(control.difference[0]), float(control.half[0])
     return (
         f", but {difference.left.name} measured again differs from itself by {seconds(middle)}"
         f" [{seconds(middle - half)}, {seconds(middle + half)}]"

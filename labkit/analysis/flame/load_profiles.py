@@ -87,7 +87,7 @@ def _round(row: Mapping[Any, Any], report: Mapping[str, Any]) -> Round:
         # frequency_hz does not give the duration of a cycle, nor the number of cycles per sample.
         busy = sum(samples for stack, samples in stacks.items() if stack.rpartition(";")[2] not in IDLE)
         period_s = cpu / max(busy, 1)
-    return Round(stacks, period_s, count, size, cpu)
+    return Round(stacks, period_s, count, size, cpu, run=str(row["folder"]))
 
 
 def _with_bpf_marked(stacks: folded_stacks.Stacks) -> folded_stacks.Stacks:

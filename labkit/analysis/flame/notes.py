@@ -11,7 +11,7 @@ from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.difference import Difference
 from labkit.analysis.flame.frame_tree import Tree
 from labkit.analysis.flame.profile import Arm
-from labkit.analysis.flame.significance import FALSE_SHARE
+from labkit.analysis.flame.significance import CLAIM_SHARE
 from labkit.common import units
 
 # Functions that turn interrupts on (kernel/locking/spinlock.c, kernel/softirq.c, kernel/sched/core.c,
@@ -90,13 +90,13 @@ def _uncovered(tree: Tree, arms: Sequence[Arm]) -> Iterator[str]:
 def judgement_notes(it: Difference) -> list[str]:
     """Return sentences on how frames got their colours, and what the control says about that."""
     rounds = f"{len(it.left.rounds)} and {len(it.right.rounds)} rounds"
-    if not it.frames.stands_out.any() and np.isnan(it.frames.spread.p).all():
+    if not it.frames.stands_out.any() and np.isnan(it.frames.p).all():
         return [
             f"Nothing is coloured: {rounds} show no spread between rounds. At least two rounds of each arm are needed."
         ]
     result = [
         f"Coloured frames stand out from the spread between rounds (Student's t over {rounds}). At most"
-        f" {units.percent(FALSE_SHARE)} of them are expected to be chance (Benjamini-Hochberg)."
+        f" {units.percent(CLAIM_SHARE)} of them are expected to be chance (Benjamini-Hochberg)."
     ]
     if it.frames.control is not None:
         count = int(it.frames.control.stands_out.sum())

@@ -25,7 +25,7 @@ class Round:
 
     received_count: packets that arrived (UDP: datagrams). received_bytes: the same in bytes. cpu_s: seconds for which
     CPUs were busy, as the kernel counts them. Unknown values are None. others_count: samples of other processes, which
-    are not in the stacks.
+    are not in the stacks. run: the folder of its run.
     """
 
     stacks: folded_stacks.Stacks
@@ -34,6 +34,7 @@ class Round:
     received_bytes: float | None = None
     cpu_s: float | None = None
     others_count: int = 0
+    run: str = ""
 
 
 def process_pattern(processes: str) -> re.Pattern[str]:

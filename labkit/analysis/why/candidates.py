@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from labkit.analysis import protocols
+from labkit.analysis.flame.significance import CLAIM_SHARE, Estimate
 from labkit.analysis.why import causes, code_paths, phrases, switch_work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.evidence import DISTURBED_SHARE, Evidence
-from labkit.analysis.why.work import Estimate
 from labkit.common import units
 
 FOREIGN_LOAD = "foreign load"  # the candidate of other programs
@@ -165,7 +165,7 @@ def _code_shows_effect(evidence: Evidence, code: causes.Cause | None, settings: 
 
 def _part_shows_effect(evidence: Evidence, part: switch_work.Part | None) -> bool:
     """Return whether a part of a switch's work shows an effect, even if the total difference is uncertain."""
-    return part is not None and part.size.p < causes.CLAIM_SHARE / len(evidence.parts)
+    return part is not None and part.size.p < CLAIM_SHARE / len(evidence.parts)
 
 
 def explains_all(setting: Setting) -> bool:
@@ -234,7 +234,7 @@ def _expected_causes(evidence: Evidence, settings: Sequence[Setting]) -> list[ca
     made = (causes.path_cause(evidence.frames, path) for path in paths.values())
     corrected = [replace(one, p=min(one.p * len(paths), 1.0)) for one in made if one is not None]
     return sorted(
-        (one for one in corrected if one.p < causes.CLAIM_SHARE and evidence.matters(one.difference_s)),
+        (one for one in corrected if one.p < CLAIM_SHARE and evidence.matters(one.difference_s)),
         key=lambda one: one.p,
     )
 
@@ -258,7 +258,7 @@ def _setting_candidate(evidence: Evidence, setting: Setting) -> Iterator[Candida
     findings = [("environment", setting.description)]
     if best is not None:
         findings.append(("profile", f"{where}: {phrases.interval(best)} {phrases.per_unit(evidence)}"))
-    certain = best is not None and best.p < causes.CLAIM_SHARE and evidence.matters(best.difference)
+    certain = best is not None and best.certain and evidence.matters(best.difference)
     # A bound on the CPU time of its code says nothing about a setting that makes packets wait.
     bounded = best is not None and not evidence.matters(max(best.high, -best.low))
     waits = any(path.depends_on_timing for path in setting.paths)
@@ -285,7 +285,7 @@ def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator
         findings.append(("counters", f"{units.percent(most)} of the lost ones at {place}"))
     findings += [("environment", one.description) for one in matched]
     word, loss = "more" if spent.difference > 0 else "fewer", evidence.split.loss.estimate
-    clear = spent.p < causes.CLAIM_SHARE and evidence.matters(loss.difference)
+    clear = evidence.matters(loss.difference)
     strength = (3 if matched else 1) if clear and _explains_direction(evidence, loss.difference) else 0
     yield Candidate(f"{word} packets are lost", strength, tuple(findings), loss, matched)
 

@@ -21,19 +21,19 @@ import numpy.typing as npt
 from labkit.analysis import stats
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import Tree, build_tree
-from labkit.analysis.flame.significance import FALSE_SHARE, MIN_SAMPLES, Floats
-from labkit.analysis.why import code_paths
-from labkit.analysis.why.work import (
-    INTERRUPT,
-    MACHINE,
-    RECEIVE,
-    STAGES,
+from labkit.analysis.flame.significance import (
+    CLAIM_SHARE,
+    MIN_SAMPLES,
     Estimate,
-    Round,
+    Floats,
     RunVariation,
+    beyond_control,
+    beyond_controls,
     estimate,
     estimate_many,
 )
+from labkit.analysis.why import code_paths
+from labkit.analysis.why.work import INTERRUPT, MACHINE, RECEIVE, STAGES, Round
 
 NEW_SHARE = 0.02  # of the other side's time: with less, a side does not have the path
 CARRIES = 0.6  # of a function's difference: if callees carry this much, the function only passes it on
@@ -42,10 +42,6 @@ MAX_FUNCTIONS = 80  # functions examined
 # A path of which less than this share is new or gone only calls from elsewhere what the other side calls as well.
 MOVED = 0.5
 OWN_SHARE = 0.8  # of a path's samples: with more, other programs do not run it
-# Four tests may claim a difference where there is none: of CPU time, of speed, of all functions, and of what a setting
-# is known to affect (code paths, parts of a switch's work, loss). Each has a quarter of the 5 % (Bonferroni).
-TESTS_COUNT = 4
-CLAIM_SHARE = FALSE_SHARE / TESTS_COUNT
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ class Frames:
     the hypothesis that no function differs (Simes).
 
     own, own_squares: as total and squares, of the frame alone. run_variation: the variation between
-    runs, None within one run.
+    runs, None within one run. control: the same for the left side measured again, if it was.
     """
 
     tree: Tree
@@ -123,10 +119,17 @@ class Frames:
     own: Floats
     own_squares: Floats
     run_variation: RunVariation | None
+    control: Frames | None = None
 
 
-def judge_rounds(left: Sequence[Round], right: Sequence[Round], variation: RunVariation | None) -> Frames:
-    """Compare every function of both sides, with all its callees."""
+def judge_rounds(
+    left: Sequence[Round],
+    right: Sequence[Round],
+    variation: RunVariation | None,
+    control: Sequence[Round] = (),
+) -> Frames:
+    """Compare every function of both sides, with all its callees. control: the rounds of left measured again: what
+    they show as well is no difference."""
     both = [*left, *right]
     stacks = [
         {f"{stage};{stack}": count for stage in STAGES for stack, count in one.samples[stage].items()}
@@ -149,6 +152,12 @@ def judge_rounds(left: Sequence[Round], right: Sequence[Round], variation: RunVa
         _by_name(tree, one, outermost) for one in (total, squares, tree.total.astype(float))
     )
     (_, _), (half, p) = estimate_many(values[:, :split], values[:, split:], variation, _least(counted, split))
+    again = judge_rounds(left, control, None) if len(control) > 1 else None
+    if again is not None:
+        by_function = _by_function(again)
+        middle, reach, p_again = np.array([by_function.get(name, (0.0, 0.0, 1.0)) for name in tree.names]).T
+        difference = values[:, split:].mean(axis=1) - values[:, :split].mean(axis=1)
+        half, p = beyond_controls(difference, half, p, middle, reach, p_again)
     count = samples.sum(axis=1)
     tested = count >= MIN_SAMPLES
     kept = np.zeros(len(p), dtype=bool)
@@ -157,8 +166,17 @@ def judge_rounds(left: Sequence[Round], right: Sequence[Round], variation: RunVa
     any_p = _simes(p[tested])
     return Frames(
         tree, total, squares, split, values[:, :split], values[:, split:], count, half, p, kept, any_p, own,
-        own_squares, variation,
+        own_squares, variation, again,
     )  # fmt: skip
+
+
+def _by_function(frames: Frames) -> dict[str, tuple[float, float, float]]:
+    """Return the difference, half its interval and p of each function."""
+    difference = frames.right.mean(axis=1) - frames.left.mean(axis=1)
+    of = zip(difference, frames.halves, frames.p, strict=True)
+    return {
+        name: (float(a), float(b), float(c)) for name, (a, b, c) in zip(frames.tree.names, of, strict=True)
+    }
 
 
 def _simes(p: Floats) -> float:
@@ -433,10 +451,11 @@ def part(frames: Frames, path: code_paths.Path, variation: RunVariation | None) 
     """Return the time of all functions of a path together, each sample counted once: seconds per unit that arrived."""
     outer = _outermost(frames.tree, path)
     values, squares = frames.total[outer].sum(axis=0), frames.squares[outer].sum(axis=0)
-    left, right = _least(squares[None, :], frames.split)
-    return estimate(
-        values[: frames.split], values[frames.split :], variation, (float(left[0]), float(right[0]))
+    least = _least(squares[None, :], frames.split)
+    size = estimate(
+        values[: frames.split], values[frames.split :], variation, (float(least[0][0]), float(least[1][0]))
     )
+    return size if frames.control is None else beyond_control(size, part(frames.control, path, None))
 
 
 def _outermost(tree: Tree, path: code_paths.Path) -> list[int]:

@@ -16,9 +16,9 @@ import numpy as np
 
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.flame.load_profiles import WITHIN
+from labkit.analysis.flame.significance import BETWEEN_SHARE, TESTS_COUNT
 from labkit.analysis.why import (
     candidates,
-    causes,
     environment,
     loss_table,
     next_steps,
@@ -29,7 +29,7 @@ from labkit.analysis.why import (
 )
 from labkit.analysis.why.candidates import FOREIGN_LOAD, Candidate
 from labkit.analysis.why.environment import ABSENT, Setting
-from labkit.analysis.why.evidence import BETWEEN_SHARE, Evidence, gather
+from labkit.analysis.why.evidence import Evidence, gather
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import Split
 from labkit.common import units
@@ -69,11 +69,12 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
     except BadInput as error:
         return _conclude_without_profiles(point, settings, str(error))
     if min(map(len, rounds)) < 2:
-        few = "No conclusion: one side has a single profiled round, so the spread between rounds is unknown"
-        return Conclusion(
-            f"{few}; measure both with profile_rounds=5 or more", None, False, settings=settings
+        few = (
+            "one side has a single profiled round, so the spread between rounds is unknown; measure both with"
         )
-    evidence = gather(point, names, rounds, settings)
+        return _conclude_without_profiles(point, settings, f"{few} profile_rounds=5 or more")
+    control = work.rounds(point, 2, processes) if point.rows[2] is not None else ()
+    evidence = gather(point, names, rounds, control, settings)
     if evidence.cut is not None:
         return _conclude_with_cut_stacks(evidence, evidence.cut)
     return _conclude(evidence, list(candidates.find(evidence)))
@@ -87,9 +88,11 @@ def _conclude_without_profiles(point: ProfiledPoint, settings: Sequence[Setting]
         cause, sentence, p = loss
         return Conclusion(f"{sentence}{text}", cause, True, settings=settings, p=p, has_effect=True)
     names = [side.name for side in point.sides[1::-1]]
-    return Conclusion(
-        f"No conclusion about {' against '.join(names)}: {why}{text}", None, False, settings=settings
-    )
+    if measured := verdict.certain(point):
+        text = f"No cause is named: {measured}, but there are no profiles to explain it: {why}{text}"
+    else:
+        text = f"No conclusion about {' against '.join(names)}: {why}{text}"
+    return Conclusion(text, None, False, settings=settings)
 
 
 def _conclude_with_cut_stacks(evidence: Evidence, cut: Setting) -> Conclusion:
@@ -157,15 +160,15 @@ def _at_times(evidence: Evidence, order: Sequence[Candidate]) -> Candidate | Non
 def _further_p_values(evidence: Evidence, one: Candidate) -> Iterator[float]:
     """Yield the p values of tests that a candidate's claim rests on and that are not among those of `evidence.p`."""
     if one.cause is not None and one.cause.expected:
-        yield causes.TESTS_COUNT * one.cause.p
+        yield TESTS_COUNT * one.cause.p
     if one.part is not None:
-        yield causes.TESTS_COUNT * len(evidence.parts) * one.part.size.p
+        yield TESTS_COUNT * len(evidence.parts) * one.part.size.p
     if one.place and one.size is not None:
-        yield causes.TESTS_COUNT * one.size.p
+        yield TESTS_COUNT * one.size.p
     if one.name.endswith("lost"):
-        yield causes.TESTS_COUNT * evidence.split.spent.p
+        yield TESTS_COUNT * evidence.split.spent.p
     if one.name.endswith("frames") and evidence.frames_per_work is not None:
-        yield causes.TESTS_COUNT * evidence.frames_per_work.p
+        yield TESTS_COUNT * evidence.frames_per_work.p
 
 
 def _rank(evidence: Evidence, one: Candidate) -> float:
@@ -189,7 +192,7 @@ def _plausibility(evidence: Evidence, one: Candidate) -> int:
     on speed alone, then a setting whose code labkit does not know."""
     if one.cause is not None or not one.settings:
         return 0
-    if one.size is not None and one.size.p < causes.CLAIM_SHARE and evidence.matters(one.size.difference):
+    if one.size is not None and one.size.certain and evidence.matters(one.size.difference):
         return 3
     if evidence.speed_differs and not evidence.cost_differs and candidates.slows_down(one.settings[0]):
         return 2
@@ -292,7 +295,7 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         yield phrases.total_difference(whole)
     elif setting is not None:
         yield f"{opening} is {named}{f': {whole}' if whole else ''}"
-        if best.size is not None and best.size.p < causes.CLAIM_SHARE:
+        if best.size is not None and best.size.certain:
             size = f"{phrases.interval(best.size)} {phrases.per_unit(evidence)}{phrases.share(best.size, evidence)}"
             yield f"The CPU time of {best.place} differs by {size}"
     else:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pandas as pd
 
+from labkit.analysis.flame.significance import CLAIM_SHARE, Estimate
 from labkit.analysis.why.candidates import Candidate
 from labkit.analysis.why.conclusion import Conclusion
 from labkit.analysis.why.counter_tables import NS, Table
-from labkit.analysis.why.work import Estimate, Split
+from labkit.analysis.why.work import Split
 from labkit.common import units
 
 MAX_ROWS = 12
@@ -70,7 +71,8 @@ def work(of: Conclusion) -> Table:
     text = (
         f"Cost per {split.unit.description} = packets sent for each that arrived × CPU time of each stage for a"
         " packet that passes it. The differences add up: each factor is weighted by the mean of the other factor over"
-        " both sides."
+        f" both sides. Several questions are asked of the same rounds, so a difference needs"
+        f" p < {units.percent(CLAIM_SHARE)}; it is unsure where only its 95 % interval excludes 0."
     )
     table = pd.DataFrame(lines).T
     table.columns.name = "stage"
@@ -102,7 +104,7 @@ def _line(split: Split, size: Estimate, left: str, right: str) -> dict[str, str]
         "left": left,
         "right": right,
         f"difference, {split.unit.unit}": units.plus_minus(size.difference / by, size.half / by, sign=True),
-        "differs": "yes" if size.certain else "no",
+        "differs": "yes" if size.certain else "unsure" if abs(size.difference) > size.half else "no",
     }
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 from labkit.analysis import protocols, stats
 from labkit.analysis.flame.load_profiles import observed
-from labkit.analysis.flame.significance import compared
+from labkit.analysis.flame.significance import RunVariation, compared, run_variation
 from labkit.analysis.protocols import PER, CostUnit
 from labkit.analysis.why import event_ratios
 from labkit.analysis.why.selection import ProfiledPoint
@@ -62,6 +62,12 @@ def observed_by(point: ProfiledPoint, observer: str) -> Observed:
         own = rows[rows["observer"].eq(observer) & rows["status"].eq("ok")]
         result.append([(observed(row["observed"]), row) for _, row in own.iterrows()])
     return result
+
+
+def between_runs(seen: Sequence[Sequence[tuple[Any, pd.Series]]]) -> RunVariation | None:
+    """Return the variation between the runs of both sides' rounds, or None if all are of one run."""
+    left, right = ([str(row["folder"]) for _, row in rounds] for rounds in seen)
+    return run_variation(left, right)
 
 
 def events(point: ProfiledPoint) -> Iterator[Table]:
@@ -118,9 +124,10 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
     for why in dict.fromkeys(absent.values()):
         names = [name for name, reason in absent.items() if reason == why]
         text += f" Not counted: {', '.join(names)}: {why}."
-    table, left_out = _compared(point, shared, everything=True)
+    table, left_out = _compared(point, seen, shared, everything=True)
     yield title, text + left_out, table if everywhere else None
-    followed = event_ratios.table(_heads(point), *([each for each, _ in rounds] for rounds in counts))
+    both = [[each for each, _ in rounds] for rounds in counts]
+    followed = event_ratios.table(_heads(point), both, between_runs(seen))
     if len(followed):
         yield "What follows from them", "Mean of the rounds with its 95 % interval.", followed
 
@@ -133,7 +140,7 @@ def _counters(point: ProfiledPoint) -> Table:
     counts: Counted = [
         [(_flat(report), _work(point, report, row)) for report, row in rounds] for rounds in seen
     ]
-    table, left_out = _compared(point, counts, everything=False)
+    table, left_out = _compared(point, seen, counts, everything=False)
     text = (
         f"{_units(point)[1]}: the counters that differ by more than the spread between rounds, largest"
         " difference first."
@@ -165,7 +172,7 @@ def _cpu_time(point: ProfiledPoint) -> Table:
                 own_s = sum(kinds.get("softirq_s", 0.0) for kinds in its["cpus"].values())
                 times[f"softirq in the guest {without_pair_number(guest)}{CLOCK}"] += own_s
             counts[-1].append((times, work if has_known_work(busy_s) else math.nan))
-    table, left_out = _compared(point, counts, everything=True, one=of.one, unit_s=of.unit_s)
+    table, left_out = _compared(point, seen, counts, everything=True, one=of.one, unit_s=of.unit_s)
     table.index = [str(name).replace(CLOCK, f", {of.unit}") for name in table.index]
     text = f"Per {of.description}. The kernel counts CPU time in steps of a clock tick.{left_out}"
     return title, text, table if len(table) else None
@@ -184,7 +191,7 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
         counts.append([(flat, sum(of.get(name, 0) for name in ("hit", "missed"))) for flat, of in own])
     number_texts = [_actions(name, rounds) for name, rounds in zip(_heads(point), seen, strict=True)]
     if all(_usable(counts)):
-        table, left_out = _compared(point, counts, everything=False, one=float(THOUSAND))
+        table, left_out = _compared(point, seen, counts, everything=False, one=float(THOUSAND))
         text = (
             f"Per 1,000 packets that the switch looked up: the counters that differ most.{left_out}"
             f" {' '.join(number_texts)}"
@@ -193,7 +200,7 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
     else:
         yield title, " ".join(number_texts), None
     of_threads = [[report.get("averages", {}) for report, _ in rounds] for rounds in seen]
-    if all(of_threads) and len(shown := event_ratios.means(_heads(point), *of_threads)):
+    if all(of_threads) and len(shown := event_ratios.means(_heads(point), of_threads, between_runs(seen))):
         text = (
             "Of the userspace datapath; mean of the rounds with its 95 % interval. Cycles are those of the CPU's time"
             " stamp counter."
@@ -284,7 +291,12 @@ def in_guests(seen: Observed) -> str:
 
 
 def _compared(
-    point: ProfiledPoint, counts: Counted, everything: bool, one: float | None = None, unit_s: float = 1.0
+    point: ProfiledPoint,
+    seen: Observed,
+    counts: Counted,
+    everything: bool,
+    one: float | None = None,
+    unit_s: float = 1.0,
 ) -> tuple[pd.DataFrame, str]:
     """Return a table of both sides' counts per unit of work, and a text on which rounds are left out.
 
@@ -293,6 +305,10 @@ def _compared(
     """
     heads = _heads(point)
     left_out = _left_out(heads, counts)
+    used = [
+        [each for each, (_, work) in zip(rounds, own, strict=True) if has_known_work(work)]
+        for rounds, own in zip(seen, counts, strict=True)
+    ]
     counts = _usable(counts)
     names, one_sided = _on_both(counts)
     left_out += one_sided
@@ -304,7 +320,8 @@ def _compared(
         for rounds in counts
     ]
     each = [np.array([(one or _units(point)[0]) / work for _, work in rounds]) for rounds in counts]
-    result = compared(matrices[0].astype(np.int64), each[0], matrices[1].astype(np.int64), each[1])
+    samples = [matrix.astype(np.int64) for matrix in matrices]
+    result = compared(samples[0], each[0], samples[1], each[1], between_runs(used))
     by = np.where(finer > 1, finer * unit_s, 1.0)
     table = pd.DataFrame(
         {

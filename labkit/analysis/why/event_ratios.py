@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from labkit.analysis import stats
-from labkit.analysis.flame.significance import half_interval
+from labkit.analysis.flame.significance import Floats, RunVariation, estimate, half_interval
 from labkit.common import units
 
 Rounds = Sequence[Mapping[str, float]]  # the events of each round
@@ -35,17 +36,17 @@ def ratios(events: Mapping[str, float]) -> Iterator[tuple[str, float]]:
                 yield f"{name}{modifier}" if name else f"{event} / {by}", count / events[by]
 
 
-def table(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
+def table(heads: list[str], sides: Sequence[Rounds], variation: RunVariation | None) -> pd.DataFrame:
     """Return a table of means over rounds with half their 95 % intervals, one row per ratio.
 
-    The column `ratio` is right divided by left with its interval; it is only filled if the rounds are pairs.
+    The column `ratio` is right divided by left with its interval. Within one run it is only filled if the rounds are
+    pairs; between runs its interval includes their variation.
     """
-    return means(heads, *([dict(ratios(events)) for events in rounds] for rounds in (left, right)))
+    return means(heads, [[dict(ratios(events)) for events in rounds] for rounds in sides], variation)
 
 
-def means(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
+def means(heads: list[str], sides: Sequence[Rounds], variation: RunVariation | None) -> pd.DataFrame:
     """Return the table of `table` for values that both sides have in every round."""
-    sides = [left, right]
     names = [name for name in sides[0][0] if all(name in each for rounds in sides for each in rounds)]
     result = {}
     for name in names:
@@ -54,10 +55,15 @@ def means(heads: list[str], left: Rounds, right: Rounds) -> pd.DataFrame:
             head: units.plus_minus(float(of.mean()), half_interval(of))
             for head, of in zip(heads, values, strict=True)
         }
-        paired = len(values[0]) == len(values[1]) and min(of.min() for of in values) > 0
-        effect = stats.effect(np.log(values[1] / values[0])) if paired else None
-        result[name] = {
-            **own,
-            "ratio": stats.ratio_text(effect.ratio, effect.low, effect.high) if effect else "–",
-        }
+        result[name] = {**own, "ratio": _ratio(values[0], values[1], variation)}
     return pd.DataFrame(result).T
+
+
+def _ratio(left: Floats, right: Floats, variation: RunVariation | None) -> str:
+    if min(left.min(), right.min()) <= 0 or (variation is None and len(left) != len(right)):
+        return "–"
+    if variation is None:
+        effect = stats.effect(np.log(right / left))
+        return stats.ratio_text(effect.ratio, effect.low, effect.high)
+    of = estimate(np.log(left), np.log(right), replace(variation, absolute=True))
+    return stats.ratio_text(*(float(np.exp(one)) for one in (of.difference, of.low, of.high)))

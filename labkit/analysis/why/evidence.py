@@ -11,16 +11,21 @@ import pandas as pd
 
 from labkit.analysis import conditions, protocols
 from labkit.analysis.flame.load_profiles import observed
+from labkit.analysis.flame.significance import (
+    TESTS_COUNT,
+    Estimate,
+    RunVariation,
+    beyond_control,
+    estimate,
+    paired_mean,
+    run_variation,
+)
 from labkit.analysis.why import causes, sections, switch_work, work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.analysis.why.work import MIN_SHARE, Estimate, Round, RunVariation, Split
+from labkit.analysis.why.work import MIN_SHARE, Round, Split
 
-# The assumed relative standard deviation of CPU time per packet between runs of the same experiment on an otherwise
-# idle machine, set by experience. It applies if a side has a single run, which does not show the variation itself
-# (docs/method/why.md).
-BETWEEN_SHARE = 0.10
-SPEED_SHARE = 0.05  # the same for throughput
+SPEED_SHARE = 0.05  # as BETWEEN_SHARE, for throughput
 DISTURBED_SHARE = 0.10  # of all CPU time: above it, other programs make sizes less sure
 # The least variance of each side's mean share: rounds with few samples may agree by chance.
 FOREIGN_FLOORS = (1e-6, 1e-6)
@@ -144,7 +149,7 @@ class Evidence:
     @property
     def cost_differs(self) -> bool:
         """Whether the sides certainly differ in CPU time per unit of work; never if a thread polls."""
-        return not self.polls and self.split.total.p < causes.CLAIM_SHARE
+        return not self.polls and self.split.total.certain
 
     @property
     def polls(self) -> bool:
@@ -154,7 +159,7 @@ class Evidence:
     @property
     def speed_differs(self) -> bool:
         """Whether the sides certainly differ in speed."""
-        return self.speed is not None and self.speed.p < causes.CLAIM_SHARE
+        return self.speed is not None and self.speed.certain
 
     @property
     def has_effect(self) -> bool:
@@ -166,7 +171,7 @@ class Evidence:
         """The p value of the hypothesis that nothing differs, from all tests that may claim a difference."""
         speed = 1.0 if self.speed is None else self.speed.p
         cost = [] if self.polls else [self.split.total.p, self.frames.any_p]
-        return min(causes.TESTS_COUNT * min([speed, *cost]), 1.0)
+        return min(TESTS_COUNT * min([speed, *cost]), 1.0)
 
     @property
     def is_repetition(self) -> bool:
@@ -189,10 +194,13 @@ def gather(
     point: ProfiledPoint,
     names: tuple[str, str],
     rounds: tuple[Sequence[Round], Sequence[Round]],
+    control: Sequence[Round],
     settings: Sequence[Setting],
 ) -> Evidence:
-    variation = work.run_variation(*rounds, BETWEEN_SHARE)
-    frames = causes.judge_rounds(*rounds, variation)
+    """Gather the evidence. control: the profiled rounds of left measured again (A/A), if there are any."""
+    runs = [[one.run for one in side] for side in rounds]
+    variation = run_variation(runs[0], runs[1])
+    frames = causes.judge_rounds(*rounds, variation, control)
     unit = protocols.find(point.protocol).unit
     foreign, elsewhere = (np.array([one.foreign_share for one in side]) for side in rounds)
     by_code, parts = (
@@ -204,8 +212,8 @@ def gather(
     busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]
     others = [conditions.other_programs(rows["folder"]) for rows in point.rows[:2]]
     return Evidence(
-        point, names, rounds, variation, work.split(*rounds, unit, variation), frames, by_code, settings,
-        _speed(point, variation), work.estimate(foreign, elsewhere, None, FOREIGN_FLOORS),
+        point, names, rounds, variation, work.split(*rounds, unit, variation, control), frames, by_code, settings,
+        _speed_beyond_control(point, variation), estimate(foreign, elsewhere, None, FOREIGN_FLOORS),
         (steal[0], steal[1]), (busy[0], busy[1]),
         (others[0], others[1]), _frames(point, variation),
         (work.loss_by_hop(point.rows[0]), work.loss_by_hop(point.rows[1])), parts,
@@ -213,24 +221,31 @@ def gather(
     )  # fmt: skip
 
 
-def _speed(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | None:
+def _speed_beyond_control(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | None:
+    size = _speed(point.protocol, point.rows[:2], variation)
+    if size is None or point.rows[2] is None:
+        return size
+    return beyond_control(size, _speed(point.protocol, (point.rows[0], point.rows[2]), None))
+
+
+def _speed(protocol: str, rows: Sequence[pd.DataFrame], variation: RunVariation | None) -> Estimate | None:
     """Return the logarithm of the throughput (for pings: of the median round-trip time) of both sides' profile rounds.
 
     Only rounds of observers that do not trace count. Within one run, rounds with an observer of both sides are paired.
     Return None if a side has fewer than two rounds.
     """
-    column = protocols.find(point.protocol).work_metric
-    sides = [_speeds(work.observed_rows(point, at), column) for at in (0, 1)]
+    column = protocols.find(protocol).work_metric
+    sides = [_speeds(one[one["status"].eq("ok")], column) for one in rows]
     common = sides[0].keys() & sides[1].keys()
     if variation is None and len(common) > 1:
         differences = np.array([sides[1][one] - sides[0][one] for one in sorted(common)])
-        return work.paired_mean(differences)
+        return paired_mean(differences)
     if min(map(len, sides)) < 2:
         return None
     labels = [tuple(run for run, _ in side) for side in sides]
     assumed = None if variation is None else RunVariation((labels[0], labels[1]), SPEED_SHARE, absolute=True)
     left, right = (np.array(list(side.values())) for side in sides)
-    return work.estimate(left, right, assumed)
+    return estimate(left, right, assumed)
 
 
 def _speeds(rows: pd.DataFrame, column: str) -> dict[tuple[str, str], float]:
@@ -259,7 +274,7 @@ def _frames(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | 
     if protocols.find(point.protocol).work != "gigabyte" or min(map(len, values)) < 2:
         return None
     assumed = None if variation is None else RunVariation((tuple(runs[0]), tuple(runs[1])), FRAMES_SHARE / 2)
-    return work.estimate(np.array(values[0]), np.array(values[1]), assumed)
+    return estimate(np.array(values[0]), np.array(values[1]), assumed)
 
 
 def _above(values: Sequence[float], others: Sequence[float]) -> int:

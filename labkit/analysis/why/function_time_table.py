@@ -13,7 +13,14 @@ from labkit.analysis import figures
 from labkit.analysis.flame.load_profiles import observed, work
 from labkit.analysis.flame.significance import compared
 from labkit.analysis.protocols import CostUnit
-from labkit.analysis.why.counter_tables import LEFT_OUT, NOT, has_known_work, number_texts, work_unit
+from labkit.analysis.why.counter_tables import (
+    LEFT_OUT,
+    NOT,
+    between_runs,
+    has_known_work,
+    number_texts,
+    work_unit,
+)
 from labkit.analysis.why.selection import ProfiledPoint
 
 TITLE = "Function times"
@@ -88,7 +95,8 @@ def table(heads: Sequence[str], sides: Sequence[Rounds], of: CostUnit) -> pd.Dat
             columns[f"{quantity}, µs, {head}"] = _means(values)
         totals.append(np.rint(np.array([_of(one, "total_s") for one in functions]) * NS).astype(np.int64))
         each.append(worth)
-    result, by = compared(totals[0], each[0], totals[1], each[1]), of.unit_s * NS
+    result = compared(totals[0], each[0], totals[1], each[1], between_runs(sides))
+    by = of.unit_s * NS
     for head, side in zip(heads, (result.left, result.right), strict=True):
         columns[f"{of.unit} per {unit}, {head}"] = number_texts(side.mean / by, side.half / by)
     columns[f"difference, {of.unit} per {unit}"] = number_texts(

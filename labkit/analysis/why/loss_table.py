@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import protocols
-from labkit.analysis.flame.significance import half_interval
+from labkit.analysis.flame.significance import estimate, half_interval
 from labkit.analysis.why import work
 from labkit.analysis.why.counter_tables import NOT, Table, in_guests, observed_by
 from labkit.analysis.why.selection import ProfiledPoint
@@ -65,7 +65,7 @@ def answer(point: ProfiledPoint) -> tuple[str, str, float] | None:
         return None
     left, right = (np.array([_lost_share(pairs) for pairs in side]) for side in rounds)
     floors = _sampling_variance(rounds[0]), _sampling_variance(rounds[1])
-    size = work.estimate(left, right, None, floors)
+    size = estimate(left, right, None, floors)
     alike = {str(folder) for rows in point.rows[:2] for folder in rows["folder"].unique()}
     least = work.MIN_SHARE if len(alike) == 1 else work.LOSS_SHARE
     if not (size.certain and abs(size.difference) > least):

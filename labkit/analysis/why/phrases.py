@@ -11,10 +11,10 @@ import numpy as np
 from labkit.analysis import conditions, protocols
 from labkit.analysis.flame import function_table
 from labkit.analysis.flame.function_table import seconds
+from labkit.analysis.flame.significance import Estimate
 from labkit.analysis.why import causes, switch_work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.evidence import FRAMES_SHARE, Evidence
-from labkit.analysis.why.work import Estimate
 from labkit.common import units
 
 # The place of a change
@@ -77,7 +77,7 @@ def known(evidence: Evidence) -> list[str]:
     """Return what the counters say about a difference without a cause: loss, closed windows, idle CPUs."""
     result = []
     spent, (left, right) = evidence.split.spent, evidence.busy
-    if spent.certain and spent.p < causes.CLAIM_SHARE:
+    if spent.certain:
         before, after = (units.percent(1 - 1 / value) for value in (spent.left, spent.right))
         places = evidence.loss_by_hop[int(spent.difference > 0)]
         place, share_there = next(iter(places.items()), ("", 0.0))
@@ -231,7 +231,7 @@ def switch_part(evidence: Evidence, of: switch_work.Part) -> str:
 def frames(evidence: Evidence) -> str | None:
     """Return the frames per gigabyte of both sides in words, or None if they do not differ."""
     count = evidence.frames_per_work
-    if count is None or count.p >= causes.CLAIM_SHARE or abs(count.difference) < FRAMES_SHARE * count.left:
+    if count is None or not count.certain or abs(count.difference) < FRAMES_SHARE * count.left:
         return None
     return f"{units.digits(count.left)} → {units.digits(count.right)} frames for each gigabyte that arrived"
 

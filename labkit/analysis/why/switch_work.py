@@ -20,8 +20,9 @@ from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.processes import FORWARDING, HANDLING, READER
+from labkit.analysis.flame.significance import Estimate, RunVariation, estimate
 from labkit.analysis.why.selection import ProfiledPoint
-from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Estimate, Round, RunVariation, estimate
+from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Round
 
 SWITCHES = re.compile(r"(ovs|ovs_netdev|ovs_dpdk)(\+.*)?")  # names of topologies that have a switch
 POLLING = re.compile(r"ovs_dpdk(\+.*)?")  # of these, the ones whose thread never pauses

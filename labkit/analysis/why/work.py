@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.load_profiles import OBSERVER, WITHIN, arm, observed
-from labkit.analysis.flame.significance import Floats
+from labkit.analysis.flame.significance import Estimate, RunVariation, beyond_control, estimate
 from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import loss_places
@@ -254,132 +254,6 @@ def _lost_before(rows: pd.DataFrame) -> float:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """The means of both sides, their difference with half its 95 % interval, and p."""
-
-    left: float
-    right: float
-    difference: float
-    half: float
-    p: float
-
-    @property
-    def low(self) -> float:
-        """Return the lower end of the interval."""
-        return self.difference - self.half
-
-    @property
-    def high(self) -> float:
-        """Return the upper end of the interval."""
-        return self.difference + self.half
-
-    @property
-    def certain(self) -> bool:
-        """Return whether the interval excludes 0."""
-        return bool(np.isfinite(self.half)) and abs(self.difference) > self.half
-
-
-@dataclass(frozen=True)
-class RunVariation:
-    """The variation between two runs of the same experiment; functions take None for sides within one run.
-
-    runs: the run of each round, for both sides. share: the assumed standard deviation between runs, relative to a run's
-    cost. absolute: the values are logarithms, and share is their standard
-    deviation itself.
-    """
-
-    runs: tuple[tuple[str, ...], tuple[str, ...]]
-    share: float
-    absolute: bool = False
-
-    @property
-    def is_measured(self) -> bool:
-        """Return whether both sides have at least two runs."""
-        return all(len(set(side)) > 1 for side in self.runs)
-
-
-def estimate(
-    left: Floats, right: Floats, variation: RunVariation | None, floors: tuple[float, float] = (0.0, 0.0)
-) -> Estimate:
-    """Return right minus left of one value per round, by Welch's t-test with degrees of freedom as in
-    flame.significance.
-
-    Between runs, the test compares run means if both sides have at least two runs: their variance is then a weighted
-    mean of what these runs show and of `variation.share` (moderated t-test; G. Smyth, 2004). Otherwise
-    `variation.share` alone widens the interval. floors: the least variance of each mean, from sample counting.
-    """
-    a, b = estimate_many(
-        left[None, :], right[None, :], variation, (np.array([floors[0]]), np.array([floors[1]]))
-    )
-    return Estimate(float(a[0][0]), float(a[1][0]), float(a[1][0] - a[0][0]), float(b[0][0]), float(b[1][0]))
-
-
-def paired_mean(differences: Floats) -> Estimate:
-    """Return the mean of the differences of paired rounds, tested against 0 (Student's t with rounds - 1 degrees of
-    freedom)."""
-    from scipy.special import stdtr, stdtrit
-
-    count = len(differences)
-    mean, error = float(differences.mean()), float(differences.std(ddof=1)) / count**0.5
-    t = abs(mean) / error if error else float("inf" if mean else "nan")
-    p = 2 * float(stdtr(count - 1, -t))
-    half = float(stdtrit(count - 1, 0.975)) * error
-    return Estimate(0.0, mean, mean, half, p if np.isfinite(p) else 1.0)
-
-
-def estimate_many(
-    left: Floats, right: Floats, variation: RunVariation | None, floors: tuple[Floats, Floats]
-) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return what `estimate` does for many values at once: the means of both sides, then half intervals and p values.
-
-    left, right: [thing, round].
-    """
-    from scipy.special import stdtr, stdtrit
-
-    means, variances, freedoms = [], [], []
-    for at, values in enumerate((left, right)):
-        if variation is not None and variation.is_measured:
-            labels = variation.runs[at]
-            values = np.stack(
-                [values[:, [one == run for one in labels]].mean(axis=1) for run in dict.fromkeys(labels)],
-                axis=1,
-            )
-        count = values.shape[1]
-        mean, freedom_of_side = values.mean(axis=1), max(count - 1, 1)
-        own = values.var(axis=1, ddof=1) if count > 1 else np.full(len(values), np.nan)
-        if variation is not None and variation.is_measured:
-            # Two or three runs alone hardly show how much runs vary, so the assumed variation counts as well.
-            assumed = variation.share**2 * (1.0 if variation.absolute else mean**2)
-            own = (ASSUMED_RUNS * assumed + freedom_of_side * own) / (ASSUMED_RUNS + freedom_of_side)
-            freedom_of_side += ASSUMED_RUNS
-        means.append(mean)
-        variances.append(np.maximum(own / count, floors[at]))
-        freedoms.append(freedom_of_side)
-    # Run-to-run variation is proportional to each side's cost: a path that a side lacks cannot vary there.
-    extra = np.zeros(len(left))
-    if variation is not None and not variation.is_measured:
-        size = np.full(len(left), 2.0) if variation.absolute else means[0] ** 2 + means[1] ** 2
-        extra = variation.share**2 * size
-    variance = variances[0] + variances[1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        freedom = variance**2 / (variances[0] ** 2 / freedoms[0] + variances[1] ** 2 / freedoms[1])
-        if freedoms[0] == freedoms[1]:
-            freedom = np.where(np.isfinite(freedom), float(sum(freedoms)), np.nan)
-        whole = variance + extra
-        t = np.abs(means[1] - means[0]) / np.sqrt(whole)
-        p = 2 * stdtr(freedom, -t)
-        half = stdtrit(freedom, 0.975) * np.sqrt(whole)
-    p = np.where(np.isfinite(p), p, 1.0)
-    return (means[0], means[1]), (np.asarray(half, dtype=float), np.asarray(p, dtype=float))
-
-
-def run_variation(left: Sequence[Round], right: Sequence[Round], share: float) -> RunVariation | None:
-    """Return the variation to apply between two sides, or None if all rounds are of one run."""
-    labels = (tuple(one.run for one in left), tuple(one.run for one in right))
-    return None if len(set(labels[0] + labels[1])) == 1 else RunVariation(labels, share)
-
-
-@dataclass(frozen=True)
 class Part:
     """A part of the difference in cost per unit that arrived: the loss, or the CPU time of one stage."""
 
@@ -401,9 +275,15 @@ class Split:
 
 
 def split(
-    left: Sequence[Round], right: Sequence[Round], unit: CostUnit, variation: RunVariation | None
+    left: Sequence[Round],
+    right: Sequence[Round],
+    unit: CostUnit,
+    variation: RunVariation | None,
+    control: Sequence[Round] = (),
 ) -> Split:
     """Split the difference in both sides' cost per unit that arrived into its parts.
+
+    control: the rounds of left measured again: what they show as well is no difference.
 
     Each factor is weighted by the mean of both sides of the other factor, so that the parts add up to the difference.
     """
@@ -439,7 +319,7 @@ def split(
         )
         for stage in STAGES
     ]  # fmt: skip
-    return Split(
+    result = Split(
         unit,
         estimate(np.asarray(total[0]), np.asarray(total[1]), variation),
         spent,
@@ -451,11 +331,22 @@ def split(
         ),
         parts,
     )
+    return _beyond_control(result, split(left, control, unit, None)) if len(control) > 1 else result
 
 
-ASSUMED_RUNS = (
-    4  # degrees of freedom that the assumed variation between runs counts for, beside those of real runs
-)
+def _beyond_control(of: Split, control: Split) -> Split:
+    def part(one: Part, again: Part) -> Part:
+        return replace(one, estimate=beyond_control(one.estimate, again.estimate))
+
+    return replace(
+        of,
+        total=beyond_control(of.total, control.total),
+        spent=beyond_control(of.spent, control.spent),
+        loss=part(of.loss, control.loss),
+        stages=[part(*pair) for pair in zip(of.stages, control.stages, strict=True)],
+    )
+
+
 LOSS_SHARE = 0.05  # relative standard deviation between runs of packets sent per packet that arrived
 
 

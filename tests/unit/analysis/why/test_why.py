@@ -110,7 +110,7 @@ def test_calls_per_tracing_time() -> None:
     one = {"count": 250, "total_s": 0.25, "mean_s": 1e-3, "p50_s": 1e-3, "p99_s": 1e-3}
     report = {"tracer": "function_graph", "window_s": 1.25, "functions": {"ip_rcv": one}}
     for protocol, calls in (("udp", "2"), ("ping", "2.5")):
-        row = pd.Series({"protocol": protocol, "window_s": 1.0, "received_count": 100.0})
+        row = pd.Series({"protocol": protocol, "window_s": 1.0, "received_count": 100.0, "folder": "run"})
         [line] = function_time_table.table(
             ["a", "b"], [[(report, row)] * 2] * 2, flame.PER["packet"]
         ).to_dict("records")

@@ -129,7 +129,7 @@ def test_loss_is_named_only_if_it_explains_the_difference(tmp_path: Path, lost: 
         columns={"topology": "veth_routed", "arm": "veth_routed"},
     )
     folder = run(
-        tmp_path / "run", {BASELINE: MadeArm(), AGAIN: MadeArm(), "x": costly}, 3, rounds=8, noise=0.01
+        tmp_path / "run", {BASELINE: MadeArm(), AGAIN: MadeArm(), "x": costly}, 4, rounds=8, noise=0.01
     )
     result = concluded(f"{folder}:{BASELINE}", "veth_routed")
     assert result.claims

@@ -13,6 +13,7 @@ import pytest
 import synthetic_rows
 
 from labkit.analysis import flame
+from labkit.analysis.flame import significance
 from labkit.analysis.protocols import PER
 from labkit.analysis.why import causes, code_paths, conclusion, counter_tables, environment, selection, work
 
@@ -181,10 +182,10 @@ def test_several_runs_per_side(tmp_path: Path) -> None:
     assert "Each side has several runs" in result.notes[0]
     [point] = selection.points(selection.select_sides(*names))
     both = work.rounds(point, 0), work.rounds(point, 1)
-    variation = work.run_variation(*both, 0.1)
+    variation = significance.run_variation(*([one.run for one in side] for side in both))
     assert variation is not None
     assert variation.is_measured
-    one_run = work.run_variation(both[0][:5], both[0][:5], 0.1)
+    one_run = significance.run_variation(*[[one.run for one in both[0][:5]]] * 2)
     assert one_run is None, "rounds of one run are interleaved"
 
 
@@ -194,7 +195,9 @@ def test_functions_that_only_call_are_not_named(usual: Path, tmp_path: Path) -> 
         selection.select_sides(str(usual), str(run(tmp_path / "rules", 9, {deep: 2e-6})))
     )
     both = work.rounds(point, 0), work.rounds(point, 1)
-    named = causes.ranked_causes(causes.judge_rounds(*both, work.run_variation(*both, 0.1)))
+    named = causes.ranked_causes(
+        causes.judge_rounds(*both, significance.run_variation(*([one.run for one in side] for side in both)))
+    )
     assert [(one.function, one.change) for one in named] == [("ip_local_deliver", "new")]
     assert named[0].name == "packet filter rules (nftables)"
     assert named[0].callers == ("ip_rcv",)

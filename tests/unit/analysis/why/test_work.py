@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from labkit.analysis import protocols
+from labkit.analysis.flame import significance
 from labkit.analysis.why import causes, work
 
 
@@ -19,14 +20,14 @@ def test_paired_rounds_false_alarm_rate(count: int) -> None:
     draws = 4000
     alarms = 0
     for _ in range(draws):
-        estimate = work.paired_mean(rng.normal(size=count))
+        estimate = significance.paired_mean(rng.normal(size=count))
         alarms += abs(estimate.difference) > estimate.half
     assert 0.04 < alarms / draws < 0.06
 
 
 def test_paired_rounds_interval() -> None:
     """Student's t with one degree of freedom is 12.706 times the standard error."""
-    estimate = work.paired_mean(np.array([-0.1, 0.3]))
+    estimate = significance.paired_mean(np.array([-0.1, 0.3]))
     assert estimate.difference == pytest.approx(0.1)
     assert estimate.half == pytest.approx(12.706 * 0.2, rel=1e-3)
 
@@ -37,15 +38,15 @@ def test_false_alarm_rate_between_several_runs(runs: int) -> None:
     rng = np.random.default_rng(12)
     draws, share = 2000, 0.10
     names = tuple(tuple(f"{side}{run}" for run in range(runs) for _round in range(5)) for side in "ab")
-    variation = work.RunVariation((names[0], names[1]), share)
+    variation = significance.RunVariation((names[0], names[1]), share)
     assert variation.is_measured
     alarms = 0
     for _ in range(draws):
         sides = [
             np.exp(rng.normal(0, share, runs)).repeat(5) * np.exp(rng.normal(0, 0.04, 5 * runs)) for _ in "ab"
         ]
-        alarms += work.estimate(*sides, variation).p < causes.CLAIM_SHARE
-    assert alarms / draws < 1.3 * causes.CLAIM_SHARE
+        alarms += significance.estimate(*sides, variation).p < significance.CLAIM_SHARE
+    assert alarms / draws < 1.3 * significance.CLAIM_SHARE
 
 
 FUNCTIONS = [
@@ -81,7 +82,7 @@ def smallest_p(
 ) -> float:
     total = work.split(left[0], right[0], protocols.find("udp").unit, None).total
     frames = causes.judge_rounds(left[0], right[0], None)
-    return min(total.p, work.paired_mean(right[1] - left[1]).p, frames.any_p)
+    return min(total.p, significance.paired_mean(right[1] - left[1]).p, frames.any_p)
 
 
 @pytest.mark.parametrize("count", [3, 5])
@@ -90,7 +91,7 @@ def test_question_has_its_error_rate(count: int) -> None:
     rng = np.random.default_rng(3)
     draws = 600
     alarms = sum(
-        smallest_p(made_rounds(rng, count), made_rounds(rng, count)) < causes.CLAIM_SHARE
+        smallest_p(made_rounds(rng, count), made_rounds(rng, count)) < significance.CLAIM_SHARE
         for _ in range(draws)
     )
     assert alarms / draws <= 0.05
@@ -100,7 +101,7 @@ def test_new_function_is_found_in_nearly_every_run() -> None:
     rng = np.random.default_rng(4)
     times = [
         causes.judge_rounds(made_rounds(rng, 5)[0], made_rounds(rng, 5, 0.05)[0], None).any_p
-        < causes.CLAIM_SHARE
+        < significance.CLAIM_SHARE
         for _ in range(40)
     ]
     assert sum(times) >= 39
