@@ -16,7 +16,7 @@ import numpy as np
 
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.flame.load_profiles import WITHIN
-from labkit.analysis.flame.significance import BETWEEN_SHARE, TESTS_COUNT
+from labkit.analysis.flame.significance import BETWEEN_SHARE, TESTS_COUNT, Estimate
 from labkit.analysis.why import (
     candidates,
     environment,
@@ -89,7 +89,7 @@ def _conclude_without_profiles(point: ProfiledPoint, settings: Sequence[Setting]
         return Conclusion(f"{sentence}{text}", cause, True, settings=settings, p=p, has_effect=True)
     names = [side.name for side in point.sides[1::-1]]
     if measured := verdict.certain(point):
-        text = f"No cause is named: {measured}, but there are no profiles to explain it: {why}{text}"
+        text = f"No cause is named: {measured.sentence}, but there are no profiles to explain it: {why}{text}"
     else:
         text = f"No conclusion about {' against '.join(names)}: {why}{text}"
     return Conclusion(text, None, False, settings=settings)
@@ -120,7 +120,8 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         None,
     )
     if best is not None:
-        sentence = phrases.join_sentences([*_claim(evidence, best), phrases.caveat(evidence)])
+        claim = [*_claim(evidence, best), _contradiction(evidence), phrases.caveat(evidence)]
+        sentence = phrases.join_sentences(claim)
         named = best.cause is not None and best.cause.path is None  # the name of a function keeps its case
         result = Conclusion(sentence if named else phrases.capitalised(sentence), best.name, True)
         order = [best, *(one for one in order if one is not best)]
@@ -228,6 +229,8 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
     against = own is not None and own.difference * evidence.split.total.difference < 0
     if evidence.cost_differs and against and not is_whole:
         return False  # a cause acts in the direction of the difference
+    if own is not None and not is_whole and not evidence.has_effect and _is_against_verdict(evidence, own):
+        return False
     if _is_run_difference(evidence, one):
         return evidence.has_effect and not disturbed
     if _is_change(evidence, one):
@@ -255,6 +258,11 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
             return evidence.has_effect
         return one.strength >= 2 or evidence.has_effect
     return evidence.has_effect and not evidence.is_disturbed and evidence.run_variation is None
+
+
+def _is_against_verdict(evidence: Evidence, size: Estimate) -> bool:
+    """Return whether a side that the verdict calls slower would take less CPU time by this, or the other way round."""
+    return evidence.verdict is not None and (size.difference > 0) != evidence.verdict.is_right_slower
 
 
 def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
@@ -286,13 +294,13 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
         yield phrases.place(code)
         if explaining is not None and not by_name:
             yield f"It is explained by {named}"
-        yield phrases.total_difference(whole)
+        yield phrases.total_difference(evidence)
     elif best.size is not None and best.name.endswith("lost"):
         verb = "costs" if best.size.difference > 0 else "saves"
         made = f"{phrases.amount(best.size)} {phrases.per_unit(evidence)}{phrases.share(best.size, evidence)}"
         start = best.name if setting is None else f"{opening} is {named}"
         yield f"{start}: {best.evidence[0][1]}, which {verb} {made}"
-        yield phrases.total_difference(whole)
+        yield phrases.total_difference(evidence)
     elif setting is not None:
         yield f"{opening} is {named}{f': {whole}' if whole else ''}"
         if best.size is not None and best.size.certain:
@@ -300,7 +308,7 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
             yield f"The CPU time of {best.place} differs by {size}"
     else:
         yield f"{best.name}: {best.evidence[0][1]}"
-        yield phrases.total_difference(whole)
+        yield phrases.total_difference(evidence)
 
 
 def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
@@ -318,10 +326,18 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
         yield f"{start}: {effects[0]}"
         yield from map(phrases.capitalised, effects[1:])
         yield phrases.place(code) if code is not None else ""
-        yield phrases.total_difference(whole)
+        yield phrases.total_difference(evidence)
     else:
         yield f"{start}: {whole}" if whole else start
+        yield "" if whole else phrases.total_difference(evidence)
     yield phrases.frames_sentence(evidence)
+
+
+def _contradiction(evidence: Evidence) -> str:
+    """Return the sentence about a verdict that the profiled rounds contradict, or an empty text."""
+    if evidence.verdict is None or not evidence.contradicts_verdict:
+        return ""
+    return f"The measuring rounds say otherwise: {evidence.verdict.sentence}"
 
 
 def _only(evidence: Evidence, best: Candidate) -> bool:
@@ -347,22 +363,29 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
             else "no recorded setting"
         )
         differ = [one for one in differ if one.can_affect_result]
-        there = any(evidence.matters(one.difference_s) for one in evidence.causes)
-        code = "the code that stands out may do so by chance" if there else f"no code path stands out{runs}"
+        stands_out = any(evidence.matters(one.difference_s) for one in evidence.causes)
+        code = (
+            "the code that stands out may do so by chance" if stands_out else f"no code path stands out{runs}"
+        )
         named = phrases.setting(differ[0]) + phrases.further_settings(differ) if differ else ""
         nothing = f"{code}, though {named} differs" if differ else f"{setting_words} differs and {code}"
         if evidence.is_repetition:
             nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
         facts = ", ".join([phrases.difference(evidence), *phrases.known(evidence)])
-        text = f"No cause is named: {facts}, but {nothing}"
+        text = phrases.join_sentences(
+            [f"No cause is named: {facts}, but {nothing}", _contradiction(evidence)]
+        )
         claims = not evidence.is_disturbed and evidence.run_variation is None and not evidence.is_repetition
         return Conclusion(phrases.join_sentences([text, weak]), None, claims)
-    if measured := verdict.certain(evidence.point):
+    if evidence.verdict is not None:
         words = phrases.setting(differ[0]) + phrases.further_settings(differ) if differ else ""
         named = f", though {words} differs" if differ else ""
+        code = "no code path stands out"
+        if there := [one for one in evidence.causes if evidence.matters(one.difference_s)]:
+            code = f"the code that stands out does not explain it ({phrases.cost(evidence, there[0])})"
         text = (
-            f"No cause is named: {measured}, but the profiled rounds do not show it: {phrases.bounds(evidence)}, and"
-            f" no code path stands out{named}"
+            f"No cause is named: {evidence.verdict.sentence}, but the profiled rounds do not show it:"
+            f" {phrases.bounds(evidence)}, and {code}{named}"
         )
         return Conclusion(phrases.join_sentences([text, weak]), None, False)
     if differ:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from labkit.analysis.flame.significance import (
     paired_mean,
     run_variation,
 )
-from labkit.analysis.why import causes, sections, switch_work, work
+from labkit.analysis.why import causes, sections, switch_work, verdict, work
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import MIN_SHARE, Round, Split
@@ -64,6 +65,19 @@ class Evidence:
     loss_by_hop: tuple[dict[str, float], dict[str, float]] = field(default_factory=lambda: ({}, {}))
     parts: Sequence[switch_work.Part] = ()
     closed: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+
+    @functools.cached_property
+    def verdict(self) -> verdict.Certain | None:
+        """The verdict of the measuring rounds, if it says faster or slower."""
+        return verdict.certain(self.point)
+
+    @property
+    def contradicts_verdict(self) -> bool:
+        """Whether the profiled rounds show a difference in speed that is opposite to the verdict."""
+        if self.verdict is None or self.speed is None or not self.speed_differs:
+            return False
+        is_right_slower = (self.speed.difference > 0) == (self.point.protocol in protocols.TIMED)
+        return is_right_slower != self.verdict.is_right_slower
 
     @property
     def foreign_rounds(self) -> tuple[int, int]:

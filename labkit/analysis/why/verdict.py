@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -44,17 +45,25 @@ def sentences(sides: Sides) -> tuple[list[str], list[str]]:
     return result, notes + ([CONTROL.format(control.name)] if control and len(control.profiles) else [])
 
 
-def certain(point: ProfiledPoint) -> str:
-    """Return the verdict on both arms of a point if it says faster or slower, or an empty text."""
+@dataclass(frozen=True)
+class Certain:
+    """A verdict that says faster or slower. is_right_slower: whether the right side is the slower one."""
+
+    is_right_slower: bool
+    sentence: str
+
+
+def certain(point: ProfiledPoint) -> Certain | None:
+    """Return the verdict on both arms of a point if it says faster or slower."""
     left, right = point.sides[:2]
     if selection.differing(point.sides):
-        return ""
+        return None
     try:
         result = _compare(left, right)
     except BadInput:
-        return ""
+        return None
     if result is None:
-        return ""
+        return None
     # A third arm may be the baseline of both, also within each of two runs: its ratios say nothing about these two.
     if left.folder == right.folder:
         pair = [left.topology, right.topology]
@@ -65,7 +74,11 @@ def certain(point: ProfiledPoint) -> str:
     for name in (one for one in load.GROUP if one in result and one in point.rows[0]):
         here = set(point.rows[0][name].map(load.value_text))
         result = result[result[name].map(load.value_text).isin(here)]
-    return next(iter(result["sentence"]), "")
+    if result.empty:
+        return None
+    first = result.iloc[0]
+    of_right = left.folder != right.folder or first["topology"] == right.topology
+    return Certain((first["word"] == "slower") == of_right, str(first["sentence"]))
 
 
 def _arm_verdicts(left: ProfiledArm, right: ProfiledArm) -> Iterator[str]:

@@ -423,15 +423,47 @@ def test_quota_that_loses_packets_is_named_with_its_loss(tmp_path: Path) -> None
     assert "saves" not in sentence
 
 
+def add_measuring_rounds(folder: Path, **ratios: float) -> None:
+    """Add rounds without profiles, in which each arm has this throughput relative to the baseline's."""
+    rows = synthetic_rows.rows(
+        {BASELINE: 1.0, f"{BASELINE} (again)": 1.0, **ratios}, protocol="udp", length_bytes=512
+    )
+    for row in rows:
+        row["throughput_pps"] = row["throughput_bps"] / 8 / 512
+    (folder / "rows" / "measured.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize(("ratio", "named"), [(0.89, False), (1.12, True)])
+def test_code_that_acts_against_the_verdict_is_no_cause(tmp_path: Path, ratio: float, named: bool) -> None:
+    """Code that is gone saves time. That explains no slower side, and the sentence says which side is slower."""
+    saving = MadeArm(
+        {f"{RECEIVE['udp']};br_handle_frame_[k]": -1e-6}, columns={"topology": "veth", "arm": "veth"}
+    )
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": saving}, 2, noise=0.06)
+    add_measuring_rounds(folder, veth=ratio)
+    explained = why.explain(f"{folder}:{BASELINE}", "veth")
+    [verdict], [one] = explained.verdicts, explained.conclusions
+    assert not one.has_effect, "only the bridge's code is certain"
+    assert verdict in one.sentence
+    assert (one.cause is not None) == named, one.sentence
+    assert ("the code that stands out does not explain it (" in one.sentence) == (not named)
+
+
+def test_code_that_the_control_has_as_well_is_no_cause(tmp_path: Path) -> None:
+    strange = {f"{RECEIVE['udp']};ip_rcv_[k];strange_[k]": 4e-6}
+    other = MadeArm(strange, columns={"topology": "veth", "arm": "veth"})
+    for name, control, named in (("alone", MadeArm(), True), ("both", MadeArm(strange), False)):
+        folder = run(tmp_path / name, {BASELINE: MadeArm(), f"{BASELINE} (again)": control, "x": other}, 2)
+        result = concluded(f"{folder}:{BASELINE}", "veth")
+        assert result.claims == named, result.sentence
+        assert result.has_effect == named, result.sentence
+
+
 def test_conclusion_knows_a_verdict_that_profiles_do_not_show(tmp_path: Path) -> None:
     step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
     named = {"topology": f"{BASELINE}+x", "built_topology": BASELINE}
     folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": MadeArm(effects=[step], columns=named)}, 3)
-    ratios = {BASELINE: 1.0, f"{BASELINE} (again)": 1.0, "x": 0.89}
-    rows = synthetic_rows.rows(ratios, protocol="udp", length_bytes=512)
-    for row in rows:
-        row["throughput_pps"] = row["throughput_bps"] / 8 / 512
-    (folder / "rows" / "measured.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    add_measuring_rounds(folder, x=0.89)
     explained = why.explain(f"{folder}:{BASELINE}", "x")
     [verdict] = explained.verdicts
     assert "slower" in verdict
@@ -449,11 +481,7 @@ def test_verdict_on_another_pair_is_not_this_pairs(tmp_path: Path) -> None:
         named = {"topology": f"{BASELINE}+{name}", "built_topology": BASELINE}
         arms[name] = MadeArm(effects=[step], columns=named)
     folder = run(tmp_path / "run", arms, 3)
-    ratios = {BASELINE: 1.0, f"{BASELINE} (again)": 1.0, "x": 0.89, "y": 0.89}
-    rows = synthetic_rows.rows(ratios, protocol="udp", length_bytes=512)
-    for row in rows:
-        row["throughput_pps"] = row["throughput_bps"] / 8 / 512
-    (folder / "rows" / "measured.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    add_measuring_rounds(folder, x=0.89, y=0.89)
     [one] = why.explain(f"{folder}:x", "y").conclusions
     assert "slower" not in one.sentence, one.sentence
 
