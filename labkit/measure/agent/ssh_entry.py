@@ -84,7 +84,7 @@ def _answer(request: dict[str, Any], caller: Caller) -> None:
     with local.conversation(request) as conversation:
         caller.attach(conversation)
         for line in conversation.lines():
-            _pass_on(line)
+            _pass_on(line + b"\n")
         write_event({"event": "ended", "text": conversation.end_reason()})
 
 

@@ -64,7 +64,7 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
     """
     with ExitStack() as stack:
         report: dict[str, Any] = {}
-        watcher: process.Outliving | None = None
+        watcher: process.Companion | None = None
         pass_fds: list[int] = []
         if privileged():
             pass_fds.append(os.open("/proc/self/ns/net", os.O_RDONLY))

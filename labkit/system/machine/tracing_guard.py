@@ -1,8 +1,8 @@
 """The guard of an experiment that traces.
 
 The experiment dies with its PID namespace, but tracers belong to no namespace. The guard runs outside, waits until the
-experiment has ended in any way, and restores tracers and sysctls. Its standard input is a pipe that the experiment
-holds open.
+experiment has ended in any way, and restores tracers and sysctls. Its standard input is a connection that the
+experiment holds open.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PATIENCE_S = 10.0
 
 
 @contextmanager
-def start_guard() -> Iterator[process.Outliving]:
+def start_guard() -> Iterator[process.Companion]:
     """Start a guard for the block.
 
     It restores the settings when all processes have ended that hold its descriptor, even if this process is killed.
     The end of the block waits for that.
     """
-    guard = process.Outliving(process.python("-m", __name__))
+    guard = process.Companion(process.python("-m", __name__), stderr=None)
     try:
         yield guard
     finally:

@@ -1,16 +1,22 @@
 """Programs: argv lists, deadlines, CPU time. Only this package uses subprocess; a program ends with its starter."""
 
-from labkit.system.process.companion import Companion, CompanionClient
-from labkit.system.process.conversation import Conversation, Conversing
-from labkit.system.process.forked import Forked
+from labkit.system.process.conversation import (
+    Companion,
+    CompanionClient,
+    Conversation,
+    Conversing,
+    Forked,
+    LineBuffer,
+    Lines,
+    Piped,
+    how_ended,
+)
 from labkit.system.process.limits import check as check_limits
 from labkit.system.process.limits import exhausted, raise_open_files
-from labkit.system.process.piped import Piped
 from labkit.system.process.programs import (
     DIE_WITH_US,
     LOCALE,
     Ended,
-    Outliving,
     Running,
     all_ended,
     interactive,
@@ -32,12 +38,14 @@ __all__ = [
     "Conversing",
     "Ended",
     "Forked",
-    "Outliving",
+    "LineBuffer",
+    "Lines",
     "Piped",
     "Running",
     "all_ended",
     "check_limits",
     "exhausted",
+    "how_ended",
     "interactive",
     "output",
     "python",

@@ -1,19 +1,33 @@
-"""Conversations: a program that receives lines and answers in lines."""
+"""Conversations with another process: lines in both directions, deadlines, and how the process ended.
+
+A program that is started (`Conversation`), a copy of this process (`Forked`), a program that outlives this process
+(`Companion`), and a program that is only fed and read (`Piped`).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
+import json
 import math
 import os
 import select
 import signal
+import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
-from labkit.common.errors import Failed
-from labkit.system.process.programs import DIE_WITH_US, content_of, parsed_environment, startable
+from labkit.common import errors
+from labkit.common.errors import Failed, error_by_name
+from labkit.system.process.programs import DIE_WITH_US, Ended, content_of, parsed_environment, startable
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_libc = ctypes.CDLL(None, use_errno=True)
 
 # The message of unshare (2.38) when its child was killed: it cannot end itself with the same signal.
 _CHILD_KILLED = "unshare: sigprocmask unblock failed: Invalid argument"
@@ -32,7 +46,86 @@ _NO_NAMESPACE = {
     "unshare: unshare failed: Invalid argument": "cannot create a namespace: this kernel lacks one kind of them",
 }
 
-LONGEST_LINE = 128 << 20  # bytes of one line of a conversation
+LONGEST_LINE = 128 << 20  # bytes
+
+
+class HasFileno(Protocol):
+    """A pipe, a socket, or another object with a descriptor to wait for."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+
+
+class LineBuffer:
+    """Splits received data into lines."""
+
+    def __init__(self) -> None:
+        self.rest = bytearray()  # what has been received of the next lines
+        self._searched = 0
+
+    def add(self, data: bytes) -> None:
+        """Add data."""
+        self.rest += data
+
+    def take(self) -> bytes | None:
+        """Return the next line without its end, or None if it is not complete yet. Raises Failed if it is longer than
+        LONGEST_LINE."""
+        end = self.rest.find(b"\n", self._searched)
+        if end < 0:
+            self._searched = len(self.rest)
+            if self._searched > LONGEST_LINE:
+                raise Failed(f"the experiment's process wrote a line longer than {LONGEST_LINE >> 20} MiB")
+            return None
+        line, self._searched = bytes(self.rest[:end]), 0
+        del self.rest[: end + 1]
+        return line
+
+
+class Lines(LineBuffer):
+    """The lines that come from a pipe or a socket. An empty one is a beat: it only says that the other end lives."""
+
+    def __init__(self, source: HasFileno) -> None:
+        super().__init__()
+        self._source = source
+
+    def read(self, timeout_s: float = math.inf) -> bool:
+        """Wait for data and add it; return False if there will be no more. Raises TimeoutError."""
+        poll = select.poll()
+        try:
+            poll.register(self._source, select.POLLIN)
+            ready = poll.poll(None if math.isinf(timeout_s) else max(0.0, timeout_s * 1000))
+            data = os.read(self._source.fileno(), 1 << 16) if ready else b""
+        # The other end was killed before it had read everything, or another thread has closed this one.
+        except (OSError, ValueError):
+            return False
+        if not ready:
+            raise TimeoutError
+        self.add(data)
+        return bool(data)
+
+    def receive(self, timeout_s: float = math.inf) -> bytes | None:
+        """Return the next line, or None if there are no more. Raises TimeoutError if it is not complete in time."""
+        deadline = time.monotonic() + timeout_s
+        while (line := self.take()) is None:
+            if not self.read(deadline - time.monotonic()):
+                return None
+        return line
+
+    def until_end(self, silence_s: float = math.inf) -> Iterator[bytes]:
+        """Yield the lines until there are no more, without beats. Raises TimeoutError if nothing comes for
+        `silence_s` seconds."""
+        while True:
+            while (line := self.take()) is not None:
+                if line.strip():
+                    yield line
+            if not self.read(silence_s):
+                return
+
+
+def how_ended(returncode: int, last_words: str = "") -> str:
+    """Return how a process ended, in words, with the last line of what it wrote on standard error."""
+    how = f"was killed by signal {-returncode}" if returncode < 0 else f"ended with {returncode}"
+    return ": ".join([how, *last_words.strip().splitlines()[-1:]])
 
 
 class Conversing(Protocol):
@@ -59,7 +152,6 @@ class Conversation:
 
     def __init__(self, argv: Sequence[str], request: str | None, pass_fds: Sequence[int] = ()) -> None:
         self._stderr = tempfile.TemporaryFile()
-        self._buffer = bytearray()
         self._silent_s: float | None = None
         with startable(argv):
             self._popen = subprocess.Popen(
@@ -70,6 +162,7 @@ class Conversation:
                 pass_fds=pass_fds,
                 env=parsed_environment(),
             )
+        self._lines = Lines(self)
         if request is not None:
             self.send(request)
 
@@ -90,42 +183,24 @@ class Conversation:
 
         Raises Failed for a line longer than LONGEST_LINE.
         """
-        assert self._popen.stdout is not None
-        descriptor, seen = self._popen.stdout.fileno(), 0
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        while True:
-            while end := self._buffer.find(b"\n", seen) + 1:
-                line, seen = bytes(self._buffer[:end]), 0
-                del self._buffer[:end]
-                yield line
-            seen = len(self._buffer)
-            if seen > LONGEST_LINE:
-                raise Failed(f"the experiment's process wrote a line longer than {LONGEST_LINE >> 20} MiB")
-            if not poll.poll(None if math.isinf(silence_s) else silence_s * 1000):
-                self._silent_s = silence_s
-                return
-            if not (content := os.read(descriptor, 1 << 16)):
-                break
-            self._buffer += content
-        if self._buffer:
-            yield bytes(self._buffer)
+        try:
+            yield from self._lines.until_end(silence_s)
+        except TimeoutError:
+            self._silent_s = silence_s
 
     def end_reason(self) -> str:
         """Say how it ended, with the last line that it wrote on standard error."""
         if self._silent_s is not None:
             return f"was silent for {self._silent_s:g} s"
         returncode = self._popen.wait()
-        last = content_of(self._stderr).strip().splitlines()[-1:]
-        if last == [_CHILD_KILLED]:
-            return f"was killed by signal {signal.SIGKILL:d}"
-        if known := _NO_NAMESPACE.get("".join(last)):
+        words = content_of(self._stderr)
+        last = "".join(words.strip().splitlines()[-1:])
+        if last == _CHILD_KILLED:
+            return how_ended(-signal.SIGKILL)
+        if known := _NO_NAMESPACE.get(last):
             return known
-        killed = (
-            returncode < 0 or 128 < returncode < 193
-        )  # a shell and unshare report a signal as 128 + its number
-        how = f"was killed by signal {abs(returncode) % 128}" if killed else f"ended with {returncode}"
-        return f"{how}{': ' if last else ''}{''.join(last)}"
+        # A shell and unshare report a signal as 128 + its number.
+        return how_ended(128 - returncode if 128 < returncode < 193 else returncode, words)
 
     def end(self) -> None:
         """End the process now if it still runs."""
@@ -136,3 +211,230 @@ class Conversation:
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
         self._stderr.close()
+
+
+class Companion:
+    """A program beside this process that outlives it, in its own session: neither Ctrl-C nor our death ends it.
+
+    It may answer lines with lines (`CompanionClient`). Its standard input ends when the last process ends that holds
+    the other end of the connection; then it does its last work and ends. `stderr`: where its errors go.
+    """
+
+    def __init__(self, argv: Sequence[str], stderr: int | None = subprocess.DEVNULL) -> None:
+        self._ours, theirs = socket.socketpair()
+        with startable(argv), theirs:
+            self._popen = subprocess.Popen(
+                argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=stderr, start_new_session=True
+            )
+
+    def fileno(self) -> int:
+        """Return the descriptor of this end, to pass on to the processes that the program must outlive."""
+        return self._ours.fileno()
+
+    @property
+    def pid(self) -> int:
+        """The program's process."""
+        return self._popen.pid
+
+    def release(self) -> None:
+        """Close this end. A process that received a copy of it keeps the copy open."""
+        self._ours.close()
+
+    def ended(self, patience_s: float | None = None) -> None:
+        """Close this end and wait until the program has done its last work; kill it after `patience_s` seconds."""
+        self.release()
+        try:
+            self._popen.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+
+
+class CompanionClient:
+    """The connection to a companion, in the process that talks with it. `name` is the companion's in messages."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._socket = socket.socket(fileno=os.dup(descriptor))
+        self._name = name
+        self._lines = Lines(self._socket)
+
+    def ask(self, request: dict[str, Any], patience_s: float) -> Any:
+        """Send a request; return the `ok` of the answer. Raises the error that the companion names (`error`, `kind`),
+        and Failed when it has ended or does not answer in time."""
+        line = None
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            line = self._lines.receive(patience_s)
+        except TimeoutError:
+            raise Failed(f"{self._name} did not answer within {patience_s:g} s") from None
+        except OSError:
+            pass
+        if line is None:
+            raise Failed(f"{self._name} has ended")
+        with errors.reading(f"the answer of {self._name}"):
+            answer = json.loads(line)
+            if "error" in answer:
+                raise error_by_name(answer["kind"], answer["error"])
+            result = answer["ok"]
+        return result
+
+    def close(self) -> None:
+        """Close this end of the connection."""
+        self._socket.close()
+
+
+class Forked:
+    """A copy of this process that runs `work` with its end of a socket pair, and then ends.
+
+    It dies with its parent and ignores Ctrl-C. It keeps only standard error and the descriptors in `keep`. The calling
+    process must have one thread (fork(2)): a lock that another thread holds would stay locked in the copy.
+    """
+
+    def __init__(self, work: Callable[[socket.socket], None], keep: Iterable[int] = ()) -> None:
+        self._ours, theirs = socket.socketpair()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _become(work, theirs, keep, parent)
+        theirs.close()
+        self._ended: int | None = None
+        self._lines = Lines(self._ours)
+
+    def send(self, line: bytes) -> None:
+        """Send it a line. Raises Failed if it has ended."""
+        try:
+            self._ours.sendall(line + b"\n")
+        except OSError:
+            raise Failed(self._how()) from None
+
+    def receive(self, timeout_s: float) -> bytes:
+        """Return the next line that it writes. Raises Failed if it has ended; if it is silent for `timeout_s`,
+        kills it first."""
+        try:
+            line = self._lines.receive(timeout_s)
+        except TimeoutError:
+            self.kill()
+            raise Failed(f"did not answer within {timeout_s:g} s and was killed") from None
+        if line is None:
+            raise Failed(self._how())
+        return line
+
+    def _how(self) -> str:
+        """Close the connection, wait for the end, and return how it ended, in words."""
+        with contextlib.suppress(OSError):
+            self._ours.shutdown(socket.SHUT_RDWR)
+        self._wait()
+        assert self._ended is not None
+        return how_ended(self._ended)
+
+    def poll(self) -> str | None:
+        """Return how it ended, in words, or None while it runs."""
+        if (
+            self._ended is None
+            and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        ):
+            return None
+        return self._how()
+
+    def stop(self, timeout_s: float) -> bytes:
+        """Close our side of the connection, which stops it; return what it wrote until it ended.
+
+        Raises Failed if it was killed or did not end in time (it is killed then).
+        """
+        self._ours.shutdown(socket.SHUT_WR)
+        try:
+            while self._lines.read(timeout_s):
+                pass
+        except TimeoutError:
+            self.kill()
+            raise Failed(f"did not end within {timeout_s:g} s and was killed") from None
+        self._wait()
+        if self._ended:
+            raise Failed(self._how())
+        return bytes(self._lines.rest)
+
+    def _wait(self) -> None:
+        """Wait for its end; a copy that has closed its connection has nothing left to do."""
+        if self._ended is None:
+            self._ours.close()
+            self._ended = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def kill(self) -> None:
+        """Kill it."""
+        if self._ended is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._wait()
+
+
+def _become(
+    work: Callable[[socket.socket], None], theirs: socket.socket, keep: Iterable[int], parent: int
+) -> None:
+    """Run the copy. It never returns into the parent's code."""
+    code = 70  # EX_SOFTWARE
+    try:
+        gc.freeze()  # finalizing an object of the parent here could close a descriptor that the copy uses
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            _let_go({2, theirs.fileno(), *keep})
+            work(theirs)
+            code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _let_go(keep: set[int]) -> None:
+    """Close all descriptors but these: a pipe that the copy holds would not end when the parent closes it."""
+    first = 0
+    for number in sorted(keep):
+        os.closerange(first, number)
+        first = number + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+class Piped:
+    """A started program; it is killed with this process. Raises Unsupported where it cannot be started."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = list(argv)
+        self._err = tempfile.TemporaryFile()
+        with startable(self._argv):
+            self._popen = subprocess.Popen(
+                [*DIE_WITH_US, *self._argv],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._err,
+                env=parsed_environment(),
+                bufsize=0,
+            )
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self.stdin, self.stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
+        os.set_blocking(self.stdin, False)
+        os.set_blocking(self.stdout, False)
+
+    def feed(self, data: bytes | memoryview) -> int:
+        """Write as much as the pipe takes now; returns how many bytes. A program that has ended takes none."""
+        try:
+            return os.write(self.stdin, data)
+        except (BlockingIOError, BrokenPipeError):
+            return 0
+
+    def received(self) -> bytes | None:
+        """Return what it has written since the last call; None if it has closed its output."""
+        try:
+            return os.read(self.stdout, 1 << 16) or None
+        except BlockingIOError:
+            return b""
+
+    def kill(self) -> str:
+        """End it; returns how it ended, with its error message."""
+        self._popen.kill()
+        code = self._popen.wait()
+        text = Ended(self._argv, code, "", content_of(self._err), 0.0).message()
+        for pipe in (self._popen.stdin, self._popen.stdout, self._err):
+            if pipe is not None:
+                pipe.close()
+        return text

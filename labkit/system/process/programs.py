@@ -187,34 +187,6 @@ class Running:
         self.signal(signal.SIGKILL)
 
 
-class Outliving:
-    """A program that outlives this process, in its own session. It writes its errors to this process's.
-
-    Its standard input ends when the last process ends that holds the other end of it; then the program does its work.
-    """
-
-    def __init__(self, argv: Sequence[str]) -> None:
-        with startable(argv):
-            self._popen = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-            )
-
-    def fileno(self) -> int:
-        """Return the descriptor of this end, to pass on to the processes that the program must outlive."""
-        assert self._popen.stdin is not None
-        return self._popen.stdin.fileno()
-
-    def release(self) -> None:
-        """Close this end; processes that received it still hold theirs."""
-        assert self._popen.stdin is not None
-        self._popen.stdin.close()
-
-    def ended(self) -> None:
-        """Close this end and wait until the program has done its work."""
-        self.release()
-        self._popen.wait()
-
-
 @contextlib.contextmanager
 def startable(argv: Sequence[str]) -> Iterator[None]:
     """Raise Unsupported, with one sentence, if a program cannot be started within the block.

@@ -256,7 +256,7 @@ def test_conversations_are_in_one_language(monkeypatch: pytest.MonkeyPatch) -> N
     """labkit compares the last messages with unshare's English ones."""
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     conversation = process.Conversation(["sh", "-c", "echo $LC_ALL"], None)
-    assert list(conversation.lines()) == [b"C.UTF-8\n"]
+    assert list(conversation.lines()) == [b"C.UTF-8"]
     conversation.end()
 
 
