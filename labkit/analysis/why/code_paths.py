@@ -23,7 +23,8 @@ class Path:
     often the code runs depends on when and on which CPUs the scheduler runs the programs; then its appearance says
     nothing about a cause. interface: whether it is the code of a kind of interface, whose callees count as part of it.
     observes: whether the code runs only where a program observes packets or functions. Packets of other programs do not
-    bring such code with them.
+    bring such code with them. Any program can switch it on for the whole machine, as a static key (netstamp_needed_key
+    for timestamps, net/core/dev.c), which the kernel shows nobody.
     """
 
     name: str
@@ -163,7 +164,7 @@ SET_UP = (
           r"[sS]eccomp|audit|lsm"),
     _path("timestamps of packets", r"net_enable_timestamp|__net_timestamp|skb_tstamp_tx|__skb_tstamp_tx"
           r"|sock_recv_timestamp"
-          r"|__sock_recv_timestamp|sock_.*timestamp.*", r"tstamp|timestamp"),
+          r"|__sock_recv_timestamp|sock_.*timestamp.*", r"tstamp|timestamp", observes=True),
 )  # fmt: skip
 PATHS = (
     *SET_UP,

@@ -177,6 +177,13 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
     rest."""
     if _is_change(evidence, one) or _is_run_difference(evidence, one):
         return one.strength + 0.5
+    loss, stages = evidence.split.loss.estimate, [part.estimate for part in evidence.split.stages]
+    if (
+        one.size is loss
+        and one.strength > 0
+        and all(abs(loss.difference) > abs(each.difference) for each in stages)
+    ):
+        return 3.25  # the largest part of the difference, before code that explains a smaller one
     is_parameter = bool(one.settings) and one.settings[0].requested
     if one.cause is None and one.settings:
         # Between two runs a setting that differs says more than code that takes longer for no known reason, and one
@@ -292,6 +299,8 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
             else phrases.cost(evidence, code)
         )
         yield phrases.place(code)
+        if setting is None and code.path is not None and code.path.observes:
+            yield "Any program on the machine can switch this code on for all packets, and no recorded setting says so"
         if explaining is not None and not by_name:
             yield f"It is explained by {named}"
         yield phrases.total_difference(evidence)

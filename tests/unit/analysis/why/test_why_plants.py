@@ -42,14 +42,16 @@ def first(sides: tuple[str, str]) -> str:
         (f"{RECEIVE['udp']};tpacket_rcv_[k]", "A packet capture costs"),
         (f"{RECEIVE['udp']};exc_int3_[k];kprobe_int3_handler_[k]", "A probe on a function (kprobe or fentry) costs"),
         (f"{RECEIVE['udp']};trace_event_raw_event_net_dev_template_[k]", "Recording of trace events (tracefs) costs"),
+        (f"{RECEIVE['udp']};net_timestamp_check_[k];__net_timestamp_[k]", "Timestamps of packets cost"),
     ],
 )  # fmt: skip
 def test_program_that_observes_is_named_though_it_takes_cpu_time(
     tmp_path: Path, stack: str, name: str
 ) -> None:
     """tcpdump and perf use the CPUs themselves, and what they add to the path is the cause all the same."""
-    words = first(two_runs(tmp_path, MadeArm(), MadeArm({stack: 2e-6}, foreign=0.4)))
+    words = concluded(*two_runs(tmp_path, MadeArm(), MadeArm({stack: 2e-6}, foreign=0.4))).sentence
     assert words.startswith(name)
+    assert "Any program on the machine can switch this code on" in words
 
 
 SYSCALL = "iperf3;write;do_syscall_64_[k]"
@@ -421,6 +423,16 @@ def test_quota_that_loses_packets_is_named_with_its_loss(tmp_path: Path) -> None
     assert sentence.startswith("The cause is the change of function cgroup /lab cpu.max "), sentence
     assert "more packets are lost, which costs" in sentence
     assert "saves" not in sentence
+
+
+def test_loss_that_is_the_largest_part_is_named_before_smaller_code(tmp_path: Path) -> None:
+    """The page lists the loss as the largest part of the difference, so the sentence begins with it."""
+    costly = MadeArm(
+        {f"{RECEIVE['udp']};strange_[k]": 1.5e-6}, lost=0.6, columns={"topology": "veth", "arm": "veth"}
+    )
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": costly}, 3)
+    result = concluded(f"{folder}:{BASELINE}", "veth")
+    assert result.cause == result.candidates[0].name == "more packets are lost", result.sentence
 
 
 def add_measuring_rounds(folder: Path, **ratios: float) -> None:
