@@ -8,7 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from example_frames import PAYLOAD, V6, echo, ethernet, gre, ip6, tcp, udp
+from example_frames import PAYLOAD, V6, echo, ethernet, geneve, gre, ip6, tcp, udp, vxlan
 from example_frames import ip as ip_frame
 from monitored_frames import MACS, ip, mutants
 
@@ -183,6 +183,11 @@ def test_the_walk_through_tunnels_agrees_with_the_decoder() -> None:
         (ip_frame(gre(ethernet(v6, 0x86DD), 0x6558), ends, 47), "udp"),
         (ip_frame(gre(ip_frame(gre(inner, 0x0800), ends, 47), 0x0800), ends, 47), "tcp"),
         (ip_frame(struct.pack("!HH", 0x4000, 0x0800) + inner, ends, 47), "ip GRE with routing"),
+        (ip_frame(udp(vxlan(ethernet(inner)), 4789), ends, 17), "tcp"),
+        (ip_frame(udp(vxlan(ethernet(v6, 0x86DD)), 4789), ends, 17), "udp"),
+        (ip_frame(udp(geneve(ethernet(inner), options=bytes(8)), 6081), ends, 17), "tcp"),
+        (ip_frame(udp(geneve(inner, kind=0x0800), 6081), ends, 17), "tcp"),
+        (ip_frame(udp(inner, 8472), ends, 17), "udp"),
     ):
         frame = ethernet(data)
         assert identify(frame, ETHERNET)[0] == name == flows._protocol_class(frame, ETHERNET)

@@ -7,6 +7,8 @@ import struct
 from collections import deque
 
 import pytest
+from example_frames import PAYLOAD, echo, ethernet, tcp, udp, vxlan
+from example_frames import ip as ip_frame
 from monitored_frames import MACS, ip, mutants
 
 from labkit.common.packets import ETHERNET, RAW_IP
@@ -70,6 +72,23 @@ def test_blocks_are_counted_like_their_packets(link_type: int) -> None:
     assert sum(count for count, _bytes in totals.classes().values()) == len(frames) + parts[0].count
     totals.clear()
     assert (totals.classes(), totals.conversations(9)) == ({}, [])
+
+
+@pytest.mark.parametrize("port", [4789, 8472])
+def test_what_vxlan_carries_is_counted_beside_plain_udp_of_the_same_hosts(port: int) -> None:
+    ends = "10.0.0.1 > 10.0.0.2"
+    plain = ethernet(ip_frame(udp(PAYLOAD, 9), ends, 17))
+    inside = [ethernet(ip_frame(data, ends, number)) for data, number in ((echo(), 1), (tcp(b""), 6))]
+    frames = [plain, *(ethernet(ip_frame(udp(vxlan(one), port), ends, 17)) for one in inside)] * 20
+    for part in (frames, frames[::-1]):
+        totals = Totals({port: "vxlan"})
+        for _ in range(2):
+            totals.add_block(block(part))
+        assert {name: count for name, (count, _) in totals.classes().items()} == {
+            "udp": 40,
+            "icmp": 40,
+            "tcp": 40,
+        }
 
 
 def test_more_conversations_than_the_table_holds() -> None:
