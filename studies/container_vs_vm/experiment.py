@@ -7,7 +7,6 @@ arm, in random order, before they are removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from labkit.common.errors import BadInput
@@ -61,31 +60,19 @@ class ContainerVsVmParameters(DatapathParameters, frozen=True, kw_only=True):
             self.for_load(load).check()
 
 
-def plan(parameters: ContainerVsVmParameters, seed: int, blind: Mapping[str, str]) -> Plan:
-    """Return the plan with this seed.
-
-    `blind` are observers that cannot be used on this machine, with reasons for the rows; the loads are measured
-    anyway.
-    """
-    parameters = profiled_runs.without_observers(parameters, blind)
+def plan(parameters: ContainerVsVmParameters, seed: int) -> Plan:
+    """Return the plan of the experiment; `seed` decides the random orders."""
     loads = [Load(parameters.for_load(load), load) for load in parameters.loads]
     points = datapaths.points(parameters, seed, lambda _number: loads)
     observed = profiled_runs.points(parameters, loads[0].parameters)
     finished = f"all {parameters.rounds} rounds of {len(parameters.loads)} loads were measured"
-    return Plan(
-        parameters,
-        points,
-        observed,
-        [load.parameters for load in loads],
-        finished,
-        extra_rows=profiled_runs.unobserved(blind),
-    )
+    return Plan(parameters, points, observed, [load.parameters for load in loads], finished)
 
 
 EXPERIMENT = measuring_loop.experiment(
     ContainerVsVmParameters,
     HELP,
     plan,
-    profiled_runs.unusable,
     about="containers against virtual machines, and the boundary between machines alone",
+    observers_may_lack=True,
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Mapping
 from typing import ClassVar
 
 from labkit.common.errors import BadInput
@@ -80,12 +79,8 @@ class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
         return DatapathParameters.like(self, length_bytes=size_bytes)
 
 
-def plan(parameters: PacketSizeParameters, seed: int, blind: Mapping[str, str]) -> Plan:
-    """Return the plan with this seed: round by round, shuffled within each.
-
-    `blind` are observers that cannot be used on this machine, with reasons for the rows; sizes are measured anyway.
-    """
-    usable = profiled_runs.without_observers(parameters, blind)
+def plan(parameters: PacketSizeParameters, seed: int) -> Plan:
+    """Return the plan with this seed: round by round, shuffled within each."""
     points = []
     for number in range(parameters.rounds):
         both = [(pairs, size) for pairs in parameters.pairs for size in parameters.size_bytes]
@@ -96,10 +91,9 @@ def plan(parameters: PacketSizeParameters, seed: int, blind: Mapping[str, str]) 
             points.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
     rounds, sizes = counted(parameters.rounds, "round"), counted(len(parameters.size_bytes), "size")
     finished = f"all {rounds} of {sizes} were measured"
-    return Plan(
-        usable, points, _profiles(usable, seed), [usable], finished,
-        refused_columns={"length_bytes": None}, extra_rows=profiled_runs.unobserved(blind),
-    )  # fmt: skip
+    unknown = {"length_bytes": None}  # of an arm that cannot be measured with any size
+    observed = _profiles(parameters, seed)
+    return Plan(parameters, points, observed, [parameters], finished, refused_columns=unknown)
 
 
 def _profiles(parameters: PacketSizeParameters, seed: int) -> list[Profile]:
@@ -119,6 +113,6 @@ EXPERIMENT = measuring_loop.experiment(
     PacketSizeParameters,
     HELP,
     plan,
-    profiled_runs.unusable,
     about="what a datagram costs by its size: fixed, by the byte, by the fragment",
+    observers_may_lack=True,
 )

@@ -24,6 +24,8 @@ from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.two_hosts import client_side
 
+UNOBSERVED = "unobserved"  # the point whose rows say why observers cannot be used
+
 
 @dataclass(frozen=True)
 class Load:
@@ -56,7 +58,6 @@ class Plan:
     `points` and `profiles` are in measuring order. `finished` is the stop reason of a number of pairs when all its
     points are measured. `early_stop`: before each point, decide whether its number of pairs needs no more points.
     An arm that cannot be measured gets one row for each of the parameters in `refused`, with `refused_columns` added.
-    `extra_rows` has, by point name, the rows of points that need no measurement.
     """
 
     parameters: DatapathParameters
@@ -66,33 +67,29 @@ class Plan:
     finished: str
     early_stop: bool = False
     refused_columns: dict[str, Any] = field(default_factory=dict)
-    extra_rows: dict[str, list[run_folder.Row]] = field(default_factory=dict)
 
 
 def experiment(
     parameters: type[DatapathParameters],
     help_texts: dict[str, str],
-    plan: Callable[..., Plan],
-    unusable: Callable[[Any], Mapping[str, str]] | None = None,
+    plan: Callable[[Any, int], Plan],
     *,
     about: str = "",
+    observers_may_lack: bool = False,
 ) -> Experiment:
     """Return the experiment that carries out `plan(parameters, seed)`; `help_texts` has one for each parameter, and
     `about` says what it measures.
 
-    `unusable` finds observers that cannot be used on this machine, with reasons. `plan` then gets them as a third
-    argument; the estimate of the duration expects none of them.
+    `observers_may_lack`: an observer that cannot be used on this machine gets a row with the reason, and all else is
+    measured; otherwise such an observer ends the run before anything is measured.
     """
 
-    def planned(values: Any, seed: int, blind: Mapping[str, str]) -> Plan:
-        return plan(values, seed) if unusable is None else plan(values, seed, blind)
-
     def measure(values: Any, run_context: RunContext) -> Iterator[Event]:
-        return run(planned(values, run_context.seed, unusable(values) if unusable else {}), run_context)
+        blind = profiled_runs.unusable(values) if observers_may_lack else {}
+        usable = profiled_runs.without_observers(values, blind)
+        return run(plan(usable, run_context.seed), run_context, blind)
 
-    return Experiment(
-        parameters, help_texts, measure, lambda values: planned_s(planned(values, 0, {})), about
-    )
+    return Experiment(parameters, help_texts, measure, lambda values: planned_s(plan(values, 0)), about)
 
 
 def planned_s(plan: Plan) -> float:
@@ -131,8 +128,11 @@ def _whole_s(point: MeasurementPoint, load: Load) -> float:
     )
 
 
-def run(plan: Plan, run_context: RunContext) -> Iterator[Event]:
-    """Measure every point that has no rows yet; yield rows, progress, and why the measuring stopped."""
+def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterator[Event]:
+    """Measure every point that has no rows yet; yield rows, progress, and why the measuring stopped.
+
+    `blind`: observers that cannot be used on this machine, with the reasons.
+    """
     parameters, done = plan.parameters, run_context.done()
     profiled_runs.check(parameters)
     usable, refused = survey.survey(parameters, run_context)
@@ -141,15 +141,13 @@ def run(plan: Plan, run_context: RunContext) -> Iterator[Event]:
     yield from survey.refused_rows(plan.refused, run_context, refused, done)
     if not usable:
         return
-    for name, rows in plan.extra_rows.items():
-        if name not in done:
-            unmeasured = [
-                row_columns.row_of(
-                    parameters, run_context, usable[0], parameters.pairs[0], {"point": name, **one}
-                )
-                for one in rows
-            ]
-            yield context.rows(name, unmeasured)
+    if blind and UNOBSERVED not in done:
+        columns = {"point": UNOBSERVED, "method": profiled_runs.METHOD, "status": "unsupported"}
+        each = [columns | {"observer": name, "reason": why} for name, why in blind.items()]
+        first = usable[0], parameters.pairs[0]
+        yield context.rows(
+            UNOBSERVED, [row_columns.row_of(parameters, run_context, *first, one) for one in each]
+        )
     done -= survey.incomplete_points(run_context, usable)
     left = [point for point in plan.points if point.name not in done]
     observed = [one for one in plan.profiles if one.name not in done]

@@ -33,7 +33,6 @@ from labkit.measure.traffic.base import FlowGenerator
 from labkit.system import machine
 
 METHOD = "profile"
-UNOBSERVED = "unobserved"  # the point whose rows say why observers cannot be used
 AnyParameters = TypeVar("AnyParameters", bound=DatapathParameters)
 # Measures an arm, with the folder and suffix of artefacts, while what `Counting` makes is open in the measured window.
 Run = Callable[[DatapathParameters, LocalArm, Path, Counting | None, str], Measured]
@@ -97,13 +96,6 @@ def without_observers(parameters: AnyParameters, blind: Collection[str]) -> AnyP
     """Return the parameters without these observers."""
     left = tuple(name for name in parameters.observe if name not in blind)
     return msgspec.structs.replace(parameters, observe=left)
-
-
-def unobserved(blind: Mapping[str, str]) -> dict[str, list[run_folder.Row]]:
-    """Return the point whose rows say why observers cannot be used; empty if all can be used."""
-    unseen = {"method": METHOD, "status": "unsupported"}
-    rows = [{**unseen, "observer": name, "reason": why} for name, why in blind.items()]
-    return {UNOBSERVED: rows} if rows else {}
 
 
 def check_built(parameters: DatapathParameters) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from labkit import notebook
 from labkit.analysis import load
 from labkit.commands import terminal_tables
 from labkit.common.errors import Unsupported
-from labkit.measure.experiments import profiled_runs
+from labkit.measure.experiments import RunContext, survey
+from labkit.measure.experiments.rows import Arm
+from labkit.measure.observers.base import Observer
 from labkit.measure.observers.registry import TABLE
 from studies.container_vs_vm import experiment as container_vs_vm
 from studies.container_vs_vm import finding as container_vs_vm_findings
@@ -22,40 +25,37 @@ BLIND = {"function_graph": "this kernel has no function_graph"}
 
 
 @pytest.mark.parametrize("module", [container_vs_vm, packet_size])
-def test_unsupported_observer_is_skipped(module: object) -> None:
-    if module is container_vs_vm:
-        parameters = container_vs_vm.ContainerVsVmParameters(observe=("function_graph", "perf_stat"))
-        plan = container_vs_vm.plan(parameters, 0, BLIND)
-    else:
-        plan = packet_size.plan(
-            packet_size.PacketSizeParameters(observe=("function_graph", "perf_stat")), 0, BLIND
-        )
-    assert plan.parameters.observe == ("perf_stat",)
-    assert all("function_graph" not in one.parameters.observe for one in plan.profiles)
-    [row] = plan.extra_rows[profiled_runs.UNOBSERVED]
-    assert (row["status"], row["reason"]) == ("unsupported", BLIND["function_graph"])
-
-
-def test_unusable_observers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_observer_that_this_machine_lacks_is_reported(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise Unsupported(BLIND["function_graph"])
 
-    class Blind:
-        check = staticmethod(refuse)
+    blind = Observer(check=refuse, armed=lambda *_: nullcontext())  # type: ignore[arg-type]
+    monkeypatch.setitem(TABLE, "function_graph", blind)
+    surveyed: list[Any] = []
 
-    monkeypatch.setitem(TABLE, "function_graph", Blind)  # type: ignore[arg-type]
-    parameters = container_vs_vm.ContainerVsVmParameters(observe=("function_graph",))
-    assert profiled_runs.unusable(parameters) == BLIND
-    assert profiled_runs.unobserved({}) == {}
+    def survey_of(parameters: Any, _run_context: RunContext) -> Any:
+        surveyed.append(parameters)
+        return [Arm("veth", "baseline")], []
+
+    monkeypatch.setattr(survey, "survey", survey_of)
+    experiment = module.EXPERIMENT
+    parameters = experiment.parameters(observe=("function_graph",))
+    first = next(experiment.run(parameters, RunContext("toy", tmp_path, 1, {})))
+    [row] = first["rows"]
+    assert (row["status"], row["reason"]) == ("unsupported", BLIND["function_graph"])
+    assert (row["method"], row["observer"], first["point"]) == ("profile", "function_graph", "unobserved")
+    assert [one.observe for one in surveyed] == [()]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """Provide a run with the row of an observer that this machine cannot use."""
     measured = rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp", endpoint="namespace")
-    [unobserved] = profiled_runs.unobserved(BLIND)[profiled_runs.UNOBSERVED]
-    missing = ROW | {"arm": "veth_bridge", "topology": "veth_bridge", "protocol": "udp"} | unobserved
-    return save(tmp_path / "run", [*measured, missing | {"point": profiled_runs.UNOBSERVED}])
+    missing = ROW | {"arm": "veth_bridge", "topology": "veth_bridge", "protocol": "udp", "method": "profile"}
+    missing |= {"status": "unsupported", "observer": "function_graph", "reason": BLIND["function_graph"]}
+    return save(tmp_path / "run", [*measured, missing | {"point": "unobserved"}])
 
 
 def test_notebook_of_endpoints_shows_the_reason(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
