@@ -80,10 +80,16 @@ def create_new(path: Path) -> IO[bytes]:
 
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, if they do not exist. Raises OSError, also where another user could lead it
-    elsewhere (`redirection`)."""
-    if reason := redirection(path, is_folder=True):
-        raise OSError(errno.EPERM, f"{reason}: choose a folder of your own", str(path))
-    path.mkdir(parents=True, exist_ok=True)
+    elsewhere (`redirection`).
+
+    The second look is for a link that took the place of a folder that was not there at the first. After it nobody else
+    can change any part of the path, so that files in it need no descriptor of their folder.
+    """
+    for make in (True, False):
+        if reason := redirection(path, is_folder=True):
+            raise OSError(errno.EPERM, f"{reason}: choose a folder of your own", str(path))
+        if make:
+            path.mkdir(parents=True, exist_ok=True)
 
 
 def _check_replaceable(path: Path) -> None:

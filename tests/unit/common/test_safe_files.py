@@ -378,6 +378,27 @@ def test_root_writes_nothing_below_a_folder_that_others_can_replace(
     run_folder.write(theirs / "data/run/rows.csv", b"")
 
 
+def test_link_that_takes_the_place_of_a_new_folder_is_found(
+    tmp_path: Path, need: Need, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In /tmp another user can make what root looked for and did not find, before root makes it."""
+    need("root")
+    tmp_path.chmod(0o1777)
+    (tmp_path / "precious").mkdir()
+    make = Path.mkdir
+
+    def mkdir(path: Path, *args: Any, **options: Any) -> None:
+        if not (tmp_path / "data").is_symlink():
+            (tmp_path / "data").symlink_to("precious")
+            os.chown(tmp_path / "data", NOBODY, NOBODY, follow_symlinks=False)
+        make(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(Failed, match="is a link of another user"):
+        run_folder.write(tmp_path / "data/rows.csv", b"")
+    assert list((tmp_path / "precious").iterdir()) == []
+
+
 IN_A_USER_NAMESPACE = """
 import ctypes, os, sys
 from pathlib import Path
