@@ -264,8 +264,8 @@ def test_one_module_alone_imports(module: str, user: str) -> None:
     )
 
 
-# PID 1 of a lab VM, and the server of programs that runs within guests and containers, where labkit.system is not.
-FORKING = {"labkit.measure.agent.vm_init", "labkit.measure.endpoints.exec_server"}
+# The server of programs that runs within guests and containers, where labkit.system is not.
+FORKING = {"labkit.measure.endpoints.exec_server"}
 
 
 def test_one_package_alone_forks_and_executes() -> None:

@@ -20,10 +20,9 @@ import msgspec
 from labkit import __version__
 from labkit.common.errors import LabkitError
 from labkit.measure.hosts import local
+from labkit.measure.hosts.ssh import BEAT_S, SILENCE_S
 from labkit.system import machine, process
 
-BEAT_S = 5
-SILENCE_S = 25  # both ends send an empty line every BEAT_S
 FOLDER = Path("~/.cache/labkit/run")  # stays empty on disk: only the experiment sees what is mounted on it
 
 _output_lock = threading.Lock()

@@ -3,8 +3,9 @@
 It imports everything that an experiment needs once. Each request then only forks a process, which is PID 1 of its own
 namespaces, as on every host; it is reached through a virtio-serial port instead of standard input.
 
-A host that connects receives {"event": "hello"}, sends its request, and receives the answers, a beat every second, and
-finally {"event": "over", "text": how the process ended}. When the host disconnects, the process is killed.
+A host that connects receives {"event": "hello"}, sends its request, and receives the answers, a beat (an empty line)
+every second, and finally {"event": "ended", "text": how the process ended}. When the host disconnects, the process is
+killed.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import gc
 import os
 import select
 import signal
+import socket
 import stat
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
@@ -51,64 +52,41 @@ def write_event(port: ByteStream, event: dict[str, Any]) -> None:
     port.write(msgspec.json.encode(event) + b"\n")
 
 
-class Child:
-    """The process that answers one request. `stdin` and `stdout` are pipes to its standard streams."""
+class Child(process.Forked):
+    """The process that answers one request; its standard input and output are its end of the connection."""
 
     def __init__(self, report: dict[str, Any]) -> None:
-        self.stderr: IO[bytes] = tempfile.TemporaryFile()
-        reads, self.stdin = os.pipe()
-        self.stdout, writes = os.pipe()
         home = os.open("/proc/self/ns/pid", os.O_RDONLY)
         _call("unshare", CLONE_NEWPID)  # applies to children; this process stays in its namespace
-        self.pid = os.fork()
-        if self.pid == 0:
-            for number, fd in enumerate((reads, writes, self.stderr.fileno())):
-                os.dup2(fd, number)
-            for fd in (reads, writes, self.stdin, self.stdout, home):
-                os.close(fd)
-            _become_agent()
+        self._words = tempfile.TemporaryFile()
+        super().__init__(_become_agent, [report["machine_netns"]], self._words)
         _call("setns", home, CLONE_NEWPID)
-        for fd in (reads, writes, home):
-            os.close(fd)
-        os.write(self.stdin, msgspec.json.encode(report) + b"\n")
+        os.close(home)
 
     def end(self) -> str:
         """Kill it with everything that it started, and return how it ended, in words."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        _, status = os.waitpid(self.pid, 0)
-        os.close(self.stdin)
-        os.close(self.stdout)
-        self.stderr.seek(0)
-        last = self.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
-        self.stderr.close()
-        code = os.waitstatus_to_exitcode(status)
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        if code == -signal.SIGKILL and _out_of_memory():
+        self.kill()
+        how = self.poll()
+        assert how is not None
+        self._words.close()
+        if how.startswith(process.how_ended(-signal.SIGKILL)) and _out_of_memory():
             how += ", because the lab VM was out of memory (memory_mib gives it more)"
-        return f"{how}{': ' if last else ''}{''.join(last)}"
+        return how
 
 
-def _become_agent() -> None:
+def _become_agent(connection: socket.socket) -> None:
     """In the child: create namespaces and mount /proc, then run labkit.measure.agent.main."""
-    code = 1
-    try:
-        _call("unshare", CLONE_NEWNET | CLONE_NEWNS)
-        _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-        _call("mount", b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
-        Path("/proc/self/oom_score_adj").write_text("0")
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        sys.argv = ["labkit.measure.agent.main"]
-        agent_main.main()
-        code = 0
-    except SystemExit as leave:
-        code = leave.code if isinstance(leave.code, int) else 1
-    except BaseException:
-        os.write(2, traceback.format_exc().encode())
-    finally:
-        with contextlib.suppress(OSError):
-            sys.stdout.buffer.flush()
-        os._exit(code)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (0, 1):
+        os.dup2(connection.fileno(), number)
+    connection.close()
+    _call("unshare", CLONE_NEWNET | CLONE_NEWNS)
+    _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+    _call("mount", b"proc", b"/proc", b"proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, None)
+    Path("/proc/self/oom_score_adj").write_text("0")
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    sys.argv = ["labkit.measure.agent.main"]
+    agent_main.main()
 
 
 def _out_of_memory() -> bool:
@@ -124,17 +102,17 @@ def _out_of_memory() -> bool:
 
 def _converse(port: ByteStream, report: dict[str, Any]) -> None:
     """Serve one request, from its first line to the end of its process."""
-    line = b""
-    while not line.endswith(b"\n"):
-        line += _read_input(port)
-    first, _, rest = line.partition(b"\n")
-    child = Child(report | msgspec.json.decode(first))
+    requests = process.LineBuffer()
+    while (first := requests.take()) is None:
+        requests.add(_read_input(port))
+    child = Child(report)
     how = ""
     try:
-        _relay(port, child, rest)
+        child.send(msgspec.json.encode(report | msgspec.json.decode(first)))
+        _relay(port, child, bytes(requests.rest))
     finally:
         how = child.end()
-    write_event(port, {"event": "over", "text": how})
+    write_event(port, {"event": "ended", "text": how})
 
 
 def _read_input(port: ByteStream) -> bytes:
@@ -145,26 +123,23 @@ def _read_input(port: ByteStream) -> bytes:
             return data
 
 
-def _relay(port: ByteStream, child: Child, rest: bytes) -> None:
-    """Pass lines on in both directions until the child closes its output. Raises ClientDisconnected."""
-    if rest:
-        os.write(child.stdin, rest)
-    beaten, between_lines = time.monotonic(), True
+def _relay(port: ByteStream, child: Child, given: bytes) -> None:
+    """Pass lines on in both directions until the child closes its output, with a beat every BEAT_S to the host. Raises
+    ClientDisconnected."""
+    beaten = time.monotonic()
     while True:
-        ready, _, _ = select.select([port.fd, child.stdout], [], [], BEAT_S)
-        if port.fd in ready:
-            data = _read_input(port)
-            with contextlib.suppress(BrokenPipeError):
-                os.write(child.stdin, data)
-        if child.stdout in ready:
-            data = os.read(child.stdout, 65536)
-            if not data:
+        with contextlib.suppress(OSError):  # it has ended; its last answers are still to come
+            os.write(child.fileno(), given)
+        ready, _, _ = select.select([port.fd, child.fileno()], [], [], BEAT_S)
+        given = _read_input(port) if port.fd in ready else b""
+        if child.fileno() in ready:
+            if not child.answers.read():
                 return
-            port.write(data)
-            between_lines = data.endswith(b"\n")
-        if between_lines and time.monotonic() - beaten > BEAT_S:
+            while (line := child.answers.take()) is not None:
+                port.write(line + b"\n")
+        if time.monotonic() - beaten > BEAT_S:
             beaten = time.monotonic()
-            write_event(port, {"event": "beat"})
+            port.write(b"\n")
 
 
 def _prepare_kernel() -> dict[str, Any]:

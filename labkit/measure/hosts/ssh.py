@@ -26,8 +26,7 @@ from labkit.measure.hosts import wheel
 from labkit.system import machine, process
 
 FORM = "ssh:NAME, where NAME is a Host of your ssh configuration, a machine's name, or user@machine"
-BEAT_S = 5
-SILENCE_S = 25  # as labkit.measure.agent.ssh_entry has them
+BEAT_S, SILENCE_S = 5, 25  # both ends send a beat every BEAT_S, and give up after SILENCE_S without one
 START_S = 60  # for a shell and a Python to start, and wheels to be unpacked
 MAX_BYTES = 4 << 30  # of files that come back from one run
 COPIED = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
@@ -225,8 +224,6 @@ class SshConversation:
         Raises Failed for a file outside the run folder.
         """
         for line in self._conversation.lines(SILENCE_S):
-            if not line.strip():
-                continue
             try:
                 event = msgspec.json.decode(line, type=dict[str, Any])
             except (msgspec.DecodeError, msgspec.ValidationError):

@@ -72,9 +72,7 @@ class VmConversation:
     ) -> None:
         self._guest, self._say = guest, say
         self._begun, self._reports = time.monotonic(), 0
-        self._rest = b""
         self._how = ""
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._check(self._greeting(deadline))
         except BaseException:
@@ -97,11 +95,13 @@ class VmConversation:
             self._socket.close()
             time.sleep(longer * AWAY_S)
             longer = min(2 * longer, LONGER)
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self._connect(deadline)
         return hello
 
     def _connect(self, deadline: float) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(SILENCE_S)
+        self._lines = process.Lines(self._socket)
         while True:
             try:
                 return self._socket.connect(str(self._guest.scratch / "channel"))
@@ -121,21 +121,16 @@ class VmConversation:
 
     def _hello(self, deadline: float, patience_s: float) -> dict[str, Any] | None:
         """Return the hello event, None if it does not arrive within `patience_s`."""
-        self._socket.settimeout(0.1)
-        self._rest, until = b"", time.monotonic() + patience_s
+        until = time.monotonic() + patience_s
         while time.monotonic() < until:
             with suppress(TimeoutError):
-                data = self._socket.recv(65536)
-                self._rest += data
-                if not data:
+                if not self._lines.read(0.1):
                     raise self._guest.boot_failure(self._guest.wait_for_end())
             self._check_booting(deadline)
-            while b"\n" in self._rest:
-                line, _, self._rest = self._rest.partition(b"\n")
+            while (line := self._lines.take()) is not None:
                 # Leftovers of an earlier conversation come before the hello.
                 if line.startswith(b'{"event":"hello"'):
                     greeting: dict[str, Any] = msgspec.json.decode(line)
-                    self._socket.settimeout(SILENCE_S)
                     return greeting
         return None
 
@@ -146,25 +141,17 @@ class VmConversation:
 
     def lines(self) -> Iterator[bytes]:
         """Yield the answers as they arrive."""
-        while True:
-            while b"\n" in self._rest:
-                line, _, self._rest = self._rest.partition(b"\n")
-                if line.startswith(b'{"event":"over"'):
+        try:
+            for line in self._lines.until_end(SILENCE_S):
+                if line.startswith(b'{"event":"ended"'):
                     self._how = msgspec.json.decode(line)["text"]
                     return
-                if not line.startswith(b'{"event":"beat"'):
-                    yield line
-            try:
-                data = self._socket.recv(65536)
-            except TimeoutError:
-                last = self._guest.last_words()
-                return self._suspect(f"was silent for {SILENCE_S:.0f} s: its lab VM hangs{last}")
-            except OSError:
-                data = b""
-            if not data:
-                how = f"{self._guest.wait_for_end()}{self._guest.last_words()}"
-                return self._suspect(f"ended together with its lab VM: {how}")
-            self._rest += data
+                yield line
+        except TimeoutError:
+            last = self._guest.last_words()
+            return self._suspect(f"was silent for {SILENCE_S:.0f} s: its lab VM hangs{last}")
+        how = f"{self._guest.wait_for_end()}{self._guest.last_words()}"
+        self._suspect(f"ended together with its lab VM: {how}")
 
     def _suspect(self, how: str) -> None:
         self._how = how

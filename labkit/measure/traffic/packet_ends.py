@@ -147,7 +147,7 @@ class Agent:
         prefix = end.prefix
         at = prefix.index("--")
         program = [initramfs.python(), "-I", "-S", f"{packet_agent.__file__}c", json.dumps(request)]
-        self._rest, self._words = bytearray(), bytearray()
+        self._lines, self._words = process.LineBuffer(), bytearray()
         try:
             self._conversation = exec_client.start_conversation(
                 prefix[at - 1], [*prefix[at + 1 :], *program], b"P"
@@ -165,7 +165,7 @@ class Agent:
     def receive(self, timeout_s: float) -> bytes:
         """Return the next line that it writes. Raises Failed if it has ended or is silent for `timeout_s`."""
         deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._rest:
+        while (line := self._lines.take()) is None:
             if (left_s := deadline - time.monotonic()) <= 0:
                 raise Failed(f"did not answer within {timeout_s:g} s")
             try:
@@ -174,16 +174,12 @@ class Agent:
                 raise Failed("has gone with its guest") from None
             for kind, content in frames:
                 if kind == b"O":
-                    self._rest += content
+                    self._lines.add(content)
                 elif kind == b"X":
                     self._words += content
-                elif kind == b"D" and b"\n" not in self._rest:
-                    last = self._words.decode(errors="replace").strip().splitlines()[-1:]
-                    raise Failed(
-                        f"ended with {content.split()[0].decode()}{''.join(f': {one}' for one in last)}"
-                    )
-        line, _, rest = bytes(self._rest).partition(b"\n")
-        self._rest = bytearray(rest)
+                elif kind == b"D" and b"\n" not in self._lines.rest:
+                    words = self._words.decode(errors="replace")
+                    raise Failed(process.how_ended(int(content.split()[0]), words))
         return line
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from labkit.common import errors
 from labkit.common.errors import Failed, error_by_name
@@ -286,19 +286,32 @@ class CompanionClient:
 class Forked:
     """A copy of this process that runs `work` with its end of a socket pair, and then ends.
 
-    It dies with its parent and ignores Ctrl-C. It keeps only standard error and the descriptors in `keep`. The calling
-    process must have one thread (fork(2)): a lock that another thread holds would stay locked in the copy.
+    It dies with its parent and ignores Ctrl-C. It keeps only standard error and the descriptors in `keep`. `stderr`: a
+    file for what it writes on standard error; the last line then says how it ended. The calling process must have one
+    thread (fork(2)): a lock that another thread holds would stay locked in the copy.
     """
 
-    def __init__(self, work: Callable[[socket.socket], None], keep: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        work: Callable[[socket.socket], None],
+        keep: Iterable[int] = (),
+        stderr: IO[bytes] | None = None,
+    ) -> None:
+        self._stderr = stderr
         self._ours, theirs = socket.socketpair()
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
+            if stderr is not None:
+                os.dup2(stderr.fileno(), 2)
             _become(work, theirs, keep, parent)
         theirs.close()
         self._ended: int | None = None
-        self._lines = Lines(self._ours)
+        self.answers = Lines(self._ours)
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when it answers or ends; writing to it gives it input."""
+        return self._ours.fileno()
 
     def send(self, line: bytes) -> None:
         """Send it a line. Raises Failed if it has ended."""
@@ -311,7 +324,7 @@ class Forked:
         """Return the next line that it writes. Raises Failed if it has ended; if it is silent for `timeout_s`,
         kills it first."""
         try:
-            line = self._lines.receive(timeout_s)
+            line = self.answers.receive(timeout_s)
         except TimeoutError:
             self.kill()
             raise Failed(f"did not answer within {timeout_s:g} s and was killed") from None
@@ -325,7 +338,7 @@ class Forked:
             self._ours.shutdown(socket.SHUT_RDWR)
         self._wait()
         assert self._ended is not None
-        return how_ended(self._ended)
+        return how_ended(self._ended, content_of(self._stderr) if self._stderr else "")
 
     def poll(self) -> str | None:
         """Return how it ended, in words, or None while it runs."""
@@ -343,7 +356,7 @@ class Forked:
         """
         self._ours.shutdown(socket.SHUT_WR)
         try:
-            while self._lines.read(timeout_s):
+            while self.answers.read(timeout_s):
                 pass
         except TimeoutError:
             self.kill()
@@ -351,7 +364,7 @@ class Forked:
         self._wait()
         if self._ended:
             raise Failed(self._how())
-        return bytes(self._lines.rest)
+        return bytes(self.answers.rest)
 
     def _wait(self) -> None:
         """Wait for its end; a copy that has closed its connection has nothing left to do."""
@@ -375,10 +388,12 @@ def _become(
         gc.freeze()  # finalizing an object of the parent here could close a descriptor that the copy uses
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == parent:
+        if os.getppid() in (parent, 0):  # 0: the parent is in another PID namespace
             _let_go({2, theirs.fileno(), *keep})
             work(theirs)
             code = 0
+    except SystemExit as leave:
+        code = leave.code if isinstance(leave.code, int) else code
     except BaseException:
         traceback.print_exc()
     finally:

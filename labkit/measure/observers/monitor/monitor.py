@@ -130,7 +130,7 @@ class _MonitorProcess:
         poll = select.poll()
         poll.register(control, select.POLLIN)
         poll.register(self._ring, select.POLLIN)
-        buffer = bytearray()
+        requests = process.Lines(control)
         is_busy = False
         while True:
             ready = dict(self._ready(poll, 0 if is_busy else POLL_MS))
@@ -139,12 +139,9 @@ class _MonitorProcess:
             is_busy = self._take()
             self._judge()
             if control.fileno() in ready:
-                if not (part := control.recv(1 << 16)):
+                if not requests.read():
                     break
-                buffer += part
-                while b"\n" in buffer:
-                    line, _, rest = bytes(buffer).partition(b"\n")
-                    buffer = bytearray(rest)
+                while (line := requests.take()) is not None:
                     control.sendall(self._answer(msgspec.json.decode(line)) + b"\n")
         self._drain()
         control.sendall(self._answer({"do": "read", "since": -1, "limit": 0}))

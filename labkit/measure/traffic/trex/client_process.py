@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.measure.traffic.trex import streams
 from labkit.measure.traffic.trex.streams import error_text
+from labkit.system.process import Lines
 
 RPC_S = 2  # how long an answer of the server may take; the client tries four times
 PUBLISHER_S = 2.0  # how long the server's publisher may take to accept a connection
@@ -50,31 +50,22 @@ class Channel:
     """Requests and answers, on copies of the descriptors: the client's own prints go to standard error."""
 
     def __init__(self) -> None:
-        self._input, self._output = os.dup(0), os.dup(1)
+        self._requests, self._output = Lines(open(os.dup(0), "rb", buffering=0)), os.dup(1)
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(2, 1)
         os.close(nothing)
-        self._buffer = bytearray()
 
     def requests(self) -> Iterator[dict[str, Any]]:
         """Yield the requests, until standard input ends."""
-        while True:
-            while b"\n" in self._buffer:
-                line, _, rest = bytes(self._buffer).partition(b"\n")
-                self._buffer = bytearray(rest)
-                yield json.loads(line)
-            if not (part := os.read(self._input, 1 << 16)):
-                return
-            self._buffer += part
+        yield from map(json.loads, self._requests.until_end())
 
     def wait(self, until: float) -> None:
         """Sleep until `until` (time.monotonic()). Raises InputClosed as soon as standard input ends."""
-        while (left := until - time.monotonic()) > 0:
-            if select.select([self._input], [], [], left)[0]:
-                if not (part := os.read(self._input, 1 << 16)):
+        with contextlib.suppress(TimeoutError):
+            while (left_s := until - time.monotonic()) > 0:
+                if not self._requests.read(left_s):
                     raise InputClosed
-                self._buffer += part
 
     def answer(self, content: dict[str, Any]) -> None:
         """Write one answer."""
