@@ -39,11 +39,18 @@ class CommandParser(argparse.ArgumentParser):
     """The parser of a command. It imports the command's module when it is used first.
 
     `name`: for example "kernels get"; `notes`: the text below its arguments; `json`: the fields that --json prints, in
-    one object or in each of several `lines`; `rows`: it prints rows.
+    one object or in each of several `lines`; `rows`: it prints rows. `late_notes`: makes notes that need imports.
     """
 
     name, notes, lines, rows = "labkit", "", False, False
     json: Mapping[str, str] = MappingProxyType({})
+    late_notes: Callable[[], str] | None = None
+
+    def format_help(self) -> str:
+        """Return the help, like argparse."""
+        if self.late_notes is not None:
+            self.epilog = self.late_notes()
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments, like argparse."""

@@ -60,9 +60,9 @@ explains what they saw.
 JSON_ROWS = True
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: arguments.CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.epilog = f"{NOTES}\n{_experiments(experiments.TABLE)}"
+    parser.late_notes = lambda: f"{NOTES}\n{_experiments(experiments.TABLE)}"
     text = f"one of {', '.join(experiments.TABLE)}"
     parser.add_argument("experiment", action=_Chosen, metavar="EXPERIMENT", help=text)
     arguments.add_parameters(parser, "its parameters; lists with commas: pairs=1,2,8")
@@ -86,8 +86,8 @@ class _Chosen(argparse.Action):
         _option: str | None = None,
     ) -> None:
         setattr(namespace, self.dest, value)
-        if value in experiments.TABLE:
-            parser.epilog = _experiments([value])
+        if value in experiments.TABLE and isinstance(parser, arguments.CommandParser):
+            parser.late_notes = lambda: _experiments([value])
 
 
 def _experiments(names: Sequence[str]) -> str:
