@@ -16,7 +16,7 @@ from sandbox import LABKIT, Done, Sandbox, one_sentence, rows_on_disk, sandbox, 
 from labkit import live
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import hosts
-from labkit.system.qemu import console
+from labkit.system.qemu.boot import Machine
 
 pytestmark = pytest.mark.needs("namespaces", "qemu", "lab kernel")
 
@@ -152,14 +152,14 @@ def test_missing_module(lab_kernel: str) -> None:
 
 
 def test_last_words_of_the_console(tmp_path: Path) -> None:
-    path = tmp_path / "console"
-    assert console.last_words(path) == ""
+    machine, path = Machine("the guest", tmp_path), tmp_path / "console"
+    assert machine.last_words() == ""
     path.write_bytes(
         b"\x1bc\x1b[?7l[    0.1] one\r\n[ 2.2] Kernel panic - not syncing: no\r\n[ 3.0] end of it\r\n"
     )
-    assert console.last_words(path) == "; the console's last line: Kernel panic - not syncing: no"
-    assert console.stop_reason(path) == "Kernel panic - not syncing: no"
+    assert machine.last_words() == "; the console's last line: Kernel panic - not syncing: no"
+    assert machine.stop_reason() == "Kernel panic - not syncing: no"
     path.write_bytes(b"\r\nXZ-compressed data is corrupt\r\n\r\n -- System halted")
-    assert console.stop_reason(path) == "its image cannot be unpacked: XZ-compressed data is corrupt"
+    assert machine.stop_reason() == "its image cannot be unpacked: XZ-compressed data is corrupt"
     path.write_bytes(b"\r\nDecompressing Linux... Parsing ELF... done.\r\nBooting the kernel.\r\n")
-    assert console.stop_reason(path) is None
+    assert machine.stop_reason() is None

@@ -19,8 +19,7 @@ from labkit.measure.capabilities import genetlink
 from labkit.measure.capabilities.base import AS_ROOT, Capability, Remedy, attempt, kernel_with, refused
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.system import machine, netlink, process
-from labkit.system.qemu import kernels
-from labkit.system.qemu import kvm as tried
+from labkit.system.qemu import boot, kernels
 
 KVM_GET_API_VERSION, KVM_CREATE_VM = 0xAE00, 0xAE01  # linux/kvm.h
 IOCTL_VM_SOCKETS_GET_LOCAL_CID = 0x7B9  # linux/vm_sockets.h
@@ -76,7 +75,7 @@ def lab_vm() -> Capability:
 
 def kvm() -> Capability:
     """Create a virtual machine without a CPU; include the result of the first lab VM."""
-    hung = tried.remembered()
+    hung = boot.kvm_failure_file()
 
     def probe() -> str:
         device = os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC)
@@ -86,7 +85,7 @@ def kvm() -> Capability:
             os.close(fcntl.ioctl(device, KVM_CREATE_VM, 0))
         finally:
             os.close(device)
-        if why := tried.reason():
+        if why := boot.kvm_failure():
             raise refused(
                 errno.ETIMEDOUT, f"a virtual machine can be created, but no kernel runs in it: {why}"
             )

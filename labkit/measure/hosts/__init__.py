@@ -34,11 +34,11 @@ def check_tracing(where: str) -> None:
 
     A tracer rewrites the kernel's code while another emulated CPU executes it, so the lab VM may panic or hang.
     """
-    from labkit.system.qemu import kvm
+    from labkit.system.qemu import boot
 
     if where.startswith("vm:"):
         parameters = vm_spec.parse(where)
-        if parameters.cpus > 1 and parameters.profile != "tracing" and not kvm.worth_trying():
+        if parameters.cpus > 1 and parameters.profile != "tracing" and not boot.kvm_worth_trying():
             raise BadInput(
                 f"where={where}: an emulated machine may panic if kernel functions are traced while several"
                 " CPUs run at once: add profile=tracing, which runs all of them in one thread, or cpus=1"

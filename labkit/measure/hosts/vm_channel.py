@@ -16,7 +16,7 @@ import msgspec
 import labkit
 from labkit.common.errors import BadInput, Failed
 from labkit.system import process
-from labkit.system.qemu import boot, console
+from labkit.system.qemu import boot
 
 SILENCE_S = 30.0  # the guest sends a beat every second
 # A guest that got no CPU time between one client's end and the next one's start noticed neither: the port only shows
@@ -115,7 +115,7 @@ class VmConversation:
         waited_s = time.monotonic() - self._begun
         if waited_s > (self._reports + 1) * REPORT_S:
             self._reports += 1
-            line = console.lines(self._guest.console)[-1:]
+            line = self._guest.console_lines()[-1:]
             how = f"the last line of its console: {line[0][:100]}" if line else "its console is still empty"
             self._say(f"the lab VM has been booting for {waited_s:.0f} s; {how}")
 

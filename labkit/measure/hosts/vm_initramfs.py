@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from labkit.system.qemu import cpio, init_script
+from labkit.system.qemu import initramfs as building
 from labkit.system.qemu.kernels import Kernel
 
 # Modules for the file systems and the channel; all others are loaded from the root.
@@ -23,12 +23,12 @@ def initramfs(
     modules and configuration at their usual places, then executes `argv` with `environment`. Raises Unsupported
     without a static busybox.
     """
-    modules = cpio.modules(kernel, MODULES)
+    modules = building.modules(kernel, MODULES)
     entries = dict.fromkeys(("bin", "modules", "lower", "over", "new"), (0o040755, b""))
-    entries |= {"bin/busybox": cpio.busybox(), **modules}
+    entries |= {"bin/busybox": building.busybox(), **modules}
     script = _script([Path(name).name for name in modules], kernel, folder, environment, argv)
     entries["init"] = (0o100755, script.encode())
-    return cpio.archive(entries)
+    return building.archive(entries)
 
 
 def _own_files(kernel: Kernel) -> Iterable[tuple[Path, Path]]:
@@ -45,7 +45,7 @@ def _own_files(kernel: Kernel) -> Iterable[tuple[Path, Path]]:
 def _script(
     names: list[str], kernel: Kernel, folder: Path | None, environment: Mapping[str, str], argv: Sequence[str]
 ) -> str:
-    lines = init_script.first_lines()
+    lines = building.first_lines()
     commands = ("mount", "mkdir", "touch", "insmod", "switch_root")
     lines += [f'{name}() {{ /bin/busybox {name} "$@"; }}' for name in commands]
     lines += [f"insmod /modules/{name}" for name in names]
@@ -61,7 +61,7 @@ def _script(
     for there, place in _own_files(kernel):
         make = "touch" if there.is_file() else "mkdir -p"
         lines += [f"{make} /new{place}", f"mount -o bind {shlex.quote(f'/new{there}')} /new{place}"]
-    lines += ["set +e", *init_script.mounts("/new")]
+    lines += ["set +e", *building.mounts("/new")]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     lines.append(f"exec /bin/busybox switch_root /new {shlex.join(argv)} </dev/console >/dev/console 2>&1")
     return "\n".join(lines) + "\n"

@@ -1,33 +1,84 @@
-"""Boot QEMU machines: two attempts, the files from which a machine boots, and the wait until it answers.
+"""Boot QEMU machines: whether with KVM, two attempts, the files from which one boots, its console, and the wait until
+it answers.
 
-Lab VMs (`measure.hosts.vm`) and guests (`measure.endpoints.guest.qemu_guest`) both boot this way.
+Lab VMs (`measure.hosts.vm`) and guests (`measure.endpoints.guest.qemu_guest`) both boot this way. An accessible
+/dev/kvm does not prove that KVM works, because nested KVM may hang. So KVM is tried once with a deadline, and a failure
+is remembered for this machine and kernel.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from labkit.common import safe_files
 from labkit.common.errors import Failed
-from labkit.system.qemu import command, confined, console, kvm
+from labkit.system import machine
+from labkit.system.qemu import command, confined
 from labkit.system.qemu.confined import Confinement
-from labkit.system.qemu.init_script import FIRST_WORDS
+from labkit.system.qemu.initramfs import FIRST_WORDS
 from labkit.system.qemu.kernels import Kernel
 from labkit.system.qemu.vm_spec import Shape
 from labkit.system.temporary_files import short_folder
 
+KVM = Path("/dev/kvm")
 USER_SPACE_S = 15.0  # a kernel under KVM is there within 2
+
+# The lines that explain best why a kernel stopped; the first match counts.
+_TELLING = (
+    "Kernel panic - not syncing",
+    "Out of memory",
+    "BUG:",
+    "Oops",
+    "No working init",
+    "Attempted to kill",
+)
+_NOISE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1bc|^\[ *\d+\.\d+\] ?(\[ *T\d+\] ?)?")
+# What linux/arch/x86/boot/compressed/error.c prints below its message, before it halts the CPU.
+UNPACKING_STOPPED = "-- System halted"
+TAIL_BYTES = 65536
 
 Booted = TypeVar("Booted")
 
 
 class BootTimeout(Failed):
     """A machine did not answer before its deadline."""
+
+
+def kvm_failure_file() -> Path:
+    """Return the file whose existence means that KVM does not work with this kernel on this machine."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "labkit" / f"no-kvm-{os.uname().release}-{machine.provenance.machine_id()}"
+
+
+def kvm_worth_trying() -> bool:
+    """Return whether /dev/kvm can be opened and KVM has not failed before."""
+    if not os.access(KVM, os.R_OK | os.W_OK):
+        return False
+    with suppress(OSError):
+        return not kvm_failure_file().exists()
+    return True
+
+
+def remember_kvm_failure(why: str) -> None:
+    """Remember that KVM does not work on this machine with this kernel; the doctor shows `why`."""
+    with suppress(OSError), safe_files.replacing(kvm_failure_file()) as file:
+        file.write(f"{' '.join(why.split())[:300]}\n".encode())
+
+
+def kvm_failure() -> str | None:
+    """Return why KVM is not tried, None if it has not failed."""
+    try:
+        return kvm_failure_file().read_text(errors="replace").strip() or "a test kernel hung"
+    except OSError:
+        return None
 
 
 def boot_twice(
@@ -39,7 +90,7 @@ def boot_twice(
     so they are tried twice. A failure of the kind `final` is not tried again. `say` gets a sentence before the second
     attempt. Raises Failed as the last attempt does.
     """
-    accelerated = kvm.worth_trying()
+    accelerated = kvm_worth_trying()
     try:
         return attempt(accelerated)
     except final:
@@ -49,7 +100,7 @@ def boot_twice(
     say(f"{why}; trying {'without KVM' if accelerated else 'once more'}")
     result = attempt(False)
     if accelerated:
-        kvm.remember(why)
+        remember_kvm_failure(why)
     return result
 
 
@@ -87,7 +138,7 @@ def boot_folder(
 
     `devices` are those that QEMU opens in addition to KVM's.
     """
-    confinement = confined.confinement([*[kvm.DEVICE] * accelerated, *devices])
+    confinement = confined.confinement([*[KVM] * accelerated, *devices])
     if top is None and confinement.group is not None:
         top = Path("/tmp")  # other users cannot enter root's runtime folder
     with short_folder(prefix, top) as path:
@@ -111,9 +162,36 @@ class Machine:
         """The file with the output of its console."""
         return self.scratch / "console"
 
+    def console_lines(self) -> list[str]:
+        """Return the last lines of its console without timestamps and colours; empty if there is no console."""
+        try:
+            with self.console.open("rb") as file:
+                file.seek(max(0, self.console.stat().st_size - TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return []
+        cleaned = (_NOISE.sub("", line.strip()).strip() for line in text.splitlines())
+        return [line for line in cleaned if line]
+
+    def stop_reason(self) -> str | None:
+        """Return the message with which the kernel, or the code that unpacks it, has stopped for good; else None."""
+        before = ""
+        for line in self.console_lines():
+            if "Kernel panic - not syncing" in line:
+                return line
+            if line == UNPACKING_STOPPED:
+                return f"its image cannot be unpacked: {before}"
+            before = line
+        return None
+
     def last_words(self) -> str:
         """Return `; the console's last line: …`, or an empty string if the console is empty."""
-        return console.last_words(self.console)
+        result = self.console_lines()
+        telling = next((line for words in _TELLING for line in result if words in line), None)
+        line = telling or (result[-1] if result else "")
+        before = result[: result.index(line)][-1:] if "Attempted to kill init" in line else []
+        line = "; ".join([*before, line])  # PID 1 explained its end in the line before
+        return f"; the console's last line: {line[:200]}" if line else ""
 
     def boot_failure(self, how: str) -> Failed:
         """Return the error of a boot that ended so, with the console's last words."""
@@ -122,14 +200,14 @@ class Machine:
     def check_booting(self, deadline: float) -> None:
         """Raise Failed if QEMU has ended or the kernel has stopped, BootTimeout if the deadline has passed."""
         # Some kernels hang after a panic instead of rebooting.
-        if how := self.ended() or console.stop_reason(self.console):
+        if how := self.ended() or self.stop_reason():
             raise self.boot_failure(how)
         if time.monotonic() > deadline:
             raise BootTimeout(f"{self.label} did not boot in time{self.last_words()}")
 
     def in_user_space(self) -> bool:
         """Return whether its kernel has started the init script."""
-        return any(FIRST_WORDS in line for line in console.lines(self.console))
+        return any(FIRST_WORDS in line for line in self.console_lines())
 
     def check_kvm(self) -> None:
         """Wait until a machine that was just started with KVM, which may hang, is in user space.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.common.errors import Unsupported
 from labkit.system import machine
-from labkit.system.qemu import clock_rate
 from labkit.system.qemu.vm_spec import Shape
 
 CHANNEL = "labkit"  # the name of a lab VM's virtio-serial port; in the guest /sys/class/virtio-ports/*/name
@@ -25,6 +27,10 @@ EMULATED_CPU = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt"
 KERNEL_WORDS = (
     "console=ttyS0 earlyprintk=ttyS0 quiet panic=-1 oops=panic mitigations=off tsc=reliable net.ifnames=0"
 )
+
+# rdtsc; shl rdx, 32; or rax, rdx; ret (Intel SDM, volume 2)
+_READ = bytes.fromhex("0f3148c1e2204809d0c3")
+MEASURE_S = 0.05
 
 # root in a guest cannot create device nodes or set file capabilities and setgid bits in a share
 WITHOUT = "modcaps=-mknod:-setfcap:-fsetid"
@@ -63,6 +69,37 @@ def virtiofsd(share: Share, socket: Path) -> list[str]:
     ]
 
 
+def tsc_khz() -> int | None:
+    """Return the ticks per millisecond of this machine's time stamp counter, exact to a few millionths; None if it is
+    not a clock or cannot be read.
+
+    An emulated guest has the same rate. A guest kernel that measured it on a busy machine could be wrong: with 5 GHz
+    instead of 2.6 GHz, its clock runs at half speed.
+    """
+    if platform.machine() != "x86_64" or "constant_tsc" not in Path("/proc/cpuinfo").read_text():
+        return None
+    try:
+        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    except OSError:
+        return None  # forbidden here
+    page.write(_READ)
+    read = ctypes.CFUNCTYPE(ctypes.c_uint64)(ctypes.addressof(ctypes.c_char.from_buffer(page)))
+    begin = _at_once(read)
+    time.sleep(MEASURE_S)
+    end = _at_once(read)
+    return round((end[1] - begin[1]) * 1e6 / (end[0] - begin[0]))
+
+
+def _at_once(read: ctypes._CFunctionType) -> tuple[int, int]:
+    """Return the time in nanoseconds and the ticks at that time: the tightest of 20 readings."""
+    result = []
+    for _ in range(20):
+        before, ticks, after = time.monotonic_ns(), read(), time.monotonic_ns()
+        result.append((after - before, (before + after) // 2, ticks))
+    _width, at, ticks = min(result)
+    return at, ticks
+
+
 def _emulation_parameters() -> list[str]:
     """Return kernel parameters for an emulated CPU.
 
@@ -70,7 +107,7 @@ def _emulation_parameters() -> list[str]:
     panic ("IO-APIC + timer doesn't work"). It boots on one CPU (agent.vm_init starts the others): while a boot patches
     the kernel's code (jump labels), another emulated CPU can run into the patched instruction ("Oops: int3").
     """
-    rate = clock_rate.tsc_khz()
+    rate = tsc_khz()
     return ["no_timer_check", "maxcpus=1", *([] if rate is None else [f"tsc_early_khz={rate}"])]
 
 

@@ -10,7 +10,7 @@ from labkit.commands import doctor_text
 from labkit.measure import capabilities
 from labkit.measure.capabilities import platforms
 from labkit.measure.capabilities.base import LOAD, Capability
-from labkit.system.qemu import kvm
+from labkit.system.qemu import boot
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def working_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("working_device")
 def test_doctor_shows_why_kvm_is_not_tried() -> None:
     assert platforms.kvm().available
-    kvm.remember("qemu-system-x86_64 was ended by SIGABRT")
+    boot.remember_kvm_failure("qemu-system-x86_64 was ended by SIGABRT")
     seen = platforms.kvm()
     assert not seen.available
     [line] = doctor_text._line(seen, 3).plain.splitlines()
     assert "no kernel runs in it: qemu-system-x86_64 was ended by SIGABRT" in line
-    assert f"remove {kvm.remembered()}; the next lab VM then tries again" in line
-    kvm.remembered().unlink()
+    assert f"remove {boot.kvm_failure_file()}; the next lab VM then tries again" in line
+    boot.kvm_failure_file().unlink()
     assert platforms.kvm().available

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from labkit.system.qemu import clock_rate
+from labkit.system.qemu import command
 
 
 def test_clock_rate_is_stable_and_plausible() -> None:
     text = Path("/proc/cpuinfo").read_text()
-    rates = [clock_rate.tsc_khz(), clock_rate.tsc_khz()]
+    rates = [command.tsc_khz(), command.tsc_khz()]
     if "constant_tsc" not in text:
         assert rates == [None, None]
         return

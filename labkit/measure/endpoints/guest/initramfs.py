@@ -18,8 +18,8 @@ from labkit.common.errors import BadInput
 from labkit.measure.endpoints import exec_server
 from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.system import machine, process
-from labkit.system.qemu import cpio, init_script
-from labkit.system.qemu.cpio import Entry
+from labkit.system.qemu import initramfs
+from labkit.system.qemu.initramfs import Entry
 from labkit.system.qemu.kernels import Kernel
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def packed(kernel: Kernel, programs: tuple[str, ...], scripts: tuple[str, ...] =
     Raises BadInput for a program that is not installed, Unsupported for a kernel without the modules.
     """
     entries: dict[str, Entry] = dict.fromkeys(("proc", "sys", "dev", "run", "tmp", "root", "etc"), _FOLDER)
-    modules = cpio.modules(kernel, MODULES)
+    modules = initramfs.modules(kernel, MODULES)
     entries |= {
-        "bin/busybox": cpio.busybox(),
+        "bin/busybox": initramfs.busybox(),
         INSIDE: (0o100644, Path(exec_server.__file__).read_bytes()),
     } | modules
     for path in [*_paths(PROGRAMS, must=False), *_paths(programs, must=True), python()]:
@@ -51,14 +51,14 @@ def packed(kernel: Kernel, programs: tuple[str, ...], scripts: tuple[str, ...] =
     entries |= _python_modules(scripts)
     for name in process.output(["busybox", "--list"]).split():
         entries.setdefault(f"bin/{name}", (0o120777, b"/bin/busybox"))
-    return cpio.archive(_with_folders({name.lstrip("/"): entry for name, entry in entries.items()}))
+    return initramfs.archive(_with_folders({name.lstrip("/"): entry for name, entry in entries.items()}))
 
 
 def own(nic: Nic, kernel: Kernel, modules: Sequence[str], ports_count: int) -> bytes:
     """Return one guest's own part, which follows the shared part (the kernel unpacks concatenated archives)."""
-    more = cpio.modules(kernel, [*MODULES, *modules])
+    more = initramfs.modules(kernel, [*MODULES, *modules])
     script = _script(nic, [Path(name).name for name in more], ports_count)
-    return cpio.archive(_with_folders({**more, "init": (0o100755, script.encode())}))
+    return initramfs.archive(_with_folders({**more, "init": (0o100755, script.encode())}))
 
 
 def _paths(names: Iterable[str], *, must: bool) -> list[str]:
@@ -143,9 +143,9 @@ def _nic_lines(nic: Nic) -> list[str]:
 def _script(nic: Nic, modules: Sequence[str], ports_count: int) -> str:
     """Return the init script: mounts, modules, eth0 with its address, then `exec_server`."""
     lines = [
-        *init_script.first_lines(),
+        *initramfs.first_lines(),
         f"export PATH={PATH}",
-        *init_script.mounts(),
+        *initramfs.mounts(),
         'for each in /sys/devices/system/cpu/cpu*/online; do [ ! -e "$each" ] || echo 1 >"$each"; done',
         *(sysctl_line(*each) for each in first_sysctls(6 if ":" in nic.address else 4).items()),
         *(f"insmod /modules/{name}" for name in modules),

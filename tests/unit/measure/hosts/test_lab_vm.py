@@ -20,7 +20,7 @@ from labkit.commands import doctor
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import hosts
 from labkit.measure.hosts import vm, vm_channel, vm_initramfs
-from labkit.system.qemu import boot, command, cpio, kvm, vm_spec
+from labkit.system.qemu import boot, command, initramfs, vm_spec
 from labkit.system.qemu.kernels import Kernel
 from labkit.system.qemu.vm_spec import Shape
 
@@ -103,10 +103,10 @@ def test_module_order(tmp_path: Path) -> None:
         {"kernel/a-b.ko": "kernel/c.ko kernel/d.ko", "kernel/c.ko": "kernel/d.ko", "kernel/d.ko": ""},
         "kernel/built.ko\n",
     )
-    order = cpio.load_order(made, ["built", "a_b", "c"])
+    order = initramfs.load_order(made, ["built", "a_b", "c"])
     assert [path.name for path in order] == ["d.ko", "c.ko", "a-b.ko"]
     with pytest.raises(Unsupported, match=r"9\.9-test has no module gone"):
-        cpio.load_order(made, ["gone"])
+        initramfs.load_order(made, ["gone"])
 
 
 @pytest.mark.needs("busybox")
@@ -132,11 +132,11 @@ def test_initramfs_format(tmp_path: Path) -> None:
 
 def test_hung_kvm_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(kvm, "DEVICE", tmp_path / "kvm")
+    monkeypatch.setattr(boot, "KVM", tmp_path / "kvm")
     monkeypatch.setattr(boot, "USER_SPACE_S", 0.1)
-    assert not kvm.worth_trying()
+    assert not boot.kvm_worth_trying()
     (tmp_path / "kvm").touch()
-    assert kvm.worth_trying()
+    assert boot.kvm_worth_trying()
     console = tmp_path / "console"
     console.write_text(f"BIOS\r\n{boot.FIRST_WORDS}\r\n")
     guest = vm_channel.LabVm("vm:x", tmp_path, None)
@@ -144,11 +144,11 @@ def test_hung_kvm_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     console.write_text("BIOS\r\n")
     with pytest.raises(Failed, match="KVM does not work here"):
         guest.check_kvm()
-    assert kvm.worth_trying()
-    assert kvm.reason() is None
-    kvm.remember("it ended with SIGABRT:\nout of luck")
-    assert not kvm.worth_trying()
-    assert kvm.reason() == "it ended with SIGABRT: out of luck"
+    assert boot.kvm_worth_trying()
+    assert boot.kvm_failure() is None
+    boot.remember_kvm_failure("it ended with SIGABRT:\nout of luck")
+    assert not boot.kvm_worth_trying()
+    assert boot.kvm_failure() == "it ended with SIGABRT: out of luck"
 
 
 def test_aborted_kvm_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,8 +160,8 @@ def test_aborted_kvm_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         return "guest"
 
     report: list[str] = []
-    monkeypatch.setattr(kvm, "worth_trying", lambda: True)
-    monkeypatch.setattr(kvm, "remember", report.append)
+    monkeypatch.setattr(boot, "kvm_worth_trying", lambda: True)
+    monkeypatch.setattr(boot, "remember_kvm_failure", report.append)
     assert boot.boot_twice(attempt, boot.BootTimeout) == "guest"
     assert report == ["qemu was ended by SIGABRT"]
     works[False] = False
@@ -268,10 +268,10 @@ def test_doctor_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tracing_with_several_emulated_cpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kvm, "worth_trying", lambda: False)
+    monkeypatch.setattr(boot, "kvm_worth_trying", lambda: False)
     with pytest.raises(BadInput, match="profile=tracing"):
         hosts.check_tracing("vm:debian")
     for where in ("here", "ssh:other", "vm:debian,profile=tracing", "vm:debian,cpus=1"):
         hosts.check_tracing(where)
-    monkeypatch.setattr(kvm, "worth_trying", lambda: True)
+    monkeypatch.setattr(boot, "kvm_worth_trying", lambda: True)
     hosts.check_tracing("vm:debian")

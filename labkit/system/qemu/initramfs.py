@@ -1,8 +1,9 @@
-"""Build an initramfs: a cpio archive with busybox and kernel modules."""
+"""Build an initramfs: a cpio archive with busybox, kernel modules, and an init script that busybox runs first."""
 
 from __future__ import annotations
 
 import lzma
+import shlex
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,9 +13,13 @@ from labkit.common.errors import Unsupported
 from labkit.system.qemu.kernels import Kernel
 
 Entry = tuple[int, bytes]  # mode and content
+FIRST_WORDS = "labkit: user space begins"
+OPTIONAL = (
+    "tracefs:kernel/tracing debugfs:kernel/debug cgroup2:fs/cgroup bpf:fs/bpf securityfs:kernel/security"
+)
 
 
-def archive(entries: Mapping[str, tuple[int, bytes]]) -> bytes:
+def archive(entries: Mapping[str, Entry]) -> bytes:
     """Return a cpio archive in the kernel's format "newc" of path to (mode, content).
 
     Source: Documentation/driver-api/early-userspace/buffer-format.rst.
@@ -87,3 +92,27 @@ def busybox() -> Entry:
     if result is None:
         raise Unsupported(packages.missing("busybox"))
     return 0o100755, Path(result).read_bytes()
+
+
+def first_lines() -> list[str]:
+    """Return the lines of an init script that say that user space has begun, and let the first error end the script."""
+    return ["#!/bin/busybox sh", f"echo {shlex.quote(FIRST_WORDS)} >/dev/console", "set -e"]
+
+
+def mounts(root: str = "") -> list[str]:
+    """Return the lines that mount the kernel's own file systems below `root`.
+
+    What this kernel lacks is missing without an error: a lab reports a missing file system when it needs it.
+    """
+    return [
+        f"mount -t proc proc {root}/proc",
+        f"mount -t sysfs sysfs {root}/sys",
+        f"mount -t devtmpfs dev {root}/dev",
+        f"mkdir -p {root}/dev/pts {root}/dev/shm",
+        f"mount -t devpts devpts {root}/dev/pts",
+        f"mount -t tmpfs shm {root}/dev/shm",
+        f"mount -t tmpfs run {root}/run",
+        f"for each in {OPTIONAL}; do",
+        f"  mount -t ${{each%%:*}} none {root}/sys/${{each#*:}} 2>/dev/null || true",
+        "done",
+    ]
