@@ -18,7 +18,7 @@ from sandbox import LABKIT, Done
 
 from labkit.common.errors import Failed
 from labkit.measure.hosts import vm
-from labkit.measure.hosts.vm_channel import LabVm
+from labkit.measure.hosts.vm import LabVm
 from labkit.system.qemu import kernels, vm_spec
 
 BOOT_S = 300.0

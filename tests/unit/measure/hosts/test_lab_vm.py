@@ -19,7 +19,7 @@ from labkit import __version__, cli
 from labkit.commands import doctor
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import hosts
-from labkit.measure.hosts import vm, vm_channel, vm_initramfs
+from labkit.measure.hosts import vm
 from labkit.system.qemu import boot, command, initramfs, vm_spec
 from labkit.system.qemu.kernels import Kernel
 from labkit.system.qemu.vm_spec import Shape
@@ -112,12 +112,10 @@ def test_module_order(tmp_path: Path) -> None:
 @pytest.mark.needs("busybox")
 def test_initramfs_format(tmp_path: Path) -> None:
     """The test uses busybox's cpio, which is in the initramfs, instead of GNU cpio."""
-    names = {f"kernel/{name}.ko": "" for name in vm_initramfs.MODULES}
+    names = {f"kernel/{name}.ko": "" for name in vm.MODULES}
     kernel = Kernel("9.9-test", tmp_path / "vmlinuz", modules(tmp_path, names), "file")
     folder = Path("/with space/and 'quote'")
-    content = vm_initramfs.initramfs(
-        kernel, folder, {"PATH": "/bin", "A": "b c;reboot"}, ["python", "-m", "x y"]
-    )
+    content = vm.packed(kernel, folder, {"PATH": "/bin", "A": "b c;reboot"}, ["python", "-m", "x y"])
     unpacked = tmp_path / "unpacked"
     unpacked.mkdir()
     subprocess.run(["busybox", "cpio", "-idm"], input=content, cwd=unpacked, check=True, capture_output=True)
@@ -139,7 +137,7 @@ def test_hung_kvm_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert boot.kvm_worth_trying()
     console = tmp_path / "console"
     console.write_text(f"BIOS\r\n{boot.FIRST_WORDS}\r\n")
-    guest = vm_channel.LabVm("vm:x", tmp_path, None)
+    guest = vm.LabVm("vm:x", tmp_path, None)
     guest.check_kvm()
     console.write_text("BIOS\r\n")
     with pytest.raises(Failed, match="KVM does not work here"):
@@ -172,16 +170,16 @@ def test_aborted_kvm_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slow_boot_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A boot of two minutes without a word looks like a hang."""
-    monkeypatch.setattr(vm_channel, "REPORT_S", 0.1)
+    monkeypatch.setattr(vm, "REPORT_S", 0.1)
     report: list[str] = []
-    guest = vm_channel.LabVm("vm:x", tmp_path, None)
+    guest = vm.LabVm("vm:x", tmp_path, None)
     with pytest.raises(Failed, match="did not boot in time"):
-        vm_channel.VmConversation(guest, time.monotonic() + 0.35, report.append)
+        vm.VmConversation(guest, time.monotonic() + 0.35, report.append)
     assert 1 <= len(report) <= 4
     assert report[0].endswith("its console is still empty")
     (tmp_path / "console").write_text("early console\r\nBooting the kernel.\r\n")
     with pytest.raises(Failed, match="did not boot in time"):
-        vm_channel.VmConversation(guest, time.monotonic() + 0.35, report.append)
+        vm.VmConversation(guest, time.monotonic() + 0.35, report.append)
     assert report[-1].endswith("the last line of its console: Booting the kernel.")
 
 
@@ -215,8 +213,8 @@ def test_process_ends_together_with_its_lab_vm(tmp_path: Path) -> None:
         guest = threading.Thread(target=greet_and_end)
         guest.start()
         try:
-            there = vm_channel.LabVm("vm:x", tmp_path, None, holder)
-            conversation = vm_channel.VmConversation(there, time.monotonic() + 30)
+            there = vm.LabVm("vm:x", tmp_path, None, holder)
+            conversation = vm.VmConversation(there, time.monotonic() + 30)
             assert list(conversation.lines()) == []
             assert conversation.end_reason() == "ended together with its lab VM: QEMU was ended by SIGKILL"
             assert there.suspect()
@@ -233,7 +231,7 @@ def test_fresh_lab_vm_is_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def booted(_stack: ExitStack, where: str, folder: Path, *_more: object) -> tuple[object, object]:
         boots.append(where)
         (tmp_path / "channel").touch()
-        return vm_channel.LabVm(where, tmp_path, folder), SimpleNamespace(end=lambda: None)
+        return vm.LabVm(where, tmp_path, folder), SimpleNamespace(end=lambda: None)
 
     monkeypatch.setattr(vm, "booted", booted)
     monkeypatch.setattr(vm.local, "measuring_lock", lambda _say: nullcontext())
@@ -247,7 +245,7 @@ def test_fresh_lab_vm_is_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_corrupt_image_ends_the_wait(tmp_path: Path) -> None:
     (tmp_path / "console").write_text("XZ-compressed data is corrupt\r\n\r\n -- System halted")
     with pytest.raises(Failed, match="its image cannot be unpacked: XZ-compressed data is corrupt"):
-        vm_channel.VmConversation(vm_channel.LabVm("vm:x", tmp_path, None), time.monotonic() + 60)
+        vm.VmConversation(vm.LabVm("vm:x", tmp_path, None), time.monotonic() + 60)
 
 
 def test_doctor_in_a_lab_vm(monkeypatch: pytest.MonkeyPatch) -> None:
