@@ -8,26 +8,29 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
+import hashlib
+import io
 import re
 import shlex
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import msgspec
 
 import labkit
-from labkit.common import packages, run_folder
+from labkit.common import extensions, packages, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
-from labkit.measure.hosts import wheel
 from labkit.system import machine, process
 
 FORM = "ssh:NAME, where NAME is a Host of your ssh configuration, a machine's name, or user@machine"
 BEAT_S, SILENCE_S = 5, 25  # both ends send a beat every BEAT_S, and give up after SILENCE_S without one
-START_S = 60  # for a shell and a Python to start, and wheels to be unpacked
+START_S = 60  # for a shell and a Python to start, and packages to be unpacked
 MAX_BYTES = 4 << 30  # of files that come back from one run
 COPIED = re.compile(r"environment\.json|artefacts(/[^/\0]+)+")
 
@@ -42,6 +45,12 @@ OPTIONS = (
     "ServerAliveInterval=5",
     "ServerAliveCountMax=3",
 )
+# The dependencies of the measuring wing with their version bounds (minimum, below), as in pyproject.toml; a test
+# compares both.
+NEEDS = {"msgspec": ((0, 20), (1,)), "pyroute2": ((0, 9, 4), (0, 10))}
+SUFFIXES = (".py", ".j2", ".css", ".js", ".json", ".toml")
+# Files of the installation, not of the package.
+INSTALLATION_FILES = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
 Message = TypeVar("Message")
 GREETING = b"labkit-python"
 # One line without characters that a login shell could interpret. It prints the version before it uses anything that an
@@ -93,7 +102,7 @@ def _remote_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class BootstrapReport(msgspec.Struct):
-    """What hosts/ssh_bootstrap.py reports: package versions, wheels already copied, and its Python."""
+    """What hosts/ssh_bootstrap.py reports: package versions, packages already copied, and its Python."""
 
     versions: dict[str, str | None]
     there: list[str]
@@ -112,6 +121,96 @@ class CopiedFile(msgspec.Struct):
 
     path: str
     content: bytes
+
+
+@dataclass(frozen=True)
+class Package:
+    """A Python package to copy to another machine: its files by their names in the archive.
+
+    If it is not `pure`, parts of it are compiled for one Python version and platform.
+    """
+
+    name: str
+    version: str
+    pure: bool
+    files: dict[str, bytes]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Return 16 hexadecimal digits that identify these files."""
+        whole = hashlib.sha256()
+        for name in sorted(self.files):
+            whole.update(f"{name} {hashlib.sha256(self.files[name]).hexdigest()}\n".encode())
+        return whole.hexdigest()[:16]
+
+    def content(self) -> bytes:
+        """Return a zip archive of its files."""
+        import zipfile  # imported here, because every experiment would pay for it at its start
+
+        target = io.BytesIO()
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in sorted(self.files.items()):
+                archive.writestr(name, content)
+        return target.getvalue()
+
+
+@functools.cache
+def own_package() -> Package:
+    """Return the running labkit, with the packages that its own distribution adds."""
+    root = Path(labkit.__file__).parents[1]
+    files = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for package in ("labkit", *extensions.own_packages())
+        for path in sorted((root / package).rglob("*"))
+        if path.suffix in SUFFIXES and path.is_file()
+    }
+    about = f"Metadata-Version: 2.1\nName: labkit\nVersion: {labkit.__version__}\n"
+    folder = f"labkit-{labkit.__version__}.dist-info"
+    files[f"{folder}/METADATA"] = about.encode()
+    files[f"{folder}/entry_points.txt"] = extensions.entry_points_text().encode()
+    return Package("labkit", labkit.__version__, True, files)
+
+
+@functools.cache
+def installed_package(name: str) -> Package:
+    """Return an installed package. Raises Failed if its installer did not record its files."""
+    import importlib.metadata  # takes 30 ms and is for ssh hosts only
+
+    result = importlib.metadata.distribution(name)
+    files = {
+        path.as_posix(): path.read_binary()
+        for path in result.files or ()
+        if ".." not in path.parts and "__pycache__" not in path.parts and path.name not in INSTALLATION_FILES
+    }
+    about = result.read_text("WHEEL")
+    if not files or about is None:
+        raise Failed(
+            f"this Python's {name} cannot be copied, because it has no list of its files:"
+            f" install {name}{bounds(name)} on the other machine"
+        )
+    return Package(result.name, result.version, "Root-Is-Purelib: true" in about, files)
+
+
+def platform() -> tuple[str | None, str]:
+    """Return what compiled parts of this Python are made for, in the form that hosts/ssh_bootstrap.py reports."""
+    import sysconfig
+
+    return sysconfig.get_config_var("SOABI"), sysconfig.get_platform()
+
+
+def bounds(name: str) -> str:
+    """Return the version bounds, for example `>=0.20,<1`."""
+    least, below = (".".join(map(str, version)) for version in NEEDS[name])
+    return f">={least},<{below}"
+
+
+def fits(name: str, version: str | None) -> bool:
+    """Return whether this version of a package is within the bounds."""
+    if version is None:
+        return False
+    numbers = tuple(int(part) for part in version.split(".") if part.isdigit())
+    least, below = NEEDS[name]
+    return least <= numbers < below
 
 
 class SshConversation:
@@ -134,24 +233,22 @@ class SshConversation:
     def greet(self, say: Callable[[str], None]) -> None:
         """Start the remote labkit, copying missing packages first; `say` gets a sentence about the copies."""
         self._python()
-        wheels = {"labkit": wheel.labkit_wheel()} | {
-            name: wheel.installed_wheel(name) for name in wheel.NEEDS
-        }
-        self._send({name: one.digest for name, one in wheels.items()})
+        wanted = {"labkit": own_package()} | {name: installed_package(name) for name in NEEDS}
+        self._send({name: one.digest for name, one in wanted.items()})
         result = self._receive(BootstrapReport)
-        use = {name: one for name, one in wheels.items() if name == "labkit" or self._must_copy(one, result)}
+        use = {name: one for name, one in wanted.items() if name == "labkit" or self._must_copy(one, result)}
         contents = {name: one.content() for name, one in use.items() if name not in result.there}
         if contents:
             size = sum(map(len, contents.values()))
             say(f"copying {', '.join(contents)} to {self._name} ({size / 1e6:.1f} MB)")
         encoded = {name: base64.b64encode(content).decode() for name, content in contents.items()}
         compiled = [name for name, one in use.items() if not one.pure]
-        self._send({"use": list(use), "try": compiled, "wheels": encoded})
+        self._send({"use": list(use), "try": compiled, "contents": encoded})
         version = self._receive(Hello).labkit
         if version != labkit.__version__:
             raise Failed(
                 f"on {self._name} labkit {version[:30]} answers, but this is {labkit.__version__}: remove"
-                f" ~/.cache/labkit/{wheels['labkit'].digest} there; labkit then copies the right one"
+                f" ~/.cache/labkit/{wanted['labkit'].digest} there; labkit then copies the right one"
             )
         self._beats.start()
 
@@ -174,15 +271,15 @@ class SshConversation:
             " connect once by hand"
         )
 
-    def _must_copy(self, one: wheel.Wheel, result: BootstrapReport) -> bool:
+    def _must_copy(self, one: Package, result: BootstrapReport) -> bool:
         """Return whether a package must be copied. Raises Unsupported if it is needed but cannot work there."""
-        if wheel.fits(one.name, result.versions.get(one.name)):
+        if fits(one.name, result.versions.get(one.name)):
             return False
-        own = wheel.platform()
+        own = platform()
         if not one.pure and result.platform != own:
             raise Unsupported(
                 f"on {self._name} Python {result.python} ({result.platform[0]}) has no {one.name}, and the one from"
-                f' here is for {own[0]}: install it there (python3 -m pip install "{one.name}{wheel.bounds(one.name)}")'
+                f' here is for {own[0]}: install it there (python3 -m pip install "{one.name}{bounds(one.name)}")'
             )
         return True
 

@@ -1,7 +1,7 @@
 """The first program of the remote Python: labkit sends this source to it, and it installs what labkit needs there.
 
 Standard library only. It talks in JSON lines: it receives the list of needed packages, reports which ones are there,
-and receives the missing ones. Then labkit.measure.agent.ssh_entry takes over. Wheels are unpacked once, into
+and receives the missing ones. Then labkit.measure.agent.ssh_entry takes over. Packages are unpacked once, into
 `~/.cache/labkit/DIGEST`.
 """
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 CACHE = Path("~/.cache/labkit").expanduser()
-DIGEST = re.compile("[0-9a-f]{16}")  # the form that hosts/wheel.py creates
+DIGEST = re.compile("[0-9a-f]{16}")  # the form that hosts/ssh.py creates
 UNUSED_S = 30 * 86400
 PATIENCE_S = 600  # for everything until labkit.measure.agent.ssh_entry starts, also on a slow line
 
@@ -55,7 +55,7 @@ def version(name: str) -> str | None:
 
 
 def unpack(digest: str, content: bytes) -> None:
-    """Unpack a wheel into its folder atomically; concurrent calls do no harm."""
+    """Unpack a package into its folder atomically; concurrent calls do no harm."""
     with tempfile.TemporaryDirectory(prefix=".new-", dir=CACHE, ignore_cleanup_errors=True) as scratch:
         made = Path(scratch, digest)
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -68,7 +68,7 @@ def unpack(digest: str, content: bytes) -> None:
 
 
 def forget() -> None:
-    """Remove wheels that were unused for a month. They are renamed first, so that no wheel is ever incomplete."""
+    """Remove packages that were unused for a month. They are renamed first, so that no package is ever incomplete."""
     for folder in CACHE.iterdir():
         with contextlib.suppress(OSError):
             unused = time.time() - folder.stat().st_mtime > UNUSED_S
@@ -80,7 +80,7 @@ def forget() -> None:
 
 def prepare() -> str | None:
     """Make labkit importable here and in programs that this process starts; return why that failed, or None."""
-    digests = receive()  # names and digests of the wheels
+    digests = receive()  # names and digests of the packages
     (CACHE / "run").mkdir(mode=0o700, parents=True, exist_ok=True)
     write_event(
         {
@@ -91,7 +91,7 @@ def prepare() -> str | None:
         }
     )
     answer = receive()
-    for name, content in answer["wheels"].items():
+    for name, content in answer["contents"].items():
         unpack(digests[name], base64.b64decode(content))
     folders = [str(CACHE / digests[name]) for name in answer["use"]]
     for folder in folders:

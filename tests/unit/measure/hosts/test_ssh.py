@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from conftest import ROOT
 import labkit
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import hosts
-from labkit.measure.hosts import ssh, wheel
+from labkit.measure.hosts import ssh
 
 
 @pytest.mark.parametrize("name", ["lab", "me@lab", "lab-2.example.net", "10.0.0.7", "fe80::1", "_gate"])
@@ -37,7 +39,7 @@ def test_invalid_machine_names(name: str) -> None:
 def test_requirements_match_the_package() -> None:
     lines = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     bounds = dict(re.match(r"([\w-]+)(.*)", line).groups() for line in lines)  # type: ignore[union-attr]
-    assert {name: wheel.bounds(name) for name in wheel.NEEDS} == {name: bounds[name] for name in wheel.NEEDS}
+    assert {name: ssh.bounds(name) for name in ssh.NEEDS} == {name: bounds[name] for name in ssh.NEEDS}
 
 
 @pytest.mark.parametrize(
@@ -49,35 +51,26 @@ def test_requirements_match_the_package() -> None:
     ],
 )  # fmt: skip
 def test_accepted_versions(name: str, version: str | None, good: bool) -> None:
-    assert wheel.fits(name, version) is good
+    assert ssh.fits(name, version) is good
 
 
-def test_wheels_install_with_pip(tmp_path: Path) -> None:
-    """pip installs the wheels, and an experiment's imports need nothing else."""
-    wheels = [wheel.labkit_wheel(), *(wheel.installed_wheel(name) for name in wheel.NEEDS)]
-    for one in wheels:
-        content = one.content()
-        assert content == one.content()
-        tag = re.search(rb"^Tag: (.*)", one.files[f"{one.name}-{one.version}.dist-info/WHEEL"], re.M)
-        assert tag is not None
-        (tmp_path / f"{one.name}-{one.version}-{tag[1].decode()}.whl").write_bytes(content)
-    assert [one.pure for one in wheels] == [True, False, True]
-    target = tmp_path / "target"
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
-    done = subprocess.run(
-        [*pip, "--target", str(target), *map(str, tmp_path.glob("*.whl"))], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    code = f"import sys; sys.path[:0] = [{str(target)!r}]; import labkit.measure.agent.main"
+def test_copied_packages_are_enough(tmp_path: Path) -> None:
+    """An experiment's imports need nothing else."""
+    copied = [ssh.own_package(), *(ssh.installed_package(name) for name in ssh.NEEDS)]
+    for one in copied:
+        with zipfile.ZipFile(io.BytesIO(one.content())) as archive:
+            archive.extractall(tmp_path)
+    assert [one.pure for one in copied] == [True, False, True]
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import labkit.measure.agent.main"
     code += "; import labkit.measure.agent.ssh_entry; print(labkit.__file__)"
     code += "; from labkit.measure import experiments; experiments.find('packet_size')"  # of a study
     bare = [sys.executable, "-I", "-S", "-c", code]
-    assert subprocess.run(bare, capture_output=True, text=True, check=True).stdout.startswith(str(target))
+    assert subprocess.run(bare, capture_output=True, text=True, check=True).stdout.startswith(str(tmp_path))
 
 
-def test_wheel_digest_depends_on_files() -> None:
-    one = wheel.labkit_wheel()
-    other = wheel.Wheel(one.name, one.version, one.pure, one.files | {"labkit/common/errors.py": b""})
+def test_digest_depends_on_files() -> None:
+    one = ssh.own_package()
+    other = ssh.Package(one.name, one.version, one.pure, one.files | {"labkit/common/errors.py": b""})
     assert other.digest != one.digest
 
 
