@@ -10,12 +10,12 @@ import io
 import math
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
@@ -41,9 +41,27 @@ def answers(topology: topologies.Topology, requests: io.RawIOBase) -> Iterator[A
     stop` stops its capture, `monitor end` ends it with a last report. `requests` must be unbuffered, because poll(2)
     does not see data in a buffer.
     """
-    with _Captures(topology) as captures, _Monitors(topology) as monitors, process.all_ended([]) as running:
-        programs = _Programs(topology, running)
-        programs.known |= monitors.known
+    with ExitStack() as stack:
+        captures, monitors = _Captures(topology), _Monitors(topology)
+        stack.callback(captures.close)
+        stack.callback(monitors.close)
+        programs = _Programs(topology, stack.enter_context(process.all_ended([])))
+        known: dict[str, Callable[[Answer], Answer | None]] = {
+            "state": lambda _request: {"event": "state", "state": topologies.state(topology)},
+            "run": programs.run,
+            "start": programs.start,
+            "wait": programs.wait,
+            "kill": programs.kill,
+            "output": programs.output,
+            "stop": programs.stop,
+            "capture": captures.begin,
+            "captured": captures.end,
+            "monitor": monitors.begin,
+            "monitor read": monitors.read,
+            "monitor stop": monitors.stop,
+            "monitor clear": monitors.clear,
+            "monitor end": monitors.end,
+        }
         poll = select.poll()
         poll.register(requests, select.POLLIN)
         while True:
@@ -53,34 +71,15 @@ def answers(topology: topologies.Topology, requests: io.RawIOBase) -> Iterator[A
                 request = msgspec.json.decode(line)
                 if request["do"] == "end":
                     return
-                yield from _answer_now(topology, captures, programs, request)
+                try:
+                    if request["do"] not in known:
+                        raise BadInput(f"unknown request to {topology.name}: {request}")
+                    answer = known[request["do"]](request)
+                except LabkitError as error:
+                    answer = {"event": "refused", "kind": type(error).__name__, "text": str(error)}
+                if answer is not None:
+                    yield {"number": request["number"], **answer}
             yield from programs.ended()
-
-
-def _answer_now(
-    topology: topologies.Topology, captures: _Captures, programs: _Programs, request: Answer
-) -> Iterator[Answer]:
-    """Yield the answer to one request if it is available at once."""
-    try:
-        if request["do"] in programs.known:
-            answer = programs.known[request["do"]](request)
-        else:
-            answer = _answer(topology, captures, request)
-    except LabkitError as error:
-        answer = {"event": "refused", "kind": type(error).__name__, "text": str(error)}
-    if answer is not None:
-        yield {"number": request["number"], **answer}
-
-
-def _answer(topology: topologies.Topology, captures: _Captures, request: Answer) -> Answer:
-    if request["do"] == "state":
-        return {"event": "state", "state": topologies.state(topology)}
-    if request["do"] == "capture":
-        captures.begin(request["number"], request["hops"], request["limits"])
-        return {"event": "capturing"}
-    if request["do"] == "captured":
-        return {"event": "captured", "file": captures.end(request["capture"])}
-    raise BadInput(f"unknown request to {topology.name}: {request}")
 
 
 @dataclass
@@ -97,20 +96,10 @@ class _Programs:
     """The programs that run in a topology, by the number of the request that started each."""
 
     def __init__(self, topology: topologies.Topology, running: list[process.Running]) -> None:
-        self._topology, self._running = (
-            topology,
-            running,
-        )  # programs in `running` are killed with the topology
+        self._topology = topology
+        self._running = running  # programs in it are killed with the topology
         self._programs: dict[int, process.Running] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self.known: dict[str, Callable[[Answer], Answer | None]] = {
-            "run": self.run,
-            "start": self.start,
-            "wait": self.wait,
-            "kill": self.kill,
-            "output": self.output,
-            "stop": self.stop,
-        }
 
     def ready(self, poll: select.poll) -> list[tuple[int, int]]:
         """Wait for an event, at most until the next deadline; return poll(2)'s result."""
@@ -170,7 +159,7 @@ class _Programs:
     def stop(self, request: Answer) -> None:
         """End the program of a `run` that nobody waits for any more."""
         if self._waiting.pop(request["program"], None) and request["program"] in self._programs:
-            self._forgotten(request["program"]).kill()
+            self._programs.pop(request["program"]).kill()
 
     def ended(self) -> Iterator[Answer]:
         """Yield the answers for programs that have ended and for deadlines that have passed."""
@@ -185,7 +174,7 @@ class _Programs:
             late = not program.poll()
             program.kill()
             if waiting.ends:
-                self._forgotten(number)
+                del self._programs[number]
             ended = program.ended(timed_out=late)
             report = {"returncode": ended.returncode, "stdout": ended.stdout, "stderr": ended.stderr}
             yield {
@@ -200,9 +189,6 @@ class _Programs:
         if request["program"] not in self._programs:
             raise BadInput("there is no such program")
         return self._programs[request["program"]]
-
-    def _forgotten(self, number: int) -> process.Running:
-        return self._programs.pop(number)
 
 
 def _spaces(topology: topologies.Topology) -> dict[str, Namespace]:
@@ -222,34 +208,33 @@ class _Captures:
         self._topology = topology
         self._going: dict[int, tuple[TemporaryDirectory[str], ExitStack, Path]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number in [*self._going]:
-            with contextlib.suppress(LabkitError):
-                self.end(number)
-
-    def begin(self, number: int, names: Sequence[str], limits: dict[str, Any]) -> None:
+    def begin(self, request: Answer) -> Answer:
         """Start a capture at interfaces (namespace:interface), or at all of the topology."""
         spaces = _spaces(self._topology)
-        hops = [_hop(spaces, name) for name in names] or every_interface(self._topology.namespaces)
+        hops = [_hop(spaces, name) for name in request["hops"]] or every_interface(self._topology.namespaces)
         folder, going = TemporaryDirectory(prefix="labkit-", dir=temporary_files.in_memory()), ExitStack()
         try:
-            path = going.enter_context(capture(hops, Path(folder.name), **limits)).path
+            path = going.enter_context(capture(hops, Path(folder.name), **request["limits"])).path
         except LabkitError:
             folder.cleanup()
             raise
-        self._going[number] = folder, going, path
+        self._going[request["number"]] = folder, going, path
+        return {"event": "capturing"}
 
-    def end(self, number: int) -> bytes:
+    def end(self, request: Answer) -> Answer:
         """End a capture and return its file. Raises Failed if the recorder failed."""
-        if number not in self._going:
+        if request["capture"] not in self._going:
             raise BadInput("this capture has ended")
-        folder, going, path = self._going.pop(number)
+        folder, going, path = self._going.pop(request["capture"])
         with folder:
             going.close()
-            return path.read_bytes()
+            return {"event": "captured", "file": path.read_bytes()}
+
+    def close(self) -> None:
+        """End all."""
+        for number in [*self._going]:
+            with contextlib.suppress(LabkitError):
+                self.end({"capture": number})
 
 
 class _Monitors:
@@ -258,22 +243,6 @@ class _Monitors:
     def __init__(self, topology: topologies.Topology) -> None:
         self._topology = topology
         self._going: dict[int, Monitor] = {}
-        self.known: dict[str, Callable[[Answer], Answer | None]] = {
-            "monitor": self.begin,
-            "monitor read": lambda request: _report_answer(
-                self._find(request).read(request["since"], request["limit"], request["before"])
-            ),
-            "monitor stop": lambda request: _report_answer(self._find(request).stop()),
-            "monitor clear": lambda request: _report_answer(self._find(request).clear()),
-            "monitor end": self.end,
-        }
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for one in self._going.values():
-            one.kill()
 
     def begin(self, request: Answer) -> Answer:
         """Begin a monitor at an interface."""
@@ -281,19 +250,36 @@ class _Monitors:
         self._going[request["number"]] = Monitor(hop, msgspec.convert(request["request"], monitor.Request))
         return {"event": "monitoring", "hop": hop.name}
 
+    def read(self, request: Answer) -> Answer:
+        """Return its report, with packets that it has kept."""
+        return _answer(self._find(request).read(request["since"], request["limit"], request["before"]))
+
+    def stop(self, request: Answer) -> Answer:
+        """Stop its capture."""
+        return _answer(self._find(request).stop())
+
+    def clear(self, request: Answer) -> Answer:
+        """Empty its memory."""
+        return _answer(self._find(request).clear())
+
     def end(self, request: Answer) -> Answer:
         """End a monitor; its last report."""
         result = self._find(request)
         del self._going[request["monitor"]]
-        return _report_answer(result.close())
+        return _answer(result.close())
 
     def _find(self, request: Answer) -> Monitor:
         if request["monitor"] not in self._going:
             raise BadInput("this monitor has ended")
         return self._going[request["monitor"]]
 
+    def close(self) -> None:
+        """End all at once, without a report."""
+        for one in self._going.values():
+            one.kill()
 
-def _report_answer(report: monitor.Report) -> Answer:
+
+def _answer(report: monitor.Report) -> Answer:
     return {"event": "report", "report": report}
 
 

@@ -64,27 +64,23 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
     """
     with ExitStack() as stack:
         report: dict[str, Any] = {}
-        watcher: process.Companion | None = None
+        outliving: list[process.Companion] = []
         pass_fds: list[int] = []
         if privileged():
             pass_fds.append(os.open("/proc/self/ns/net", os.O_RDONLY))
             stack.callback(os.close, pass_fds[0])
             report["machine_netns"] = pass_fds[0]
         if request.get("traces") or request.get("changes_machine"):
-            watcher = stack.enter_context(tracing_guard.start_guard())
-            pass_fds.append(watcher.fileno())
-        companion: process.Companion | None = None
+            outliving.append(stack.enter_context(tracing_guard.start_guard()))
         if request.get("companion"):
-            companion = stack.enter_context(generators.find(request["companion"]).companion())
-            pass_fds.append(companion.fileno())
-            report["companion_fd"] = companion.fileno()
+            outliving.append(stack.enter_context(generators.find(request["companion"]).companion()))
+            report["companion_fd"] = outliving[-1].fileno()
+        pass_fds += [one.fileno() for one in outliving]
         argv = [*prefix(), *process.python("-m", "labkit.measure.agent.main")]
         opened = process.Conversation(argv, None, pass_fds)
         stack.callback(opened.end)
-        if watcher:
-            watcher.release()
-        if companion:
-            companion.release()
+        for one in outliving:
+            one.release()
         # While the process starts, collect the versions of programs.
         report |= {"machine": machine.describe(), "details": machine.details()}
         opened.send(msgspec.json.encode(report | request).decode())
@@ -185,11 +181,14 @@ def _holder() -> tuple[str, int] | None:
             asking.connect(LOCK)
         except OSError:
             return None
-        size = struct.calcsize("3i")
-        pid, user, _group = struct.unpack(
-            "3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        )
-        return _command_line(pid), user
+        return _peer(asking)
+
+
+def _peer(connected: socket.socket) -> tuple[str, int]:
+    """Return the process at the other end of a unix socket, and its user."""
+    size = struct.calcsize("3i")
+    pid, user, _group = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return _command_line(pid), user
 
 
 def _bound(name: bytes) -> socket.socket | None:
@@ -215,10 +214,7 @@ def _wait(say: Callable[[str], None], announced: dict[str, None]) -> None:
         except OSError:
             time.sleep(0.1)  # the lock was just released, or many processes wait
             return
-        pid = struct.unpack(
-            "3i", waiter.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        )[0]
-        _announce(_command_line(pid), say, announced)
+        _announce(_peer(waiter)[0], say, announced)
         select.select([waiter], [], [], 0.5)
 
 

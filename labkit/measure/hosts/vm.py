@@ -300,8 +300,10 @@ def started(
     with boot.boot_folder("labkit-vm-", None, kernel, accelerated) as boots:
         scratch = boots.path
         if folder is not None:
-            with _named_boot_errors(folder):
+            try:
                 safe_files.make_folder(folder)
+            except OSError as error:
+                raise Failed(f"cannot create {folder}: {error.strerror}") from None
             folder = folder.resolve()  # the guest cannot follow links in its path
         shares = [command.Share("root", scratch / "root.bound", True)]
         shares += [command.Share("folder", scratch / "folder.bound", False)] if folder else []
@@ -333,14 +335,6 @@ def _wait_for_start(holder: process.Conversation) -> None:
     event = msgspec.json.decode(next(holder.lines(), b'{"event":"ended","text":""}'))
     if event["event"] != "started":
         raise NotStarted(f"the lab VM did not start: {event['text'] or holder.end_reason()}")
-
-
-@contextmanager
-def _named_boot_errors(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Failed(f"cannot create {folder}: {error.strerror}") from None
 
 
 def _environment(shape: Shape) -> dict[str, str]:
