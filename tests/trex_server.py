@@ -411,7 +411,7 @@ class Server:
                 if stream["flow_stats"].get("rule_type") == "latency":
                     name = str(stream["flow_stats"]["stream_id"])
                     sent, arrived = self._probes(port, time.monotonic())
-                    buckets = {"10": 195, "300": 359, "1000": 232}
+                    buckets = {"0": 300, "10": 195, "300": 359, "1000": 232}  # 300: of earlier traffic
                     flows[name] = {
                         **{key: {"0": 0, "1": 0} for key in ("rb", "rbs", "rps", "tb", "tbs", "tps")},
                         "tp": {str(number): int(sent), str(number ^ 1): 0},
@@ -419,9 +419,9 @@ class Server:
                     }
                     latency[name] = {"lat": {"average": 484.0, "histogram": {
                                                  edge: port.probes_starts * count for edge, count in buckets.items()},
-                                             "jit": 476, "last_max": 2347, "total_max": 2492, "total_min": 8},
-                                     "er": {"drp": 0}}  # fmt: skip
-        return {"flow_stats": flows, "latency": {**latency, "g": None}, "ver_id": {}}
+                                             "jit": 476, "last_max": 0, "total_max": 0, "total_min": 8}}  # fmt: skip
+        versions = dict.fromkeys(flows, 1) or None
+        return {"flow_stats": flows or None, "latency": {**latency, "g": None}, "ver_id": versions}
 
     def do_profile_clear(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
         self._publish(PROFILE_CLEARED, {"epoch": self.epoch, "profile_id": "_"})

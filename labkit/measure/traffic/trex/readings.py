@@ -9,8 +9,10 @@ TRex's numbers mislead in known ways, so everything here is counted from differe
   was sent to it (ARP), so lost is never below 0, and counts may be off by one.
 - `oerrors` are frames that the interface refused, as those above its MTU: nothing else tells of them.
 - The average latency is an exponentially weighted mean (1/2), the jitter one as in RFC 3550 (1/16). A key of a
-  histogram is the lower edge of its bucket, n·10^k µs; key 0 of a stateless one is all below 10 µs; nothing from 1 s
-  on is counted. The least latency that ASTF reports is a constant.
+  histogram is the lower edge of its bucket, n·10^k µs; nothing from 1 s on is counted. Key 0 of a stateless one, all
+  below 10 µs, is a maximum over earlier traffic, so no more count than are in no other bucket. The least latency that
+  ASTF reports is a constant.
+- The greatest latency leaves out the first probes and the latest, and may be below the highest bucket.
 - Latency streams are not scaled by the multiplier; counters of bytes include the 4 bytes of FCS.
 """
 
@@ -27,6 +29,7 @@ from labkit.common.errors import Failed
 ANSWER = "the answer of the TRex server"  # in messages
 OFF_BY = 1  # a count of TRex's may differ by it
 MICROSECOND = 1e-6
+NOT_COUNTED_US = 1_000_000  # no bucket counts a latency from here on
 Buckets = dict[int, int]  # from the lower edge in microseconds to a number of probes
 
 
@@ -167,22 +170,29 @@ def directions(raw: Mapping[str, Any], ports: Sequence[int], senders: Sequence[i
 def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLatency | None:
     """Return the latency of a packet group from the answer to `get_pgid_stats`; None without one. The server counts
     from when the streams were added, over all starts and stops, so the client process adds them anew for each trial."""
-    if not answer or str(group) not in answer["flow_stats"]:
+    flow = ((answer and answer["flow_stats"]) or {}).get(str(group))
+    if answer is None or flow is None:
         return None
-    flow = answer["flow_stats"][str(group)]
     own = answer["latency"].get(str(group)) or {}
     latency, wrong = own.get("lat") or {}, own.get("er") or {}
-    seen = bool(latency.get("histogram"))
+    buckets = {int(key): int(count) for key, count in (latency.get("histogram") or {}).items()}
+    seen, received, max_us = bool(buckets), sum(flow["rp"].values()), latency.get("total_max", 0)
+    fastest = 0 if max_us >= NOT_COUNTED_US else min(buckets.pop(0, 0), received - sum(buckets.values()))
+    if fastest > 0:
+        buckets[0] = fastest
+    hdr = latency.get("hdrh")
     return ProbeLatency(
         sent_count=sum(flow["tp"].values()),
-        received_count=sum(flow["rp"].values()),
+        received_count=received,
         out_of_order_count=int(wrong.get("ooo", 0)),
         duplicated_count=int(wrong.get("dup", 0)),
-        mean_s=latency["average"] * MICROSECOND if seen else None,
+        mean_s=latency["average"] * MICROSECOND or None if seen else None,
         jitter_s=latency["jit"] * MICROSECOND if seen else None,
-        max_s=latency["total_max"] * MICROSECOND if seen else None,
-        buckets={int(key): int(count) for key, count in (latency.get("histogram") or {}).items()},
-        hdr=latency.get("hdrh"),
+        max_s=(_hdr_percentile_s(hdr, 1) if hdr else _max_us(max_us, buckets) * MICROSECOND)
+        if seen
+        else None,
+        buckets=buckets,
+        hdr=hdr,
     )
 
 
@@ -208,10 +218,8 @@ def stateful_latency(
     earlier = _buckets(before)
     buckets = {edge: count - earlier.get(edge, 0) for edge, count in _buckets(own).items()}
     buckets = {edge: count for edge, count in buckets.items() if count}
-    max_us, top = own["max_usec"], max(buckets, default=0)
-    # TRex brings its maximum up to date about once a second, and that of an earlier test may stand there.
-    if max_us < top or max_us <= before.get("max_usec", 0):
-        max_us = upper_edge(top)
+    # The maximum of an earlier test may stand there.
+    max_us = _max_us(own["max_usec"] if own["max_usec"] > before.get("max_usec", 0) else 0, buckets)
     return ProbeLatency(
         sent_count=rise(peer, "m_tx_pkt_ok"),
         received_count=rise(port, "m_pkt_ok"),
@@ -222,6 +230,12 @@ def stateful_latency(
         max_s=max_us * MICROSECOND if buckets else None,
         buckets=buckets,
     )
+
+
+def _max_us(reported_us: float, buckets: Buckets) -> float:
+    """Return the greatest latency: that which TRex reports, or where the highest bucket ends if it lies below that."""
+    top = max(buckets, default=0)
+    return reported_us if reported_us >= max(top, 1) else upper_edge(top)
 
 
 def _buckets(histogram: Mapping[str, Any]) -> Buckets:

@@ -173,6 +173,37 @@ def test_probes_of_a_second_are_in_no_bucket() -> None:
     assert none.percentile_s(0.5) is None
 
 
+def latencies(name: str, *groups: int) -> list[ProbeLatency]:
+    """Return the latencies of these packet groups in every answer that has some."""
+    answers = [result for _, method, _, result in calls(name) if method == "get_pgid_stats"]
+    all_of = (readings.stateless_latency(answer, group) for answer in answers for group in groups)
+    return [one for one in all_of if one is not None and one.buckets]
+
+
+def test_key_0_of_earlier_steps_is_not_counted_again() -> None:
+    """4: The server keeps the greatest count of probes below 10 µs: 65 and 42 of an earlier run."""
+    some = latencies("stl_short_steps_max", 1000, 1001)
+    assert all(sum(one.buckets.values()) <= one.received_count for one in some)
+    counts = {one.buckets.get(0, 0) for one in some if one.received_count == 201}
+    assert counts == {6, 1}
+    assert readings.stateless_latency({"flow_stats": None, "latency": {"g": None}}, 1000) is None
+
+
+@pytest.mark.parametrize("name", ["stl_short_steps_max", "stl_ring_drops_hdrh"])
+def test_maximum_is_not_below_the_highest_bucket(name: str) -> None:
+    """4: `total_max` leaves out the first probes; the histograms do not."""
+    some = latencies(name, 1000, 1001)
+    assert some
+    for one in some:
+        p50, p999 = one.percentile_s(0.5), one.percentile_s(0.999)
+        assert one.max_s is not None
+        assert p50 is not None
+        assert p999 is not None
+        assert max(one.buckets) * 1e-6 <= one.max_s
+        assert 0 < p50 <= p999 <= one.max_s
+        assert one.mean_s is None or one.mean_s > 0
+
+
 def test_hdr_histogram_gives_exact_percentiles() -> None:
     """4: With `--hdrh` a percentile lies inside its bucket instead of at its edge."""
     exact = last_latency("stl_latency_loss_hdrh")
