@@ -7,12 +7,13 @@ experiment `throughput`. The VMs of the plan are namespaces, containers or guest
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from labkit.common import schema
 from labkit.common.errors import BadInput
-from labkit.measure.experiments.context import Event, Experiment, RunContext
+from labkit.measure.experiments import measuring_loop
+from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search import parameters as search
 from labkit.measure.experiments.throughput_search.parameters import Throughput
@@ -134,20 +135,14 @@ class SwitchSearch(Throughput, frozen=True, kw_only=True):
         return {name: values[name] for name in COLUMNS}
 
 
-def planned_s(parameters: OvsTestPlanParameters) -> float:
-    """Estimate the duration of the whole experiment in seconds."""
-    return experiment.planned_s(parameters.switch_parameters())
+def plan(parameters: OvsTestPlanParameters, seed: int) -> Plan:
+    """Return the plan of the searches of all arms; `seed` decides the random orders."""
+    return experiment.plan(parameters.switch_parameters(), seed)
 
 
-def run(parameters: OvsTestPlanParameters, run_context: RunContext) -> Iterator[Event]:
-    """Search every arm at every point that has no rows yet; yield rows and progress."""
-    return experiment.run(parameters.switch_parameters(), run_context)
-
-
-EXPERIMENT = Experiment(
+EXPERIMENT = measuring_loop.experiment(
     OvsTestPlanParameters,
     HELP,
-    run,
-    planned_s,
+    plan,
     about="the packet rate at which loss begins in Open vSwitch with 1,000 rules and 64,000 flows",
 )

@@ -7,17 +7,17 @@ profiles do the same.
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from typing import ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.common.units import counted
-from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
+from labkit.measure.experiments import datapaths, measuring_loop
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
-from labkit.measure.experiments.profiled_runs import Profile
+from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
+from labkit.measure.experiments.measuring_loop import Plan
+from labkit.measure.experiments.profiled_runs import profiles
 from labkit.measure.parameters import check_unused, within
 from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
 
@@ -81,32 +81,25 @@ class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
 
 def plan(parameters: PacketSizeParameters, seed: int) -> Plan:
     """Return the plan with this seed: round by round, shuffled within each."""
-    points = []
+    measured = []
     for number in range(parameters.rounds):
         both = [(pairs, size) for pairs in parameters.pairs for size in parameters.size_bytes]
         for pairs, size in random.Random(f"{seed} {number}").sample(both, len(both)):
             of_pairs = "" if len(parameters.pairs) == 1 else f" for {counted(pairs, 'pair')}"
             what = f"{size} bytes{of_pairs}, round {number + 1} of {parameters.rounds}"
             loads = [Load(parameters.for_size(size), whole_runs=datapaths.has_whole_runs(parameters, number))]
-            points.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
+            measured.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
     rounds, sizes = counted(parameters.rounds, "round"), counted(len(parameters.size_bytes), "size")
     finished = f"all {rounds} of {sizes} were measured"
-    unknown = {"length_bytes": None}  # of an arm that cannot be measured with any size
-    observed = _profiles(parameters, seed)
-    return Plan(parameters, points, observed, [parameters], finished, refused_columns=unknown)
+    observed = parameters.observe_bytes or parameters.size_bytes
 
+    def profiled(name: str) -> list[tuple[str, DatapathParameters]]:
+        sizes = random.Random(f"{seed} {name}").sample(observed, len(observed))
+        return [(f"{size}b", parameters.for_size(size)) for size in sizes]
 
-def _profiles(parameters: PacketSizeParameters, seed: int) -> list[Profile]:
-    """Return every round of profiles with every observed size, shuffled within each round."""
-    result = []
-    for one in profiled_runs.points(parameters):
-        wanted = parameters.observe_bytes or parameters.size_bytes
-        sizes = random.Random(f"{seed} {one.name}").sample(wanted, len(wanted))
-        result += [
-            dataclasses.replace(one, parameters=parameters.for_size(size), prefix=f"{size}b")
-            for size in sizes
-        ]
-    return result
+    # An arm that cannot be measured has no size.
+    points = [*measured, *profiles(parameters, profiled)]
+    return Plan(parameters, points, finished, refused_columns={"length_bytes": None})
 
 
 EXPERIMENT = measuring_loop.experiment(

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
-from labkit.measure.experiments import datapaths, measuring_loop, profiled_runs
+from labkit.measure.experiments import datapaths, measuring_loop
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan
+from labkit.measure.experiments.measurement_point import Load
+from labkit.measure.experiments.measuring_loop import Plan
+from labkit.measure.experiments.profiled_runs import profiles
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
 from labkit.measure.topologies.open_vswitch.switch_options import (
@@ -173,12 +175,11 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
 def plan(parameters: VirtualTapParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
     loads = [Load(parameters.for_load(load), load, whole_runs="@" in load) for load in parameters.loads]
-    points = datapaths.points(parameters, seed, lambda _number: loads)
-    observed = profiled_runs.points(parameters, loads[0].parameters)
+    measured = datapaths.points(parameters, seed, lambda _number: loads)
+    observed = profiles(parameters, lambda _name: [("", loads[0].parameters)])
     finished = f"all {parameters.rounds} rounds of {len(parameters.loads)} loads were measured"
-    return Plan(
-        parameters.switch_parameters(), points, observed, [load.parameters for load in loads], finished
-    )
+    refused = [load.parameters for load in loads]
+    return Plan(parameters.switch_parameters(), [*measured, *observed], finished, refused)
 
 
 EXPERIMENT = measuring_loop.experiment(

@@ -6,14 +6,14 @@ in random order.
 
 from __future__ import annotations
 
-import dataclasses
-
 from labkit.common.errors import BadInput
-from labkit.measure.experiments import changes, datapaths, measuring_loop, profiled_runs
+from labkit.measure.experiments import changes, datapaths, measuring_loop
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, Plan
+from labkit.measure.experiments.measurement_point import Load
+from labkit.measure.experiments.measuring_loop import Plan
+from labkit.measure.experiments.profiled_runs import profiles
 from labkit.measure.parameters import check_unused
 
 PRICE_LIST = (
@@ -80,14 +80,10 @@ def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
         whole_runs = datapaths.has_whole_runs(parameters, number)
         return [Load(one, name, whole_runs) for name, one in of_loads.items()]
 
-    observed = [
-        dataclasses.replace(profile, parameters=one, prefix=name.replace(":", "-"))
-        for profile in profiled_runs.points(parameters)
-        for name, one in of_loads.items()
-    ]
+    observed = [(name.replace(":", "-"), one) for name, one in of_loads.items()]
+    points = [*datapaths.points(parameters, seed, loads), *profiles(parameters, lambda _name: observed)]
     finished = f"all {parameters.rounds} rounds of {len(of_loads)} loads were measured"
-    points = datapaths.points(parameters, seed, loads)
-    return Plan(parameters, points, observed, list(of_loads.values()), finished)
+    return Plan(parameters, points, finished, list(of_loads.values()))
 
 
 EXPERIMENT = measuring_loop.experiment(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import HELP as USUAL
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
+from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
+from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.parameters import each_once
 
 HELP = {**USUAL, "mtus": "MTUs in bytes, each measured with all arms", "mtu_bytes": "not used: see mtus"}
@@ -37,7 +38,7 @@ def plan(parameters: Jumbo, seed: int) -> Plan:
         for pairs in parameters.pairs
     ]
     refused = [parameters.at(mtu) for mtu in parameters.mtus]
-    return Plan(parameters, points, profiles=[], refused=refused, finished="all rounds were measured")
+    return Plan(parameters, points, "all rounds were measured", refused)
 
 
 EXPERIMENT = measuring_loop.experiment(Jumbo, HELP, plan, about="how much a larger MTU helps")

@@ -55,12 +55,14 @@ def seen(word: str, folder: Path) -> dict[str, Any]:
         accepts = refused(parameters, topology)
         for _ in range(ATTEMPTS):
             before = sum(map(received_count, ends))
-            _arm, row = profiled_runs._measure_observed(Profile(1, 0, parameters), live[0], OBSERVER, folder)
+            _arm, row = profiled_runs.measure_observed(
+                Profile("1-p0", 1, 0, parameters), live[0], OBSERVER, folder
+            )
             if row["status"] == "ok" and row["sent_count"]:  # the time limit did not end ping
                 break
         received = sum(map(received_count, ends)) - before
-        _arm, counted = profiled_runs._measure_observed(
-            Profile(1, 1, parameters), live[0], "counters", folder
+        _arm, counted = profiled_runs.measure_observed(
+            Profile("1-p1", 1, 1, parameters), live[0], "counters", folder
         )
         return {
             "row": row,

@@ -15,9 +15,11 @@ import random
 from collections.abc import Callable, Sequence
 
 from labkit.common.units import counted
-from labkit.measure.experiments import measuring_loop, profiled_runs
+from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import HELP, DatapathParameters
-from labkit.measure.experiments.measuring_loop import Load, MeasurementPoint, Plan
+from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
+from labkit.measure.experiments.measuring_loop import Plan
+from labkit.measure.experiments.profiled_runs import profiles
 
 
 def points(
@@ -46,15 +48,9 @@ def plan(parameters: DatapathParameters, seed: int) -> Plan:
     def loads(number: int) -> list[Load]:
         return [Load(parameters, whole_runs=has_whole_runs(parameters, number))]
 
+    measured = points(parameters, seed, loads)
     finished = f"all {counted(parameters.rounds, 'round')} were measured"
-    return Plan(
-        parameters,
-        points(parameters, seed, loads),
-        profiled_runs.points(parameters),
-        [parameters],
-        finished,
-        early_stop=True,
-    )
+    return Plan(parameters, [*measured, *profiles(parameters)], finished, early_stop=True)
 
 
 EXPERIMENT = measuring_loop.experiment(

@@ -1,72 +1,160 @@
-"""The loop that every experiment shares: it measures all points in order, then the profiles.
+"""The loop that every experiment shares: it measures the points of a plan in their order.
 
-An experiment describes its points and their loads in a `Plan`. This module does the rest: it surveys the arms, resumes
-an unfinished run, reports progress, measures slices and whole runs, stops early, and returns the rows.
+An experiment describes its points in a `Plan`. This module does the rest: it surveys the arms, resumes an unfinished
+run, reports progress, estimates durations, stops early, and returns the rows.
 """
 
 from __future__ import annotations
 
+import abc
 import random
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
 
 from labkit.common import run_folder
-from labkit.common.errors import Failed, Unsupported
-from labkit.measure.experiments import context, profiled_runs, slices, survey
-from labkit.measure.experiments import early_stop as stopping
+from labkit.common.errors import Unsupported
+from labkit.measure.experiments import context, early_stop, survey
 from labkit.measure.experiments import rows as row_columns
-from labkit.measure.experiments import whole_runs as whole
 from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.experiments.rows import Arm, Measured
-from labkit.measure.experiments.two_hosts import client_side
+from labkit.measure.observers.registry import TABLE
 
 UNOBSERVED = "unobserved"  # the point whose rows say why observers cannot be used
+OBSERVED = "profile"  # the method of rows that are measured under an observer, or beside those
+Stages = Iterator[tuple[str, float]]  # what is done next, in words, and about how many seconds it takes
 
 
 @dataclass(frozen=True)
-class Load:
-    """The traffic that runs between the endpoints of every arm of a point.
+class Point(abc.ABC):
+    """What has its rows in one file: measured as a whole, or else again when the run is resumed.
 
-    `name` distinguishes the loads of one point; it is empty if there is only one. `whole_runs`: a whole run of every
-    arm follows the slices.
+    `name`: of the file. `pairs`: how many send at once.
     """
-
-    parameters: DatapathParameters
-    name: str = ""
-    whole_runs: bool = True
-
-
-@dataclass(frozen=True)
-class MeasurementPoint:
-    """One fresh set-up of all arms for one number of pairs. Its loads run in random order; progress shows `what`."""
 
     name: str
     pairs: int
     round: int
-    loads: Sequence[Load]
-    what: str
+
+    needs_arms: ClassVar[bool] = True  # is measured only if the survey finds an arm
+
+    @property
+    def series(self) -> Hashable:
+        """What it shares with the points that are left out if it is (`Running.stop`); None: it is always measured."""
+        return self.pairs
+
+    @abc.abstractmethod
+    def planned_s(self, usable: list[Arm]) -> float:
+        """Estimate its duration in seconds; the progress bar corrects it by the time really spent."""
+
+    @abc.abstractmethod
+    def measure(self, running: Running) -> Stages:
+        """Measure it and give its rows to `running`; yield each stage as it begins."""
+
+
+@dataclass
+class Running:
+    """What a point knows of its run, and where its rows go.
+
+    `usable`: the arms that the survey found. `rows`: those of the point so far. `earlier`: those of other points.
+    """
+
+    plan: Plan
+    run_context: RunContext
+    usable: list[Arm]
+    earlier: list[run_folder.Row]
+    rows: list[run_folder.Row] = field(default_factory=list)
+    why_stopped: dict[int, str] = field(default_factory=dict)  # by number of pairs
+    left_out: set[Hashable] = field(default_factory=set)
+    _opened: tuple[Hashable, Any] = (None, None)
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def rng(self, point: Point) -> random.Random:
+        """Return the source of the point's random orders."""
+        return random.Random(f"{self.run_context.seed} {point.name}")
+
+    def order(self, point: Point, arms: Sequence[Arm]) -> list[Arm]:
+        """Return the arms in the order of their trials (`rows.order`)."""
+        of = {arm.label: arm for arm in arms}
+        return [
+            of[label] for label in row_columns.order(self.run_context, point.pairs, point.round, list(of))
+        ]
+
+    def artefacts(self, name: str) -> Path:
+        """Return the folder for a point's artefacts."""
+        return self.run_context.folder / "artefacts" / name
+
+    def record(
+        self, point: Point, parameters: DatapathParameters, measured: Measured, *, keep: bool = False
+    ) -> None:
+        """Add a row to the point. `keep`: at once, so that a killed run has it (`RunContext.keep_unfinished`)."""
+        arm, metrics = measured
+        columns = {"point": point.name, "round": point.round, **self.plan.columns, **metrics}
+        self.rows.append(row_columns.row_of(parameters, self.run_context, arm, point.pairs, columns))
+        if keep:
+            self.run_context.keep_unfinished(point.name, self.rows[-1:])
+
+    def is_open(self, key: Hashable) -> bool:
+        """Return whether `opened` has what has this key."""
+        return self._opened[0] == key
+
+    def opened(self, key: Hashable, make: Callable[[], AbstractContextManager[Any]]) -> Any:
+        """Return what `make` opens. It stays open for the points that follow with the same key."""
+        if not self.is_open(key):
+            self.close()
+            self._opened = (key, self._stack.enter_context(make()))
+        return self._opened[1]
+
+    def close(self) -> None:
+        """Close what points have opened."""
+        self._opened = (None, None)
+        self._stack.close()
+
+    def stop(self, point: Point, why: str) -> None:
+        """Leave out the points of the same series that are not yet measured."""
+        self.left_out.add(point.series)
+        self.why_stopped[point.pairs] = why
 
 
 @dataclass(frozen=True)
 class Plan:
     """What an experiment measures.
 
-    `points` and `profiles` are in measuring order. `finished` is the stop reason of a number of pairs when all its
-    points are measured. `early_stop`: before each point, decide whether its number of pairs needs no more points.
-    An arm that cannot be measured gets one row for each of the parameters in `refused`, with `refused_columns` added.
+    `points`: in measuring order, or a function that returns them for the arms that the survey found. `finished`: the
+    stop reason of a number of pairs when all its points are measured. `early_stop`: before each point, decide whether
+    its number of pairs needs no more points. `arms`: those that need no survey.
+    An arm that cannot be measured gets one row for each of the parameters in `refused` (none: those of the plan), with
+    `refused_columns` added. `columns`: of every row.
     """
 
     parameters: DatapathParameters
-    points: Sequence[MeasurementPoint]
-    profiles: Sequence[Profile]
-    refused: Sequence[DatapathParameters]
+    points: Sequence[Point] | Callable[[list[Arm]], Sequence[Point]]
     finished: str
+    refused: Sequence[DatapathParameters] = ()
     early_stop: bool = False
-    refused_columns: dict[str, Any] = field(default_factory=dict)
+    arms: Sequence[Arm] | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    refused_columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def survey_s(self) -> float:
+        """The estimated duration of the survey in seconds."""
+        return survey.survey_s(self.parameters) if self.arms is None else 0.0
+
+    def points_of(self, usable: list[Arm]) -> Sequence[Point]:
+        """Return the points for these arms."""
+        return self.points(usable) if callable(self.points) else self.points
+
+    @property
+    def planned_s(self) -> float:
+        """The estimated duration in seconds, as if all arms were usable."""
+        usable = survey.planned_arms(self.parameters) if self.arms is None else list(self.arms)
+        return self.survey_s + sum(point.planned_s(usable) for point in self.points_of(usable))
 
 
 def experiment(
@@ -85,47 +173,22 @@ def experiment(
     """
 
     def measure(values: Any, run_context: RunContext) -> Iterator[Event]:
-        blind = profiled_runs.unusable(values) if observers_may_lack else {}
-        usable = profiled_runs.without_observers(values, blind)
-        return run(plan(usable, run_context.seed), run_context, blind)
+        blind = _unusable_observers(values) if observers_may_lack else {}
+        left = tuple(name for name in values.observe if name not in blind)
+        return run(plan(msgspec.structs.replace(values, observe=left), run_context.seed), run_context, blind)
 
-    return Experiment(parameters, help_texts, measure, lambda values: planned_s(plan(values, 0)), about)
-
-
-def planned_s(plan: Plan) -> float:
-    """Estimate the duration of the whole plan in seconds."""
-    usable = survey.planned_arms(plan.parameters)
-    return survey.survey_s(plan.parameters) + _left_s(plan.points, plan.profiles, usable)
+    return Experiment(parameters, help_texts, measure, lambda values: plan(values, 0).planned_s, about)
 
 
-def _left_s(points: Sequence[MeasurementPoint], observed: Sequence[Profile], usable: list[Arm]) -> float:
-    measured = sum(point_s(point, usable) for point in points)
-    return measured + sum(profiled_runs.planned_s(one.parameters, usable) for one in observed)
-
-
-def point_s(point: MeasurementPoint, usable: list[Arm]) -> float:
-    """Estimate the duration of a point in seconds; the progress bar corrects it by the time really spent."""
-    each = (_slices_s(point, load, len(usable)) + len(usable) * _whole_s(point, load) for load in point.loads)
-    return _set_up_s(point, usable) + sum(each)
-
-
-def _set_up_s(point: MeasurementPoint, usable: list[Arm]) -> float:
-    return len(usable) * (0.05 + 0.01 * point.pairs) + survey.boots_s(usable)
-
-
-def _slices_s(point: MeasurementPoint, load: Load, arms_count: int) -> float:
-    """Estimate the duration of all slices of all arms in seconds."""
-    each_s = load.parameters.slices * slices.SLICE_S + 0.1 + 0.02 * point.pairs
-    return arms_count * each_s if load.parameters.slices else 0.0
-
-
-def _whole_s(point: MeasurementPoint, load: Load) -> float:
-    """Estimate the duration of a whole run of one arm in seconds; 0 if the load has no whole runs."""
-    return (
-        load.parameters.omit_s + load.parameters.duration_s + 0.3 + 0.02 * point.pairs
-        if load.whole_runs
-        else 0.0
-    )
+def _unusable_observers(parameters: DatapathParameters) -> dict[str, str]:
+    """Return the observers that cannot be used on this machine, each with the reason."""
+    result = {}
+    for name in parameters.observe:
+        try:
+            TABLE[name].check(parameters)
+        except Unsupported as error:
+            result[name] = str(error)
+    return result
 
 
 def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterator[Event]:
@@ -134,116 +197,56 @@ def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterat
     `blind`: observers that cannot be used on this machine, with the reasons.
     """
     parameters, done = plan.parameters, run_context.done()
-    profiled_runs.check(parameters)
+    usable = (yield from _surveyed(plan, run_context, blind, done)) if plan.arms is None else list(plan.arms)
+    done -= survey.incomplete_points(run_context, usable)
+    points = [one for one in plan.points_of(usable) if usable or not one.needs_arms]
+    left = [one for one in points if one.name not in done]
+    progress = Progress(plan.survey_s + sum(one.planned_s(usable) for one in left), plan.survey_s)
+    earlier = [row for row in run_folder.read_rows(run_context.folder) if row["point"] in done]
+    history = early_stop.History(
+        parameters, [row for row in earlier if "arm" in row] if plan.early_stop else []
+    )
+    running = Running(plan, run_context, usable, earlier)
+    with ExitStack() as stack:
+        stack.callback(running.close)
+        for point in left:
+            end_s = progress.done_s + point.planned_s(usable)
+            enough = plan.early_stop and point.series is not None and history.enough(point.pairs)
+            if enough:
+                running.stop(point, enough)
+            if point.series not in running.left_out:
+                for what, stage_s in point.measure(running):
+                    yield progress.event(what)
+                    progress.done_s += stage_s
+                rows, running.rows = running.rows, []
+                running.earlier += rows
+                if plan.early_stop and point.series is not None:
+                    history.add(rows)
+                if rows:
+                    yield context.rows(point.name, rows)
+            progress.done_s = end_s
+    for pairs in parameters.pairs if usable else ():
+        if why := running.why_stopped.get(pairs) or plan.finished:
+            yield context.stopped_event(pairs, why)
+
+
+def _surveyed(
+    plan: Plan, run_context: RunContext, blind: Mapping[str, str], done: Set[str]
+) -> Generator[Event, None, list[Arm]]:
+    """Return the arms that can be measured here; yield the rows that say why arms and observers cannot be used."""
+    parameters = plan.parameters
+    for name in parameters.observe:
+        TABLE[name].check(parameters)
     usable, refused = survey.survey(parameters, run_context)
-    profiled_runs.check_built(parameters)
-    refused = [(arm, metrics | plan.refused_columns) for arm, metrics in refused]
-    yield from survey.refused_rows(plan.refused, run_context, refused, done)
-    if not usable:
-        return
-    if blind and UNOBSERVED not in done:
-        columns = {"point": UNOBSERVED, "method": profiled_runs.METHOD, "status": "unsupported"}
+    for name in parameters.observe:  # building loads kernel modules with further functions
+        TABLE[name].check_built(parameters)
+    refused = [(arm, {**metrics, **plan.columns, **plan.refused_columns}) for arm, metrics in refused]
+    yield from survey.refused_rows(plan.refused or [parameters], run_context, refused, done)
+    if usable and blind and UNOBSERVED not in done:
+        columns = {"point": UNOBSERVED, "method": OBSERVED, "status": "unsupported"}
         each = [columns | {"observer": name, "reason": why} for name, why in blind.items()]
         first = usable[0], parameters.pairs[0]
         yield context.rows(
             UNOBSERVED, [row_columns.row_of(parameters, run_context, *first, one) for one in each]
         )
-    done -= survey.incomplete_points(run_context, usable)
-    left = [point for point in plan.points if point.name not in done]
-    observed = [one for one in plan.profiles if one.name not in done]
-    begun_s = survey.survey_s(parameters)
-    progress = Progress(begun_s + _left_s(left, observed, usable), begun_s)
-    kept = [row for row in run_folder.read_rows(run_context.folder) if "arm" in row and row["point"] in done]
-    history = stopping.History(parameters, kept if plan.early_stop else [])
-    enough: dict[int, str] = {}
-    for point in left:
-        end_s = progress.done_s + point_s(point, usable)
-        if plan.early_stop and (why := history.enough(point.pairs)):
-            enough[point.pairs] = why
-        if point.pairs not in enough:
-            result: list[run_folder.Row] = []
-            for stage, stage_s in _measure(plan, run_context, point, usable, result):
-                yield progress.event(f"{point.what}: {stage}")
-                progress.done_s += stage_s
-            if plan.early_stop:
-                history.add(result)
-            yield context.rows(point.name, result)
-        progress.done_s = end_s
-    yield from profiled_runs.measure(run_context, observed, usable, progress)
-    for pairs in parameters.pairs:
-        yield context.stopped_event(pairs, enough.get(pairs) or plan.finished)
-
-
-def _measure(
-    plan: Plan,
-    run_context: RunContext,
-    point: MeasurementPoint,
-    usable: list[Arm],
-    rows: list[run_folder.Row],
-) -> Iterator[tuple[str, float]]:
-    """Measure one point and append its rows to `rows`; yield each stage as it begins, with its planned seconds."""
-    yield "set-up", _set_up_s(point, usable)
-    measured: list[tuple[Load, Measured]] = []
-    yield from (_across if plan.parameters.has_remote_servers else _together)(
-        plan, run_context, point, usable, measured
-    )
-    report = {"point": point.name, "round": point.round}
-    for load, (arm, metrics) in measured:
-        rows.append(row_columns.row_of(load.parameters, run_context, arm, point.pairs, report | metrics))
-
-
-def _together(
-    plan: Plan,
-    run_context: RunContext,
-    point: MeasurementPoint,
-    usable: list[Arm],
-    measured: list[tuple[Load, Measured]],
-) -> Iterator[tuple[str, float]]:
-    """Build all arms at once, run each load between the endpoints of every arm, and remove the arms."""
-    rng = random.Random(f"{run_context.seed} {point.name}")
-    built = point.loads[0].parameters if len(point.loads) == 1 else plan.parameters
-    with survey.built(built, run_context, point.pairs, usable, rng) as (built_arms, refused):
-        of = {one.arm.label: one for one in built_arms}
-        order = rng.sample(point.loads, len(point.loads)) if len(point.loads) > 1 else point.loads
-        for load in order:
-            measured += [(load, one) for one in refused]
-            artefacts = run_context.folder / "artefacts" / _artefact_folder(point, load)
-            before = f"{load.name}, " if load.name else ""
-            if load.parameters.slices and built_arms:
-                yield f"{before}slices of {len(built_arms)} arms", _slices_s(point, load, len(built_arms))
-                measured += [
-                    (load, one) for one in slices.measure(load.parameters, built_arms, rng, artefacts)
-                ]
-            for label in (
-                row_columns.order(run_context, point.pairs, point.round, list(of)) if load.whole_runs else ()
-            ):
-                yield f"{before}{label}", _whole_s(point, load)
-                measured.append((load, whole.measure(load.parameters, of[label], artefacts)))
-
-
-def _artefact_folder(point: MeasurementPoint, load: Load) -> str:
-    return f"{point.name}-{re.sub('[:@]', '-', load.name)}" if load.name else point.name
-
-
-def _across(
-    plan: Plan,
-    run_context: RunContext,
-    point: MeasurementPoint,
-    usable: list[Arm],
-    measured: list[tuple[Load, Measured]],
-) -> Iterator[tuple[str, float]]:
-    """Build and measure one arm after the other across two hosts, because the arms share the two NICs."""
-    assert run_context.peer is not None
-    of = {arm.label: arm for arm in usable}
-    for load in (one for one in point.loads if one.whole_runs):
-        for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
-            yield label, _whole_s(point, load)
-            try:
-                with client_side.across(load.parameters, run_context, of[label], point.pairs) as one:
-                    one.mark_as_replacement(load.parameters)
-                    one.compare(run_context.peer.views[usable[0].topology])
-                    artefacts = run_context.folder / "artefacts" / _artefact_folder(point, load)
-                    measured.append((load, whole.measure(load.parameters, one, artefacts)))
-            except (Failed, Unsupported) as error:
-                failed = {"status": "failed", "reason": str(error), "method": "whole"}
-                measured.append((load, (of[label], failed)))
+    return usable

@@ -9,33 +9,29 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from labkit.common import run_folder, schema, units
-from labkit.common.errors import LabkitError, Unsupported
+from labkit.common.errors import LabkitError
 from labkit.common.units import counted
 from labkit.measure.endpoints import Namespace
-from labkit.measure.experiments import context, slices, survey, whole_runs
 from labkit.measure.experiments import rows as row_columns
+from labkit.measure.experiments import slices, survey, whole_runs
 from labkit.measure.experiments.built_arm import LocalArm
-from labkit.measure.experiments.context import Event, Progress, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measuring_loop import OBSERVED, Point, Running, Stages
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.whole_runs import Counting
 from labkit.measure.observers.registry import DISTURBING, TABLE
 from labkit.measure.traffic.base import FlowGenerator
 from labkit.system import machine
 
-METHOD = "profile"
-AnyParameters = TypeVar("AnyParameters", bound=DatapathParameters)
-# Measures an arm, with the folder and suffix of artefacts, while what `Counting` makes is open in the measured window.
-Run = Callable[[DatapathParameters, LocalArm, Path, Counting | None, str], Measured]
 ARMING_S = 1.0  # about how long an observer needs to arm and to report
 BETWEEN = 6  # the largest number of namespaces between the ends whose settings are kept
 FREED_S = 0.3  # after which the kernel has freed the BPF programs of an observer that has ended
@@ -43,123 +39,83 @@ DISTURBED = 0.85  # the least share of its throughput that a tracer must leave t
 
 
 @dataclass(frozen=True)
-class Profile:
-    """One round of profiles for one number of pairs with one load; `prefix` tells it from those of other loads.
+class Profile(Point):
+    """One round of profiles for one number of pairs with one load; `prefix` tells it from those of other loads."""
 
-    `run` runs the load once.
-    """
-
-    pairs: int
-    round: int
     parameters: DatapathParameters
     prefix: str = ""
-    run: Run = whole_runs.measure
 
     @property
-    def name(self) -> str:
-        """The name of its point, for example `8-p3` or `400b-8-p3`."""
-        return f"{self.prefix}{'-' if self.prefix else ''}{self.pairs}-p{self.round}"
+    def series(self) -> None:
+        """None: an early stop of the comparison leaves no profile out."""
 
-    @property
-    def what(self) -> str:
-        """The round in words, for the progress display."""
-        text = f"{counted(self.pairs, 'pair')}, profile {self.round + 1} of {self.parameters.profile_rounds}"
-        return f"{self.prefix}, {text}" if self.prefix else text
+    def planned_s(self, usable: list[Arm]) -> float:
+        """Estimate its duration in seconds."""
+        parameters = self.parameters
+        runs_s = (1 + len(parameters.observe)) * (parameters.omit_s + parameters.duration_s + 0.3)
+        return survey.boots_s(usable) + len(usable) * (0.1 + runs_s + len(parameters.observe) * ARMING_S)
+
+    def run(self, built_arm: LocalArm, artefacts: Path, counting: Counting | None, suffix: str) -> Measured:
+        """Run the load once. What `counting` makes is open in the measured window; `suffix` is that of artefacts."""
+        return whole_runs.measure(self.parameters, built_arm, artefacts, counting, suffix)
+
+    def measure(self, running: Running) -> Stages:
+        """Measure every arm under each observer, and without one."""
+        parameters, measured = self.parameters, list[Measured]()
+        each_s = self.planned_s(running.usable) / (len(running.usable) * (1 + len(parameters.observe)))
+        what = f"{counted(self.pairs, 'pair')}, profile {self.round + 1} of {parameters.profile_rounds}"
+        what = f"{self.prefix}, {what}" if self.prefix else what
+        for label, observer in self._measure(running, measured):
+            yield f"{what}: {label}, {observer or 'not observed'}", each_s
+        _report_overhead(parameters, measured)
+        for one in measured:
+            running.record(self, parameters, one)
+
+    def _measure(self, running: Running, measured: list[Measured]) -> Iterator[tuple[str, str | None]]:
+        """Append the rows to `measured`; yield each arm's label and its observer before."""
+        parameters, run_context = self.parameters, running.run_context
+        rng = running.rng(self)
+        observers: list[str | None] = [None, *parameters.observe]
+        with survey.built(parameters, run_context, self.pairs, running.usable, rng) as (built_arms, refused):
+            measured += [(arm, {**metrics, "method": OBSERVED}) for arm, metrics in refused]
+            built_arms = _with_moving_ends(parameters, built_arms, f"{run_context.seed} {self.name}")
+            arm_by_label = {one.arm.label: one for one in built_arms}
+            bpf, ran = machine.bpf_settings(), list[Measured]()
+            programs: dict[str, dict[str, dict[str, str]]] = {}  # by arm and namespace
+            for observer in rng.sample(observers, len(observers)):
+                for arm in running.order(self, [one.arm for one in built_arms]):
+                    yield arm.label, observer
+                    recording = _recording_programs(arm_by_label[arm.label], programs)
+                    ran.append(
+                        measure_observed(
+                            self, arm_by_label[arm.label], observer, run_context.folder, recording
+                        )
+                    )
+            # They are read after the load, because somebody may have changed them while it ran.
+            bpf = _bpf_settings(bpf)
+            settings_by_label = {
+                label: _settings(one, bpf, programs.get(label, {}), run_context.folder)
+                for label, one in arm_by_label.items()
+            }
+            measured += [(arm, {**metrics, "settings": settings_by_label[arm.label]}) for arm, metrics in ran]
 
 
-def points(parameters: DatapathParameters, load: DatapathParameters | None = None) -> list[Profile]:
-    """Return all profiles, round by round. `load`: the parameters of the observed load, if there are several loads."""
-    rounds = parameters.profile_rounds if parameters.observe else 0
-    return [
-        Profile(pairs, number, load or parameters) for number in range(rounds) for pairs in parameters.pairs
-    ]
+def profiles(
+    parameters: DatapathParameters,
+    loads: Callable[[str], Iterable[tuple[str, DatapathParameters]]] | None = None,
+) -> list[Profile]:
+    """Return all profiles, round by round.
 
-
-def check(parameters: DatapathParameters) -> None:
-    """Raise Unsupported or BadInput, with one sentence, for an observer that cannot be used on this machine."""
-    for name in parameters.observe:
-        TABLE[name].check(parameters)
-
-
-def unusable(parameters: DatapathParameters) -> dict[str, str]:
-    """Return the observers that cannot be used on this machine, each with the reason."""
-    result = {}
-    for name in parameters.observe:
-        try:
-            TABLE[name].check(parameters)
-        except Unsupported as error:
-            result[name] = str(error)
-    return result
-
-
-def without_observers(parameters: AnyParameters, blind: Collection[str]) -> AnyParameters:
-    """Return the parameters without these observers."""
-    left = tuple(name for name in parameters.observe if name not in blind)
-    return msgspec.structs.replace(parameters, observe=left)
-
-
-def check_built(parameters: DatapathParameters) -> None:
-    """Raise BadInput for kernel functions that cannot be traced.
-
-    Call it after every arm was built once, because building loads kernel modules with further functions.
+    `loads` returns the prefixes and parameters of the loads to observe, if there are several, for the name of a
+    profile without a prefix.
     """
-    for name in parameters.observe:
-        TABLE[name].check_built(parameters)
-
-
-def planned_s(parameters: DatapathParameters, usable: list[Arm]) -> float:
-    """Estimate the duration of one profile in seconds."""
-    runs_s = (1 + len(parameters.observe)) * (parameters.omit_s + parameters.duration_s + 0.3)
-    return survey.boots_s(usable) + len(usable) * (0.1 + runs_s + len(parameters.observe) * ARMING_S)
-
-
-def measure(
-    run_context: RunContext, left: Sequence[Profile], usable: list[Arm], progress: Progress
-) -> Iterator[Event]:
-    """Measure these profiles; yield their rows and progress."""
-    for point in left:
-        parameters, result = point.parameters, list[Measured]()
-        each_s = planned_s(parameters, usable) / (len(usable) * (1 + len(parameters.observe)))
-        for stage in _measure(run_context, point, usable, result):
-            yield progress.event(f"{point.what}: {stage}")
-            progress.done_s += each_s
-        named = {"point": point.name, "round": point.round}
-        _report_overhead(parameters, result)
-        rows = [
-            row_columns.row_of(parameters, run_context, arm, point.pairs, {**named, **metrics})
-            for arm, metrics in result
-        ]
-        yield context.rows(point.name, rows)
-
-
-def _measure(
-    run_context: RunContext, point: Profile, usable: list[Arm], measured: list[Measured]
-) -> Iterator[str]:
-    """Measure one profile and append its rows to `measured`; yield each stage as it begins."""
-    parameters = point.parameters
-    rng = random.Random(f"{run_context.seed} {point.name}")
-    observers: list[str | None] = [None, *parameters.observe]
-    with survey.built(parameters, run_context, point.pairs, usable, rng) as (built_arms, refused):
-        measured += [(arm, {**metrics, "method": METHOD}) for arm, metrics in refused]
-        built_arms = _with_moving_ends(parameters, built_arms, f"{run_context.seed} {point.name}")
-        arm_by_label = {one.arm.label: one for one in built_arms}
-        bpf, ran = machine.bpf_settings(), list[Measured]()
-        programs: dict[str, dict[str, dict[str, str]]] = {}  # by arm and namespace
-        for observer in rng.sample(observers, len(observers)):
-            for label in row_columns.order(run_context, point.pairs, point.round, list(arm_by_label)):
-                yield f"{label}, {observer or 'not observed'}"
-                recording = _recording_programs(arm_by_label[label], programs)
-                arm, metrics = _measure_observed(
-                    point, arm_by_label[label], observer, run_context.folder, recording
-                )
-                ran.append((arm, metrics))
-        # They are read after the load, because somebody may have changed them while it ran.
-        bpf = _bpf_settings(bpf)
-        settings_by_label = {
-            label: _settings(one, bpf, programs.get(label, {}), run_context.folder)
-            for label, one in arm_by_label.items()
-        }
-        measured += [(arm, {**metrics, "settings": settings_by_label[arm.label]}) for arm, metrics in ran]
+    result = []
+    for number in range(parameters.profile_rounds if parameters.observe else 0):
+        for pairs in parameters.pairs:
+            name = f"{pairs}-p{number}"
+            for prefix, own in [("", parameters)] if loads is None else loads(name):
+                result.append(Profile(f"{prefix}-{name}" if prefix else name, pairs, number, own, prefix))
+    return result
 
 
 def _with_moving_ends(
@@ -232,17 +188,17 @@ def _settings(
     return str(name)
 
 
-def _measure_observed(
+def measure_observed(
     point: Profile, built_arm: LocalArm, observer: str | None, folder: Path, recording: Counting = nullcontext
 ) -> Measured:
     """Measure one run of an arm under an observer, or without one (None): then `recording` is open in the window."""
     parameters, artefacts = point.parameters, folder / "artefacts" / point.name
     suffix = f"-{observer or 'not_observed'}"
-    own: dict[str, Any] = {"method": METHOD, "observer": observer}
+    own: dict[str, Any] = {"method": OBSERVED, "observer": observer}
     if built_arm.placements is not None:
         own["placement"] = "balanced"
     if observer is None:
-        arm, metrics = point.run(parameters, built_arm, artefacts, recording, suffix)
+        arm, metrics = point.run(built_arm, artefacts, recording, suffix)
         return arm, {**metrics, **own}
     try:
         with TABLE[observer].armed(
@@ -250,7 +206,7 @@ def _measure_observed(
             built_arm.topology,
             artefacts / f"{built_arm.arm.stem}{suffix}",
         ) as watch:
-            arm, metrics = point.run(parameters, built_arm, artefacts, watch.counting, suffix)
+            arm, metrics = point.run(built_arm, artefacts, watch.counting, suffix)
             report = watch.report()
     except LabkitError as error:
         # An observer that has nothing to observe at this arm has not failed: other arms of the run have it.

@@ -22,7 +22,7 @@ from labkit.analysis import load
 from labkit.commands import rows as rows_command
 from labkit.common import schema
 from labkit.measure.experiments import consistency, rows
-from labkit.measure.experiments.throughput_search import experiment as throughput
+from labkit.measure.experiments.throughput_search import profiles as throughput
 
 # Rows of all experiments that run without guests: labkit run EXPERIMENT on Linux 6.18, long lists cut.
 RECORDED = [json.loads(line) for line in (ROOT / "tests/samples/rows.jsonl").read_text().splitlines()]

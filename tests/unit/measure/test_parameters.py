@@ -11,7 +11,7 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure import experiments, topologies
-from labkit.measure.experiments import profiled_runs, survey
+from labkit.measure.experiments import survey
 from labkit.measure.experiments.datapaths import EXPERIMENT, plan
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
@@ -204,7 +204,7 @@ def test_seeded_order_of_points() -> None:
 )
 def test_whole_runs_in_the_first_rounds(whole_runs: str, expected: list[bool]) -> None:
     parameters = DatapathParameters.of({"rounds": "3", "slices": "1", "whole_runs": whole_runs})
-    assert [point.loads[0].whole_runs for point in plan(parameters, 1).points] == expected
+    assert [point.loads[0].whole_runs for point in plan(parameters, 1).points_of([])] == expected
 
 
 def test_every_parameter_has_help() -> None:
@@ -224,11 +224,10 @@ def test_guest_boots_per_set_up() -> None:
     assert survey.boots_s(usable) == 3 * survey.BOOT_S
     assert 2 * survey.BOOT_S < survey.survey_s(parameters) < 3 * survey.BOOT_S
     here = [arm for arm in usable if arm.endpoint == "namespace"]
-    assert (
-        profiled_runs.planned_s(parameters, usable)
-        > profiled_runs.planned_s(parameters, here) + 3 * survey.BOOT_S
-    )
-    set_ups_count = len(plan(parameters, 0).points) + len(profiled_runs.points(parameters))
+    points = plan(parameters, 0).points_of(usable)
+    for one in points:
+        assert one.planned_s(usable) > one.planned_s(here) + 3 * survey.BOOT_S
+    set_ups_count = len(points)
     assert EXPERIMENT.planned_s(parameters) > survey.survey_s(parameters) + 3 * survey.BOOT_S * set_ups_count
 
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Set
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
-from labkit.common import run_folder, schema, units
-from labkit.common.errors import Failed, LabkitError, Unsupported
+from labkit.common import units
+from labkit.common.errors import Failed
 from labkit.common.units import counted
-from labkit.measure.experiments import context, profiled_runs, survey
-from labkit.measure.experiments import rows as row_columns
+from labkit.measure.experiments import measuring_loop, survey
 from labkit.measure.experiments.built_arm import BuiltArm
-from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
-from labkit.measure.experiments.rows import Arm, Measured
+from labkit.measure.experiments.measurement_point import Built, Load, MeasurementPoint, Record
+from labkit.measure.experiments.measuring_loop import Plan, Running, Stages
+from labkit.measure.experiments.rows import Arm
 from labkit.measure.experiments.throughput_search import mlrsearch, profiles
 from labkit.measure.experiments.throughput_search.conditions import (
     Conditions,
@@ -30,15 +31,14 @@ from labkit.measure.experiments.throughput_search.conditions import (
     give_cpus,
 )
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
-from labkit.measure.experiments.throughput_search.outside import outside
+from labkit.measure.experiments.throughput_search.outside import OutsideArm, outside
 from labkit.measure.experiments.throughput_search.parameters import HELP, Throughput
 from labkit.measure.experiments.trex.devices import OUTSIDE
-from labkit.measure.experiments.two_hosts import client_side
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.base import Trial, Trials
 
-METHOD, TRIAL = "search", "trial"
+METHOD, TRIAL = profiles.SEARCH, "trial"
 PART = "trials"
 CALIBRATION_S, CALIBRATIONS = 0.1, 5
 WITHIN_REACH = 0.8  # share of the generator's own limit up to which it keeps the rate within 1 %
@@ -53,246 +53,110 @@ TRIES = 2.5  # about how often a trial after the search is taken, because the ma
 # at least this many seconds.
 PLANNED_SUMS, PLANNED_S = 8, 4.0
 
-# Additional columns of these rows; null where not measured.
-COLUMNS = schema.names(writer=("throughput",))
-
-# Records the row of a trial or a search as soon as it has ended, so that neither a failure nor a kill loses it.
-Record = Callable[[Measured], None]
-# Builds the arms of a point, searches them, and yields the label of each before.
-Build = Callable[[Throughput, RunContext, "SearchPoint", list[Arm], random.Random, Record], Iterator[str]]
 # Runs a trial for a phase at a rate for a time, with or without latency, or of an exact number of frames.
 Take = Callable[[str, float | None, float, bool, int | None], tuple[Trial, Conditions]]
 
 
 @dataclass(frozen=True)
-class SearchPoint:
+class Search(Load):
+    """Frames of a size in a number of flows: a trial of an arm is a search, and has a row for each trial frame rate and
+    for each loss ratio."""
+
+    parameters: Throughput
+    frame: str = "64"
+    flows: int = 1
+
+    method: ClassVar[str] = METHOD
+    keeps_rows: ClassVar[bool] = True
+
+    def columns(self, arm: Arm) -> dict[str, Any]:
+        """Return the columns of the frames and flows, and those that describe a switch."""
+        return profiles.columns(self.parameters, self.frame, self.flows, arm.topology)
+
+    def trial_s(self, pairs: int) -> float:
+        """Estimate the duration of a search of one arm in seconds."""
+        parameters, settings = self.parameters, self.parameters.settings
+        around_s = AROUND_S + AFTER_S * (TRIES * len(parameters.loss) + len(SHARES) * parameters.latency)
+        search_s = settings.passes * max(PLANNED_S, PLANNED_SUMS * settings.sum_s)
+        return min(parameters.search_limit_s, search_s) + around_s
+
+    def trial(self, built_arm: BuiltArm, artefacts: Path, record: Record) -> None:
+        """Search one arm. Raises LabkitError, for example if the generator ends."""
+        parameters = self.parameters
+        if isinstance(built_arm, OutsideArm):
+            parameters = built_arm.with_line(parameters)
+        search(parameters, built_arm, self.frame, self.flows, record)
+
+
+@dataclass(frozen=True)
+class SearchPoint(MeasurementPoint):
     """One round of searches with one frame size, one number of flows and one number of pairs."""
 
-    pairs: int
-    round: int
-    frame: str
-    flows: int
+    def set_up_s(self, usable: list[Arm]) -> float:
+        """Estimate the duration of the set-up, with the generators, in seconds."""
+        return SET_UP_S * len(usable) + survey.boots_s(usable)
 
-    @property
-    def name(self) -> str:
-        """`64b-1000f-1-r2`"""
-        return f"{self.frame}b-{self.flows}f-{self.pairs}-r{self.round}"
+
+@dataclass(frozen=True)
+class OutsidePoint(SearchPoint):
+    """A search through a device between the ports of a server that runs elsewhere. All end when the server fails."""
+
+    parameters: Throughput
+
+    def measure(self, running: Running) -> Stages:
+        """Connect to the server if that is not yet done, and search."""
+        if not running.is_open(OUTSIDE):
+            yield f"connecting to the TRex server {self.parameters.address}", 0.0
+        yield from super().measure(running)
+        if failed := [row["reason"] for row in running.rows if row["status"] == "failed"]:
+            running.stop(self, failed[0])
+
+    @contextmanager
+    def built(self, running: Running, _rng: random.Random) -> Iterator[Built]:
+        """Take the server's ports, which all points share."""
+        yield [running.opened(OUTSIDE, lambda: outside(self.parameters, running.run_context))], []
 
 
 def points(parameters: Throughput, seed: int) -> list[SearchPoint]:
     """Return all points in measuring order: round by round, shuffled within each."""
-    search = []
+    result: list[SearchPoint] = []
     for number in range(parameters.rounds):
         all_of = [
-            SearchPoint(pairs, number, frame, flows)
+            (pairs, frame, flows)
             for pairs in parameters.pairs
             for frame in parameters.frame_bytes
             for flows in parameters.flows
         ]
-        search += random.Random(f"{seed} {number}").sample(all_of, len(all_of))
-    return search
+        for pairs, frame, flows in random.Random(f"{seed} {number}").sample(all_of, len(all_of)):
+            frames = f"frames of {frame} bytes" if frame.isdigit() else f"frames of the mix {frame}"
+            what = f"{frames}, {counted(flows, 'flow')}, round {number + 1} of {parameters.rounds}"
+            load = Search(parameters, frame=frame, flows=flows)
+            given = f"{frame}b-{flows}f-{pairs}-r{number}", pairs, number, [load], what
+            result.append(
+                SearchPoint(*given) if parameters.server is None else OutsidePoint(*given, parameters)
+            )
+    return result
 
 
-def planned_s(parameters: Throughput) -> float:
-    """Estimate the duration of the whole experiment in seconds."""
-    if parameters.server is not None:
-        return len(points(parameters, 0)) * _point_s(parameters, [OUTSIDE])
-    usable = survey.planned_arms(parameters)
-    searches_s = len(points(parameters, 0)) * _point_s(parameters, usable)
-    return survey.survey_s(parameters) + searches_s + _profiles_s(parameters, usable)
+def plan(parameters: Throughput, seed: int) -> Plan:
+    """Return the plan of the experiment; `seed` decides the random orders."""
+    observed = profiles.points(parameters)
+    finished = f"all {counted(parameters.rounds, 'round')} were searched"
+    arms = None if parameters.server is None else [OUTSIDE]
+    return Plan(parameters, [*points(parameters, seed), *observed], finished, arms=arms)
 
 
-def _profiles_s(parameters: Throughput, usable: list[Arm]) -> float:
-    count = len(parameters.pairs) * len(parameters.frame_bytes) * len(parameters.flows)
-    each_s = profiled_runs.planned_s(parameters, usable) if parameters.observe else 0.0
-    return count * parameters.profile_rounds * each_s
-
-
-def _set_up_s(usable: list[Arm]) -> float:
-    return SET_UP_S * len(usable) + survey.boots_s(usable)
-
-
-def _point_s(parameters: Throughput, usable: list[Arm]) -> float:
-    return _set_up_s(usable) + len(usable) * _search_s(parameters)
-
-
-def _search_s(parameters: Throughput) -> float:
-    settings = parameters.settings
-    around_s = AROUND_S + AFTER_S * (TRIES * len(parameters.loss) + len(SHARES) * parameters.latency)
-    search_s = settings.passes * max(PLANNED_S, PLANNED_SUMS * settings.sum_s)
-    return min(parameters.search_limit_s, search_s) + around_s
-
-
-def run(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
-    """Measure every point that has no rows yet; yield rows and progress."""
-    if parameters.server is not None:
-        yield from _run_outside(parameters, run_context)
-        return
-    done = run_context.done()
-    profiled_runs.check(parameters)
-    usable, refused = survey.survey(parameters, run_context)
-    profiled_runs.check_built(parameters)
-    yield from survey.refused_rows([parameters], run_context, refused, done)
-    if not usable:
-        return
-    done -= survey.incomplete_points(run_context, usable)
-    left = _left(parameters, run_context, done)
-    build = _across if parameters.has_remote_servers else _together
-    begun_s = survey.survey_s(parameters)
-    left_s = len(left) * _point_s(parameters, usable)
-    progress = Progress(begun_s + left_s + _profiles_s(parameters, usable), begun_s)
-    there = [row for row in run_folder.read_rows(run_context.folder) if row["point"] in done]
-    for point in left:
-        end_s = progress.done_s + _point_s(parameters, usable)
-        for event in _measured(parameters, run_context, point, usable, progress, build):
-            there += event.get("rows", [])
-            yield event
-        progress.done_s = end_s
-    columns = dict.fromkeys(COLUMNS) | {"part": "cost", "vlan": parameters.vlan, "length_bytes": None}
-    searched_rows = [row for row in there if row["method"] == METHOD]
-    observed = [one for one in profiles.points(parameters, searched_rows, columns) if one.name not in done]
-    yield from profiled_runs.measure(run_context, observed, usable, progress)
-    for pairs in parameters.pairs:
-        yield context.stopped_event(pairs, _all_searched(parameters))
-
-
-def _all_searched(parameters: Throughput) -> str:
-    return f"all {counted(parameters.rounds, 'round')} were searched"
-
-
-def _left(parameters: Throughput, run_context: RunContext, done: Set[str]) -> list[SearchPoint]:
-    return [point for point in points(parameters, run_context.seed) if point.name not in done]
-
-
-def _run_outside(parameters: Throughput, run_context: RunContext) -> Iterator[Event]:
-    """Search through a device between the ports of a server that runs elsewhere, until the server fails."""
-    if not (left := _left(parameters, run_context, run_context.done())):
-        return
-    progress = Progress(len(left) * _point_s(parameters, [OUTSIDE]))
-    yield progress.event(f"connecting to the TRex server {parameters.address}")
-    with outside(parameters, run_context) as (with_line, arm):
-
-        def build(
-            parameters: Throughput,
-            _run_context: RunContext,
-            point: SearchPoint,
-            _usable: list[Arm],
-            _rng: random.Random,
-            record: Record,
-        ) -> Iterator[str]:
-            yield arm.arm.label
-            record_search(parameters, arm, point, record)
-
-        for point in left:
-            for event in _measured(with_line, run_context, point, [OUTSIDE], progress, build):
-                yield event
-                failed = [row["reason"] for row in event.get("rows", []) if row["status"] == "failed"]
-                if failed:
-                    yield context.stopped_event(point.pairs, failed[0])
-                    return
-    yield context.stopped_event(1, _all_searched(parameters))
-
-
-def _measured(
-    parameters: Throughput,
-    run_context: RunContext,
-    point: SearchPoint,
-    usable: list[Arm],
-    progress: Progress,
-    build: Build,
-) -> Iterator[Event]:
-    frames = f"frames of {point.frame} bytes" if point.frame.isdigit() else f"frames of the mix {point.frame}"
-    what = f"{frames}, {counted(point.flows, 'flow')}, round {point.round + 1} of {parameters.rounds}"
-    rng = random.Random(f"{run_context.seed} {point.name}")
-    mean = rates.mean_bytes(rates.sizes(point.frame))
-    shared = dict.fromkeys(COLUMNS) | {
-        "part": "cost",
-        "point": point.name,
-        "round": point.round,
-        "frame": point.frame,
-        "frame_bytes": mean,
-        "flows_count": point.flows,
-        "vlan": parameters.vlan,
-        "length_bytes": None,
-    }
-    rows: list[run_folder.Row] = []
-
-    def record(measured: Measured) -> None:
-        arm, metrics = measured
-        columns = {**shared, **parameters.columns_of(arm.topology), **metrics}
-        rows.append(row_columns.row_of(parameters, run_context, arm, point.pairs, columns))
-        run_context.keep_unfinished(point.name, rows[-1:])
-
-    yield progress.event(f"{what}: set-up")
-    progress.done_s += _set_up_s(usable)
-    for label in build(parameters, run_context, point, usable, rng, record):
-        yield progress.event(f"{what}: {label}")
-        progress.done_s += _search_s(parameters)
-    yield context.rows(point.name, rows)
-
-
-def _together(
-    parameters: Throughput,
-    run_context: RunContext,
-    point: SearchPoint,
-    usable: list[Arm],
-    rng: random.Random,
-    record: Record,
-) -> Iterator[str]:
-    """Build all arms at once and search one after the other; yield each label before."""
-    with survey.built(parameters, run_context, point.pairs, usable, rng) as (built_arms, refused):
-        for arm, metrics in refused:
-            record((arm, {**metrics, "method": METHOD}))
-        of = {one.arm.label: one for one in built_arms}
-        for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
-            yield label
-            record_search(parameters, of[label], point, record)
-
-
-def _across(
-    parameters: Throughput,
-    run_context: RunContext,
-    point: SearchPoint,
-    usable: list[Arm],
-    _rng: random.Random,
-    record: Record,
-) -> Iterator[str]:
-    """Search all arms across two hosts, and yield the label of each.
-
-    One arm is built after the other, because the arms share the two NICs.
-    """
-    assert run_context.peer is not None
-    of = {arm.label: arm for arm in usable}
-    for label in row_columns.order(run_context, point.pairs, point.round, list(of)):
-        yield label
-        try:
-            with client_side.across(parameters, run_context, of[label], point.pairs) as one:
-                one.mark_as_replacement(parameters)
-                one.compare(run_context.peer.views[usable[0].topology])
-                record_search(parameters, one, point, record)
-        except (Failed, Unsupported) as error:
-            record((of[label], {"status": "failed", "reason": str(error), "method": METHOD}))
-
-
-def record_search(parameters: Throughput, built_arm: BuiltArm, point: SearchPoint, record: Record) -> None:
-    """Search one arm; record a row for each trial and for each loss ratio."""
-    try:
-        _search(parameters, built_arm, point, record)
-    except LabkitError as error:
-        record((built_arm.arm, {**row_columns.not_measured(error), "method": METHOD}))
-
-
-def _search(parameters: Throughput, built_arm: BuiltArm, point: SearchPoint, record: Record) -> None:
-    """Search one arm. Raises LabkitError, for example if the generator ends."""
+def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, record: Record) -> None:
+    """Search one arm; record a row for each trial and for each loss ratio. Raises LabkitError."""
     with ExitStack() as stack:
-        mix = parameters.mix_of(built_arm.arm.topology, point.frame, point.flows)
+        mix = parameters.mix_of(built_arm.arm.topology, frame, flows)
         trials = stack.enter_context(built_arm.trials(parameters.load_generator, mix))
         generator_pids = frozenset(getattr(trials, "pids", ()))
         monitor = ConditionsMonitor(built_arm.namespaces, generator_pids, in_guests=parameters.in_guests)
         stack.callback(monitor.close)
         scheduling = _give_priority(monitor, generator_pids, built_arm.switch, in_guests=parameters.in_guests)
         take = _trial_runner(built_arm, trials, monitor, record)
-        min_pps, line_pps = parameters.bounds(point.frame)
+        min_pps, line_pps = parameters.bounds(frame)
         reach_pps = _reach_pps(take, max(CALIBRATION_S, parameters.load_generator.min_trial_s))
         # Ports of TRex that fill their line keep every rate below it.
         fills = parameters.server is not None and line_pps is not None and reach_pps >= FULL * line_pps
@@ -322,7 +186,7 @@ def _search(parameters: Throughput, built_arm: BuiltArm, point: SearchPoint, rec
             assert last is not None
             _after(take, f"latency at {units.percent(share)}", share * last, latency=True)
         for one in result.bounds:
-            metrics, doubts = _row(one, result, parameters, point, line_pps)
+            metrics, doubts = _row(one, result, parameters, frame, line_pps)
             metrics |= {"datapath_scheduling": scheduling} | costs.get(one.rate_pps, {})
             record(built_arm.measured(metrics, doubts))
 
@@ -445,10 +309,10 @@ def _costs(take: Take, search: list[FoundRate], state: SwitchState) -> dict[floa
 
 
 def _row(
-    one: FoundRate, result: Result, parameters: Throughput, point: SearchPoint, line_pps: float | None
+    one: FoundRate, result: Result, parameters: Throughput, frame: str, line_pps: float | None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the columns of the result for one loss ratio, and its doubts."""
-    mean = rates.mean_bytes(rates.sizes(point.frame))
+    mean = rates.mean_bytes(rates.sizes(frame))
     settings = parameters.settings
     row: dict[str, Any] = {
         "method": METHOD,
@@ -531,10 +395,6 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
     return None, None
 
 
-EXPERIMENT = Experiment(
-    Throughput,
-    HELP,
-    run,
-    planned_s,
-    about="the packet rate at which loss begins (NDR, PDR), on any topology",
+EXPERIMENT = measuring_loop.experiment(
+    Throughput, HELP, plan, about="the packet rate at which loss begins (NDR, PDR), on any topology"
 )

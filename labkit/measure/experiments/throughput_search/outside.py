@@ -38,6 +38,15 @@ class OutsideArm(BuiltArm):
     client: Client
     line_bps: float
 
+    def with_line(self, parameters: Throughput) -> Throughput:
+        """Return the parameters with the rate of the ports' line. Raises BadInput for a rate that it cannot carry."""
+        # Rates are of all senders together: of one port of each two.
+        line_rate_bps = parameters.line_rate_bps or self.line_bps * (len(self.client.ports) // 2)
+        with_line = msgspec.structs.replace(parameters, line_rate_bps=line_rate_bps)
+        for frame in with_line.frame_bytes:
+            with_line.check_bounds(frame)
+        return with_line
+
     @property
     def pairs(self) -> Sequence[Pair | RemotePair]:
         """None: the ends are ports of the server."""
@@ -66,10 +75,10 @@ class OutsideArm(BuiltArm):
 
 
 @contextmanager
-def outside(parameters: Throughput, run_context: RunContext) -> Iterator[tuple[Throughput, OutsideArm]]:
-    """Take the server's ports until the block ends; yield the arm, and the parameters with the ports' line rate.
+def outside(parameters: Throughput, run_context: RunContext) -> Iterator[OutsideArm]:
+    """Take the server's ports until the block ends.
 
-    Raises the errors of `Client.connect`.
+    Raises the errors of `Client.connect`, and BadInput for rates that the ports' line cannot carry.
     """
     at = parameters.address
     taken = connected(run_context.companion_fd, at, parameters.ports, "STL", force=parameters.force)
@@ -85,9 +94,5 @@ def outside(parameters: Throughput, run_context: RunContext) -> Iterator[tuple[T
             endpoint_columns={"trex_server": str(at), "trex": about.version},
             doubts=list(about.doubts),
         )
-        # Rates are of all senders together: of one port of each two.
-        line_rate_bps = parameters.line_rate_bps or line_bps * (len(client.ports) // 2)
-        with_line = msgspec.structs.replace(parameters, line_rate_bps=line_rate_bps)
-        for frame in with_line.frame_bytes:
-            with_line.check_bounds(frame)
-        yield with_line, arm
+        arm.with_line(parameters)
+        yield arm

@@ -5,18 +5,18 @@ The rate is half of the lowest one that any arm carries, so the CPU time of each
 
 from __future__ import annotations
 
-import functools
 import statistics
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from labkit.common import run_folder
+from labkit.common import run_folder, schema
 from labkit.common.errors import LabkitError
 from labkit.measure.experiments import rows as row_columns
-from labkit.measure.experiments.built_arm import BuiltArm
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.built_arm import BuiltArm, LocalArm
+from labkit.measure.experiments.measuring_loop import Running, Stages
 from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.experiments.rows import Measured
 from labkit.measure.experiments.throughput_search.parameters import Throughput
@@ -25,74 +25,96 @@ from labkit.measure.traffic import rates
 from labkit.measure.traffic.packet_sender import FCS_BYTES
 from labkit.system import machine
 
+SEARCH = "search"  # the method of rows that have a rate
+# Additional columns of these rows; null where not measured.
+COLUMNS = schema.names(writer=("throughput",))
 SHARE = 0.5  # of the lowest rate that the arms carry
 OBSERVED_S = 2.0  # a trial under an observer
 
 
-def points(
-    parameters: Throughput, searched: Sequence[run_folder.Row], columns: dict[str, Any]
-) -> list[Profile]:
-    """Return all profiles, round by round, at the rates that these rows of searches allow.
+def columns(parameters: Throughput, frame: str, flows: int, topology: str) -> dict[str, Any]:
+    """Return the columns that all rows with these frames and flows share; those not measured are null."""
+    return dict.fromkeys(COLUMNS) | {
+        "part": "cost",
+        "frame": frame,
+        "frame_bytes": rates.mean_bytes(rates.sizes(frame)),
+        "flows_count": flows,
+        "vlan": parameters.vlan,
+        "length_bytes": None,
+        **parameters.columns_of(topology),
+    }
 
-    `columns`: what every row of the experiment has. Frames and flows whose searches found no rate have no profiles.
-    """
-    result = []
-    for number in range(parameters.profile_rounds if parameters.observe else 0):
-        for pairs in parameters.pairs:
-            for frame in parameters.frame_bytes:
-                for flows in parameters.flows:
-                    rate_pps = common_pps(parameters, searched, pairs, frame, flows)
-                    if rate_pps is not None:
-                        own = columns | {"frame": frame, "flows_count": flows}
-                        run = functools.partial(
-                            _run, frame=frame, flows=flows, rate_pps=rate_pps, columns=own
-                        )
-                        result.append(Profile(pairs, number, parameters, f"{frame}b-{flows}f", run))
-    return result
+
+@dataclass(frozen=True)
+class SearchProfile(Profile):
+    """A profile of these frames and flows. There is none if their searches found no rate."""
+
+    parameters: Throughput
+    frame: str = "64"
+    flows: int = 1
+    rate_pps: float = 0.0
+
+    def measure(self, running: Running) -> Stages:
+        """Measure every arm at the rate that the searches allow."""
+        rate_pps = common_pps(self.parameters, running.earlier, self.pairs, self.frame, self.flows)
+        if rate_pps is not None:
+            yield from Profile.measure(replace(self, rate_pps=rate_pps), running)
+
+    def run(self, built_arm: LocalArm, _artefacts: Path, counting: Counting | None, _suffix: str) -> Measured:
+        """Run one trial of an arm while `counting` is open."""
+        return _run(self, built_arm, counting)
+
+
+def points(parameters: Throughput) -> list[SearchProfile]:
+    """Return all profiles, round by round."""
+    return [
+        SearchProfile(
+            f"{frame}b-{flows}f-{pairs}-p{number}",
+            pairs,
+            number,
+            parameters,
+            f"{frame}b-{flows}f",
+            frame,
+            flows,
+        )
+        for number in range(parameters.profile_rounds if parameters.observe else 0)
+        for pairs in parameters.pairs
+        for frame in parameters.frame_bytes
+        for flows in parameters.flows
+    ]
 
 
 def common_pps(
-    parameters: Throughput, searched: Sequence[run_folder.Row], pairs: int, frame: str, flows: int
+    parameters: Throughput, rows: Sequence[run_folder.Row], pairs: int, frame: str, flows: int
 ) -> float | None:
-    """Return the rate at which all arms are observed; None if no search found one.
+    """Return the rate at which all arms are observed; None if no search in these rows found one.
 
     An arm that never lost carries at least the greatest rate that was tried.
     """
     wanted = {"pairs": pairs, "frame": frame, "flows_count": flows, "loss_goal_ratio": parameters.loss[0]}
     by_arm: dict[str, list[float]] = {}
-    for row in searched:
+    for row in rows:
+        if row["method"] != SEARCH:
+            continue
         pps = row["throughput_pps"] or row["lower_bound_pps"]
         if pps and all(row[name] == value for name, value in wanted.items()):
             by_arm.setdefault(row["arm"], []).append(pps)
     return SHARE * min(map(statistics.median, by_arm.values())) if by_arm else None
 
 
-def _run(
-    parameters: DatapathParameters,
-    built_arm: BuiltArm,
-    _artefacts: Path,
-    counting: Counting | None,
-    _suffix: str,
-    *,
-    frame: str,
-    flows: int,
-    rate_pps: float,
-    columns: dict[str, Any],
-) -> Measured:
-    """Run one trial of an arm while `counting` is open."""
-    assert isinstance(parameters, Throughput)
-    mean_bytes = rates.mean_bytes(rates.sizes(frame))
-    shared = columns | {"frame_bytes": mean_bytes, "loss_goal_ratio": parameters.loss[0]}
-    shared |= parameters.columns_of(built_arm.arm.topology)
+def _run(profile: SearchProfile, built_arm: BuiltArm, counting: Counting | None) -> Measured:
+    parameters, frame, rate_pps = profile.parameters, profile.frame, profile.rate_pps
+    shared = columns(parameters, frame, profile.flows, built_arm.arm.topology)
+    shared |= {"loss_goal_ratio": parameters.loss[0]}
     try:
-        mix = parameters.mix_of(built_arm.arm.topology, frame, flows)
+        mix = parameters.mix_of(built_arm.arm.topology, frame, profile.flows)
         with built_arm.trials(parameters.load_generator, mix) as trials, (counting or nullcontext)():
             metered, times = built_arm.metered(), machine.cpu_times()
             trial = trials.trial(rate_pps, OBSERVED_S)
             used, joined = machine.cpu_times() - times, metered()
     except LabkitError as error:
         return built_arm.arm, shared | row_columns.not_measured(error)
-    received_bytes = round(trial.received_count * (mean_bytes - FCS_BYTES))
+    received_bytes = round(trial.received_count * (shared["frame_bytes"] - FCS_BYTES))
     limited = f"generator-limited: {trial.offered_pps:.0f} of {rate_pps:.0f} pps"
     row = {
         "status": "invalid" if trial.generator_limited else "ok",

@@ -24,7 +24,7 @@ def test_defaults_are_the_documents_plan() -> None:
         (4,),
     )
     assert "vary" not in made.asdict()
-    assert ovs_test_plan.planned_s(made) > 3600
+    assert ovs_test_plan.EXPERIMENT.planned_s(made) > 3600
 
 
 def test_vms_may_be_guests() -> None:

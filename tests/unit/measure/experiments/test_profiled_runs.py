@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from labkit.measure.experiments import profiled_runs
+from labkit.measure.experiments import RunContext, profiled_runs
 from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measuring_loop import Plan, Running
 from labkit.measure.experiments.rows import Arm
 
 ONE, OTHER = Arm("veth", "baseline"), Arm("veth_bridge", "variant")
@@ -144,15 +145,13 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(profiled_runs.machine, "bpf_settings", programs)
     monkeypatch.setattr(profiled_runs, "FREED_S", 0.0)
     parameters = DatapathParameters.of({"topology": "veth", "observe": "counters", "placement": "scheduler"})
-    running = {"client0": {"iperf3 nice": "0"}}
-    monkeypatch.setattr(profiled_runs.machine, "program_settings", lambda _inodes: running)
-    context: Any = SimpleNamespace(seed=1, folder=tmp_path)
-    monkeypatch.setattr(profiled_runs, "_measure_observed", run)
-    monkeypatch.setattr(profiled_runs.row_columns, "order", lambda *given: given[-1])
-    result: list[Any] = []
-    list(profiled_runs._measure(context, profiled_runs.Profile(1, 0, parameters), [ONE], result))
-    assert len(result) == 2
-    [name] = {metrics["settings"] for _, metrics in result}
+    programs_there = {"client0": {"iperf3 nice": "0"}}
+    monkeypatch.setattr(profiled_runs.machine, "program_settings", lambda _inodes: programs_there)
+    monkeypatch.setattr(profiled_runs, "measure_observed", run)
+    running = Running(Plan(parameters, [], ""), RunContext("datapaths", tmp_path, 1, {}), [ONE], [])
+    list(profiled_runs.Profile("1-p0", 1, 0, parameters).measure(running))
+    assert len(running.rows) == 2
+    [name] = {row["settings"] for row in running.rows}
     kept = json.loads(gzip.decompress((tmp_path / name).read_bytes()))
     assert kept == {
         "client0": {"eth0 qdisc": "tbf root", "iperf3 nice": "0"},

@@ -107,9 +107,8 @@ def test_a_preset_has_time_to_end() -> None:
     assert rfc.search_limit_s == 1680
     assert Throughput.of({"preset": "rfc2544", "limit_s": "600"}).search_limit_s == 600
     assert Throughput.of({}).search_limit_s == 60
-    assert (
-        experiment.planned_s(rfc) > 3 * experiment.PLANNED_SUMS * 60 > experiment.planned_s(Throughput.of({}))
-    )
+    planned_s = experiment.EXPERIMENT.planned_s
+    assert planned_s(rfc) > 3 * experiment.PLANNED_SUMS * 60 > planned_s(Throughput.of({}))
 
 
 def test_percentages_refer_to_the_line_of_a_server_elsewhere() -> None:
@@ -129,7 +128,7 @@ def test_server_elsewhere() -> None:
     assert parameters.load_generator.name == parameters.companion == "trex"
     assert (str(parameters.address), parameters.settings.trial_s) == ("host:5000", 0.5)
     assert Throughput.of({}).companion is None
-    assert 0 < experiment.planned_s(parameters) < 3 * 80
+    assert 0 < experiment.EXPERIMENT.planned_s(parameters) < 3 * 80
     with pytest.raises(BadInput, match="server=host: not used: the load runs between the ends of the switch"):
         OvsTestPlanParameters.of({"server": "host"})
 

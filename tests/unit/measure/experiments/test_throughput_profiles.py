@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ PARAMETERS = Throughput.of(
 def row(arm: str, pps: float | None, lower_pps: float | None = None, **more: Any) -> dict[str, Any]:
     """Return the row of a search."""
     return {
-        "arm": arm, "pairs": 1, "frame": "64", "flows_count": 1000, "loss_goal_ratio": 0.0,
+        "method": "search", "arm": arm, "pairs": 1, "frame": "64", "flows_count": 1000, "loss_goal_ratio": 0.0,
         "throughput_pps": pps, "lower_bound_pps": lower_pps, **more,
     }  # fmt: skip
 
@@ -39,7 +40,12 @@ def test_other_searches_do_not_count(other: dict[str, Any]) -> None:
     assert profiles.common_pps(PARAMETERS, [row("a", 1e3, **other)], 1, "64", 1000) is None
 
 
-def test_sizes_without_a_rate_have_no_profiles() -> None:
-    made = profiles.points(PARAMETERS, [row("a", 100e3)], {})
-    assert [one.name for one in made] == ["64b-1000f-1-p0", "64b-1000f-1-p1"]
-    assert profiles.points(Throughput.of({}), [row("a", 100e3)], {}) == []
+def test_every_size_has_a_profile_in_each_round() -> None:
+    names = [one.name for one in profiles.points(PARAMETERS)]
+    assert names == ["64b-1000f-1-p0", "512b-1000f-1-p0", "64b-1000f-1-p1", "512b-1000f-1-p1"]
+    assert profiles.points(Throughput.of({})) == []
+
+
+def test_sizes_without_a_rate_are_not_observed() -> None:
+    running: Any = SimpleNamespace(earlier=[row("a", None)])
+    assert list(profiles.points(PARAMETERS)[0].measure(running)) == []

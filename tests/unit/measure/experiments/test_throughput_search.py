@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from sandbox import until
@@ -16,7 +16,6 @@ from sandbox import until
 from labkit.common import run_folder
 from labkit.common.errors import Failed
 from labkit.measure.experiments import survey
-from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.throughput_search import conditions, experiment
@@ -54,17 +53,6 @@ class DyingArm:
         return self.arm, {"status": "ok", **metrics}
 
 
-def test_trials_before_the_end_of_the_generator_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "_give_priority", lambda *_, **__: None)
-    point = experiment.SearchPoint(1, 0, "64", 1)
-    recorded: list[Measured] = []
-    experiment.record_search(Throughput(), cast(BuiltArm, DyingArm()), point, recorded.append)
-    *kept, last = [row for _, row in recorded]
-    assert [row["method"] for row in kept] == [experiment.TRIAL] * TRIALS
-    assert [row["phase"] for row in kept[-2:]] == ["search"] * 2
-    assert (last["method"], last["status"], last["reason"]) == (experiment.METHOD, "failed", DEATH)
-
-
 def test_each_row_is_sent_as_soon_as_its_trial_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,11 +67,15 @@ def test_each_row_is_sent_as_soon_as_its_trial_has_ended(
     monkeypatch.setattr(survey, "survey", lambda *_: ([DyingArm.arm], []))
     monkeypatch.setattr(survey, "built", built)
     run_context = RunContext("throughput", tmp_path, 1, {}, send=sent.append)
-    events = list(experiment.run(Throughput(rounds=1), run_context))
+    events = list(experiment.EXPERIMENT.run(Throughput(rounds=1), run_context))
     [finished] = [event for event in events if event["event"] == "rows"]
     assert [event["event"] for event in sent] == ["unfinished"] * (TRIALS + 1)
     assert [row for event in sent for row in event["rows"]] == finished["rows"]
     assert {event["point"] for event in sent} == {finished["point"]}
+    *kept, last = finished["rows"]
+    assert [row["method"] for row in kept] == [experiment.TRIAL] * TRIALS
+    assert [row["phase"] for row in kept[-2:]] == ["search"] * 2
+    assert (last["method"], last["status"], last["reason"]) == (experiment.METHOD, "failed", DEATH)
 
 
 def test_recovered_arm_is_searched_at_finished_points(
@@ -105,7 +97,7 @@ def test_recovered_arm_is_searched_at_finished_points(
         run_context = RunContext(
             "throughput", tmp_path, 1, {}, again=frozenset(again), send=lambda _event: None
         )
-        events = list(experiment.run(Throughput(rounds=1), run_context))
+        events = list(experiment.EXPERIMENT.run(Throughput(rounds=1), run_context))
         return [event for event in events if event["event"] == "rows" and event["rows"]]
 
     monkeypatch.setattr(experiment, "_give_priority", lambda *_, **__: None)

@@ -157,7 +157,8 @@ def test_cores_of_the_thesis() -> None:
 def test_paced_loads_are_whole_runs() -> None:
     """A point holds every load, so that each round builds all switches once."""
     result = plan(VirtualTapParameters.of({"loads": "udp:64,udp:512@1e6", "rounds": 2}), seed=1)
-    assert [len(point.loads) for point in result.points] == [2, 2]
-    assert {(load.name, bool(load.parameters.slices), load.whole_runs) for load in result.points[0].loads} == {
+    points = result.points_of([])
+    assert [len(point.loads) for point in points] == [2, 2]
+    assert {(load.name, bool(load.parameters.slices), load.whole_runs) for load in points[0].loads} == {
         ("udp:64", True, False), ("udp:512@1e6", False, True),
     }  # fmt: skip

@@ -1,0 +1,150 @@
+"""A point that compares arms: a fresh set-up of all of them, between whose ends its loads run."""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from labkit.common.errors import Failed, LabkitError, Unsupported
+from labkit.measure.experiments import rows as row_columns
+from labkit.measure.experiments import slices, survey, whole_runs
+from labkit.measure.experiments.built_arm import BuiltArm, LocalArm
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measuring_loop import Point, Running, Stages
+from labkit.measure.experiments.rows import Arm, Measured
+from labkit.measure.experiments.two_hosts import client_side
+
+Record = Callable[[Measured], None]
+Built = tuple[
+    Sequence[BuiltArm], Sequence[Measured]
+]  # arms, and the failed rows of those that could not be built
+
+
+@dataclass(frozen=True)
+class Load:
+    """The traffic that runs between the endpoints of every arm of a point, and what a trial of an arm is.
+
+    `name` distinguishes the loads of one point; it is empty if there is only one. `whole_runs`: a trial of every
+    arm follows the slices. Here a trial is a whole run.
+    """
+
+    parameters: DatapathParameters
+    name: str = ""
+    whole_runs: bool = True
+
+    method: ClassVar[str] = "whole"  # the column of a trial that failed
+    keeps_rows: ClassVar[bool] = False  # each row as soon as it is there, because a trial takes long
+
+    def columns(self, _arm: Arm) -> dict[str, Any]:
+        """Return what all its rows of an arm share beside the parameters."""
+        return {}
+
+    def trial_s(self, pairs: int) -> float:
+        """Estimate the duration of a trial of one arm in seconds."""
+        return self.parameters.omit_s + self.parameters.duration_s + 0.3 + 0.02 * pairs
+
+    def trial(self, built_arm: BuiltArm, artefacts: Path, record: Record) -> None:
+        """Measure one arm and record its rows. A LabkitError becomes a row with the reason."""
+        record(whole_runs.measure(self.parameters, built_arm, artefacts))
+
+
+@dataclass(frozen=True)
+class MeasurementPoint(Point):
+    """One fresh set-up of all arms for one number of pairs. Its loads run in random order; progress shows `what`."""
+
+    loads: Sequence[Load]
+    what: str
+
+    def arms(self, usable: list[Arm]) -> list[Arm]:
+        """Return the arms that are compared."""
+        return usable
+
+    def planned_s(self, usable: list[Arm]) -> float:
+        """Estimate its duration in seconds."""
+        arms = self.arms(usable)
+        trials_s = sum(load.trial_s(self.pairs) for load in self.loads if load.whole_runs)
+        slices_s = sum(self._slices_s(load, len(arms)) for load in self.loads)
+        return self.set_up_s(usable) + slices_s + len(arms) * trials_s
+
+    def set_up_s(self, usable: list[Arm]) -> float:
+        """Estimate the duration of the set-up in seconds."""
+        return len(usable) * (0.05 + 0.01 * self.pairs) + survey.boots_s(usable)
+
+    def _slices_s(self, load: Load, arms_count: int) -> float:
+        """Estimate the duration of all slices of all arms in seconds."""
+        each_s = load.parameters.slices * slices.SLICE_S + 0.1 + 0.02 * self.pairs
+        return arms_count * each_s if load.parameters.slices else 0.0
+
+    def measure(self, running: Running) -> Stages:
+        """Build the arms, and run each load between the endpoints of every arm."""
+        yield f"{self.what}: set-up", self.set_up_s(running.usable)
+        rng = running.rng(self)
+        with self.built(running, rng) as (built_arms, refused):
+            for load in rng.sample(self.loads, len(self.loads)) if len(self.loads) > 1 else self.loads:
+                for one in refused:
+                    self._record(running, load, one)
+                yield from self._slices(running, load, built_arms, rng)
+                if load.whole_runs:
+                    yield from self._trials(running, load, built_arms)
+
+    @contextmanager
+    def built(self, running: Running, rng: random.Random) -> Iterator[Built]:
+        """Build all arms, except those across two hosts: they share the two NICs, so each is built for its trial."""
+        parameters = self.loads[0].parameters if len(self.loads) == 1 else running.plan.parameters
+        if parameters.has_remote_servers:
+            yield [], []
+            return
+        with survey.built(parameters, running.run_context, self.pairs, running.usable, rng) as result:
+            yield result
+
+    def _slices(
+        self, running: Running, load: Load, built_arms: Sequence[BuiltArm], rng: random.Random
+    ) -> Stages:
+        if not load.parameters.slices or not built_arms:
+            return
+        count, local = len(built_arms), [one for one in built_arms if isinstance(one, LocalArm)]
+        yield self._stage(load, f"slices of {count} arms"), self._slices_s(load, count)
+        for one in slices.measure(load.parameters, local, rng, self._artefacts(running, load)):
+            self._record(running, load, one)
+
+    def _trials(self, running: Running, load: Load, built_arms: Sequence[BuiltArm]) -> Stages:
+        """Measure one arm after the other; yield each label before."""
+        of = {one.arm.label: one for one in built_arms}
+        across = load.parameters.has_remote_servers
+        for arm in running.order(self, running.usable if across else [one.arm for one in built_arms]):
+            yield self._stage(load, arm.label), load.trial_s(self.pairs)
+            try:
+                with self._across(running, load, arm) if across else nullcontext(of[arm.label]) as one:
+                    record = functools.partial(self._record, running, load)
+                    load.trial(one, self._artefacts(running, load), record)
+            except LabkitError as error:
+                self._record(running, load, (arm, {**row_columns.not_measured(error), "method": load.method}))
+
+    @contextmanager
+    def _across(self, running: Running, load: Load, arm: Arm) -> Iterator[BuiltArm]:
+        run_context = running.run_context
+        assert run_context.peer is not None
+        with ExitStack() as stack:
+            try:
+                one = stack.enter_context(client_side.across(load.parameters, run_context, arm, self.pairs))
+            except Unsupported as error:  # the survey could build it
+                raise Failed(str(error)) from None
+            one.mark_as_replacement(load.parameters)
+            one.compare(run_context.peer.views[running.usable[0].topology])
+            yield one
+
+    def _stage(self, load: Load, what: str) -> str:
+        return f"{self.what}: {load.name}{', ' if load.name else ''}{what}"
+
+    def _artefacts(self, running: Running, load: Load) -> Path:
+        return running.artefacts("-".join(filter(None, [self.name, re.sub("[:@]", "-", load.name)])))
+
+    def _record(self, running: Running, load: Load, measured: Measured) -> None:
+        arm, metrics = measured
+        running.record(self, load.parameters, (arm, load.columns(arm) | metrics), keep=load.keeps_rows)
