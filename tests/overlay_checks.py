@@ -6,8 +6,8 @@ import struct
 from typing import Any
 
 from labkit.common import packets
-from labkit.measure.topologies.network.expected_paths import paths
 from labkit.measure.topologies.network.parts import Network
+from studies.overlay.expected_paths import paths
 
 PORTS = {**packets.PORTS, 4900: "vxlan"}
 Rows = list[dict[str, Any]]

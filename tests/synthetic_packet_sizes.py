@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import synthetic_rows
 
-from labkit.analysis.packet_cost.cost_model import fragments_count
+from studies.packet_size.cost_model import fragments_count
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
 FIXED, BYTE, FIRST, FRAGMENT = 20e-6, 3e-9, 30e-6, 4e-6  # s, for veth

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 
 from scipy.special import bdtrc
 
-from labkit.analysis.packet_cost.function_time_claim import NEAR
 from labkit.analysis.stats import CONFIDENCE
 from studies.documents.evidence import PRINTED, Evidence, Source
 from studies.documents.results import Results
+from studies.function_time_claim import NEAR
 
 CONFIRMED, CONTRADICTED, DEPENDS, UNKNOWN = "confirmed", "contradicted", "depends", "cannot be told here"
 CONSISTENT, INCONSISTENT = "consistent", "inconsistent"

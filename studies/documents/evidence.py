@@ -19,9 +19,9 @@ import pandas as pd
 from labkit.analysis import compare_runs, load, stats, verdicts
 from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.load import ENDPOINT_NAMES, GROUP, HOST, Key
-from labkit.analysis.packet_cost import function_time_claim
 from labkit.analysis.stats import Effect
 from labkit.common.units import counted
+from studies import function_time_claim
 from studies.documents.results import Results
 
 UDP_FRAME_BYTES = 42  # Ethernet, IPv4 and UDP headers

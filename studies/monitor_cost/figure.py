@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 
 from labkit.analysis import theme
 from labkit.analysis.figures.panels import finish, titled_grid
-from labkit.analysis.linear_fit import Estimate
 from labkit.analysis.load import complete
+from studies.linear_fit import Estimate
 
 HEIGHT_PX = 1040
 MICRO = 1e6

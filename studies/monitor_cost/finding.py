@@ -10,9 +10,9 @@ import pandas as pd
 
 from labkit.analysis import load, theme, verdicts
 from labkit.analysis.displays import show
-from labkit.analysis.linear_fit import Estimate, interval, mean, seconds
 from labkit.analysis.run_figures import of_part
 from labkit.common.units import counted, percent, si
+from studies.linear_fit import Estimate, interval, mean, seconds
 from studies.monitor_cost.figure import monitor_cost
 
 COST = {"udp": ("cpu_per_sent_s", False)}  # compared by `verdicts` instead of the throughput

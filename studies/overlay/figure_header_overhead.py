@@ -11,10 +11,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
-from labkit.analysis.figures.cost_by_size import select_part
+from labkit.analysis.figures.cost_by_size import IP_BYTES, UDP_BYTES, select_part
 from labkit.analysis.figures.forest_plot import as_rows, drawn_range, ratio_ticks
 from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
-from labkit.analysis.packet_cost.cost_model import IP_BYTES, UDP_BYTES
 from labkit.common.packets import ETHERNET_BYTES
 
 BAR_PX, AROUND_BARS_PX, RATIO_PX, BETWEEN_PX, TOP_PX = 34, 40, 300, 90, 100

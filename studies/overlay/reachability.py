@@ -13,11 +13,11 @@ from labkit.common.packets import Journey
 from labkit.measure.endpoints import Namespace
 from labkit.measure.observers.capture import capture, every_interface
 from labkit.measure.topologies import Topology, state
-from labkit.measure.topologies.network.expected_paths import no_path, paths
 from labkit.measure.topologies.network.model import address_of
 from labkit.measure.topologies.network.parts import Network, Node
-from labkit.measure.traffic import ping_probes
-from labkit.measure.traffic.ping_probes import Answers
+from studies.overlay import ping_probes
+from studies.overlay.expected_paths import no_path, paths
+from studies.overlay.ping_probes import Answers
 from studies.overlay.spine_failure import spines
 
 ATTEMPTS = 3  # until neighbours are known and bridges forward

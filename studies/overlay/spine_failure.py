@@ -19,11 +19,11 @@ import msgspec
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.endpoints import Namespace, Pair
 from labkit.measure.topologies import Topology
-from labkit.measure.topologies.network.expected_paths import paths
 from labkit.measure.topologies.network.parts import Cable, Network, Node, Part
-from labkit.measure.traffic import ping_probes
-from labkit.measure.traffic.ping_probes import Probe
 from labkit.system import netlink
+from studies.overlay import ping_probes
+from studies.overlay.expected_paths import paths
+from studies.overlay.ping_probes import Probe
 
 FAILURES = ("carrier", "silent")
 PATIENCE_S = 20.0  # until the first reply: neighbours are resolved, bridge ports begin to forward

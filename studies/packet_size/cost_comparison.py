@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import linear_fit, stats
-from labkit.analysis.linear_fit import Estimate
-from labkit.analysis.packet_cost.cost_model import PARTS, Curve
+from labkit.analysis import stats
 from labkit.analysis.stats import MIN_SETUPS
+from studies import linear_fit
+from studies.linear_fit import Estimate
+from studies.packet_size.cost_model import PARTS, Curve
 
 SAME, NO_EVIDENCE = "no difference that stands out", "no evidence"
 

@@ -1,7 +1,7 @@
 """What a packet costs by its size: the experiment `datapaths` for datagrams of several sizes, measured side by side.
 
 A round measures every size in random order, each with a fresh set-up of all arms. So a drift of the machine does not
-look like a cost of bytes, and every round gives its own line (`labkit.analysis.packet_cost.cost_model`). Rounds of
+look like a cost of bytes, and every round gives its own line (`studies.packet_size.cost_model`). Rounds of
 profiles do the same.
 """
 

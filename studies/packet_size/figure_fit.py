@@ -11,14 +11,15 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import linear_fit, theme
-from labkit.analysis.figures.cost_by_size import PREFIXES, RULE, SIZE
+from labkit.analysis import theme
+from labkit.analysis.figures.cost_by_size import PREFIXES, RULE, SIZE, fragments_count, largest_whole
 from labkit.analysis.figures.line_chart import NARROW, log_axis, no_bar, ticks
 from labkit.analysis.figures.panels import Panel, finish, panels, titled_grid
-from labkit.analysis.linear_fit import Floats
 from labkit.analysis.load import complete
-from labkit.analysis.packet_cost.cost_model import COSTS, Curve, fragments_count, largest_whole
 from labkit.common.units import counted
+from studies import linear_fit
+from studies.linear_fit import Floats
+from studies.packet_size.cost_model import COSTS, Curve
 
 COST_PX, REST_PX, BETWEEN_PX, TOP_PX = 330, 190, 90, 118
 HOST_PX = 40  # more between panels whose titles have the host

@@ -14,13 +14,14 @@ import plotly.graph_objects as go
 
 from labkit.analysis import figures, load, run_figures, stats, verdicts
 from labkit.analysis.displays import show
-from labkit.analysis.linear_fit import Estimate, interval, seconds
-from labkit.analysis.packet_cost import cost_model, function_time_claim
-from labkit.analysis.packet_cost.cost_model import COSTS, LOST, PARTS, Curve
+from labkit.analysis.figures.cost_by_size import largest_whole
 from labkit.common import units
 from labkit.common.units import counted, si
-from studies.packet_size import cost_comparison
+from studies import function_time_claim
+from studies.linear_fit import Estimate, interval, seconds
+from studies.packet_size import cost_comparison, cost_model
 from studies.packet_size.cost_comparison import NO_EVIDENCE, SAME, Comparison
+from studies.packet_size.cost_model import COSTS, LOST, PARTS, Curve
 from studies.packet_size.figure_fit import fitted
 
 EACH = {
@@ -76,7 +77,7 @@ def transport(rows: pd.DataFrame) -> list[str]:
     result = cost_model.per_round(rows)
     lines = [
         line
-        for key, group in load.groups(result, cost_model.BY)
+        for key, group in load.groups(result, function_time_claim.BY)
         for line in _transport(_named(key, result), group)
     ]
     return lines + _offloads(rows[rows["status"].eq("ok") & rows["protocol"].eq("udp")])
@@ -147,7 +148,7 @@ def functions(profiles: pd.DataFrame) -> list[str]:
     sentences += f" {claim.length_bytes} bytes as for {claim.of_length_bytes}."
     sentences += " The tracer's own time is in every call and is the same at each size,"
     sentences += " so it moves the ratio towards 1."
-    among = pd.DataFrame([dict(zip(cost_model.BY, one.key, strict=True)) for one in result])
+    among = pd.DataFrame([dict(zip(function_time_claim.BY, one.key, strict=True)) for one in result])
     return [sentences, *(f"    - {_judgement_sentence(one)}{_named(one.key, among)}." for one in result)]
 
 
@@ -162,8 +163,8 @@ def all_findings(
 
 def _named(key: load.Key, table: pd.DataFrame) -> str:
     """Return what distinguishes a point from the others of a table, to end a sentence with; empty if nothing does."""
-    varying = [name for name in cost_model.BY if table[name].nunique(dropna=False) > 1]
-    of = dict(zip(cost_model.BY, key, strict=True))
+    varying = [name for name in function_time_claim.BY if table[name].nunique(dropna=False) > 1]
+    of = dict(zip(function_time_claim.BY, key, strict=True))
     words = [f"{name.removesuffix('_bytes').replace('_', ' ')} {of[name]}" for name in varying]
     return f" ({', '.join(words)})" if words else ""
 
@@ -182,7 +183,7 @@ def _transport(where: str, group: pd.DataFrame) -> Iterator[str]:
     each = [
         f"{one['fragments_count']} fragments for {one['length_bytes']:.0f} bytes" for _, one in cut.iterrows()
     ]
-    whole_bytes = cost_model.largest_whole(mtu, family)
+    whole_bytes = largest_whole(mtu, family)
     start = f"At an MTU of {mtu} bytes IPv{family} carries up to {whole_bytes} bytes unfragmented"
     yield f"{start}{', and sends ' + ', '.join(each) if each else ''}{where}."
     seen = group[group["seen_fragments_ratio"].notna()]

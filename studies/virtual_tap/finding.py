@@ -13,14 +13,14 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import linear_fit, load, verdicts
+from labkit.analysis import load, verdicts
 from labkit.analysis.displays import show
 from labkit.analysis.flame.load_profiles import observed
-from labkit.analysis.linear_fit import interval
 from labkit.analysis.run_figures import of_part
 from labkit.common import units
 from labkit.common.units import counted
-from studies import reference_tables
+from studies import linear_fit, reference_tables
+from studies.linear_fit import interval
 from studies.virtual_tap import mirror_tax
 from studies.virtual_tap.figure_count import mirror_count
 from studies.virtual_tap.figure_tax import mirror_tax as draw_tax

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import linear_fit, load
-from labkit.analysis.linear_fit import Estimate, Fit, Floats
+from labkit.analysis import load
 from labkit.analysis.load import GROUP, Key
 from labkit.common.units import counted
+from studies import linear_fit
+from studies.linear_fit import Estimate, Fit, Floats
 
 MIN_ARMS = 3  # numbers of mirrors that a fit needs: a line through two points always fits
 FEW_PACKETS = 100  # per round and arm; with fewer packets the cost is too noisy

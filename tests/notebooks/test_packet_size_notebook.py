@@ -10,8 +10,8 @@ import pytest
 from sandbox import Sandbox, sandbox
 
 from labkit.analysis import load
-from labkit.analysis.packet_cost import cost_model
-from labkit.analysis.packet_cost.cost_model import fragments_count
+from studies.packet_size import cost_model
+from studies.packet_size.cost_model import fragments_count
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
 

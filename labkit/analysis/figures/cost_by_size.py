@@ -12,12 +12,15 @@ from labkit.analysis import protocols
 from labkit.analysis.figures.line_chart import FAINT, Axis, Quantity, draw
 from labkit.analysis.figures.panels import Panel, finish, grid, panels
 from labkit.analysis.load import PROVENANCE, complete, differing
-from labkit.analysis.packet_cost.cost_model import OF, fragments_count, largest_whole
 from labkit.common.errors import BadInput
 
 RULE = {"type": "line", "line_width": 1, "line_dash": "dot", "opacity": 0.9}
 FAR = 10  # ratio of the largest to the smallest value from which on the axis is logarithmic
 PANEL_PX = 250
+IP_BYTES = {4: 20, 6: 40}
+UDP_BYTES = 8  # the same for an ICMP echo
+FRAGMENT_BYTES = {4: 0, 6: 8}  # the fragment header after the IP header (RFC 8200, section 4.5)
+FRAGMENTED = ("udp", "ping")  # protocols whose packets IP may send in fragments
 PREFIXES = {"G": 1e9, "M": 1e6, "k": 1e3, "": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}
 
 
@@ -64,7 +67,7 @@ def say_size(size: float, panel: Panel) -> str:
     """Return the tick label of a size, with the number of fragments if there are several."""
     mtu, family = panel.table[["mtu_bytes", "family"]].iloc[0]
     many = (
-        panel.protocol in OF
+        panel.protocol in FRAGMENTED
         and pd.notna(mtu)
         and fragments_count(size, mtu, 4 if pd.isna(family) else family)
     )
@@ -77,7 +80,7 @@ SIZE = Axis("length_bytes", "bytes of payload (×: fragments)", lambda size: f"{
 def mark_mtu(figure: go.Figure, panel: Panel) -> None:
     """Draw a dotted line between unfragmented and fragmented sizes, if there are both."""
     mtu, family = panel.table[["mtu_bytes", "family"]].iloc[0]
-    if panel.protocol not in OF or pd.isna(mtu):
+    if panel.protocol not in FRAGMENTED or pd.isna(mtu):
         return
     largest, sizes = largest_whole(mtu, 4 if pd.isna(family) else family), panel.table["length_bytes"]
     if sizes.min() <= largest < sizes.max():
@@ -138,3 +141,23 @@ def plot(panel: Panel, what: str, unit: str, **columns: str) -> tuple[Panel, Qua
     return replace(panel, table=table, title=f"{panel.title}: {what}"), Quantity(
         unit, unit, PREFIXES[prefix], far
     )
+
+
+def largest_whole(mtu_bytes: float, family: float) -> int:
+    """Return the largest UDP payload in bytes that is not fragmented."""
+    return int(mtu_bytes) - IP_BYTES[int(family)] - UDP_BYTES
+
+
+def fragments_count(length_bytes: float, mtu_bytes: float, family: float = 4) -> int:
+    """Return the number of packets in which IP sends a UDP datagram with a payload of `length_bytes`.
+
+    All fragments but the last hold a multiple of 8 bytes (RFC 791, RFC 8200). For IPv6 the kernel fills the last
+    fragment no more than the others (__ip6_append_data).
+    """
+    family = int(family)
+    carried, room = int(length_bytes) + UDP_BYTES, int(mtu_bytes) - IP_BYTES[family]
+    if carried <= room:
+        return 1
+    each = room // 8 * 8 - FRAGMENT_BYTES[family]
+    last = room if family == 4 else each
+    return 1 - (last - carried) // each

@@ -28,12 +28,13 @@ from labkit.measure.observers.ftrace import bpftrace_times, ring_buffer, session
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.fold_stacks import StackCounter
 from labkit.measure.topologies.open_vswitch import rpc
-from labkit.measure.traffic import iperf3_json, ping, ping_probes
+from labkit.measure.traffic import iperf3_json, ping
 from labkit.measure.traffic.trex import readings
 from labkit.runner import yaml_files
 from labkit.system import machine, process
 from labkit.system.machine import interfaces, mibs, provenance, tracing_journal
 from studies.monitor_cost import readers
+from studies.overlay import ping_probes
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 BUDGETS = [0.09, pytest.param(0.9, marks=pytest.mark.long)]  # seconds for each of the 33 readers

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labkit.analysis import linear_fit
 from labkit.common.errors import BadInput
+from studies import linear_fit
 
 SIZES = np.array([16.0, 64, 200, 400, 800, 1472])
 LINE = np.column_stack([np.ones_like(SIZES), SIZES])

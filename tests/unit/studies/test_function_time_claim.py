@@ -8,8 +8,8 @@ import synthetic_packet_sizes
 import synthetic_rows
 
 from labkit.analysis import figures
-from labkit.analysis.packet_cost import function_time_claim
 from labkit.measure.observers.ftrace.histogram import Distribution
+from studies import function_time_claim
 from studies.packet_size import finding as packet_size
 
 HALF, SAME = {400: 20e-6, 800: 10e-6}, {400: 10e-6, 800: 10e-6}

@@ -9,7 +9,6 @@ import pytest
 
 from labkit.common.errors import BadInput
 from labkit.measure.topologies.network import leaf_spine_overlay
-from labkit.measure.topologies.network.expected_paths import Path, no_path, paths
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
@@ -20,6 +19,7 @@ from labkit.measure.topologies.network.parts import (
     Route,
     Tunnel,
 )
+from studies.overlay.expected_paths import Path, no_path, paths
 
 VXLAN_OUTSIDE = "IP 21.0.0.1 > 23.0.0.1 / UDP 4900 / VXLAN 30 / Ethernet"
 GRE_OUTSIDE = "Ethernet / IP 26.0.0.2 > 28.0.0.2 / GRE"

@@ -8,8 +8,7 @@ import pytest
 import synthetic_packet_sizes
 
 from labkit.analysis import load
-from labkit.analysis.packet_cost import cost_model
-from studies.packet_size import cost_comparison
+from studies.packet_size import cost_comparison, cost_model
 from studies.packet_size import finding as packet_size
 from studies.packet_size.cost_comparison import Comparison
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from labkit.measure.topologies.network import encapsulated_packets
-from labkit.measure.topologies.network.encapsulated_packets import EncapsulatedPacket, Frame
-from labkit.measure.topologies.network.expected_paths import no_path, paths
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node, Part, Route, Tunnel
+from studies.overlay import encapsulated_packets
+from studies.overlay.encapsulated_packets import EncapsulatedPacket, Frame
+from studies.overlay.expected_paths import no_path, paths
 
 LAST = 79
 

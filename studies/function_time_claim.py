@@ -11,10 +11,10 @@ import pandas as pd
 
 from labkit.analysis import load, stats
 from labkit.analysis.flame.load_profiles import observed, work
-from labkit.analysis.packet_cost.cost_model import BY
 from labkit.analysis.stats import Effect
 
 OBSERVER = "function_times"
+BY = [name for name in load.GROUP if name != "length_bytes"]
 KEYS = [*BY, "arm", "role", "topology", "length_bytes", "function"]
 TIMES = ("p50_s", "mean_s", "p99_s", "max_s")
 COLUMNS = [*KEYS, "setup", "round", *TIMES, "count", "per_packet", "overhead_ratio", "tracer"]

@@ -18,19 +18,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from labkit.analysis import linear_fit, load
-from labkit.analysis.linear_fit import Estimate, Fit, Floats
-from labkit.analysis.load import GROUP, Key
+from labkit.analysis import load
+from labkit.analysis.figures.cost_by_size import fragments_count
+from labkit.analysis.load import Key
 from labkit.common.units import counted
+from studies import linear_fit
+from studies.function_time_claim import BY
+from studies.linear_fit import Estimate, Fit, Floats
 
 PARTS = ("fixed", "byte", "first", "fragment")  # the parts of a cost, in the order of `Curve.coefficients`
 MIN_STEPS = 2  # different numbers of fragments that a fit needs
 MIN_SIZES = 3  # a line through two points always fits
 LOST = 0.01  # share of the sent datagrams
 SAME = 0.1  # two costs are proportional if their quotients at all points differ by no more (the kernel counts 10 ms)
-IP_BYTES = {4: 20, 6: 40}
-UDP_BYTES = 8  # the same for an ICMP echo
-FRAGMENT_BYTES = {4: 0, 6: 8}  # the fragment header after the IP header (RFC 8200, section 4.5)
 # Costs of a datagram: columns of `per_round` with their names
 COSTS = {
     "cpu_per_packet_s": "CPU time of a datagram received, whole machine",
@@ -38,27 +38,6 @@ COSTS = {
     "rtt_s": "round-trip time p50",
 }
 OF = {"udp": ("cpu_per_packet_s", "time_per_packet_s"), "ping": ("rtt_s",)}
-BY = [name for name in GROUP if name != "length_bytes"]
-
-
-def largest_whole(mtu_bytes: float, family: float) -> int:
-    """Return the largest UDP payload in bytes that is not fragmented."""
-    return int(mtu_bytes) - IP_BYTES[int(family)] - UDP_BYTES
-
-
-def fragments_count(length_bytes: float, mtu_bytes: float, family: float = 4) -> int:
-    """Return the number of packets in which IP sends a UDP datagram with a payload of `length_bytes`.
-
-    All fragments but the last hold a multiple of 8 bytes (RFC 791, RFC 8200). For IPv6 the kernel fills the last
-    fragment no more than the others (__ip6_append_data).
-    """
-    family = int(family)
-    carried, room = int(length_bytes) + UDP_BYTES, int(mtu_bytes) - IP_BYTES[family]
-    if carried <= room:
-        return 1
-    each = room // 8 * 8 - FRAGMENT_BYTES[family]
-    last = room if family == 4 else each
-    return 1 - (last - carried) // each
 
 
 def per_round(rows: pd.DataFrame) -> pd.DataFrame:

@@ -15,16 +15,6 @@ from itertools import groupby
 from typing import NamedTuple
 
 from labkit.common.errors import BadInput
-from labkit.measure.topologies.network.encapsulated_packets import (
-    EncapsulatedPacket,
-    Frame,
-    decapsulates,
-    headers,
-    layers,
-    nesting_depth,
-    outer_ttl,
-    without_ttl,
-)
 from labkit.measure.topologies.network.model import (
     DescribedInterface,
     Key,
@@ -34,6 +24,16 @@ from labkit.measure.topologies.network.model import (
     are_compatible,
 )
 from labkit.measure.topologies.network.parts import Network, Tunnel, UpperDevice
+from studies.overlay.encapsulated_packets import (
+    EncapsulatedPacket,
+    Frame,
+    decapsulates,
+    headers,
+    layers,
+    nesting_depth,
+    outer_ttl,
+    without_ttl,
+)
 
 # Nested packets; the kernel's limit is the same (XMIT_RECURSION_LIMIT, include/linux/netdevice.h).
 DEEPEST = 8

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from labkit.common.errors import BadInput, Failed
-from labkit.measure.traffic.ping_probes import Probe, answers, outage, probes
+from studies.overlay.ping_probes import Probe, answers, outage, probes
 
-SAMPLES = Path(__file__).parents[3] / "samples"
+SAMPLES = Path(__file__).parents[2] / "samples"
 
 
 def sample(name: str) -> str:

@@ -12,13 +12,14 @@ from synthetic_packet_sizes import BYTE, FIRST, FIXED, FRAGMENT, SIZES
 
 from labkit.analysis import figures, verdicts
 from labkit.analysis.figures import line_chart
-from labkit.analysis.linear_fit import Estimate
-from labkit.analysis.packet_cost import cost_model
-from labkit.analysis.packet_cost.cost_model import Curve
+from labkit.analysis.figures.cost_by_size import fragments_count, largest_whole
 from labkit.common.errors import BadInput
 from labkit.measure import experiments
+from studies.linear_fit import Estimate
+from studies.packet_size import cost_model
 from studies.packet_size import figure_fit as packet_size_figure_fit
 from studies.packet_size import finding as packet_size
+from studies.packet_size.cost_model import Curve
 
 
 def of(result: list[Curve], arm: str, cost: str = "time_per_packet_s") -> Curve:
@@ -40,8 +41,8 @@ def covers(one: Estimate | None, value: float) -> bool:
     ],
 )  # fmt: skip
 def test_fragment_count(size: int, mtu: int, family: int, count: int) -> None:
-    assert cost_model.fragments_count(size, mtu, family) == count
-    assert (size <= cost_model.largest_whole(mtu, family)) == (count == 1)
+    assert fragments_count(size, mtu, family) == count
+    assert (size <= largest_whole(mtu, family)) == (count == 1)
 
 
 def test_planted_costs_are_found() -> None:
