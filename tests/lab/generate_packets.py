@@ -170,10 +170,10 @@ def agents() -> Any:
         for program in programs:
             assert program.stdout is not None
             program.stdout.readline()
-        before = [ask(0, "learn")["count"], pair.server.counters().received_count]
+        before = [ask(0, '"learn"')["count"], pair.server.counters().received_count]
         sent = ask(1, "[20000, 1, 4321]")
         time.sleep(0.1)
-        counts = [ask(0, "read")["count"], pair.server.counters().received_count]
+        counts = [ask(0, '"read"')["count"], pair.server.counters().received_count]
         for program in programs:
             program.communicate()
     return {"sent": sent, "counted": [now - then for now, then in zip(counts, before, strict=True)]}

@@ -8,8 +8,6 @@ device gives no send timestamp, the time just before the send call is used inste
 
 from __future__ import annotations
 
-import itertools
-import json
 import socket
 import struct
 import time
@@ -28,6 +26,7 @@ from labkit.measure.traffic.packet_sender import (
     headers,
     only_udp,
     prepare_process,
+    serve,
 )
 from labkit.system import netlink
 
@@ -180,15 +179,7 @@ def work(pair: Pair, addresses: FrameAddresses, mix: Mix, connection: socket.soc
     prober = Prober(pair, addresses, mix)
     prepare_process(None)
     with connection.makefile("rwb") as stream:
-        for number in itertools.count():
-            if number == 0:
-                stream.write(b"{}\n")
-            else:
-                line = stream.readline()
-                if not line:
-                    return
-                stream.write(json.dumps(prober.run(*json.loads(line))).encode() + b"\n")
-            stream.flush()
+        serve(stream, stream, lambda request: prober.run(*request))
 
 
 def latency(result: dict[str, Any]) -> Latency:

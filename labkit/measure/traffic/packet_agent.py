@@ -1,7 +1,6 @@
 """Send the load in a guest, or count it there, on request from outside.
 
-Each request is a line: the arguments of a trial as JSON, or `learn` or `read` for the counter. Each answer is a line of
-JSON.
+Each request is a line of JSON: the arguments of a trial, or `learn` or `read` for the counter. So is each answer.
 It runs alone in the guest (`labkit.measure.endpoints.exec_server` starts it), so it imports only the standard library
 and `packet_sender`. No nftables is needed there: a packet socket with a filter counts, and the guest's IP layer drops
 what nobody listens for.
@@ -14,7 +13,7 @@ import os
 import socket
 import struct
 import sys
-from io import BufferedIOBase
+from collections.abc import Callable
 from typing import Any
 
 if __package__:
@@ -59,21 +58,16 @@ class Counter:
         self._count += packets  # with those that found no room
         return self._count
 
+    def answer(self, request: str) -> dict[str, Any]:
+        """Return the count; `learn` sends the frame before."""
+        if request == "learn":
+            self.learn()
+        return {"count": self.read()}
+
     def close(self) -> None:
         """Close both sockets."""
         self._socket.close()
         self._learning.close()
-
-
-def count(requests: BufferedIOBase, answers: BufferedIOBase, counter: Counter) -> None:
-    """Answer each request line, `learn` or `read`, with the count, until there are no more."""
-    answers.write(b"{}\n")
-    answers.flush()
-    while line := requests.readline():
-        if line.strip() == b"learn":
-            counter.learn()
-        answers.write(json.dumps({"count": counter.read()}).encode() + b"\n")
-        answers.flush()
 
 
 def main() -> None:
@@ -86,12 +80,12 @@ def main() -> None:
                 packet_sender.FrameAddresses(**request["addresses"]),
                 packet_sender.Mix(**request["mix"]),
             )
-            sender = packet_sender.Sender(addresses, mix)
+            answer: Callable[[Any], dict[str, Any]] = packet_sender.Sender(addresses, mix).answer
             packet_sender.prepare_process(None)
-            packet_sender.serve(requests, answers, sender)
         else:
             frame = bytes.fromhex(request["frame"])
-            count(requests, answers, Counter(request["interface"], request["v6"], frame))
+            answer = Counter(request["interface"], request["v6"], frame).answer
+        packet_sender.serve(requests, answers, answer)
     except OSError as error:
         answers.write(json.dumps({"error": error.strerror}).encode() + b"\n")
         answers.flush()

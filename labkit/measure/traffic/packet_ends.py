@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair, exec_client
@@ -117,27 +117,6 @@ class LearningFrameSender:
         self._socket.close()
 
 
-class Worker(Protocol):
-    """A process that answers lines with lines."""
-
-    def send(self, line: bytes) -> None:
-        """Send it a line. Raises Failed if it has ended."""
-
-    def receive(self, timeout_s: float) -> bytes:
-        """Return its next line. Raises Failed if it has ended or is silent for `timeout_s`."""
-
-
-def answer(worker: Worker, timeout_s: float, name: str) -> dict[str, Any]:
-    """Return a worker's next answer. Raises Failed with the worker's name."""
-    try:
-        result: dict[str, Any] = json.loads(worker.receive(timeout_s))
-    except Failed as error:
-        raise Failed(f"{name} {error}") from None
-    if "error" in result:
-        raise Failed(f"{name} failed: {result['error']}")
-    return result
-
-
 class Agent:
     """`packet_agent` in the guest of an end; it ends with the connection."""
 
@@ -187,21 +166,46 @@ class Agent:
         self._conversation.close()
 
 
-class SendingProcess:
+class Worker:
+    """A process that answers a line of JSON with another: a forked one, or an agent in a guest. `name` is its name in
+    messages."""
+
+    def __init__(self, name: str, process: Forked | Agent) -> None:
+        self._name, self._process = name, process
+        self.pid = process.pid if isinstance(process, Forked) else None  # on this host
+
+    def send(self, request: Any) -> None:
+        """Send it a request. Raises Failed if it has ended."""
+        try:
+            self._process.send(json.dumps(request).encode())
+        except Failed as error:
+            raise Failed(f"{self._name} {error}") from None
+
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        """Return its next answer. Raises Failed if it has ended, is silent for `timeout_s`, or failed."""
+        try:
+            result: dict[str, Any] = json.loads(self._process.receive(timeout_s))
+        except Failed as error:
+            raise Failed(f"{self._name} {error}") from None
+        if "error" in result:
+            raise Failed(f"{self._name} failed: {result['error']}")
+        return result
+
+
+class SendingProcess(Worker):
     """A sending process at a client: forked into its namespace, or an agent in its guest."""
 
     def __init__(
         self, stack: ExitStack, client: Endpoint, addresses: FrameAddresses, mix: Mix, cpu: int
     ) -> None:
-        self._name = f"the packet generator at {client.name}"
+        name = f"the packet generator at {client.name}"
         self._begun_s: float | None = None
         self.in_guest = client.kernel is not None
-        self.pid: int | None = None
         if self.in_guest:
             request = {"addresses": dataclasses.asdict(addresses), "mix": dataclasses.asdict(mix)}
             agent = Agent(client, request)
             stack.callback(agent.close)
-            self._worker: Worker = agent
+            super().__init__(name, agent)
             return
         namespace = client.namespace.fd
 
@@ -210,28 +214,25 @@ class SendingProcess:
                 sender = packet_sender.Sender(addresses, mix)
             packet_sender.prepare_process(cpu)
             with connection.makefile("rwb") as stream:
-                packet_sender.serve(stream, stream, sender)
+                packet_sender.serve(stream, stream, sender.answer)
 
         forked = Forked(work, [namespace])
         stack.callback(forked.kill)
-        self._worker, self.pid = forked, forked.pid
+        super().__init__(name, forked)
 
     def ready(self) -> None:
         """Wait until the frames are built."""
-        answer(self._worker, GUEST_START_S if self.in_guest else START_S, self._name)
+        self.answer(GUEST_START_S if self.in_guest else START_S)
 
     def go(self, rate_pps: float | None, duration_s: float, count: int | None) -> None:
         """Start a trial of at most `duration_s`, with at most `count` frames."""
         self._begun_s = time.monotonic()
-        try:
-            self._worker.send(json.dumps([rate_pps, duration_s, count]).encode())
-        except Failed as error:
-            raise Failed(f"{self._name} {error}") from None
+        self.send([rate_pps, duration_s, count])
 
     def report(self, duration_s: float) -> dict[str, Any]:
         """Return the report after the trial (`packet_sender.Report`), with the begin by this host's clock."""
         patience_s = GUEST_PATIENCE_S if self.in_guest else PATIENCE_S
-        result = answer(self._worker, duration_s + patience_s, self._name)
+        result = self.answer(duration_s + patience_s)
         # A guest has a clock of its own. Its start is known only up to the way of the request.
         return result | ({"begun_s": self._begun_s} if self.in_guest else {})
 
@@ -286,28 +287,25 @@ def endpoint_key(end: Endpoint) -> tuple[int, str]:
     return id(end.namespace), "" if end.kernel is None else end.name
 
 
-class _GuestCounter:
+class _GuestCounter(Worker):
     """The counter in a guest."""
 
     def __init__(self, stack: ExitStack, end: Endpoint, frame: bytes) -> None:
-        self._name = f"the packet counter at {end.name}"
         request = {"interface": end.interface, "v6": ":" in end.address, "frame": frame.hex()}
-        self._agent = Agent(end, request)
-        stack.callback(self._agent.close)
-        answer(self._agent, GUEST_START_S, self._name)
+        agent = Agent(end, request)
+        stack.callback(agent.close)
+        super().__init__(f"the packet counter at {end.name}", agent)
+        self.answer(GUEST_START_S)
 
     def learn(self) -> None:
-        self._ask(b"learn")
+        self._ask("learn")
 
     def read(self) -> int:
-        return self._ask(b"read")
+        return self._ask("read")
 
-    def _ask(self, word: bytes) -> int:
-        try:
-            self._agent.send(word)
-        except Failed as error:
-            raise Failed(f"{self._name} {error}") from None
-        return int(answer(self._agent, GUEST_PATIENCE_S, self._name)["count"])
+    def _ask(self, word: str) -> int:
+        self.send(word)
+        return int(self.answer(GUEST_PATIENCE_S)["count"])
 
 
 def _load_ports(mix: Mix) -> str:

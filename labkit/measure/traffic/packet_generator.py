@@ -8,7 +8,6 @@ both ends are inside them (`packet_ends`).
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -137,13 +136,16 @@ class PacketTrials:
         ]
         for sender in self._senders:
             sender.ready()
-        self._prober: Forked | None = None
+        self._prober: packet_ends.Worker | None = None
 
     @property
     def pids(self) -> set[int]:
         """The pids of the generator's processes on this host."""
-        probing = set() if self._prober is None else {self._prober.pid}
-        return probing | {sender.pid for sender in self._senders if sender.pid is not None}
+        workers: list[packet_ends.Worker] = [
+            *self._senders,
+            *([] if self._prober is None else [self._prober]),
+        ]
+        return {one.pid for one in workers if one.pid is not None}
 
     def trial(
         self, rate_pps: float | None, duration_s: float, *, latency: bool = False, count: int | None = None
@@ -164,11 +166,7 @@ class PacketTrials:
         for place, sender in enumerate(self._senders):
             sender.go(load_pps, limit_s, None if count is None else share(count, number, place))
         reports = [sender.report(limit_s) for sender in self._senders]
-        probed = (
-            None
-            if probing is None
-            else packet_ends.answer(probing, duration_s + PATIENCE_S, "the latency prober")
-        )
+        probed = None if probing is None else probing.answer(duration_s + PATIENCE_S)
         probes = 0 if probed is None else int(probed["frames"])
         sent = sum(report["sent_count"] for report in reports) + probes
         offered = sent + sum(report["dropped_count"] for report in reports)
@@ -191,19 +189,18 @@ class PacketTrials:
             latency=None if probed is None else latency_probes.latency(probed),
         )
 
-    def _probe(self, duration_s: float, rate_pps: int) -> Forked:
+    def _probe(self, duration_s: float, rate_pps: int) -> packet_ends.Worker:
         pair, addresses = self._sending[0], self.addresses[0]
         if not isinstance(pair, Pair) or not pair.shares_a_clock:
             raise Unsupported(NO_LATENCY)
         if self._prober is None:
             keep = (pair.client.namespace.fd, pair.server.namespace.fd)
             mix = self._mix
-            self._prober = Forked(
-                lambda connection: latency_probes.work(pair, addresses, mix, connection), keep
-            )
-            self._stack.callback(self._prober.kill)
-            packet_ends.answer(self._prober, START_S, "the latency prober")
-        self._prober.send(json.dumps([duration_s, rate_pps]).encode())
+            forked = Forked(lambda connection: latency_probes.work(pair, addresses, mix, connection), keep)
+            self._stack.callback(forked.kill)
+            self._prober = packet_ends.Worker("the latency prober", forked)
+            self._prober.answer(START_S)
+        self._prober.send([duration_s, rate_pps])
         return self._prober
 
     def _counted(self) -> _Counted:

@@ -22,9 +22,10 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from io import BufferedIOBase
+from typing import Any
 
 PORT, PROBE_PORT = 9, 10  # discard (RFC 863), and the port of latency probes
 ETHERNET_BYTES = 14  # as in labkit.common.packets, which this file does not import
@@ -397,22 +398,28 @@ class Sender:
         self._position = 0 if end >= self._count else end
         return self._bounds()
 
+    def answer(self, request: list[Any]) -> dict[str, Any]:
+        """Run a trial; the request has the arguments of `send`."""
+        return asdict(self.send(*request))
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
 
 
-def serve(requests: BufferedIOBase, answers: BufferedIOBase, sender: Sender) -> None:
-    """Run one trial per request line (the arguments of `Sender.send` as JSON), until there are no more."""
-    answers.write(b"{}\n")
-    answers.flush()
-    while line := requests.readline():
-        try:
-            report = asdict(sender.send(*json.loads(line)))
-        except OSError as error:
-            report = {"error": error.strerror}
-        answers.write(json.dumps(report).encode() + b"\n")
+def serve(requests: BufferedIOBase, answers: BufferedIOBase, answer: Callable[[Any], dict[str, Any]]) -> None:
+    """Answer each request, a line of JSON, with a line of JSON, until there are no more; the first answer says that
+    this process is ready."""
+    result: dict[str, Any] = {}
+    while True:
+        answers.write(json.dumps(result).encode() + b"\n")
         answers.flush()
+        if not (line := requests.readline()):
+            return
+        try:
+            result = answer(json.loads(line))
+        except OSError as error:
+            result = {"error": error.strerror}
 
 
 def send_frame(one: socket.socket, frame: bytes) -> None:
