@@ -15,20 +15,21 @@ import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from labkit.common import schema, units
-from labkit.common.errors import BadInput, LabkitError
+from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Endpoint
-from labkit.measure.experiments import context, survey
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments import rows as row_columns
-from labkit.measure.experiments.built_arm import LocalArm
+from labkit.measure.experiments import measuring_loop
+from labkit.measure.experiments.built_arm import BuiltArm, LocalArm
 from labkit.measure.experiments.changes import Change
-from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measurement_point import Built, Load, MeasurementPoint, Record
+from labkit.measure.experiments.measuring_loop import Plan, Running
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.observers.capture import CapturePoint
 from labkit.measure.observers.monitor import sampler
@@ -38,9 +39,8 @@ from labkit.measure.traffic.base import Trial, TrialGenerator, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix
 from labkit.system import machine, netlink
 from studies.monitor_cost import readers
-from studies.monitor_cost.readers import DESCRIPTIONS, READERS
+from studies.monitor_cost.readers import READERS
 
-METHOD = "whole"
 MAX_LOAD = "most"  # the load that is as much as the machine can do
 # After the traffic, for every reader: tcpdump's kernel hands over a block that is not full after 1 s.
 SETTLE_S = 1.2
@@ -123,137 +123,117 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
 class Session:
     """What the measurements of one round share.
 
-    The built topology, the generator, the counter of the observed flow at the receiving end, and the frames offered so
-    far.
+    The generator, the counter of the observed flow at the receiving end, and the frames offered so far.
     """
 
-    parameters: MonitorCost
-    built_arm: LocalArm
     trials: Trials
     observed: netlink.NftCounter
     offered_count: int = 0
 
-    @property
-    def hop(self) -> CapturePoint:
-        """The interface that is watched."""
-        server = self.built_arm.topology.pairs[0].server
-        return CapturePoint(server.namespace, server.interface)
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedArm(LocalArm):
+    """The built topology with a reader at its server's interface."""
+
+    session: Session
 
 
-def arms(parameters: MonitorCost, built: Arm) -> list[Arm]:
-    """Return an arm for each reader: nobody first, and again as the control."""
-    return [
-        dataclasses.replace(built, role="baseline"),
-        dataclasses.replace(built, role="control"),
-        *(
-            dataclasses.replace(built, role="variant", change=Change(name, ()))
-            for name in parameters.readers
-            if name != "none"
-        ),
+@dataclass(frozen=True)
+class FramesLoad(Load):
+    """Frames at a rate; its name. A trial of an arm is a reader beside them."""
+
+    parameters: MonitorCost
+
+    def columns(self, _arm: Arm) -> dict[str, Any]:
+        """Return the columns of the load."""
+        return dict.fromkeys(COLUMNS) | {
+            "part": "cost",
+            "method": self.method,
+            "frame": str(self.parameters.frame_bytes),
+            "frame_bytes": self.parameters.frame_bytes,
+            "flows_count": self.parameters.flows,
+            "load_pps": self.parameters.pps(self.name),
+            "length_bytes": None,
+        }
+
+    def trial_s(self, pairs: int) -> float:
+        """Estimate the duration beside one reader in seconds."""
+        return START_S + self.parameters.duration_s + SETTLE_S
+
+    def trial(self, built_arm: BuiltArm, artefacts: Path, record: Record) -> None:
+        """Measure the load beside one reader. Raises LabkitError for what fails or is missing."""
+        assert isinstance(built_arm, WatchedArm)
+        record(measure(self.parameters, built_arm, self.parameters.pps(self.name)))
+
+
+@dataclass(frozen=True)
+class Round(MeasurementPoint):
+    """One round: a fresh set-up of the topology, and every load beside every reader."""
+
+    parameters: MonitorCost
+
+    def arms(self, usable: list[Arm]) -> list[Arm]:
+        """Return an arm for each reader: nobody first, and again as the control."""
+        [built] = usable
+        return [
+            dataclasses.replace(built, role="baseline"),
+            dataclasses.replace(built, role="control"),
+            *(
+                dataclasses.replace(built, role="variant", change=Change(name, ()))
+                for name in self.parameters.readers
+                if name != "none"
+            ),
+        ]
+
+    def set_up_s(self, usable: list[Arm]) -> float:
+        """The estimated duration of the set-up in seconds."""
+        return 0.3
+
+    @contextmanager
+    def built(self, running: Running, rng: random.Random) -> Iterator[Built]:
+        """Build the topology, and keep the generator and a counter of the observed flow while all readers run."""
+        arms = self.arms(running.usable)
+        with super().built(running, rng) as (built_arms, failed), ExitStack() as stack:
+            for one in built_arms:
+                assert isinstance(one, LocalArm)
+                pairs, parameters = one.topology.pairs, self.parameters
+                trials = stack.enter_context(parameters.load_generator.trials(pairs, parameters.mix))
+                session = Session(trials, stack.enter_context(observed_flow(pairs[0].server)))
+                yield [WatchedArm(**{**vars(one), "arm": arm}, session=session) for arm in arms], []
+                return
+            yield [], [(arm, failed[0][1]) for arm in arms]
+
+
+def plan(parameters: MonitorCost, seed: int) -> Plan:
+    """Return the plan of the experiment: all rounds. The orders in a round are random."""
+    loads = [FramesLoad(parameters, load) for load in parameters.loads]
+    rounds = [
+        Round(f"1-r{number}", 1, number, loads, f"round {number + 1} of {parameters.rounds}", parameters)
+        for number in range(parameters.rounds)
     ]
+    return Plan(parameters, rounds, f"all {units.counted(parameters.rounds, 'round')} were measured")
 
 
-def _each_s(parameters: MonitorCost) -> float:
-    return START_S + parameters.duration_s + SETTLE_S
-
-
-def _round_s(parameters: MonitorCost) -> float:
-    count = 2 + len([name for name in parameters.readers if name != "none"])
-    return 0.3 + count * len(parameters.loads) * _each_s(parameters)
-
-
-def planned_s(parameters: MonitorCost) -> float:
-    """Estimate the duration of the whole experiment in seconds."""
-    return survey.survey_s(parameters) + parameters.rounds * _round_s(parameters)
-
-
-def run(parameters: MonitorCost, run_context: RunContext) -> Iterator[Event]:
-    """Measure every round that has no rows yet; yield rows and progress."""
-    done = run_context.done()
-    usable, refused = survey.survey(parameters, run_context)
-    yield from survey.refused_rows([parameters], run_context, refused, done)
-    left = [number for number in range(parameters.rounds) if f"1-r{number}" not in done]
-    if not usable or not left:
-        return
-    begun_s = survey.survey_s(parameters)
-    progress = Progress(begun_s + len(left) * _round_s(parameters), begun_s)
-    for number in left:
-        end_s = progress.done_s + _round_s(parameters)
-        yield from _measured(parameters, run_context, number, usable[0], progress)
-        progress.done_s = end_s
-    yield context.stopped_event(1, f"all {units.counted(parameters.rounds, 'round')} were measured")
-
-
-def _measured(
-    parameters: MonitorCost, run_context: RunContext, number: int, built: Arm, progress: Progress
-) -> Iterator[Event]:
-    point, what = f"1-r{number}", f"round {number + 1} of {parameters.rounds}"
-    rng = random.Random(f"{run_context.seed} {point}")
-    result: list[tuple[str, Measured]] = []
-    yield progress.event(f"{what}: set-up")
-    every = arms(parameters, built)
-    with survey.built(parameters, run_context, 1, [built], rng) as (built_arms, failed):
-        if failed:
-            result += [(load, (arm, failed[0][1])) for load in parameters.loads for arm in every]
-        for one in built_arms:
-            mix = parameters.mix
-            with (
-                parameters.load_generator.trials(one.topology.pairs, mix) as trials,
-                observed_flow(one.topology.pairs[0].server) as observed,
-            ):
-                session = Session(parameters, one, trials, observed)
-                for load in rng.sample(parameters.loads, len(parameters.loads)):
-                    of = {arm.label: arm for arm in every}
-                    for label in row_columns.order(run_context, 1, number, list(of)):
-                        change = of[label].change
-                        name = "none" if change is None else change.name
-                        yield progress.event(f"{what}, {load}: {DESCRIPTIONS[name]}")
-                        result.append((load, measure(session, of[label], name, load)))
-                        progress.done_s += _each_s(parameters)
-    yield context.rows(point, [_row(parameters, run_context, number, load, one) for load, one in result])
-
-
-def _row(
-    parameters: MonitorCost, run_context: RunContext, number: int, load: str, measured: Measured
-) -> dict[str, Any]:
-    arm, metrics = measured
-    shared = dict.fromkeys(COLUMNS) | {
-        "part": "cost",
-        "method": METHOD,
-        "point": f"1-r{number}",
-        "round": number,
-        "frame": str(parameters.frame_bytes),
-        "frame_bytes": parameters.frame_bytes,
-        "flows_count": parameters.flows,
-        "load_pps": parameters.pps(load),
-        "length_bytes": None,
-    }
-    return row_columns.row_of(parameters, run_context, arm, 1, {**shared, **metrics})
-
-
-def measure(session: Session, arm: Arm, reader: str, load: str) -> Measured:
-    """Measure one load beside one reader. What fails or is missing is a row with the reason."""
-    built_arm = dataclasses.replace(session.built_arm, arm=arm)
-    parameters = session.parameters
-    try:
-        with readers.start_reader(reader, session.hop, FIRST_PORT, parameters.sample) as running:
-            # Without a reader this process stands in, so that looking costs the same.
-            pids = frozenset(
-                {running.pid, *machine.descendants(running.pid)} if running.pid else {os.getpid()}
-            )
-            before, begun_cpu_s = machine.cpu_times(), machine.cpu_s(pids)
-            received_count = session.observed.read()
-            trial = session.trials.trial(parameters.pps(load), float(parameters.duration_s))
-            received_count = session.observed.read() - received_count
-            before_count = session.offered_count
-            session.offered_count += trial.offered_count
-            late_s = wait_until_idle(pids, parameters.patience_s)
-            reader_cpu_s = machine.cpu_s(pids) - begun_cpu_s
-            used = machine.cpu_times() - before
-            counted = running.stop()
-            start_s = running.start_s
-    except LabkitError as error:
-        return arm, row_columns.not_measured(error)
+def measure(parameters: MonitorCost, built_arm: WatchedArm, pps: float | None) -> Measured:
+    """Measure frames at a rate beside one reader. Raises LabkitError for what fails or is missing."""
+    session, server = built_arm.session, built_arm.topology.pairs[0].server
+    change = built_arm.arm.change
+    reader = "none" if change is None else change.name
+    hop = CapturePoint(server.namespace, server.interface)
+    with readers.start_reader(reader, hop, FIRST_PORT, parameters.sample) as running:
+        # Without a reader this process stands in, so that looking costs the same.
+        pids = frozenset({running.pid, *machine.descendants(running.pid)} if running.pid else {os.getpid()})
+        before, begun_cpu_s = machine.cpu_times(), machine.cpu_s(pids)
+        received_count = session.observed.read()
+        trial = session.trials.trial(pps, float(parameters.duration_s))
+        received_count = session.observed.read() - received_count
+        before_count = session.offered_count
+        session.offered_count += trial.offered_count
+        late_s = wait_until_idle(pids, parameters.patience_s)
+        reader_cpu_s = machine.cpu_s(pids) - begun_cpu_s
+        used = machine.cpu_times() - before
+        counted = running.stop()
+        start_s = running.start_s
     wanted = wanted_count(before_count, trial.offered_count, parameters.flows)
     doubts = []
     if late_s is None:
@@ -325,10 +305,9 @@ def wait_until_idle(pids: frozenset[int], patience_s: float, settle_s: float = S
     return None
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = measuring_loop.experiment(
     MonitorCost,
     HELP,
-    run,
-    planned_s,
+    plan,
     about="what programs that watch an interface cost: tcpdump, dumpcap, tshark, the monitor",
 )

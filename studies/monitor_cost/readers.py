@@ -227,13 +227,3 @@ READERS: dict[str, Start] = {
     "monitor_sampled": _monitor(lambda _port, sample: Request(sample=sample), finds=False),
     "monitor_all": _monitor(lambda _port, _sample: Request(), finds=False),
 }  # fmt: skip
-DESCRIPTIONS = {
-    "none": "nobody (the baseline)",
-    "socket": "a bare packet socket with a filter in the kernel (the reference)",
-    "tcpdump": "tcpdump writing everything",
-    "dumpcap": "dumpcap writing everything",
-    "tshark": "tshark with a display filter on everything",
-    "monitor": "the monitor with a filter in the kernel",
-    "monitor_sampled": "the monitor with sampling",
-    "monitor_all": "the monitor of everything",
-}

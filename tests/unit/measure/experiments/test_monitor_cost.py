@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from labkit.common.errors import BadInput, Unsupported
-from labkit.measure.experiments.built_arm import LocalArm
+from labkit.measure.experiments import RunContext
+from labkit.measure.experiments.measuring_loop import Running
 from labkit.measure.experiments.rows import Arm
 from studies.monitor_cost import experiment, readers
 from studies.monitor_cost.experiment import MonitorCost, wanted_count
@@ -54,7 +56,9 @@ def test_invalid_parameters(given: dict[str, Any], words: str) -> None:
 
 def test_nobody_is_the_baseline_and_its_own_control() -> None:
     parameters = MonitorCost.of({"readers": "none,monitor,socket"})
-    made = experiment.arms(parameters, Arm("veth", "baseline"))
+    [point, *_] = experiment.plan(parameters, 0).points_of([])
+    assert isinstance(point, experiment.Round)
+    made = point.arms([Arm("veth", "baseline")])
     assert [(one.role, one.label) for one in made] == [
         ("baseline", "veth"),
         ("control", "veth (again)"),
@@ -98,21 +102,29 @@ def test_missing_program_is_one_sentence() -> None:
         next(start(hop, 1024, "all"))
 
 
-def test_missing_reader_is_an_unsupported_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_reader_is_an_unsupported_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def missing(*_: object) -> Iterator[None]:
         raise Unsupported("there is no tshark here")
         yield
 
-    monkeypatch.setattr(readers, "start_reader", missing)
     topology: Any = SimpleNamespace(
         pairs=[SimpleNamespace(server=SimpleNamespace(namespace=None, interface="eth0"))]
     )
-    arm = Arm("veth", "variant")
-    live = LocalArm(arm=arm, offloads={}, server_offloads={}, qdisc="", topology=topology)
-    nothing: Any = None
-    session = experiment.Session(MonitorCost(), live, nothing, nothing)
-    assert experiment.measure(session, arm, "tshark", "10kpps") == (
-        arm,
-        {"status": "unsupported", "reason": "there is no tshark here"},
+    arm, nothing = Arm("veth", "variant"), cast(Any, None)
+    live = experiment.WatchedArm(
+        arm=arm, offloads={}, server_offloads={}, qdisc="", topology=topology, session=nothing
     )
+
+    @contextmanager
+    def built(*_: object) -> Iterator[Any]:
+        yield [live], []
+
+    monkeypatch.setattr(readers, "start_reader", missing)
+    monkeypatch.setattr(experiment.Round, "built", built)
+    plan = experiment.plan(MonitorCost.of({"loads": "10kpps", "rounds": "1"}), 0)
+    running = Running(plan, RunContext("monitor_cost", tmp_path, 1, {}), [arm], [])
+    list(plan.points_of([arm])[0].measure(running))
+    [row] = running.rows
+    assert (row["status"], row["reason"]) == ("unsupported", "there is no tshark here")
+    assert (row["method"], row["load_pps"]) == ("whole", 10e3)
