@@ -100,7 +100,8 @@ def _direction(row: pd.Series[Any]) -> str:
     return (
         f"Direction {row['direction']}: {si(row['throughput_bps'], 'bit/s')}; the latency of probes was {mean} on"
         f" average (exponentially weighted) and {most} at most, with a jitter of {jitter}."
-        f" {row['probes_lost_count']:.0f} of {row['probes_sent_count']:.0f} probes were lost."
+        f" {row['probes_lost_count']:.0f} of {row['probes_sent_count']:.0f} probes were lost"
+        f" ({row['probes_sent_count'] / row['duration_s']:.0f} were sent per second)."
     )
 
 

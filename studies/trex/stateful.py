@@ -31,11 +31,12 @@ def run(parameters: Stateful, run_context: RunContext) -> Iterator[Event]:
         """Measure until the server fails."""
         digest, ends = parameters.profile_digest, device.ends
         source = SOURCES[digest] if digest else None
-        device.client.load_stateful(parameters.profile, source, ends[0] if ends else None)
+        base_pps = device.client.load_stateful(parameters.profile, source, ends[0] if ends else None)
         for test in tests:
             assert test.mult is not None
             yield progress.event(f"{parameters.profile}, mult {test.mult:g}")
-            measured = _measure(parameters, device.client, test.mult)
+            asked_pps = None if base_pps is None else base_pps * test.mult
+            measured = _measure(parameters, device.client, test.mult, asked_pps)
             shared = {"method": METHOD, "duration_s": parameters.test_s}
             rows = [{**shared, **one} for one in measured]
             yield device.rows(parameters, run_context, test, rows)
@@ -48,8 +49,10 @@ def run(parameters: Stateful, run_context: RunContext) -> Iterator[Event]:
     return devices.run(parameters, run_context, "ASTF", planned_s(parameters), measure, parameters.mult)
 
 
-def _measure(parameters: Stateful, client: Client, mult: float) -> list[dict[str, Any]]:
-    """Return the columns of the result, and of each direction."""
+def _measure(
+    parameters: Stateful, client: Client, mult: float, asked_pps: float | None
+) -> list[dict[str, Any]]:
+    """Return the columns of the result, and of each direction. `asked_pps`: connections per second to begin."""
     try:
         raw = client.stateful(mult, parameters.test_s, parameters.latency_pps)
     except LabkitError as error:
@@ -63,6 +66,10 @@ def _measure(parameters: Stateful, client: Client, mult: float) -> list[dict[str
         problem = (
             "no connection was established: check the cables, and that the device forwards between the ports"
         )
+    if problem is None and asked_pps is not None:
+        begun, seconds = connections.attempts_pps, connections.window_s
+        if begun * seconds < stateless.REACHED * asked_pps * seconds - 1:
+            problem = f"generator-limited: TRex began {begun:.0f} of {asked_pps:.0f} connections per second"
     bits = [readings.received_bps(raw, one.target) for one in directions]
     state = {"status": "ok" if problem is None else "invalid", "reason": problem}
     result = {

@@ -219,11 +219,12 @@ def totals(directions: list[Direction]) -> dict[str, Any]:
 
 def direction_columns(one: Direction) -> dict[str, Any]:
     """Return the columns of one direction."""
-    return totals([one]) | ({} if one.latency is None else latency_columns(one.latency))
+    return totals([one]) | ({} if one.latency is None else latency_columns(one, one.latency))
 
 
-def latency_columns(latency: ProbeLatency) -> dict[str, Any]:
-    """Return the columns of the latency probes in one direction."""
+def latency_columns(one: Direction, latency: ProbeLatency) -> dict[str, Any]:
+    """Return the columns of the latency probes in one direction. Probes whose frames arrived after TRex had stopped are
+    not lost."""
     return {
         "latency_p50_s": latency.percentile_s(0.5),
         "latency_p90_s": latency.percentile_s(0.9),
@@ -235,7 +236,7 @@ def latency_columns(latency: ProbeLatency) -> dict[str, Any]:
         "latency_clock": "trex",
         "latency_buckets": {str(edge): count for edge, count in sorted(latency.buckets.items())},
         "probes_sent_count": latency.sent_count,
-        "probes_lost_count": latency.lost_count,
+        "probes_lost_count": min(latency.lost_count, one.lost_count + one.ring_drops_count),
         "out_of_order_count": latency.out_of_order_count,
         "duplicated_count": latency.duplicated_count,
         "histogram": latency.hdr,

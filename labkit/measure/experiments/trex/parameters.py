@@ -186,7 +186,7 @@ class Stateful(TrexParameters, frozen=True, kw_only=True):
         each_once("mult", self.mult)
         for mult in self.mult:
             within("mult", mult, 0.001, 1e6)
-        within("test_s", self.test_s, 1, 36000)
+        within("test_s", self.test_s, 2, 36000, "as TRex's counters are read once a second")
         within("latency_pps", self.latency_pps, 0, 80_000, "what TRex takes")
 
 

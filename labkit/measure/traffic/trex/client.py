@@ -150,12 +150,14 @@ class Client:
 
     def load_stateful(
         self, profile: str, source: str | None = None, ends: tuple[str, str] | None = None
-    ) -> None:
+    ) -> float | None:
         """Load connections (ASTF): a name, or a file whose text is `source`. Raises BadInput for one that is none.
 
         `ends`: the addresses of the client and the server of a named profile; None: those of TRex's own profiles.
+        Return how many TCP connections begin per second at mult=1; None if the profile limits their number.
         """
-        self._ask("load_stateful", profile=profile, source=source, ends=ends)
+        report: float | None = self._ask("load_stateful", profile=profile, source=source, ends=ends)
+        return report
 
     def stateful(self, mult: float, duration_s: float, latency_pps: int) -> dict[str, Any]:
         """Run `mult` times the profile's connections beside `latency_pps` probes; return the readings."""

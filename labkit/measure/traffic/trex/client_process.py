@@ -306,14 +306,15 @@ class Session:
 
     # stateful traffic
 
-    def load_stateful(self, profile: str, source: str | None, ends: list[str] | None) -> dict[str, Any]:
-        """Load connections: a name of STATEFUL, or a file of Python whose text is `source`."""
+    def load_stateful(self, profile: str, source: str | None, ends: list[str] | None) -> float | None:
+        """Load connections: a name of STATEFUL, or a file of Python whose text is `source`; return how many begin per
+        second at mult=1 (`streams.connection_rate`)."""
         own = streams.connections(ends) if source is None else streams.connections_of_file(profile, source)
         try:
             self._client.load_profile(own)
         except Exception as error:
             raise Failed(f"the TRex server refuses the profile {profile}: {error_text(error)}") from None
-        return {}
+        return streams.connection_rate(own)
 
     def stateful(self, mult: float, duration_s: float, latency_pps: int) -> dict[str, Any]:
         """Run `mult` times the profile's connections per second, beside latency probes in both directions.
@@ -336,13 +337,12 @@ class Session:
         self._call(self._client.stop)
         self._channel.wait(time.monotonic() + DRAIN_S)
         readings.append(self._stateful_reading())
-        described = self._rpc("get_counter_desc", {"profile_id": "_"})["data"]
         return {
             "before": before,
             "counters": counters,
             "latency": latency,
             "readings": readings,
-            "names": {str(one["id"]): one["name"] for one in described},
+            "described": self._rpc("get_counter_desc", {"profile_id": "_"})["data"],
         }
 
     def _counters(self) -> Any:

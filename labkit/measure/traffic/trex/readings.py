@@ -255,18 +255,20 @@ def _before(begun: Sequence[Mapping[str, Any]], port: int) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Connections:
-    """What stateful traffic did. `connections_pps`: established per second of wall time. `errors_count`: dropped
-    connections, and packets that no connection took; not latency probes, which TRex counts as `err_no_tcp_udp`."""
+    """What stateful traffic did. `connections_pps` and `attempts_pps`: established and begun per second of wall time,
+    in `window_s`. `errors_count`: dropped connections, and packets that no connection took, as far as TRex calls them
+    errors: not latency probes, what its receiver put off, and connections that end with the test."""
 
     connections_count: int
     connections_pps: float
+    attempts_pps: float
+    window_s: float
     active_count: float
     retransmits_count: int
     errors_count: int
 
 
-PROBES_COUNTER = "err_no_tcp_udp"
-_DROPS = ("tcps_conndrops", "tcps_timeoutdrop", "tcps_keepdrops", "tcps_testdrops")
+_DROPS = ("tcps_conndrops", "tcps_timeoutdrop", "tcps_keepdrops")
 
 
 @errors.reading(ANSWER)
@@ -276,7 +278,8 @@ def connections(raw: Mapping[str, Any]) -> Connections:
     Counters may go on from the test before, whose values are subtracted. One that is smaller after the start than
     before it began anew.
     """
-    names: Mapping[str, str] = raw["names"]
+    names: Mapping[str, str] = {str(one["id"]): one["name"] for one in raw["described"]}
+    errors = {one["name"] for one in raw["described"] if one["info"] == "error"}
     running, end = raw["readings"][:-1], raw["readings"][-1]
 
     def named(counters: Mapping[str, Any], side: str) -> dict[str, float]:
@@ -294,12 +297,17 @@ def connections(raw: Mapping[str, Any]) -> Connections:
         value
         for side in sides
         for name, value in side.items()
-        if (name.startswith("err_") and name != PROBES_COUNTER) or name in _DROPS
+        if name in errors and (name.startswith("err_") or name in _DROPS)
     ]
-    made = last.get("tcps_connects", 0) - first.get("tcps_connects", 0)
+    established, begun = (
+        (last.get(name, 0) - first.get(name, 0)) / seconds if seconds > 0 else 0.0
+        for name in ("tcps_connects", "tcps_connattempt")
+    )
     return Connections(
         connections_count=int(sides[0].get("tcps_connects", 0)),
-        connections_pps=made / seconds if seconds > 0 else 0.0,
+        connections_pps=established,
+        attempts_pps=begun,
+        window_s=seconds,
         active_count=last.get("m_active_flows", 0.0),
         retransmits_count=int(sum(side.get("tcps_sndrexmitpack", 0) for side in sides)),
         errors_count=int(sum(failures)),

@@ -187,6 +187,16 @@ def connections_of_file(name: str, source: str) -> Any:
     return _load_from_file(name, source, "stateful", ASTFProfile.load_py)
 
 
+def connection_rate(profile: Any) -> float | None:
+    """Return how many TCP connections a profile begins per second at mult=1; None if it limits their number."""
+    content = profile.to_json()
+    clients = [one["client_template"] for one in content["templates"]]
+    if any("limit" in one for one in clients):
+        return None
+    programs = content["program_list"]
+    return float(sum(one["cps"] for one in clients if programs[one["program_index"]].get("stream", True)))
+
+
 def _load_from_file(name: str, source: str, kind: str, load: Callable[[str], Any]) -> Any:
     """Write the text of a profile into a file of its name, because TRex loads files only, and load that."""
     with tempfile.TemporaryDirectory() as folder:

@@ -323,11 +323,7 @@ def test_maximum_that_the_server_has_not_counted_yet() -> None:
 def test_connections_of_the_second_of_two_mults(begins_anew: bool) -> None:
     """Counters of a server that go on from the test before, and those of one that resets them at the start."""
     recorded = list(calls("astf_http_own"))
-    [names, *_] = [
-        {str(one["id"]): one["name"] for one in result["data"]}
-        for _, method, _, result in recorded
-        if method == "get_counter_desc"
-    ]
+    described = next(result["data"] for _, method, _, result in recorded if method == "get_counter_desc")
     values = [result for _, method, _, result in recorded if method == "get_counter_values"]
     last, idle = values[-1], {"client": {}, "server": {}}
 
@@ -342,7 +338,7 @@ def test_connections_of_the_second_of_two_mults(begins_anew: bool) -> None:
 
     def raw(counters: list[dict[str, Any]], of: list[dict[str, Any]]) -> dict[str, Any]:
         readings_of_all = [{"time": float(number), "counters": one} for number, one in enumerate(of)]
-        return {"names": names, "counters": counters, "readings": readings_of_all}
+        return {"described": described, "counters": counters, "readings": readings_of_all}
 
     running = values[2:]
     first = readings.connections(raw([idle, idle], running))
