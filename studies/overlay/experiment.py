@@ -7,7 +7,8 @@ topologies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -16,10 +17,12 @@ from labkit.common import packets, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.run_folder import Row
 from labkit.measure import topologies
-from labkit.measure.experiments import context, datapaths, rows
+from labkit.measure.experiments import datapaths, measuring_loop, rows
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.context import Event, Experiment, RunContext
+from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measuring_loop import Plan, Point, Running, Stages
+from labkit.measure.experiments.rows import Arm
 from labkit.measure.observers.capture import capture, every_interface
 from labkit.measure.parameters import one_of, within
 from labkit.measure.topologies import Topology
@@ -124,90 +127,73 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Point):
     """A part of the experiment, or one combination of routes and failure in it: a description, and its seconds."""
 
+    parameters: Overlay
     part: str
     what: str
-    planned_s: float
+    seconds: float
     routes: str
     failure: str | None = None
     ignores_linkdown: bool = False
 
+    needs_arms: ClassVar[bool] = False
+
     @property
-    def name(self) -> str:
-        """`failure-ecmp-carrier-linkdown`"""
-        linkdown = "linkdown" if self.ignores_linkdown else None
-        return "-".join(word for word in (self.part, self.routes, self.failure, linkdown) if word)
+    def series(self) -> None:
+        """None: every stage is measured."""
+
+    def planned_s(self, usable: list[Arm]) -> float:
+        """The estimated duration in seconds."""
+        return self.seconds
+
+    def measure(self, running: Running) -> Stages:
+        """Measure the stage; if it fails, its row has the reason."""
+        yield self.what, self.seconds
+        try:
+            result = MEASURE[self.part](self.parameters, running.run_context, self)
+        except (Unsupported, Failed) as error:
+            result = [rows.not_measured(error)]
+        running.rows += [_row(self.parameters, running.run_context, self, one) for one in result]
 
 
 def stages(parameters: Overlay) -> list[Stage]:
     """Return the stages beside the cost, in order."""
-    first = parameters.routes[0]
+    result: dict[str, list[Stage]] = {part: [] for part in PARTS}
+
+    def add(
+        part: str,
+        what: str,
+        seconds: float,
+        routes: str = parameters.routes[0],
+        failure: str | None = None,
+        ignores: bool = False,
+    ) -> None:
+        linkdown = "linkdown" if ignores else None
+        name = "-".join(word for word in (part, routes, failure, linkdown) if word)
+        result[part].append(Stage(name, 1, 0, parameters, part, what, seconds, routes, failure, ignores))
+
+    add("path", "following packets", 4)
+    add("headers", "what tunnels add", 1.0 * len(parameters.topology))
     pairs_count = 20  # of five containers, each with each
-    result = {
-        "path": [Stage("path", "following packets", 4, first)],
-        "reachability": [
-            Stage(
-                "reachability",
-                f"who reaches whom, {routes} routes",
-                4 + 0.1 * pairs_count * parameters.pings,
-                routes,
-            )
-            for routes in parameters.routes
-        ],
-        "failure": [
-            Stage(
-                "failure",
-                f"a spine fails ({kind}), {routes} routes",
-                6 + parameters.outage_s,
-                routes,
-                kind,
-                ignores,
-            )
-            for routes in parameters.routes
-            for kind in parameters.failure
-            for ignores in LINKDOWN[kind]
-        ],
-        "headers": [Stage("headers", "what tunnels add", 1.0 * len(parameters.topology), first)],
-        "cost": [],
-    }
+    for routes in parameters.routes:
+        seconds = 4 + 0.1 * pairs_count * parameters.pings
+        add("reachability", f"who reaches whom, {routes} routes", seconds, routes)
+        for kind in parameters.failure:
+            what = f"a spine fails ({kind}), {routes} routes"
+            for ignores in LINKDOWN[kind]:
+                add("failure", what, 6 + parameters.outage_s, routes, kind, ignores)
     return [stage for part in parameters.part for stage in result[part]]
 
 
-def planned_s(parameters: Overlay) -> float:
-    """Estimate the duration of the whole experiment in seconds."""
-    return sum(stage.planned_s for stage in stages(parameters)) + _cost_s(parameters)
-
-
-def _cost_s(parameters: Overlay) -> float:
-    return datapaths.EXPERIMENT.planned_s(parameters) if "cost" in parameters.part else 0.0
-
-
-def run(parameters: Overlay, run_context: RunContext) -> Iterator[Event]:
-    """Yield the rows of every part that has none yet, and progress events."""
-    done = run_context.done()
-    progress = context.Progress(planned_s(parameters))
-    for stage in stages(parameters):
-        if stage.name not in done:
-            yield progress.event(stage.what)
-            yield context.rows(stage.name, _stage_rows(parameters, run_context, stage))
-        progress.done_s += stage.planned_s
-    for event in datapaths.EXPERIMENT.run(parameters, run_context) if "cost" in parameters.part else ():
-        if event["event"] == "rows":
-            event["rows"] = [row | {"part": "cost"} for row in event["rows"]]
-        elif event["event"] == "progress":
-            event |= {"done_s": progress.done_s + event["done_s"], "total_s": progress.total_s}
-        yield event
-
-
-def _stage_rows(parameters: Overlay, run_context: RunContext, stage: Stage) -> list[Row]:
-    """Return the rows of a stage; if it fails, a row with the reason."""
-    try:
-        result = MEASURE[stage.part](parameters, run_context, stage)
-    except (Unsupported, Failed) as error:
-        result = [rows.not_measured(error)]
-    return [_row(parameters, run_context, stage, one) for one in result]
+def plan(parameters: Overlay, seed: int) -> Plan:
+    """Return the plan of the experiment: the stages, and what `datapaths` measures of the tunnels."""
+    if "cost" not in parameters.part:
+        return Plan(parameters, stages(parameters), "", arms=[])
+    cost = datapaths.plan(parameters, seed)
+    points = [*stages(parameters), *cost.points_of([])]
+    return dataclasses.replace(cost, points=points, columns={"part": "cost"})
 
 
 def _row(parameters: Overlay, run_context: RunContext, stage: Stage, result: Row) -> Row:
@@ -297,10 +283,9 @@ def _headers(parameters: Overlay, run_context: RunContext, _stage: Stage) -> lis
 MEASURE = {"path": _path, "reachability": _reachability, "failure": _failure, "headers": _headers}
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = measuring_loop.experiment(
     Overlay,
     HELP,
-    run,
-    planned_s,
+    plan,
     about="an overlay network: the way and headers of packets, who reaches whom, a failing spine, the cost of tunnels",
 )
