@@ -261,9 +261,12 @@ class Server:
                 f" configuration: '{parameters['name']}'"
             )
         major, minor = self.plan.api
-        if parameters["major"] != major:
+        if (given := parameters["major"]) != major:
+            words = "Version mismatch: your client version is too new to be supported by the server"
+            if given < major:
+                words = "RPC version mismatch: a newer client version is required"
             raise Rejected(
-                f"RPC version mismatch: a newer client version is required\n(API type '{self.plan.mode}':  - server:"
+                f"{words}\n(API type '{self.plan.mode}':  - server:"
                 f" '{major}.{minor}', client: '{parameters['major']}.{parameters['minor']}')"
             )
         return {"api_h": "69StCeNr"}

@@ -27,8 +27,13 @@ def ramp(rows: pd.DataFrame) -> go.Figure:
     of_limit = "" if limit is None else f", dotted: the limit ({100 * limit:g} %)"
     titles = {(1, 1): f"<b>rate</b>{of_line}", (2, 1): f"<b>loss</b>{of_limit}"}
     figure = titled_grid(titles, rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.12)
+    frames = list(dict.fromkeys(zip(steps["arm"], steps["frame"], strict=True)))
+    if steps["frame"].nunique() < 2:
+        frames = []
     for (arm, test, role), own in steps.groupby(["arm", "point", "role"], sort=False):
-        style = theme.arm_style(str(arm), str(role))
+        color = theme.arm_style(str(arm), str(role)).color
+        if len(frames) > 1:
+            color = theme.PALETTE[frames.index((arm, own["frame"].iloc[0])) % len(theme.PALETTE)]
         end = own["duration_s"].cumsum()
         name = theme.plain(f"{own['frame'].iloc[0]} · {arm} · test {int(own['round'].iloc[0]) + 1}")
         symbols = own["status"].map(lambda status: "circle" if status == "ok" else "x")
@@ -41,7 +46,7 @@ def ramp(rows: pd.DataFrame) -> go.Figure:
                 go.Scatter(
                     y=y,
                     name=label,
-                    line={"color": style.color, "dash": dash, "width": width},
+                    line={"color": color, "dash": dash, "width": width},
                     marker={"symbol": symbols, "size": 7 if dash == "solid" else 3},
                     hovertemplate="%{x:.0f} s: %{y:.4s} frames/s<extra></extra>",
                     **shared,
@@ -53,7 +58,7 @@ def ramp(rows: pd.DataFrame) -> go.Figure:
             go.Scatter(
                 y=own["loss_ratio"].clip(lower=NO_LOSS),
                 showlegend=False,
-                line={"color": style.color},
+                line={"color": color},
                 marker={"symbol": symbols, "size": 7},
                 hovertemplate="%{x:.0f} s: loss %{y:.4%}<extra></extra>",
                 **shared,
@@ -144,7 +149,7 @@ def probe_latency(rows: pd.DataFrame, own: pd.DataFrame, published: pd.DataFrame
             hovertemplate="from %{x:.3s}s: %{y:.2%} of the probes<extra></extra>",
         )
     figure.update_xaxes(type="log", title_text="lower edge of the bucket (s)", exponentformat="SI")
-    figure.update_yaxes(type="log", title_text="share of the probes", tickformat=".2~%")
+    figure.update_yaxes(type="log", title_text="share of the probes", tickformat=".2~p")
     figure.update_layout(height=EDGES_PX + 330, legend=theme.legend_below())
     subtitle = "probes beside the load, by direction; grey: published, of another machine at 975 Mbit/s"
     return finish(figure, rows[rows["part"].eq("cost")], "Latency of the probes", subtitle)

@@ -42,10 +42,11 @@ class Step:
 
 @dataclass
 class Outcome:
-    """What a load test has found so far. `best_pps`: the greatest rate that arrived within the loss limit, all ports
-    together. `ended`: why it ended; `problem`: why it says nothing about the device."""
+    """What a load test has found so far. `best_pps` and `best_bps` (with FCS): the greatest rate that arrived within
+    the loss limit, all ports together. `ended`: why it ended; `problem`: why it says nothing about the device."""
 
     best_pps: float | None = None
+    best_bps: float | None = None
     ended: str = "the target was held"
     problem: str | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -109,7 +110,7 @@ def run(parameters: Stateless, run_context: RunContext) -> Iterator[Event]:
                 device.keep(parameters, run_context, test, new)
                 if not goes_on:
                     break
-            rows = [shared | row for row in (_result(outcome, frame_bytes), *outcome.rows)]
+            rows = [shared | row for row in (_result(outcome), *outcome.rows)]
             yield device.rows(parameters, run_context, test, rows)
             yield context.stopped_event(1, outcome.ended)
             progress.done_s = end_s
@@ -171,7 +172,8 @@ def _goes_on(parameters: Stateless, whole: dict[str, Any], problem: str | None, 
             f" {100 * limit:g} %"
         )
         return False
-    outcome.best_pps = max(outcome.best_pps or 0.0, whole["throughput_pps"])
+    if outcome.best_pps is None or whole["throughput_pps"] > outcome.best_pps:
+        outcome.best_pps, outcome.best_bps = whole["throughput_pps"], whole["throughput_bps"]
     return True
 
 
@@ -206,6 +208,7 @@ def totals(directions: list[Direction]) -> dict[str, Any]:
     return {
         "offered_pps": sum(one.sent_pps for one in directions),
         "throughput_pps": sum(one.received_pps for one in directions),
+        "throughput_bps": sum(one.received_bps for one in directions),
         "offered_count": sent,
         "sent_count": sent,
         "received_frames_count": sum(one.received_count for one in directions),
@@ -256,7 +259,7 @@ def _shared(parameters: Stateless, device: Device, frame_bytes: float) -> dict[s
     }
 
 
-def _result(outcome: Outcome, frame_bytes: float) -> dict[str, Any]:
+def _result(outcome: Outcome) -> dict[str, Any]:
     """Return the columns of the result of a load test."""
     is_known = outcome.best_pps is not None and outcome.problem is None
     return {
@@ -266,7 +269,7 @@ def _result(outcome: Outcome, frame_bytes: float) -> dict[str, Any]:
         "status": "ok" if is_known else "invalid",
         "reason": None if is_known else outcome.problem or outcome.ended,
         "throughput_pps": outcome.best_pps,
-        "throughput_bps": outcome.best_pps and outcome.best_pps * frame_bytes * 8,
+        "throughput_bps": outcome.best_bps,
         "ended": outcome.ended,
     }
 

@@ -122,8 +122,18 @@ def test_ramp_ends_where_the_device_begins_to_lose(box: Sandbox) -> None:
         assert row["probes_sent_count"] == pytest.approx(1000 * row["duration_s"], abs=2)
     assert directions[0]["jitter_s"] == pytest.approx(476e-6)
     assert len({frozenset(row) for row in rows}) == 1
+    assert result["throughput_bps"] == pytest.approx(512 * result["throughput_pps"])
     assert result["line"].endswith("1 Gbit/s / (84 · 8 bit) = 1488095 pps")
     assert "arrived within the loss limit" in out
+
+
+@pytest.mark.long
+def test_bits_are_those_that_arrived(box: Sandbox) -> None:
+    """The server's frames have 64 bytes, whatever the mean length of the load is."""
+    rows, _ = load_test(box, "bits", "profile=imix")
+    result = result_of(rows)
+    assert result["frame_bytes"] > 300
+    assert result["throughput_bps"] == pytest.approx(512 * result["throughput_pps"])
 
 
 @pytest.mark.long
@@ -170,6 +180,7 @@ def test_generator_fault_makes_the_row_invalid(box: Sandbox, plan: dict[str, Any
         ),
         ({"silent": True}, (), "no TRex server answers at {}"),
         ({"api": (4, 1)}, (), "has another version of the API than lbr-trex-client"),
+        ({"api": (6, 0)}, (), "has another version of the API than lbr-trex-client"),
         ({"mode": "ASTF", "recorded": "astf_http_own"}, (), "runs in another mode: start it without --astf"),
         ({}, ("ports=0,7",), "has no port 7; it has 0, 1"),
         ({"line_bps": 1e6}, (), "target=30kpps is more than the link carries"),

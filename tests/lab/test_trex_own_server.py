@@ -89,6 +89,13 @@ def test_load_test_of_two_topologies(box: Sandbox) -> None:
 
 
 @pytest.mark.long
+def test_own_server_that_dies_is_named(box: Sandbox) -> None:
+    rows, _, _ = own(box, "dies", "trex_stateless", "topology=veth", *SHORT, code=2, dies_after=5)
+    reason = results(rows)["veth"]["reason"]
+    assert "the TRex server that labkit started does not answer any more: Port 0 : [RPC] - Failed" in reason
+
+
+@pytest.mark.long
 def test_large_frames_have_larger_places_in_the_ring(box: Sandbox) -> None:
     _, logged, _ = own(box, "large", "trex_stateless", "topology=veth", "mtu_bytes=9000", *SHORT)
     start = logged[0][1]

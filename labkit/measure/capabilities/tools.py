@@ -45,7 +45,8 @@ def _trex() -> Capability:
         place = server.find()
     except Unsupported as error:
         lost = "no load by TRex on labkit's own topologies; a TRex server elsewhere can be used (server=HOST)"
-        return Capability("tools", "trex", False, "not installed", lost, str(error).partition(": ")[2])
+        what, _, way = str(error).partition(": ")
+        return Capability("tools", "trex", False, what.removeprefix("TRex is "), lost, way)
     client = importlib.util.find_spec("lbr_trex_client") is not None and sys.version_info < (3, 12)
     if not client:
         lost = "labkit has no client for TRex"

@@ -14,6 +14,7 @@ from labkit.common.errors import BadInput
 from labkit.common.units import si
 
 PREAMBLE_BYTES, GAP_BYTES = 8, 12
+MIN_BYTES = 64  # of a frame with FCS
 TAGS_BYTES = {"vlan": 4, "vxlan": 50, "vxlan6": 70}  # IEEE 802.1Q; RFC 7348 over IPv4, over IPv6
 # Frame sizes of the mix in sending order, with FCS: 7, 4 and 1 frames, as in the simple IMIX of other generators. The
 # order spreads the sizes.
@@ -36,8 +37,8 @@ class Line:
         return sum(TAGS_BYTES[name] for name in self.tags)
 
     def wire_bytes(self, frame_bytes: float) -> float:
-        """Return the bytes that a frame of this size takes on the line."""
-        return frame_bytes + self.tag_bytes + PREAMBLE_BYTES + GAP_BYTES
+        """Return the bytes that a frame of this size takes on the line, where a shorter one is padded."""
+        return max(frame_bytes, MIN_BYTES) + self.tag_bytes + PREAMBLE_BYTES + GAP_BYTES
 
     def max_pps(self, frame_bytes: float) -> float | None:
         """Return how many frames of this size per second fill the line, or None without a known rate."""
@@ -53,7 +54,7 @@ class Line:
     def arithmetic(self, frame_bytes: float) -> str:
         """Explain `max_pps`: `64 + 20 = 84 bytes on the line; 1 Gbit/s / (84 · 8 bit) = 1488095 pps`."""
         parts = [
-            f"{frame_bytes:g}",
+            f"{max(frame_bytes, MIN_BYTES):g}",
             *(f"{TAGS_BYTES[name]} ({name})" for name in self.tags),
             f"{PREAMBLE_BYTES + GAP_BYTES}",
         ]

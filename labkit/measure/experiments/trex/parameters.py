@@ -10,6 +10,8 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.parameters import CodeParameter, check_unused, each_once, one_of, within
+from labkit.measure.traffic import packet_generator
+from labkit.measure.traffic.packet_sender import FCS_BYTES, Mix
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
 from labkit.measure.traffic.trex import client, server
 from labkit.measure.traffic.trex.generator import Trex
@@ -157,6 +159,9 @@ class Stateless(TrexParameters, frozen=True, kw_only=True):
         within("step_s", self.step_s, 0.2, 600)
         within("loss_limit", self.loss_limit, 0, 0.5, "a ratio, not per cent")
         within("line_rate_bps", self.line_rate_bps, 1e3, 1e13)
+        if self.server is None and self.profile in PROFILES:
+            sizes = tuple(size + FCS_BYTES for size, _pps, _start in PROFILES[self.profile])
+            packet_generator.check_mix(Mix(sizes), self.mtu_bytes)
 
     @property
     def ramp_target(self) -> str:

@@ -82,11 +82,13 @@ class Server:
 
 
 class Client:
-    """The ports of a TRex server, ours until `close` or the end of this process."""
+    """The ports of a TRex server, ours until `close` or the end of this process. `name`: of the server, in messages;
+    None: where it listens."""
 
-    def __init__(self, descriptor: int, at: Address, numbers: Sequence[int]) -> None:
+    def __init__(self, descriptor: int, at: Address, numbers: Sequence[int], name: str | None = None) -> None:
         self._companion = process.CompanionClient(descriptor, "TRex's client")
         self._at = at
+        self._name = name or str(at)
         self.ports = tuple(numbers)
         self.senders: tuple[int, ...] = ()
 
@@ -95,8 +97,8 @@ class Client:
         for ports that are not there, Failed for a server that does not answer, has another version or mode, or whose
         ports somebody else owns."""
         report = self._ask(
-            "connect", mode=mode, host=self._at.host, rpc_port=self._at.rpc_port, ports=self.ports, force=force,
-            user=USER,
+            "connect", mode=mode, host=self._at.host, rpc_port=self._at.rpc_port, name=self._name, ports=self.ports,
+            force=force, user=USER,
         )  # fmt: skip
         silent = (
             f"nothing listens at port {self._at.rpc_port - 1} of {self._at.host}, the publisher of the TRex server:"

@@ -93,10 +93,11 @@ class Session:
     # the connection
 
     def connect(
-        self, mode: str, host: str, rpc_port: int, ports: list[int], force: bool, user: str
+        self, mode: str, host: str, rpc_port: int, name: str, ports: list[int], force: bool, user: str
     ) -> dict[str, Any]:
-        """Connect and acquire the ports; return what the server reports about itself and about them."""
-        self._server = f"{host}:{rpc_port}"
+        """Connect and acquire the ports; return what the server reports about itself and about them. `name`: of the
+        server, in messages."""
+        self._server = name
         if sys.version_info >= (3, 12):  # the extra installs no client there
             raise Unsupported(TOO_NEW)
         # The client needs its own copies of libraries, so nothing else may have imported them before.
@@ -138,7 +139,7 @@ class Session:
         if "configuration mismatch" in text:
             other = {"STL": "without --astf", "ASTF": "with --astf"}[mode]
             return Failed(f"the TRex server {self._server} runs in another mode: start it {other}")
-        if "version mismatch" in text:
+        if "version mismatch" in text.lower():  # of a newer client it has a capital V
             return Failed(
                 f"the TRex server {self._server} has another version of the API than lbr-trex-client 3.4: {text}"
             )
@@ -380,7 +381,7 @@ class Session:
         return answer.data()
 
     def _gone(self, text: str) -> Failed:
-        return Failed(f"the TRex server {self._server} does not answer any more: {text}")
+        return Failed(f"the TRex server {self._server} does not answer any more: {error_text(text)}")
 
     def _call(self, function: Callable[..., Any], *given: Any) -> Any:
         try:

@@ -98,9 +98,11 @@ class Direction:
         return lost if lost > OFF_BY else 0
 
     @property
-    def loss_ratio(self) -> float:
-        """The share of the sent frames that the device lost."""
-        return self.lost_count / self.sent_count if self.sent_count else 0.0
+    def received_bps(self) -> float:
+        """The rate of `received_pps` in bits, at the mean length of what arrived, probes included."""
+        return (
+            8 * self.received_pps * self.received_bytes / self.received_count if self.received_count else 0.0
+        )
 
 
 @errors.reading(ANSWER)

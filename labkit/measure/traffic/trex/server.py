@@ -201,7 +201,7 @@ def started(
         _wait_until_ready(server, space)
         companion = stack.enter_context(client.companion(space.prefix))
         numbers = range(len(ports))
-        connection = Client(companion.fileno(), Address("127.0.0.1"), numbers)
+        connection = Client(companion.fileno(), Address("127.0.0.1"), numbers, "that labkit started")
         stack.callback(connection.close)
         learning = [
             stack.enter_context(LearningFrameSender(end, learning_frame(own, Mix())))

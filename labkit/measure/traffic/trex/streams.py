@@ -34,11 +34,14 @@ OUTSIDE = [("16.0.0.1", "48.0.0.1"), ("48.0.0.1", "16.0.0.1")]  # of the two sid
 Ends = Sequence[str]  # the source and the destination address of a port's frames
 
 
-def error_text(error: BaseException) -> str:
-    """Return an error of the client in one line, without its frame and colours."""
+def error_text(error: BaseException | str) -> str:
+    """Return an error of the client in one line, without its frame, stars and colours."""
     text = str(getattr(error, "brief", lambda: error)())
     if "Traceback" in text:  # of a profile's own code: its last line says what is wrong
         text = text.strip().splitlines()[-1]
+    text = text.replace("*** ", "").replace(
+        " or specify 'force'", ""
+    )  # of the client's function, not of labkit's parameter
     return " ".join("".join(char for char in text if char.isprintable() or char.isspace()).split())[:500]
 
 

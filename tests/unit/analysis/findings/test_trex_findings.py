@@ -80,6 +80,12 @@ def test_figures_show_own_and_published_results() -> None:
     ]  # fmt: skip
 
 
+def test_each_load_of_an_arm_has_its_color() -> None:
+    table = pd.concat([rows(), rows().assign(frame="imix", point="c")])
+    received = [trace for trace in trex_figure.ramp(table).data if str(trace.name).endswith("received")]
+    assert len({trace.line.color for trace in received}) == len(received) == 2
+
+
 def test_figures_without_any_rows_say_so() -> None:
     table = rows().iloc[:0]
     for figure in (

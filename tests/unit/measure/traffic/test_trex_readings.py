@@ -355,6 +355,7 @@ def test_bytes_include_the_fcs_and_per_cent_are_of_a_given_line() -> None:
     system = next(result for _, method, _, result in calls("stl_ramp64") if method == "get_port_status")
     assert system["attr"]["speed"] == 10.0
     assert Line(1e9).max_pps(64) == pytest.approx(1_488_095, abs=1)
+    assert Line(1e9).arithmetic(56).startswith("64 + 20 = 84 bytes on the line")  # shorter frames are padded
     assert Line(1e9, ("vlan",)).max_pps(64) == pytest.approx(1_420_455, abs=1)
 
 

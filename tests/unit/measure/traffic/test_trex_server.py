@@ -127,9 +127,12 @@ def test_search_takes_trex_from_the_registry() -> None:
 
 def test_doctor(release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [tool] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
-    assert tool.available is False
+    assert (tool.available, tool.detail) == (False, "not installed")
     assert tool.remedy is not None
     assert tool.remedy.startswith("unpack a TRex release")
+    monkeypatch.setenv(server.FOLDER_VARIABLE, "/nowhere")
+    [tool] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
+    assert tool.detail == "/nowhere has no program _t-rex-64, so it is not a TRex release"
     monkeypatch.setenv(server.FOLDER_VARIABLE, str(release))
     [tool] = [one for one in tools.tools(dict.fromkeys(tools.TOOLS)) if one.name == "trex"]
     assert tool.detail == str(release)
