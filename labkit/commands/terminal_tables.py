@@ -10,10 +10,14 @@ import pandas as pd
 from rich.table import Table
 
 from labkit.analysis import load, profile_doubts, protocols, stats, verdicts
+from labkit.analysis.answer import answer
 from labkit.analysis.claims import JudgedClaim
 from labkit.analysis.findings import registry
 from labkit.commands.console import new_console, new_table
 from labkit.common import units
+
+POINT = ("protocol", "pairs", "MTU")
+ROLES = {"baseline": 0, "control": 1}  # the arms that come first
 
 
 def show_observations(df: pd.DataFrame) -> pd.DataFrame:
@@ -31,7 +35,9 @@ def show_rows(df: pd.DataFrame) -> None:
     A table has a row for each topology and number of pairs.
     """
     console = new_console()
-    for suffix, rows in _hosts(load.complete(df).sort_values("length_bytes", kind="stable")):
+    order = load.complete(df)
+    order = order.assign(_rank=order["role"].map(ROLES).fillna(len(ROLES)))
+    for suffix, rows in _hosts(order.sort_values(["_rank", "length_bytes"], kind="stable")):
         console.print(_medians(f"Medians{suffix}", rows))
         console.print()
     show_verdicts(df)
@@ -111,10 +117,14 @@ def _point(of: dict[str, Any]) -> list[str]:
 
 
 def show_verdicts(df: pd.DataFrame) -> None:
-    """Print a table of verdicts for each host with its reasons, then all doubts."""
+    """Print the answer, a table of verdicts for each host with its reasons, then all doubts."""
     console = new_console()
-    for suffix, result in _hosts(verdicts.verdicts(df)):
-        table, reasons = _verdicts(f"Verdicts{suffix}", result)
+    every = verdicts.verdicts(df)
+    if sentence := answer(every):
+        console.print(f"{sentence}.", style="bold")
+        console.print()
+    for suffix, result in _hosts(every):
+        table, reasons = _verdicts(suffix, result)
         console.print(table)
         console.print()
         for reason in reasons:
@@ -125,37 +135,43 @@ def show_verdicts(df: pd.DataFrame) -> None:
         console.print(f"- {doubt}")
 
 
-def _verdicts(title: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
-    """Return the table of verdicts of one host, and the sentences that explain it."""
-    names = ("protocol", "pairs", "MTU", "topology", "against", "ratio", "95 % interval", "verdict")
-    table = new_table(title, [(name, name in ("pairs", "MTU", "ratio", "95 % interval")) for name in names])
+def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
+    """Return the table of verdicts of one host, and the sentences that explain it.
+
+    What is the same in all lines stands in its title. The last interval is that of the baseline measured twice.
+    """
+    points = [dict(zip(POINT, _point(_of(line)), strict=True)) for _, line in result.iterrows()]
+    varying = [name for name in POINT if len({point[name] for point in points}) > 1]
+    same = [f"{name} {points[0][name]}" for name in POINT if points and name not in varying]
+    names = (*varying, "topology", "against", "ratio", "95 % interval", "baseline with itself", "verdict")
+    texts = ("protocol", "topology", "against", "verdict")
+    title = f"Verdicts{suffix}" + (f" ({', '.join(same)})" if same else "")
+    table = new_table(title, [(name, name not in texts) for name in names])
     known = result["ratio"].notna()
     for _, line in result[known].sort_values(["protocol", "mtu_bytes", "pairs"], kind="stable").iterrows():
-        table.add_row(*_cells(line))
+        point = dict(zip(POINT, _point(_of(line)), strict=True))
+        table.add_row(*(point[name] for name in varying), *_cells(line))
     unclear = result[known & result["word"].eq("no evidence")]
     reasons: dict[str, None] = dict.fromkeys(
         f"{_point(_of(line))[0]}, {line['pairs']:g} pair{'s' * (line['pairs'] != 1)}: {line['sentence']}"
         for _, line in unclear.iterrows()
     )
     for key, lines in result[~known].groupby(["protocol", "mtu_bytes", "topology", "word"], sort=False):
-        protocol, mtu, topology, word = map(str, key)
-        pairs = ", ".join(dict.fromkeys(map(str, lines["pairs"])))
-        table.add_row(protocol, pairs, mtu, topology, str(lines["baseline"].iloc[0]), "–", "–", word)
+        topology, word = map(str, key[2:])
+        each = [dict(zip(POINT, _point(_of(line)), strict=True)) for _, line in lines.iterrows()]
+        own = [", ".join(dict.fromkeys(point[name] for point in each)) for name in varying]
+        table.add_row(*own, topology, str(lines["baseline"].iloc[0]), "–", "–", "–", word)
         reasons[f"{topology}: {lines['sentence'].iloc[0]}"] = None
     return table, list(reasons)
 
 
 def _cells(line: pd.Series[Any]) -> list[str]:
-    is_known = line["low"] == line["low"]
-    interval = stats.interval_text(line["low"], line["high"], ".3f", " – ") if is_known else "–"
-    names = ("topology", "baseline")
-    return [
-        *_point(_of(line)),
-        *(str(line[name]) for name in names),
-        f"{line['ratio']:.3f}",
-        interval,
-        str(line["word"]),
-    ]
+    def between(low: float, high: float) -> str:
+        return stats.interval_text(low, high, ".3f", " – ") if low == low else "–"
+
+    size = f"{line['ratio']:.3f}", between(line["low"], line["high"])
+    control = between(line["control_low"], line["control_high"])
+    return [str(line["topology"]), str(line["baseline"]), *size, control, str(line["word"])]
 
 
 def show_comparison(df: pd.DataFrame, sentences: Sequence[str]) -> None:

@@ -195,10 +195,15 @@ def test_figures_have_no_upload_button(tmp_path: Path) -> None:
 
 
 def test_code_is_folded(page: str) -> None:
-    folded = re.findall(r'<details class="code"><summary>([^<]+)</summary>', page)
-    assert folded[:3] == ["code: parameters and their defaults", "code: parameters of this run", "code"]
-    assert len(folded) == 4 + len(synthetic_report.FIGURES) + 4
+    shown, _, code = page.partition('<details class="code"><summary>the code of this page</summary>')
+    code = code.partition("</details>")[0]
+    assert re.findall(r"<p>(.*?)</p>", code)[:2] == [
+        "parameters and their defaults",
+        "parameters of this run",
+    ]
+    assert code.count("<pre>") == 4 + len(synthetic_report.FIGURES) + 4
     assert "<details open" not in page
+    assert "labkit.open" not in shown
     assert page.count("<pre class=") == 1, "blank output is none"
 
 

@@ -1,0 +1,74 @@
+"""Answer the question of a run in one sentence: which arm is faster than the baseline, and by how much."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from labkit.analysis import load, protocols, stats
+from labkit.analysis.verdicts import ABSENT
+from labkit.common import units
+
+FACTOR = 2.0  # from here on a ratio is said as a factor
+CLAIMS_COUNT = 6  # in a part of the sentence; the table has all
+WORDS = ("faster", "slower")  # the kinds of verdicts that come first
+PLURALS = {"is": "are", "was": "were", "shows": "show"}
+
+
+def answer(verdicts: pd.DataFrame) -> str:
+    """Return the verdicts (`verdicts.verdicts`) as one sentence without a full stop; an empty text if there are none.
+
+    Each host and protocol has its part. An arm that was measured at several points has one phrase for each kind of
+    verdict, with the number of its points and the range of its sizes.
+    """
+    hosts = load.hosts(verdicts)
+    parts = []
+    for host, rows in hosts:
+        for (protocol, baseline), own in rows.groupby(["protocol", "baseline"], sort=False, dropna=False):
+            what = protocols.find(str(protocol))
+            claims: dict[str, list[str]] = {}
+            for arm, each in own.groupby("topology", sort=False):
+                claims.setdefault(_claim(each), []).append(str(arm))
+            texts = [f"{units.listed(arms)} {_plural(claim, arms)}" for claim, arms in claims.items()]
+            more = f"; {units.counted(len(texts) - CLAIMS_COUNT, 'more claim')} in the table"
+            text = ", ".join(texts[:CLAIMS_COUNT]) + (more if len(texts) > CLAIMS_COUNT else "")
+            where = f" on {host}" if len(hosts) > 1 else ""
+            parts.append(f"{what.label} {what.average} against {baseline}{where}: {text}")
+    return "; ".join(parts)
+
+
+def _plural(claim: str, arms: list[str]) -> str:
+    if len(arms) == 1:
+        return claim
+    return re.sub(r"\b(is|was|shows)\b", lambda verb: PLURALS[verb[0]], claim)
+
+
+def _claim(rows: pd.DataFrame) -> str:
+    """Return what the verdicts say about one arm: `is 14 % slower (ratio 0.830 to 0.890)`."""
+    kinds = []
+    order = rows["word"].map(lambda word: WORDS.index(word) if word in WORDS else len(WORDS))
+    for word, same in rows.iloc[order.argsort(kind="stable")].groupby("word", sort=False):
+        at = "" if len(same) == len(rows) else f" at {len(same)} of {len(rows)} points"
+        kinds.append(f"{_words(str(word), same)}{at}")
+    return " and ".join(kinds)
+
+
+def _words(word: str, rows: pd.DataFrame) -> str:
+    if word in ABSENT:
+        return "was not measured"
+    if word not in WORDS:
+        return f"shows {word}"
+    sizes = sorted(max(ratio, 1 / ratio) for ratio in rows["ratio"].astype(float))
+    ends = [sizes[0], sizes[-1]] if len(sizes) > 1 else sizes
+    as_factors = ends[-1] >= FACTOR
+    texts = dict.fromkeys(f"{one:.3g}" if as_factors else units.percent(_share(rows, one)) for one in ends)
+    interval = ""
+    if len(rows) == 1 and pd.notna(rows["low"].iloc[0]):
+        interval = f" (ratio {stats.interval_text(rows['low'].iloc[0], rows['high'].iloc[0], '.3f', ' to ')})"
+    return f"is {' to '.join(texts)}{' times' * as_factors} {word}{interval}"
+
+
+def _share(rows: pd.DataFrame, larger: float) -> float:
+    """Return the change in the metric: a ratio of 0.8 is a fifth less, and one of 1.25 a quarter more."""
+    return larger - 1 if rows["ratio"].iloc[0] > 1 else 1 - 1 / larger

@@ -1,0 +1,47 @@
+"""The one sentence that answers a run."""
+
+from __future__ import annotations
+
+import pandas as pd
+import synthetic_rows
+
+from labkit.analysis import verdicts
+from labkit.analysis.answer import answer
+
+
+def table(arms: dict[str, float], **columns: object) -> pd.DataFrame:
+    again = {f"{next(iter(arms))} (again)": next(iter(arms.values()))}
+    return pd.DataFrame(synthetic_rows.rows(arms | again, **columns))
+
+
+def test_an_arm_has_its_word_its_size_and_its_interval() -> None:
+    text = answer(verdicts.verdicts(table({"veth": 1.0, "slow": 0.25, "bridge": 0.8, "alike": 1.0})))
+    assert text.startswith("TCP throughput against veth: ")
+    claims = text.removeprefix("TCP throughput against veth: ").split(", ")
+    assert [claim.partition(" (")[0] for claim in claims] == [
+        "slow is 4 times slower", "bridge is 20 % slower", "alike shows no difference beyond 5 %",
+    ]  # fmt: skip
+    assert "(ratio 0.7" in claims[1]
+    assert " to 0.8" in claims[1]
+
+
+def test_points_are_counted_and_alike_arms_share_a_phrase() -> None:
+    rows = [
+        table({"veth": 1.0, "a": factor, "b": factor}, noise=0.0005, mtu_bytes=mtu)
+        for mtu, factor in ((1500, 1.2), (9000, 1.4), (600, 1.0))
+    ]
+    rows.append(pd.DataFrame([synthetic_rows.ROW | {"arm": name, "topology": name, "built_topology": name,
+                "role": "variant", "status": "unsupported", "reason": "no such link", "mtu_bytes": 600}
+                for name in ("c", "d")]))  # fmt: skip
+    text = answer(verdicts.verdicts(pd.concat(rows)))
+    assert (
+        "a and b are 20 % to 40 % faster at 2 of 3 points and show no difference beyond 5 % at 1 of 3 points"
+        in text
+    )
+    assert text.endswith("c and d were not measured")
+
+
+def test_longer_round_trips_are_slower_and_nothing_has_no_answer() -> None:
+    text = answer(verdicts.verdicts(table({"veth": 1.0, "far": 1.3}, protocol="ping")))
+    assert text.startswith("ping median round-trip time against veth: far is 30 % slower (ratio 1.2")
+    assert answer(verdicts.verdicts(table({"veth": 1.0}))) == ""
