@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput
-from labkit.measure.hosts import local, ssh
+from labkit.measure.hosts import local
 from labkit.system import process
 from labkit.system.qemu import vm_spec
 
@@ -24,6 +24,8 @@ def check(where: str) -> None:
     if where.startswith("vm:"):
         vm_spec.check(where)
     elif where.startswith("ssh:"):
+        from labkit.measure.hosts import ssh  # imported here because only machines behind ssh need it
+
         ssh.check(where)
     else:
         raise BadInput(f"where={where} is not a host: choose {KINDS}")
@@ -70,10 +72,9 @@ def identified(where: str) -> str:
     return f"{result} {kernels.find(where.removeprefix('vm:').split(',')[0]).digest}"
 
 
-@contextmanager
 def conversation(
     where: str, request: dict[str, Any], say: Callable[[str], None], nic: Any = None
-) -> Iterator[process.Conversing]:
+) -> AbstractContextManager[process.Conversing]:
     """Start a labkit process on `where` and send it the request; it ends with the block.
 
     `say` gets one sentence for each slow step of the start. `nic` is a lab VM's NIC (from `joined`). Raises the errors
@@ -81,27 +82,25 @@ def conversation(
     """
     check(where)
     if where == "here":
-        chosen: AbstractContextManager[process.Conversing] = local.conversation(request)
-    elif where.startswith("ssh:"):
-        chosen = ssh.conversation(where, request, say)
-    else:
-        from labkit.measure.hosts import vm  # imported here because only lab VMs need it
+        return local.conversation(request)
+    if where.startswith("ssh:"):
+        from labkit.measure.hosts import ssh
 
-        chosen = vm.conversation(where, request, say, nic)
-    with chosen as opened:
-        yield opened
+        return ssh.conversation(where, request, say)
+    from labkit.measure.hosts import vm  # imported here because only lab VMs need it
+
+    return vm.conversation(where, request, say, nic)
 
 
-@contextmanager
-def join_nodes(nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[Any, Any]]:
+def join_nodes(
+    nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int
+) -> AbstractContextManager[tuple[Any, Any]]:
     """Lay a cable between two lab VMs; yield the NIC of each for `conversation`, or (None, None) for other hosts."""
     if not all(where.startswith("vm:") for where in nodes):
-        yield None, None
-        return
+        return nullcontext((None, None))
     from labkit.measure.hosts import vm_link
 
-    with vm_link.link(rate_bps, mtu_bytes) as ends:
-        yield ends
+    return vm_link.link(rate_bps, mtu_bytes)
 
 
 def measuring_lock(
@@ -119,8 +118,7 @@ def measuring_lock(
     return nullcontext() if far else local.measuring_lock(say, command, still_waits=still_waits)
 
 
-@contextmanager
-def leasing(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str], bool]]:
+def leasing(folder: Path, say: Callable[[str], None]) -> AbstractContextManager[Callable[[str], bool]]:
     """Yield a function that prepares the host of a `where` for the processes that are started next.
 
     One boot of a lab VM serves all points of a sweep that run on it; their processes write into `folder`. The function
@@ -128,21 +126,7 @@ def leasing(folder: Path, say: Callable[[str], None]) -> Iterator[Callable[[str]
     """
     from labkit.measure.hosts import vm
 
-    with vm.leasing(folder, say) as lease:
-        yield lease
-
-
-__all__ = [
-    "check",
-    "check_tracing",
-    "conversation",
-    "here",
-    "identified",
-    "join_nodes",
-    "leasing",
-    "measuring_lock",
-    "resolved",
-]
+    return vm.leasing(folder, say)
 
 
 def shared_vm_scratch() -> str | None:
@@ -151,3 +135,16 @@ def shared_vm_scratch() -> str | None:
 
     result: str | None = json.loads(os.environ.get(vm.SHARED_VM) or "{}").get("scratch")
     return result
+
+
+__all__ = [
+    "check",
+    "check_tracing",
+    "conversation",
+    "identified",
+    "join_nodes",
+    "leasing",
+    "measuring_lock",
+    "resolved",
+    "shared_vm_scratch",
+]

@@ -265,23 +265,20 @@ def booted(
     stack: ExitStack, where: str, folder: Path | None, say: Say, nic: VmNic | None
 ) -> tuple[LabVm, VmConversation]:
     """Boot a lab VM and wait for its hello; both end with the stack."""
-    attempt = functools.partial(_attempt, stack, where, folder, say, nic)
-    return boot.boot_twice(attempt, NotStarted, say)
+    return boot.boot_twice(stack, functools.partial(_boot, where, folder, say, nic), NotStarted, say)
 
 
-def _attempt(
-    stack: ExitStack, where: str, folder: Path | None, say: Say, nic: VmNic | None, accelerated: bool
-) -> tuple[LabVm, VmConversation]:
+@contextmanager
+def _boot(
+    where: str, folder: Path | None, say: Say, nic: VmNic | None, accelerated: bool
+) -> Iterator[tuple[LabVm, VmConversation]]:
     parameters = vm_spec.parse(where)
     kernel = kernels.find(parameters.kernel)
     say(f"booting Linux {kernel.release} in a lab VM{'' if accelerated else ' (emulated)'}")
-    with ExitStack() as pending:
-        guest = pending.enter_context(started(where, parameters, kernel, folder, nic, accelerated))
+    with started(where, parameters, kernel, folder, nic, accelerated) as guest:
         if accelerated:
             guest.check_kvm()
-        opened = VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S), say)
-        stack.push(pending.pop_all())
-    return guest, opened
+        yield guest, VmConversation(guest, time.monotonic() + (KVM_S if accelerated else BOOT_S), say)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -82,9 +82,13 @@ def kvm_failure() -> str | None:
 
 
 def boot_twice(
-    attempt: Callable[[bool], Booted], final: type[Failed], say: Callable[[str], None] = lambda _text: None
+    stack: ExitStack,
+    boot: Callable[[bool], AbstractContextManager[Booted]],
+    final: type[Failed],
+    say: Callable[[str], None] = lambda _text: None,
 ) -> Booted:
-    """Return what `attempt(accelerated)` returns; after a failure there is a second attempt, without KVM.
+    """Return what `boot(accelerated)` yields; after a failure there is a second attempt, without KVM. What was booted
+    ends with the stack.
 
     KVM is used where it may work. If it fails but emulation works, that is remembered. Emulated boots sometimes fail,
     so they are tried twice. A failure of the kind `final` is not tried again. `say` gets a sentence before the second
@@ -92,13 +96,13 @@ def boot_twice(
     """
     accelerated = kvm_worth_trying()
     try:
-        return attempt(accelerated)
+        return stack.enter_context(boot(accelerated))
     except final:
         raise
     except Failed as error:
         why = str(error)
     say(f"{why}; trying {'without KVM' if accelerated else 'once more'}")
-    result = attempt(False)
+    result = stack.enter_context(boot(False))
     if accelerated:
         remember_kvm_failure(why)
     return result

@@ -260,6 +260,13 @@ def test_conversations_are_in_one_language(monkeypatch: pytest.MonkeyPatch) -> N
     conversation.end()
 
 
+def test_line_cut_short_by_a_death_is_no_answer() -> None:
+    conversation = process.Conversation(["sh", "-c", "echo whole; printf half; kill -KILL $$"], None)
+    assert list(conversation.lines()) == [b"whole"]
+    assert conversation.end_reason() == "was killed by signal 9"
+    conversation.end()
+
+
 def test_namespaces_that_are_forbidden() -> None:
     line = "echo unshare: unshare failed: Operation not permitted >&2; exit 1"
     conversation = process.Conversation(["sh", "-c", line], None)

@@ -140,28 +140,14 @@ def guests(text: str, nics: Sequence[Nic], more: GuestAdditions = NO_ADDITIONS) 
             f"guest={text}: {VHOST} cannot be opened: run `modprobe vhost_net` as root, or choose vhost=auto"
         )
     with ExitStack() as stack:
-        attempt = functools.partial(_boot, stack, spec, kernel, nics)
-        yield boot.boot_twice(attempt, boot.BootTimeout)
-
-
-def _boot(
-    stack: ExitStack, spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic], accelerated: bool
-) -> list[QemuGuest]:
-    """Boot guests and wait until they answer; they end with the stack."""
-    with ExitStack() as pending:
-        made = pending.enter_context(_start(spec, kernel, nics, accelerated))
-        deadline = time.monotonic() + spec.boot_s
-        for one in made:
-            one.greet(deadline)
-        stack.push(pending.pop_all())
-    return made
+        yield boot.boot_twice(stack, functools.partial(_boot, spec, kernel, nics), boot.BootTimeout)
 
 
 @contextmanager
-def _start(
+def _boot(
     spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic], accelerated: bool
 ) -> Iterator[list[QemuGuest]]:
-    """Start the guests and yield them while they boot."""
+    """Start the guests, and yield them when they answer."""
     vhost = spec.vhost == "on" or (
         spec.vhost == "auto" and accelerated and os.access(VHOST, os.R_OK | os.W_OK)
     )
@@ -193,6 +179,9 @@ def _start(
         if accelerated:
             for one in made:
                 one.check_kvm()
+        deadline = time.monotonic() + spec.boot_s
+        for one in made:
+            one.greet(deadline)
         yield made
 
 

@@ -7,7 +7,8 @@ import socket
 import subprocess
 import threading
 import time
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -152,19 +153,20 @@ def test_hung_kvm_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_aborted_kvm_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     works = {False: True, True: False}
 
-    def attempt(accelerated: bool) -> str:
+    @contextmanager
+    def attempt(accelerated: bool) -> Iterator[str]:
         if not works[accelerated]:
             raise Failed("qemu was ended by SIGABRT")
-        return "guest"
+        yield "guest"
 
     report: list[str] = []
     monkeypatch.setattr(boot, "kvm_worth_trying", lambda: True)
     monkeypatch.setattr(boot, "remember_kvm_failure", report.append)
-    assert boot.boot_twice(attempt, boot.BootTimeout) == "guest"
+    assert boot.boot_twice(ExitStack(), attempt, boot.BootTimeout) == "guest"
     assert report == ["qemu was ended by SIGABRT"]
     works[False] = False
     with pytest.raises(Failed):
-        boot.boot_twice(attempt, boot.BootTimeout)
+        boot.boot_twice(ExitStack(), attempt, boot.BootTimeout)
     assert len(report) == 1, "where emulation fails as well, KVM is not to blame"
 
 
