@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common.errors import LabkitError
-from labkit.measure.experiments import context
+from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.changes import SOURCES
-from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
+from labkit.measure.experiments.measuring_loop import Plan, Running, Stages
 from labkit.measure.experiments.trex import devices
-from labkit.measure.experiments.trex.devices import Device, Test
+from labkit.measure.experiments.trex.devices import Device, LoadTest
 from labkit.measure.experiments.trex.parameters import STATEFUL_HELP, Stateful
 from labkit.measure.traffic.trex import readings
 from labkit.measure.traffic.trex.client import Client
@@ -19,34 +18,39 @@ from studies.trex import stateless
 METHOD = "whole"
 
 
-def planned_s(parameters: Stateful) -> float:
-    """Estimate the duration of the experiment in seconds."""
-    return devices.planned_s(parameters, len(parameters.mult) * (parameters.test_s + stateless.REST_S))
+class StatefulTest(LoadTest):
+    """Connections with one factor of the profile's rates."""
 
+    parameters: Stateful
+    mode: ClassVar[str] = "ASTF"
 
-def run(parameters: Stateful, run_context: RunContext) -> Iterator[Event]:
-    """Measure every test that has no rows yet; yield rows and progress."""
+    @property
+    def test_s(self) -> float:
+        """The estimated duration in seconds."""
+        return self.parameters.test_s + stateless.REST_S
 
-    def measure(device: Device, tests: list[Test], progress: Progress) -> Iterator[Event]:
-        """Measure until the server fails."""
-        digest, ends = parameters.profile_digest, device.ends
+    def load(self, device: Device) -> float | None:
+        """Load the profile into the server; return the connections per second that it asks for, if known."""
+        digest, ends = self.parameters.profile_digest, device.ends
         source = SOURCES[digest] if digest else None
-        base_pps = device.client.load_stateful(parameters.profile, source, ends[0] if ends else None)
-        for test in tests:
-            assert test.mult is not None
-            yield progress.event(f"{parameters.profile}, mult {test.mult:g}")
-            asked_pps = None if base_pps is None else base_pps * test.mult
-            measured = _measure(parameters, device.client, test.mult, asked_pps)
-            shared = {"method": METHOD, "duration_s": parameters.test_s}
-            rows = [{**shared, **one} for one in measured]
-            yield device.rows(parameters, run_context, test, rows)
-            progress.done_s += parameters.test_s + stateless.REST_S
-            if measured[0]["status"] == "failed":
-                yield context.stopped_event(1, measured[0]["reason"])
-                return
-        yield context.stopped_event(1, "all tests were run")
+        return device.client.load_stateful(self.parameters.profile, source, ends[0] if ends else None)
 
-    return devices.run(parameters, run_context, "ASTF", planned_s(parameters), measure, parameters.mult)
+    def test(self, running: Running, device: Device) -> Stages:
+        """Open connections and count what arrives."""
+        parameters, mult = self.parameters, self.mult
+        assert mult is not None
+        yield f"{parameters.profile}, mult {mult:g}", self.test_s
+        asked_pps = None if device.loaded is None else device.loaded * mult
+        measured = _measure(parameters, device.client, mult, asked_pps)
+        for one in measured:
+            self.record(running, device, {"method": METHOD, "duration_s": parameters.test_s, **one})
+        if measured[0]["status"] == "failed":
+            running.stop(self, measured[0]["reason"])
+
+
+def plan(parameters: Stateful, seed: int) -> Plan:
+    """Return the plan of the experiment; `seed` decides the order of arms."""
+    return devices.plan(StatefulTest, parameters, seed, parameters.mult, "all tests were run")
 
 
 def _measure(
@@ -96,10 +100,6 @@ def _measure(
     return [whole | result | state, *by_direction]
 
 
-EXPERIMENT = Experiment(
-    Stateful,
-    STATEFUL_HELP,
-    run,
-    planned_s,
-    about="a load test with TRex: TCP connections through a device",
+EXPERIMENT = measuring_loop.experiment(
+    Stateful, STATEFUL_HELP, plan, about="a load test with TRex: TCP connections through a device"
 )

@@ -8,17 +8,16 @@ is on its way is taken for lost. Rates are counted over wall time while a step r
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from labkit.common import units
 from labkit.common.errors import BadInput, LabkitError
-from labkit.measure.experiments import context
+from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.changes import SOURCES
-from labkit.measure.experiments.context import Event, Experiment, Progress, RunContext
+from labkit.measure.experiments.measuring_loop import Plan, Running, Stages
 from labkit.measure.experiments.trex import devices
-from labkit.measure.experiments.trex.devices import Device, Test
+from labkit.measure.experiments.trex.devices import Device, LoadTest
 from labkit.measure.experiments.trex.parameters import HELP, Stateless
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.trex.client import Client
@@ -28,6 +27,7 @@ from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES
 METHOD, STEP = "ramp", "trial"
 PROBES_PPS = 1000.0
 REST_S = 0.6  # between two steps, about
+HELD = "the target was held"
 REACHED = 0.99  # of the requested frames: less, and TRex is the limit
 
 
@@ -47,16 +47,8 @@ class Outcome:
 
     best_pps: float | None = None
     best_bps: float | None = None
-    ended: str = "the target was held"
+    ended: str = HELD
     problem: str | None = None
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-
-def planned_s(parameters: Stateless) -> float:
-    """Estimate the duration of the experiment in seconds."""
-    phases_s = (parameters.warmup_s, parameters.ramp_s, parameters.hold_s)
-    steps = sum(math.ceil(phase_s / parameters.step_s) for phase_s in phases_s)
-    return devices.planned_s(parameters, sum(phases_s) + steps * REST_S)
 
 
 def steps(parameters: Stateless, frame_bytes: float, line_bps: float) -> list[Step]:
@@ -83,52 +75,63 @@ def steps(parameters: Stateless, frame_bytes: float, line_bps: float) -> list[St
     return [Step("warm-up", warmup_pps, parameters.warmup_s), *ramp, *hold]
 
 
-def run(parameters: Stateless, run_context: RunContext) -> Iterator[Event]:
-    """Measure every load test that has no rows yet; yield rows and progress."""
+class StatelessTest(LoadTest):
+    """A warm-up, a ramp and a hold."""
 
-    def measure(device: Device, tests: list[Test], progress: Progress) -> Iterator[Event]:
-        """Measure until a test says that the device cannot be measured."""
-        frame_bytes = device.client.load(
+    parameters: Stateless
+    mode: ClassVar[str] = "STL"
+
+    @property
+    def test_s(self) -> float:
+        """The estimated duration in seconds."""
+        phases_s = (self.parameters.warmup_s, self.parameters.ramp_s, self.parameters.hold_s)
+        return sum(phases_s) + REST_S * sum(math.ceil(one / self.parameters.step_s) for one in phases_s)
+
+    def load(self, device: Device) -> float:
+        """Load the profile into the server; return the mean length of its frames in bytes."""
+        parameters = self.parameters
+        return device.client.load(
             parameters.profile,
             source=SOURCES[parameters.profile_digest] if parameters.profile_digest else None,
             ends=device.ends,
             latency_pps=PROBES_PPS if parameters.latency else 0.0,
             both=parameters.directions == "both",
         )
-        planned = steps(parameters, frame_bytes, min(device.line_bps))
-        shared = _shared(parameters, device, frame_bytes)
-        for test in tests:
-            outcome = Outcome()
-            end_s = progress.done_s + sum(step.duration_s + REST_S for step in planned)
-            for step in planned:
-                rate = units.si(step.rate_pps, "pps")
-                yield progress.event(f"{step.phase}: {rate} from each port")
-                progress.done_s += step.duration_s + REST_S
-                count = len(outcome.rows)
-                goes_on = _measure_step(parameters, device.client, step, outcome)
-                new = [shared | row for row in outcome.rows[count:]]
-                device.keep(parameters, run_context, test, new)
-                if not goes_on:
-                    break
-            rows = [shared | row for row in (_result(outcome), *outcome.rows)]
-            yield device.rows(parameters, run_context, test, rows)
-            yield context.stopped_event(1, outcome.ended)
-            progress.done_s = end_s
-            if outcome.problem is not None:
-                return
 
-    return devices.run(parameters, run_context, "STL", planned_s(parameters), measure)
+    def test(self, running: Running, device: Device) -> Stages:
+        """Take one step after the other until the device loses too much, or cannot be measured."""
+        parameters, outcome = self.parameters, Outcome()
+        shared = _shared(parameters, device)
+        for step in steps(parameters, device.loaded, min(device.line_bps)):
+            rate = units.si(step.rate_pps, "pps")
+            yield f"{step.phase}: {rate} from each port", step.duration_s + REST_S
+            rows = _measure_step(parameters, device.client, step, outcome)
+            for row in rows:
+                self.record(running, device, shared | row, keep=True)
+            if outcome.ended != HELD:
+                break
+        self.record(running, device, shared | _result(outcome))
+        running.rows.insert(0, running.rows.pop())  # the result comes first
+        running.why_stopped[self.pairs] = outcome.ended
+        if outcome.problem is not None:
+            running.stop(self, outcome.ended)
 
 
-def _measure_step(parameters: Stateless, client: Client, step: Step, outcome: Outcome) -> bool:
-    """Measure a step and append its rows. Return whether the test goes on."""
+def plan(parameters: Stateless, seed: int) -> Plan:
+    """Return the plan of the experiment; `seed` decides the order of arms."""
+    return devices.plan(StatelessTest, parameters, seed)
+
+
+def _measure_step(
+    parameters: Stateless, client: Client, step: Step, outcome: Outcome
+) -> list[dict[str, Any]]:
+    """Measure a step and return its rows; `outcome` then says whether and why the test has ended."""
     try:
         directions, raw = client.trial(step.rate_pps, step.duration_s)
     except LabkitError as error:
         outcome.problem = outcome.ended = str(error)
-        outcome.rows.append({"method": STEP, "part": "steps", "phase": step.phase, "direction": "all",
-                             "status": "failed", "reason": str(error)})  # fmt: skip
-        return False
+        failed = {"status": "failed", "reason": str(error)}
+        return [{"method": STEP, "part": "steps", "phase": step.phase, "direction": "all", **failed}]
     probes_pps = PROBES_PPS if parameters.latency else 0.0
     requested_pps = (step.rate_pps + probes_pps) * len(directions)
     problem = problem_of(directions, requested_pps, step.duration_s)
@@ -143,38 +146,36 @@ def _measure_step(parameters: Stateless, client: Client, step: Step, outcome: Ou
         "trex_cpu_share": None if busy is None else busy / 100,
     }
     whole = totals(directions)
-    outcome.rows.append(shared | {"direction": "all", "requested_pps": requested_pps} | whole)
-    outcome.rows += [
-        shared
-        | {"direction": one.name, "requested_pps": requested_pps / len(directions)}
-        | direction_columns(one)
-        for one in directions
+    _judge(parameters, whole, problem, outcome)
+    each_pps = requested_pps / len(directions)
+    return [
+        shared | {"direction": "all", "requested_pps": requested_pps} | whole,
+        *(
+            shared | {"direction": one.name, "requested_pps": each_pps} | direction_columns(one)
+            for one in directions
+        ),
     ]
-    return _goes_on(parameters, whole, problem, outcome)
 
 
-def _goes_on(parameters: Stateless, whole: dict[str, Any], problem: str | None, outcome: Outcome) -> bool:
+def _judge(parameters: Stateless, whole: dict[str, Any], problem: str | None, outcome: Outcome) -> None:
+    """Note the rate of a step, or why the test ends with it."""
+    loss, limit = whole["loss_ratio"], parameters.loss_limit
     if problem is not None:
         if outcome.best_pps is not None:
             problem += f"; before that {units.si(outcome.best_pps, 'pps')} arrived within the loss limit"
         outcome.problem = outcome.ended = problem
-        return False
-    loss, limit = whole["loss_ratio"], parameters.loss_limit
-    if not whole["received_frames_count"]:
+    elif not whole["received_frames_count"]:
         outcome.problem = outcome.ended = (
             f"nothing of {whole['sent_count']} frames arrived: check the cables of ports"
             f" {','.join(map(str, parameters.ports))}, and that the device forwards between them"
         )
-        return False
-    if loss > limit:
+    elif loss > limit:
         outcome.ended = (
             f"the device lost {100 * loss:.2g} % at {units.si(whole['offered_pps'], 'pps')}, more than the limit of"
             f" {100 * limit:g} %"
         )
-        return False
-    if outcome.best_pps is None or whole["throughput_pps"] > outcome.best_pps:
+    elif outcome.best_pps is None or whole["throughput_pps"] > outcome.best_pps:
         outcome.best_pps, outcome.best_bps = whole["throughput_pps"], whole["throughput_bps"]
-    return True
 
 
 def drops_of(directions: list[Direction]) -> str | None:
@@ -247,9 +248,9 @@ def latency_columns(one: Direction, latency: ProbeLatency) -> dict[str, Any]:
     }
 
 
-def _shared(parameters: Stateless, device: Device, frame_bytes: float) -> dict[str, Any]:
+def _shared(parameters: Stateless, device: Device) -> dict[str, Any]:
     """Return the columns that all rows of a load test share."""
-    line = parameters.line(min(device.line_bps))
+    line, frame_bytes = parameters.line(min(device.line_bps)), device.loaded
     return {
         "frame_bytes": frame_bytes,
         "line": line.arithmetic(frame_bytes),
@@ -274,10 +275,9 @@ def _result(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-EXPERIMENT = Experiment(
+EXPERIMENT = measuring_loop.experiment(
     Stateless,
     HELP,
-    run,
-    planned_s,
+    plan,
     about="a load test with TRex: a ramp of packets through a device, until it loses some",
 )

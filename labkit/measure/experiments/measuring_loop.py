@@ -80,10 +80,8 @@ class Running:
 
     def order(self, point: Point, arms: Sequence[Arm]) -> list[Arm]:
         """Return the arms in the order of their trials (`rows.order`)."""
-        of = {arm.label: arm for arm in arms}
-        return [
-            of[label] for label in row_columns.order(self.run_context, point.pairs, point.round, list(of))
-        ]
+        of, seed = {arm.label: arm for arm in arms}, self.run_context.seed
+        return [of[label] for label in row_columns.order(seed, point.pairs, point.round, list(of))]
 
     def artefacts(self, name: str) -> Path:
         """Return the folder for a point's artefacts."""
@@ -225,9 +223,9 @@ def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterat
                 if rows:
                     yield context.rows(point.name, rows)
             progress.done_s = end_s
-    for pairs in parameters.pairs if usable else ():
-        if why := running.why_stopped.get(pairs) or plan.finished:
-            yield context.stopped_event(pairs, why)
+        for pairs in parameters.pairs if usable else ():
+            if why := running.why_stopped.get(pairs) or plan.finished:
+                yield context.stopped_event(pairs, why)
 
 
 def _surveyed(

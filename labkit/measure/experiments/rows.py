@@ -112,10 +112,10 @@ def row_of(
     return row
 
 
-def order(run_context: RunContext, pairs: int, number: int, labels: list[str]) -> list[str]:
+def order(seed: int, pairs: int, number: int, labels: list[str]) -> list[str]:
     """Return the labels in the order of whole runs, A B B A: an arm that is first in one round is last in the next."""
     result = sorted(labels)
-    random.Random(f"{run_context.seed} {pairs} {number // 2}").shuffle(result)
+    random.Random(f"{seed} {pairs} {number // 2}").shuffle(result)
     return result[:: -1 if number % 2 else 1]
 
 

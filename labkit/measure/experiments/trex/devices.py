@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import abc
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
-from labkit.common import run_folder, schema
+from labkit.common import schema
 from labkit.common.errors import Failed, Unsupported
-from labkit.measure.experiments import context, survey
 from labkit.measure.experiments import rows as row_columns
-from labkit.measure.experiments.context import Event, Progress, RunContext
+from labkit.measure.experiments import survey
+from labkit.measure.experiments.context import RunContext
+from labkit.measure.experiments.measuring_loop import Plan, Point, Running, Stages
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.trex.parameters import TrexParameters
 from labkit.measure.traffic.trex import server
@@ -25,117 +27,120 @@ COLUMNS = schema.names(writer=("throughput", "trex"))
 
 
 @dataclass(frozen=True)
-class Test:
-    """The next test: the name of its point, its round, and the factor of a stateful profile's rates."""
-
-    point: str
-    round: int
-    mult: float | None = None
-
-
-@dataclass(frozen=True)
 class Device:
     """A device with a TRex server at both of its sides, and a connection to it.
 
     `ends`: the addresses of each port's frames; None: those of TRex's own profiles reach the other port.
-    `measured`: adds what a row says about the device to its metrics.
+    `measured`: adds what a row says about the device to its metrics. `loaded`: what `LoadTest.load` returned.
     """
 
-    arm: Arm
     client: Client
     server: str
     version: str
     line_bps: Sequence[float]
     ends: list[tuple[str, str]] | None
     measured: Callable[[dict[str, Any]], Measured]
-
-    def rows(
-        self,
-        parameters: TrexParameters,
-        run_context: RunContext,
-        test: Test,
-        content: Sequence[dict[str, Any]],
-    ) -> Event:
-        """Return the event with the rows of a test; `content` has the columns of each."""
-        return context.rows(test.point, self._rows(parameters, run_context, test, content))
-
-    def keep(
-        self,
-        parameters: TrexParameters,
-        run_context: RunContext,
-        test: Test,
-        content: Sequence[dict[str, Any]],
-    ) -> None:
-        """Keep rows of a test that still runs (`RunContext.keep_unfinished`)."""
-        run_context.keep_unfinished(test.point, self._rows(parameters, run_context, test, content))
-
-    def _rows(
-        self,
-        parameters: TrexParameters,
-        run_context: RunContext,
-        test: Test,
-        content: Sequence[dict[str, Any]],
-    ) -> list[run_folder.Row]:
-        shared = {"trex_server": self.server, "trex": self.version}
-        pairs = len(self.client.ports) // 2
-        own = [self.measured({**shared, **one})[1] for one in content]
-        return _rows(parameters, run_context, self.arm, test, own, pairs)
+    loaded: Any = None
 
 
-# Yields the events of the tests of a device, and moves the progress.
-Measure = Callable[[Device, list[Test], Progress], Iterator[Event]]
+@dataclass(frozen=True)
+class LoadTest(Point):
+    """A load test of one device. Tests with one connection end together, when the server fails.
 
-
-def run(
-    parameters: TrexParameters,
-    run_context: RunContext,
-    mode: str,
-    total_s: float,
-    measure: Measure,
-    mults: Sequence[float | None] = (None,),
-) -> Iterator[Event]:
-    """Connect to one device after the other, and measure its tests that have no rows yet; yield rows and progress.
-
-    `mode`: STL or ASTF. `total_s`: the planned seconds. `mults`: each test of a round has one.
+    `connect_s`: about how long connecting takes before it; 0 if an earlier test connects. `mult`: the factor of a
+    stateful profile's rates.
     """
-    arms = [OUTSIDE]
-    if parameters.server is None:
-        arms, refused = survey.survey(parameters, run_context)
-        yield from survey.refused_rows([parameters], run_context, refused, run_context.done())
-        if not arms:
-            return
-    groups = list(_groups(parameters, run_context, arms, mults))
-    left = sum(len(tests) for _, tests in groups) / (parameters.rounds * len(arms) * len(mults))
-    progress = Progress(total_s * min(left, 1.0))
-    for arm, tests in groups:
-        yield progress.event(_connecting(parameters, arm))
+
+    parameters: TrexParameters
+    arm: Arm
+    connect_s: float
+    mult: float | None = None
+
+    mode: ClassVar[str]  # STL or ASTF
+
+    @property
+    def series(self) -> Hashable:
+        """The connection."""
+        return OUTSIDE if self.arm == OUTSIDE else (self.arm, self.round)
+
+    @property
+    @abc.abstractmethod
+    def test_s(self) -> float:
+        """The estimated duration in seconds, without connecting."""
+
+    @abc.abstractmethod
+    def load(self, device: Device) -> object:
+        """Load the profile into the server; return what is known of it then."""
+
+    @abc.abstractmethod
+    def test(self, running: Running, device: Device) -> Stages:
+        """Run the test and record its rows."""
+
+    def planned_s(self, usable: list[Arm]) -> float:
+        """The estimated duration in seconds."""
+        return self.connect_s + self.test_s
+
+    def measure(self, running: Running) -> Stages:
+        """Connect if that is not yet done, and test. A topology of labkit that cannot be tested gets a row."""
         try:
-            with _connect(parameters, run_context, arm, mode) as device:
-                yield from measure(device, tests, progress)
+            if not running.is_open(self.series):
+                yield _connecting(self.parameters, self.arm), self.connect_s
+            device = running.opened(self.series, lambda: self._connected(running))
+            yield from self.test(running, device)
         except (Failed, Unsupported) as error:
-            if arm == OUTSIDE:
+            if self.arm == OUTSIDE:
                 raise
-            result = {"part": "cost", "direction": "all", **row_columns.not_measured(error)}
-            yield context.rows(tests[0].point, _rows(parameters, run_context, arm, tests[0], [result]))
-            yield context.stopped_event(1, str(error))
+            running.rows.clear()
+            self.record(
+                running, None, {"part": "cost", "direction": "all", **row_columns.not_measured(error)}
+            )
+            running.stop(self, str(error))
+
+    @contextmanager
+    def _connected(self, running: Running) -> Iterator[Device]:
+        with _connect(self.parameters, running.run_context, self.arm, self.mode) as device:
+            yield replace(device, loaded=self.load(device))
+
+    def record(
+        self, running: Running, device: Device | None, metrics: dict[str, Any], *, keep: bool = False
+    ) -> None:
+        """Add a row to the test, with what it says about the device. `keep`: at once (`Running.record`)."""
+        shared = dict.fromkeys(COLUMNS) | {
+            "generator": "trex",
+            "frame": self.parameters.profile,
+            "mult": self.mult,
+        }
+        if device is not None:
+            _, metrics = device.measured({"trex_server": device.server, "trex": device.version, **metrics})
+            shared["pairs"] = len(device.client.ports) // 2
+        running.record(self, self.parameters, (self.arm, shared | metrics), keep=keep)
 
 
-def _rows(
+def plan(
+    kind: type[LoadTest],
     parameters: TrexParameters,
-    run_context: RunContext,
-    arm: Arm,
-    test: Test,
-    content: Sequence[dict[str, Any]],
-    pairs: int = 1,
-) -> list[run_folder.Row]:
-    shared = dict.fromkeys(COLUMNS) | {
-        "generator": "trex",
-        "frame": parameters.profile,
-        "point": test.point,
-        "round": test.round,
-        "mult": test.mult,
-    }
-    return [row_columns.row_of(parameters, run_context, arm, pairs, {**shared, **one}) for one in content]
+    seed: int,
+    mults: Sequence[float | None] = (None,),
+    finished: str = "",
+) -> Plan:
+    """Return the plan of all tests; each test of a round has one of `mults`.
+
+    On labkit's own topologies each round has a fresh set-up of each arm, in alternating order.
+    """
+    outside = parameters.server is not None
+
+    def points(arms: list[Arm]) -> list[LoadTest]:
+        result: list[LoadTest] = []
+        of = {arm.label: arm for arm in arms}
+        for number in range(parameters.rounds):
+            for arm in (of[label] for label in row_columns.order(seed, 1, number, list(of))):
+                for place, mult in enumerate(mults):
+                    name = point_name(parameters, arm, number, mult)
+                    connect_s = 0.0 if place or (outside and number) else START_S
+                    result.append(kind(name, 1, number, parameters, arm, connect_s, mult))
+        return result
+
+    return Plan(parameters, points, finished, arms=[OUTSIDE] if outside else None)
 
 
 def _connecting(parameters: TrexParameters, arm: Arm) -> str:
@@ -143,42 +148,6 @@ def _connecting(parameters: TrexParameters, arm: Arm) -> str:
     if parameters.server is not None:
         return f"connecting to the TRex server {parameters.address}"
     return f"starting TRex on {arm.label}"
-
-
-def planned_s(parameters: TrexParameters, test_s: float) -> float:
-    """Estimate the duration of all tests in seconds. All use the server that the parameters name, or else each starts
-    one."""
-    if parameters.server is not None:
-        return START_S + parameters.rounds * test_s
-    count = parameters.rounds * len(survey.planned_arms(parameters))
-    return survey.survey_s(parameters) + count * (START_S + test_s)
-
-
-def _groups(
-    parameters: TrexParameters,
-    run_context: RunContext,
-    arms: Sequence[Arm],
-    mults: Sequence[float | None],
-) -> list[tuple[Arm, list[Test]]]:
-    """Return the tests that have no rows yet: those that share a connection, in the order of measurement.
-
-    On labkit's own topologies each round has a fresh set-up of each arm, in alternating order.
-    """
-    done = run_context.done()
-    result: list[tuple[Arm, list[Test]]] = []
-    for number in range(parameters.rounds):
-        for arm in _order_arms(run_context, arms, number):
-            tests = [Test(point_name(parameters, arm, number, mult), number, mult) for mult in mults]
-            if left := [test for test in tests if test.point not in done]:
-                result.append((arm, left))
-    if parameters.server is None or not result:
-        return result
-    return [(OUTSIDE, [test for _, left in result for test in left])]
-
-
-def _order_arms(run_context: RunContext, arms: Sequence[Arm], number: int) -> list[Arm]:
-    of = {arm.label: arm for arm in arms}
-    return [of[label] for label in row_columns.order(run_context, 1, number, list(of))]
 
 
 @contextmanager
@@ -194,7 +163,6 @@ def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode
         with taken as (client, about):
             doubts = {"doubts": "; ".join(about.doubts) or None}
             yield Device(
-                arm,
                 client,
                 str(at),
                 about.version,
@@ -215,7 +183,7 @@ def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode
             connection = own.client.connect(mode, force=False)
             own.announce()
             ends = None if own.adjacent else own.ends
-            yield Device(arm, own.client, OWN, connection.version, connection.line_bps, ends, one.measured)
+            yield Device(own.client, OWN, connection.version, connection.line_bps, ends, one.measured)
 
 
 def point_name(parameters: TrexParameters, arm: Arm, number: int, mult: float | None = None) -> str:

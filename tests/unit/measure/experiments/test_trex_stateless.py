@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from labkit.measure.experiments.context import Event, Progress, RunContext
+from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.trex import devices
 from labkit.measure.experiments.trex.parameters import Stateless
 from labkit.measure.traffic.trex.client import Client
@@ -36,18 +36,14 @@ def test_each_step_is_sent_as_soon_as_it_has_ended(tmp_path: Path, monkeypatch: 
         Client, SimpleNamespace(load=lambda *_, **__: 64.0, trial=trial, ports=(0, 1), senders=(0,))
     )
     arm = devices.OUTSIDE
-    device = devices.Device(arm, client, "host", "v3.08", [1e9], None, lambda one: (arm, one))
-    test = devices.Test("64b-r0", 0)
-
-    def run(*given: Any, **_: Any) -> Iterator[Event]:
-        yield from given[-1](device, [test], Progress(1.0))
-
-    monkeypatch.setattr(devices, "run", run)
+    device = devices.Device(client, "host", "v3.08", [1e9], None, lambda one: (arm, one))
+    monkeypatch.setattr(devices, "_connect", lambda *_: nullcontext(device))
     sent: list[Event] = []
     parameters = Stateless.of(
         {"server": "host", "profile": "64b", "target": "50kpps", "directions": "one", "latency": "false"}
     )
-    events = list(stateless.run(parameters, RunContext("trex_stateless", tmp_path, 1, {}, send=sent.append)))
+    run_context = RunContext("trex_stateless", tmp_path, 1, {}, send=sent.append)
+    events = list(stateless.EXPERIMENT.run(parameters, run_context))
     [finished] = [event["rows"] for event in events if event["event"] == "rows"]
     result, *steps = finished
     assert "the device lost 10 %" in result["ended"]
@@ -55,6 +51,5 @@ def test_each_step_is_sent_as_soon_as_it_has_ended(tmp_path: Path, monkeypatch: 
     kept = [row for event in sent for row in event["rows"]]
     of = lambda rows: [(row["phase"], row["direction"], row["sent_count"], row["status"]) for row in rows]  # noqa: E731
     assert of(kept) == of(steps)
-    assert (
-        len(sent) == len(steps) / 2 > 2
-    )  # each step has a row for both directions together and one for each
+    assert len(sent) == len(steps) > 4  # each step has a row for both directions together and one for each
+    assert events[-1] == {"event": "stopped", "pairs": 1, "why": result["ended"]}
