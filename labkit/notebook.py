@@ -320,16 +320,32 @@ def measure(experiment: str, names: Mapping[str, Any], prefix: str = "") -> Run:
 
     `details` in `names` is a dictionary of further parameters. A parameter that also has a name of its own takes that
     value, so papermill can set each by its name. In a notebook of two experiments, the names of one have a prefix: with
-    `stateful_`, the value of stateful_folder takes the place of that of folder.
+    `stateful_`, the value of stateful_folder takes the place of that of folder. If that is empty, a sweep has these
+    runs in a folder beside its points, from which its report shows them.
     """
     check_injected_parameters()
+    first = run_folder.named(names["folder"]) if names.get("folder") else None
     names = {**names, **{name.removeprefix(prefix): names[name] for name in names if name.startswith(prefix)}}
     folder = run_folder.named(names["folder"]) if names.get("folder") else None
+    if folder is None and first is not None and prefix:
+        folder = _second_folder(first, prefix)
     if folder is None or not ((folder / "sweep.json").exists() or published_runs.is_published(folder)):
         fields = experiments.find(experiment).parameters.__struct_fields__
         parameters = {**names.get("details", {}), **{name: names[name] for name in fields if name in names}}
         return run_experiment(experiment, parameters, folder)
     return Run(folder)
+
+
+def _second_folder(first: Path, prefix: str) -> Path | None:
+    """Return where a sweep has the runs of a notebook's second experiment, or that of one point: a sweep of the same
+    points inside the folder of the first one. None outside of a sweep."""
+    for sweep, name in ((first, ""), (first.parent, first.name)):
+        if (sweep / "sweep.json").exists():
+            second = sweep / prefix.rstrip("_")
+            if not (second / "sweep.json").exists():
+                run_folder.write_json(second / "sweep.json", run_folder.read_object(sweep / "sweep.json"))
+            return second / name
+    return None
 
 
 def check_injected_parameters() -> None:

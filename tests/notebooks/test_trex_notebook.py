@@ -24,7 +24,7 @@ pytestmark = [
 SMALL = """
 notebook: 07_trex
 parameters: {topology: [veth_bridge], warmup_s: 0.4, ramp_s: 1.6, hold_s: 0.4, step_s: 0.4, target: 30kpps, test_s: 6,
-             mult: [10], line_rate_bps: 1000000000}
+             mult: [10, 20], line_rate_bps: 1000000000}
 grid:
   - profile: ["64b"]
 """
@@ -65,6 +65,12 @@ def test_report_has_figures_and_sentences(folder: Path) -> None:
         "published (TRex 2.88, 1 Gbit/s)",
         "64b through veth_bridge, test 1",
         "http_simple through veth_bridge, mult 10",
+        "http_simple through veth_bridge, mult 20",
     ):
         assert words in text, words
+    assert "mult 100" not in text  # the default, which no point measured
+    assert [path.name for path in (folder / "stateful").iterdir() if path.is_dir()] == ["64b"]
+    assert not (
+        folder.parents[1] / "trex_stateful"
+    ).exists()  # neither a point nor the report left a run of its own
     assert "Traceback" not in text
