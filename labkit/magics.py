@@ -25,7 +25,7 @@ from labkit import cli, notebook
 from labkit.analysis import why
 from labkit.commands import arguments, registry
 from labkit.common import run_folder
-from labkit.common.errors import BadInput, LabkitError
+from labkit.common.errors import BadInput, LabkitError, choose
 from labkit.measure import experiments, topologies
 
 OPEN = "open"
@@ -70,7 +70,9 @@ def _command(words: list[str], cell: str | None) -> notebook.Run | why.Explanati
     if cell is not None and words[:1] != ["run"]:
         raise BadInput("%%labkit reads the parameters of an experiment: begin with %%labkit run EXPERIMENT")
     if not words or words[0] not in COMMANDS:
-        raise BadInput(f"%labkit {' '.join(words)} is no command: choose {', '.join(COMMANDS)}")
+        raise BadInput(
+            f"%labkit {' '.join(words)} is no command: {choose(words[0] if words else '', COMMANDS)}"
+        )
     if words[0] == OPEN:
         if len(words) != 2:
             raise BadInput("%labkit open takes one folder, for example %labkit open data/datapaths/RUN")

@@ -23,7 +23,7 @@ from errno import EOPNOTSUPP
 from pathlib import Path
 
 from labkit.common import packages, safe_files
-from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.errors import BadInput, Failed, Unsupported, choose
 from labkit.common.printable import printable
 from labkit.measure.endpoints.namespace import Namespace
 from labkit.system import machine, netlink, process
@@ -63,7 +63,7 @@ class AttachRequest:
     def check(self) -> None:
         """Raise BadInput for the first impossible value."""
         if self.kind not in KINDS:
-            raise BadInput(f"{self.kind!r} is not a kind of interface: choose {', '.join(KINDS)}")
+            raise BadInput(f"{self.kind!r} is not a kind of interface: {choose(self.kind, KINDS)}")
         for name in (self.over, self.interface):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", name):
                 raise BadInput(

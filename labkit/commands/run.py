@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -62,7 +62,7 @@ JSON_ROWS = True
 
 def add_arguments(parser: arguments.CommandParser) -> None:
     """Add the arguments of the command."""
-    parser.late_notes = lambda: f"{NOTES}\n{_experiments(experiments.TABLE)}"
+    parser.late_notes = lambda: f"{NOTES}\n{_summaries(experiments.TABLE)}"
     text = f"one of {', '.join(experiments.TABLE)}"
     parser.add_argument("experiment", action=_Chosen, metavar="EXPERIMENT", help=text)
     arguments.add_parameters(parser, "its parameters; lists with commas: pairs=1,2,8")
@@ -87,21 +87,29 @@ class _Chosen(argparse.Action):
     ) -> None:
         setattr(namespace, self.dest, value)
         if value in experiments.TABLE and isinstance(parser, arguments.CommandParser):
-            parser.late_notes = lambda: _experiments([value])
+            parser.late_notes = lambda: _experiment(value)
 
 
-def _experiments(names: Sequence[str]) -> str:
-    """Return what experiments measure, and their parameters."""
+def _summaries(names: Iterable[str]) -> str:
+    """Return what experiments measure, a line each."""
     every = {name: experiments.find(name) for name in names}
     width = max(map(len, every))
-    lines = ["experiments:", *(f"  {name:{width}}  {one.about}".rstrip() for name, one in every.items())]
-    for name, experiment in every.items():
-        lines += ["", f"parameters of {name}, with defaults:"]
-        values = experiment.parameters().asdict()
-        for key, text in experiment.help.items():
-            if key in values:
-                lines.append(f"    {f'{key}={arguments.typed(values[key])}':24}  {text}")
-    return "\n".join([*lines, "", f"topologies: {', '.join(topologies.TABLE)}"])
+    lines = [f"  {name:{width}}  {one.about}".rstrip() for name, one in every.items()]
+    more = "labkit run EXPERIMENT --help lists its parameters with their defaults."
+    return "\n".join(["experiments:", *lines, "", more])
+
+
+def _experiment(name: str) -> str:
+    """Return what an experiment measures, and its parameters."""
+    experiment = experiments.find(name)
+    values = experiment.parameters().asdict()
+    lines = [
+        f"    {f'{key}={arguments.typed(values[key])}':24}  {text}"
+        for key, text in experiment.help.items()
+        if key in values
+    ]
+    heads = [f"{name}: {experiment.about}", "", "its parameters, with defaults:"]
+    return "\n".join([*heads, *lines, "", f"topologies: {', '.join(topologies.TABLE)}"])
 
 
 def run(given: argparse.Namespace) -> int:

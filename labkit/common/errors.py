@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -40,6 +40,15 @@ class Isolated(LabkitError):
 
 class Failed(LabkitError):
     """A program or a measurement failed. The text contains the program's own message."""
+
+
+def choose(given: object, known: Iterable[object]) -> str:
+    """Return `choose A, B, C`, the end of a message about an unknown name, with the name that was probably meant."""
+    import difflib  # most processes never need it
+
+    names = [str(one) for one in known]
+    close = difflib.get_close_matches(str(given), names, 1)
+    return f"choose {', '.join(names)}" + (f" (did you mean {close[0]}?)" if close else "")
 
 
 def error_by_name(kind: str, text: str) -> LabkitError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.common.errors import BadInput, Failed
+from labkit.common.errors import BadInput, Failed, choose
 from labkit.measure.topologies import Topology
 from labkit.measure.topologies.linux_datapaths import TUNNELS, outer
 from labkit.measure.topologies.network.kinds import headers, length_bytes
@@ -29,7 +29,7 @@ def measure_overhead(topology: Topology) -> dict[str, Any]:
     interfering.
     """
     if topology.name not in TUNNELS:
-        raise BadInput(f"{topology.name} is not a tunnel: choose {', '.join(TUNNELS)}")
+        raise BadInput(f"{topology.name} is not a tunnel: {choose(topology.name, TUNNELS)}")
     added = headers(*TUNNELS[topology.name])
     past = PAYLOAD_BYTES + (IPV6_MORE if topology.spec.family == 6 else 0)
     frame_bytes = _frame_bytes(topology, str(outer(0, 1).ip), past)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from labkit.common.errors import BadInput, Failed
+from labkit.common.errors import BadInput, Failed, choose
 from labkit.measure.endpoints import Namespace, Pair
 from labkit.measure.topologies import Topology
 from labkit.measure.topologies.network.parts import Cable, Network, Node, Part
@@ -82,7 +82,7 @@ def failure(
     before the failure.
     """
     if how not in FAILURES:
-        raise BadInput(f"failure={how} is unknown: choose {', '.join(FAILURES)}")
+        raise BadInput(f"failure={how} is unknown: {choose(how, FAILURES)}")
     times = times or Times()
     watched = _Watched(network, topology)
     with ExitStack() as stack:

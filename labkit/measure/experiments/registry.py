@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 
 from labkit.common import extensions
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, choose
 from labkit.measure.experiments.context import Experiment
 
 OWN = {
@@ -22,7 +22,7 @@ TABLE = (*OWN, *_OUTSIDE)
 def find(name: str) -> Experiment:
     """Return the experiment `name`. Raises BadInput with the list of experiments if there is none."""
     if name not in TABLE:
-        raise BadInput(f"{name} is not an experiment: choose {', '.join(TABLE)}")
+        raise BadInput(f"{name} is not an experiment: {choose(name, TABLE)}")
     if name in _OUTSIDE:
         return extensions.load(_OUTSIDE[name], Experiment)
     experiment: Experiment = importlib.import_module(f"labkit.measure.experiments.{OWN[name]}").EXPERIMENT

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from labkit.common import extensions
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, choose
 from labkit.measure.topologies import linux_datapaths, open_vswitch
 from labkit.measure.topologies.base import BuiltSide, Spec, Topology, TopologyKind
 from labkit.measure.topologies.containers_and_guests import bridge_inside, tap_bridge, with_containers
@@ -84,7 +84,7 @@ def check_names(topologies: Iterable[str | Network]) -> None:
             continue
         word, plus, _options = name.partition("+")
         if word not in TABLE:
-            raise BadInput(f"{word} is not a topology: choose {', '.join(TABLE)}")
+            raise BadInput(f"{word} is not a topology: {choose(word, TABLE)}")
         if plus:
             check_options = TABLE[word].check_options
             if check_options is None:

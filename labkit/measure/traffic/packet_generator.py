@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import labkit
-from labkit.common.errors import BadInput, Unsupported
+from labkit.common.errors import BadInput, Unsupported, choose
 from labkit.common.packets import ETHERNET_BYTES
 from labkit.measure.endpoints import Pair, RemotePair
 from labkit.measure.traffic import latency_probes, packet_ends, packet_sender
@@ -60,7 +60,7 @@ def check_mix(mix: Mix, mtu_bytes: int, family: int = 4) -> None:
         raise BadInput(f"flows={mix.flows} is outside 1 to {MAX_FLOWS}")
     for name in mix.vary:
         if name not in packet_sender.CAPACITY:
-            raise BadInput(f"vary={name} is not a field: choose {', '.join(packet_sender.CAPACITY)}")
+            raise BadInput(f"vary={name} is not a field: {choose(name, packet_sender.CAPACITY)}")
     if len(set(mix.vary)) < len(mix.vary) or not mix.vary:
         raise BadInput("vary needs at least one field, each named once")
     if mix.flows > (max_flows := packet_sender.capacity(mix.vary)):

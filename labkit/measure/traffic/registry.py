@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from labkit.common import extensions
-from labkit.common.errors import BadInput, LabkitError
+from labkit.common.errors import BadInput, LabkitError, choose
 from labkit.measure.traffic.base import FlowGenerator, Generator, TrialGenerator
 from labkit.measure.traffic.iperf3 import Iperf3
 from labkit.measure.traffic.packet_generator import PacketGenerator
@@ -20,7 +20,7 @@ PROTOCOLS = tuple(dict.fromkeys(name for one in GENERATORS.values() for name in 
 def find(name: str) -> Generator:
     """Return the generator `name`. Raises BadInput with the list of generators if there is none."""
     if name not in GENERATORS:
-        raise BadInput(f"generator={name} is unknown: choose {', '.join(GENERATORS)}")
+        raise BadInput(f"generator={name} is unknown: {choose(name, GENERATORS)}")
     return GENERATORS[name]
 
 
@@ -29,7 +29,7 @@ def default_generator(protocol: str) -> Generator:
     for one in GENERATORS.values():
         if protocol in one.capabilities.protocols:
             return one
-    raise BadInput(f"protocol={protocol} is unknown: choose {', '.join(PROTOCOLS)}")
+    raise BadInput(f"protocol={protocol} is unknown: {choose(protocol, PROTOCOLS)}")
 
 
 def find_trial(name: str) -> TrialGenerator:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, choose
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.measure.experiments.change_kinds.interface import Counts, Mtu, Offload, Steering, TxQueueLength
@@ -46,7 +46,7 @@ class Parameter(Kind):
             raise BadInput("parameter needs NAME=VALUE")
         for name, value in options.items():
             if name not in PARAMETERS:
-                raise BadInput(f"parameter {name} cannot be a change: choose {', '.join(PARAMETERS)}")
+                raise BadInput(f"parameter {name} cannot be a change: {choose(name, PARAMETERS)}")
             if not isinstance(value, (str, int, float)):
                 raise BadInput(f"parameter {name}: one value is needed")
 
@@ -112,5 +112,5 @@ KINDS: dict[str, Kind] = {
 def find(name: str) -> Kind:
     """Return the kind `name`. Raises BadInput with the known kinds."""
     if name not in KINDS:
-        raise BadInput(f"there is no kind of change {name!r}: choose {', '.join(KINDS)}")
+        raise BadInput(f"there is no kind of change {name!r}: {choose(name, KINDS)}")
     return KINDS[name]

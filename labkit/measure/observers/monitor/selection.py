@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 import msgspec
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, choose
 from labkit.common.packets import PORTS
 from labkit.measure.observers.monitor.inner_headers import inner_filter
 from labkit.system import libpcap
@@ -36,7 +36,9 @@ class Selection(msgspec.Struct, frozen=True):
         `tunnel_ports`: the UDP ports of vxlan and geneve, where `inside` names none.
         """
         if self.protocol is not None and self.protocol not in PROTOCOLS:
-            raise BadInput(f"protocol={_quote(self.protocol)} is not known: choose {', '.join(PROTOCOLS)}")
+            raise BadInput(
+                f"protocol={_quote(self.protocol)} is not known: {choose(self.protocol, PROTOCOLS)}"
+            )
         source, destination = _network("source", self.source), _network("destination", self.destination)
         ports = None if self.port is None else _ports(self.port)
         if self.inside is not None:

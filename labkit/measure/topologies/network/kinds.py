@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from labkit.common.errors import BadInput, Isolated, LabkitError
+from labkit.common.errors import BadInput, Isolated, LabkitError, choose
 from labkit.measure.topologies.network.parts import UDP_PORTS
 from labkit.system import netlink
 
@@ -182,7 +182,7 @@ def headers(*kinds: str, family: int = 4, key: bool = False) -> tuple[Header, ..
     result: list[Header] = []
     for kind in kinds:
         if kind not in tunnels():
-            raise BadInput(f"{kind} is not a kind of tunnel: choose {', '.join(tunnels())}")
+            raise BadInput(f"{kind} is not a kind of tunnel: {choose(kind, tunnels())}")
         result.append(IPV4 if result else IP[family])
         for header in KINDS[kind].headers:
             result += [header, GRE_KEY] if key and header is GRE else [header]

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, choose
 from labkit.common.plain_types import wrong_type
 from labkit.measure.topologies.network import kinds
 from labkit.measure.topologies.network.model import (
@@ -370,7 +370,7 @@ def _tunnels(described: NetworkIndex) -> None:
     for one in described.tunnels:
         assert isinstance(one.part, Tunnel)
         if one.kind not in kinds.tunnels():
-            raise BadInput(f"{one} has the unknown kind {one.kind}: choose {', '.join(kinds.tunnels())}")
+            raise BadInput(f"{one} has the unknown kind {one.kind}: {choose(one.kind, kinds.tunnels())}")
         _number(one, one.part)
         _ends(described, one, one.part)
         if not one.carries_frames and one.master is not None:
@@ -481,12 +481,12 @@ def _uppers(described: NetworkIndex) -> None:
     """Raise BadInput for a device on a lower device that does not exist, or in a mode that its kind lacks."""
     for one in described.interfaces.values():
         if isinstance(one.part, Cable) and one.kind not in (cables := kinds.cables()):
-            raise BadInput(f"{one} has the kind {one.kind}, which has no peers: choose {', '.join(cables)}")
+            raise BadInput(f"{one} has the kind {one.kind}, which has no peers: {choose(one.kind, cables)}")
         if not isinstance(one.part, UpperDevice):
             continue
         lower = described.interfaces.get(one.part.lower)
         if one.kind not in (uppers := kinds.uppers()):
-            raise BadInput(f"{one} has the unknown kind {one.kind}: choose {', '.join(uppers)}")
+            raise BadInput(f"{one} has the unknown kind {one.kind}: {choose(one.kind, uppers)}")
         if one.part.mode not in (modes := kinds.KINDS[one.kind].modes):
             raise BadInput(f"{one} has the mode {one.part.mode}: {one.kind} has {', '.join(modes)}")
         if lower is None or not isinstance(lower.part, Cable) or lower.master is not None:
