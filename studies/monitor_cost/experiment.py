@@ -35,7 +35,7 @@ from labkit.measure.observers.capture import CapturePoint
 from labkit.measure.observers.monitor import sampler
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.traffic import packet_ends, packet_generator, rates, registry
-from labkit.measure.traffic.base import Trial, TrialGenerator, Trials
+from labkit.measure.traffic.base import TrialGenerator, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix
 from labkit.system import machine, netlink
 from studies.monitor_cost import readers
@@ -242,10 +242,11 @@ def measure(parameters: MonitorCost, built_arm: WatchedArm, pps: float | None) -
         reached = units.si(trial.offered_pps, "pps")
         doubts.append(f"generator-limited: {reached} of {units.si(trial.rate_pps, 'pps')} were sent")
     metrics = {
-        **_trial_columns(trial, parameters.frame_bytes),
-        "cpu_s": used.busy_s,
-        "softirq_s": used.softirq_s,
-        "steal_s": used.steal_s,
+        **trial.columns,
+        "throughput_bps": trial.columns["throughput_pps"] * parameters.frame_bytes * 8,
+        "sent_count": trial.sent_count,
+        "slip_s": trial.slip_s,
+        **used.columns,
         "cpu_per_sent_s": used.busy_s / trial.offered_count if trial.offered_count else None,
         "reader_cpu_s": reader_cpu_s if running.pid else None,
         "reader_start_s": start_s if running.pid else None,
@@ -264,24 +265,6 @@ def observed_flow(server: Endpoint) -> AbstractContextManager[netlink.NftCounter
     """Count the frames of the flow that readers look for where they arrive, before the receiver drops the load."""
     match = f"udp sport {FIRST_PORT} udp dport {PORT}"
     return packet_ends.frame_counter(server, OBSERVED_TABLE, match, priority=-1)
-
-
-def _trial_columns(trial: Trial, frame_bytes: int) -> dict[str, Any]:
-    pps = trial.received_count / trial.elapsed_s if trial.elapsed_s else 0.0
-    return {
-        "window_s": trial.elapsed_s,
-        "requested_pps": trial.rate_pps,
-        "offered_pps": trial.offered_pps,
-        "throughput_pps": pps,
-        "throughput_bps": pps * frame_bytes * 8,
-        "offered_count": trial.offered_count,
-        "sent_count": trial.sent_count,
-        "received_frames_count": trial.received_count,
-        "lost_count": trial.lost_count,
-        "loss_ratio": trial.loss_ratio,
-        "slip_s": trial.slip_s,
-        "generator_cpu_s": trial.generator_cpu_s,
-    }
 
 
 def wanted_count(before: int, count: int, flows: int) -> int:

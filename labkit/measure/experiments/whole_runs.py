@@ -80,8 +80,7 @@ def _round_trips(
         used, window = machine.cpu_times() - times, time.monotonic() - begin
         joined = metered()
     doubts = [*machine.stolen(used.steal_s, window), *result.pop("doubts", [])]
-    here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
-    row = {"method": "whole", "window_s": window, **here, **remote_cpu(window), **joined, **result}
+    row = {"method": "whole", "window_s": window, **used.columns, **remote_cpu(window), **joined, **result}
     return built_arm.measured(row, doubts)
 
 

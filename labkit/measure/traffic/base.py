@@ -198,6 +198,21 @@ class Trial:
             return self.offered_count < self.requested_count or self.offered_pps < 0.99 * self.rate_pps
         return self.offered_count < 0.99 * self.rate_pps * self.duration_s - 1
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of a row."""
+        return {
+            "requested_pps": self.rate_pps,
+            "offered_pps": self.offered_pps,
+            "throughput_pps": self.received_count / self.elapsed_s if self.elapsed_s else 0.0,
+            "offered_count": self.offered_count,
+            "received_frames_count": self.received_count,
+            "lost_count": self.lost_count,
+            "loss_ratio": self.loss_ratio,
+            "window_s": self.elapsed_s,
+            "generator_cpu_s": self.generator_cpu_s,
+        }
+
 
 class Trials(Protocol):
     """A generator that is ready between the ends of a topology."""

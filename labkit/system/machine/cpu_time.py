@@ -35,6 +35,11 @@ class CpuTimes:
             self.idle_s - other.idle_s,
         )
 
+    @property
+    def columns(self) -> dict[str, float]:
+        """The columns of a row, of the difference of two moments."""
+        return {"cpu_s": self.busy_s, "softirq_s": self.softirq_s, "steal_s": self.steal_s}
+
 
 def cpu_times() -> CpuTimes:
     """Return the current CPU times; this takes 10 µs."""

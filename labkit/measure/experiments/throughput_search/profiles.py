@@ -119,21 +119,11 @@ def _run(profile: SearchProfile, built_arm: BuiltArm, counting: Counting | None)
     row = {
         "status": "invalid" if trial.generator_limited else "ok",
         "reason": limited if trial.generator_limited else None,
-        "requested_pps": rate_pps,
-        "offered_pps": trial.offered_pps,
-        "window_s": trial.elapsed_s,
-        "throughput_pps": trial.received_count / trial.elapsed_s,
+        **trial.columns,
         "throughput_bps": received_bytes * 8 / trial.elapsed_s,
         "received_bytes": received_bytes,
         "received_count": trial.received_count,
-        "offered_count": trial.offered_count,
-        "received_frames_count": trial.received_count,
-        "lost_count": trial.lost_count,
-        "loss_ratio": trial.loss_ratio,
-        "generator_cpu_s": trial.generator_cpu_s,
-        "cpu_s": used.busy_s,
-        "softirq_s": used.softirq_s,
-        "steal_s": used.steal_s,
+        **used.columns,
     }
     doubts = [f"{trial.lost_count} of {trial.offered_count} frames were lost"] if trial.lost_count else []
     return built_arm.measured(

@@ -60,8 +60,7 @@ class RemoteServer:
         seen = msgspec.convert(report["window"], Window)
         of_theirs = ("cpu_s", "softirq_s", "steal_s")
         self._used = {f"peer_{name}": getattr(seen, name) for name in of_theirs}
-        here = {"cpu_s": used.busy_s, "softirq_s": used.softirq_s, "steal_s": used.steal_s}
-        seen = msgspec.structs.replace(seen, **here)
+        seen = msgspec.structs.replace(seen, **used.columns)
         # The request takes time, so the other host may count less time than this one, but not more.
         if seen.window_s > CLOCK * passed_s:
             doubt = (

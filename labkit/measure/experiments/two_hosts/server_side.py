@@ -164,8 +164,7 @@ class ServerHost:
 
     def times(self) -> dict[str, Any]:
         """Return the current CPU times of this host."""
-        now = machine.cpu_times()
-        return {"cpu_s": now.busy_s, "softirq_s": now.softirq_s, "steal_s": now.steal_s}
+        return machine.cpu_times().columns
 
     def _listening(self) -> tuple[Servers, Receivers]:
         assert self._servers is not None
