@@ -345,7 +345,7 @@ class LiveTopology:
 
     def _send(self, request: dict[str, Any]) -> None:
         with self._lock:
-            self._conversation.send(msgspec.json.encode(request).decode())
+            self._conversation.send(msgspec.json.encode(request))
 
     def _answer(self, number: int | None, patience_s: float) -> dict[str, Any]:
         """Wait for the answer with this number.

@@ -87,7 +87,7 @@ class TwoHostConversation:
             self._received.put(error)
         self._received.put(None)
 
-    def send(self, line: str) -> None:
+    def send(self, line: bytes) -> None:
         """Send one more line to the clients' process."""
         self._near.send(line)
 
@@ -99,19 +99,19 @@ class TwoHostConversation:
             if not line.startswith(_TO_PEER):
                 yield line
                 continue
-            answer = self._ask_servers(msgspec.json.encode(msgspec.json.decode(line)["say"]).decode())
+            answer = self._ask_servers(msgspec.json.encode(msgspec.json.decode(line)["say"]))
             if answer is None:
                 self._lost = True
                 return
             self._near.send(answer)
 
-    def _ask_servers(self, text: str) -> str | None:
+    def _ask_servers(self, request: bytes) -> bytes | None:
         """Send a request to the servers' process and return its answer; None if it has ended."""
-        self._far.send(text)
+        self._far.send(request)
         for line in self._far.lines():
             event = msgspec.json.decode(line, type=dict[str, Any])
             if event["event"] == "answer":
-                return line.decode().strip()
+                return line
             _handle_event(event, self._peer, self._say)
         return None
 
@@ -125,8 +125,8 @@ class TwoHostConversation:
 
     def leave(self) -> None:
         """Ask both to end and wait briefly, so that they return borrowed NICs; then end both."""
-        self._far.send('{"do":"end"}')
-        self._near.send('{"event":"answer","gone":true}')
+        self._far.send(b'{"do":"end"}')
+        self._near.send(b'{"event":"answer","gone":true}')
         farewell = threading.Thread(target=_until_its_end, args=(self._far,), daemon=True)
         farewell.start()
         deadline = time.monotonic() + LAST_WORDS_S

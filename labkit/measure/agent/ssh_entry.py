@@ -44,7 +44,7 @@ class Caller:
 
     def __init__(self) -> None:
         self._conversation: process.Conversing | None = None
-        self._early: list[str] = []
+        self._early: list[bytes] = []
         self._lock = threading.Lock()
         signal.alarm(SILENCE_S)  # SIGALRM ends this process (signal(7)), even if the main thread is stuck
         for work in (self._listen, _beat):
@@ -60,7 +60,7 @@ class Caller:
     def _listen(self) -> None:
         for line in sys.stdin.buffer:
             signal.alarm(SILENCE_S)
-            if not (text := line.decode().strip()):
+            if not (text := line.strip()):
                 continue
             with self._lock:
                 if self._conversation:

@@ -83,7 +83,7 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
             one.release()
         # While the process starts, collect the versions of programs.
         report |= {"machine": machine.describe(), "details": machine.details()}
-        opened.send(msgspec.json.encode(report | request).decode())
+        opened.send(msgspec.json.encode(report | request))
         yield opened
 
 

@@ -85,7 +85,7 @@ def conversation(
         )
         stack.callback(far.end)
         far.greet(say)
-        far.send(msgspec.json.encode(_remote_request(request)).decode())
+        far.send(msgspec.json.encode(_remote_request(request)))
         yield far
 
 
@@ -226,7 +226,7 @@ class SshConversation:
         command = f"exec python3 -c {shlex.quote(FIRST)}"
         source = Path(__file__).with_name("ssh_bootstrap.py").read_text()
         argv = ["ssh", "-T", *options, "--", name, command]
-        self._conversation = process.Conversation(argv, msgspec.json.encode(source).decode())
+        self._conversation = process.Conversation(argv, msgspec.json.encode(source))
         self._over = threading.Event()
         self._beats = threading.Thread(target=self._beat, daemon=True)
 
@@ -284,7 +284,7 @@ class SshConversation:
         return True
 
     def _send(self, content: dict[str, Any]) -> None:
-        self.send(msgspec.json.encode(content).decode())
+        self.send(msgspec.json.encode(content))
 
     def _receive(self, kind: type[Message]) -> Message:
         """Return the next event. Raises Failed if the remote side failed, ended, or sent an invalid line."""
@@ -309,9 +309,9 @@ class SshConversation:
         """Send an empty line regularly; without it the remote side ends, because the connection may be broken."""
         while not self._over.wait(BEAT_S):
             with contextlib.suppress(ValueError):  # the connection was closed meanwhile
-                self._conversation.send("")
+                self._conversation.send(b"")
 
-    def send(self, line: str) -> None:
+    def send(self, line: bytes) -> None:
         """Send a line."""
         self._conversation.send(line)
 

@@ -166,10 +166,10 @@ class VmConversation:
                     return greeting
         return None
 
-    def send(self, line: str) -> None:
+    def send(self, line: bytes) -> None:
         """Send a line."""
         with suppress(OSError):
-            self._socket.sendall(line.encode() + b"\n")
+            self._socket.sendall(line + b"\n")
 
     def lines(self) -> Iterator[bytes]:
         """Yield the answers as they arrive."""
@@ -223,7 +223,7 @@ def conversation(
         else:
             opened = VmConversation(guest, time.monotonic() + SILENCE_S)
         stack.callback(opened.end)
-        opened.send(msgspec.json.encode(request).decode())
+        opened.send(msgspec.json.encode(request))
         yield opened
 
 
@@ -319,7 +319,7 @@ def started(
         }
         prefix = [word for word in local.prefix() if not (nic.outside and word == "--net")]
         words = [*prefix, *process.python("-m", vm_holder.__name__)]
-        holder = process.Conversation(words, json.dumps(report), nic.fds)
+        holder = process.Conversation(words, msgspec.json.encode(report), nic.fds)
         try:
             _wait_for_start(holder)
             yield LabVm(where, scratch, folder, holder)

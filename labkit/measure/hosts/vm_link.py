@@ -41,7 +41,7 @@ def link(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[VmNic, VmNic]
         stack.callback(ours.close)
         with theirs:
             report = {"socket": theirs.fileno(), "rate_bps": rate_bps, "mtu_bytes": mtu_bytes}
-            made = process.Conversation(argv, msgspec.json.encode(report).decode(), [theirs.fileno()])
+            made = process.Conversation(argv, msgspec.json.encode(report), [theirs.fileno()])
             stack.callback(made.end)
         lines = next(made.lines(), None)
         event = {"text": f"unshare {made.end_reason()}"} if lines is None else msgspec.json.decode(lines)

@@ -43,7 +43,7 @@ def measure_point(request: bytes, point: str, topic: str) -> dict[str, Any]:
 def _answer(request: bytes, top: Path, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Run the point's process and return its final answer; relay its progress, at most every OFTEN_S."""
     conversation = process.Conversation(
-        process.python("-m", "labkit.runner.cluster.point_process", str(top)), request.decode()
+        process.python("-m", "labkit.runner.cluster.point_process", str(top)), request
     )
     with _end_with_block(conversation):
         reported_s = 0.0
@@ -69,7 +69,7 @@ def _end_with_block(conversation: process.Conversation) -> Iterator[None]:
         while not over.wait(OFTEN_S):
             state = worker.state.tasks.get(task)
             if state is None or state.state == "cancelled":
-                conversation.send("end")
+                conversation.send(b"end")
                 return
 
     thread = threading.Thread(target=watch, daemon=True)

@@ -131,7 +131,7 @@ def how_ended(returncode: int, last_words: str = "") -> str:
 class Conversing(Protocol):
     """A conversation with a labkit process on some host, in JSON lines."""
 
-    def send(self, line: str) -> None:
+    def send(self, line: bytes) -> None:
         """Send one more line. A process that has ended ignores it, and `lines` ends."""
 
     def lines(self) -> Iterator[bytes]:
@@ -150,7 +150,7 @@ class Conversation:
     `request` is its first line; with None the caller sends it.
     """
 
-    def __init__(self, argv: Sequence[str], request: str | None, pass_fds: Sequence[int] = ()) -> None:
+    def __init__(self, argv: Sequence[str], request: bytes | None, pass_fds: Sequence[int] = ()) -> None:
         self._stderr = tempfile.TemporaryFile()
         self._silent_s: float | None = None
         with startable(argv):
@@ -171,11 +171,11 @@ class Conversation:
         assert self._popen.stdout is not None
         return self._popen.stdout.fileno()
 
-    def send(self, line: str) -> None:
+    def send(self, line: bytes) -> None:
         """Send one more line. A process that has ended ignores it, and `lines` ends."""
         assert self._popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._popen.stdin.write(line.encode() + b"\n")
+            self._popen.stdin.write(line + b"\n")
             self._popen.stdin.flush()
 
     def lines(self, silence_s: float = math.inf) -> Iterator[bytes]:

@@ -46,7 +46,7 @@ def test_a_process_starts_before_the_machine_is_read(monkeypatch: pytest.MonkeyP
         def __init__(self, argv: list[str], request: str | None, pass_fds: list[int]) -> None:
             steps.append("started" if request is None else "started and told")
 
-        def send(self, line: str) -> None:
+        def send(self, line: bytes) -> None:
             steps.append("reported")
 
         def end(self) -> None:
