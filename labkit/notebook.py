@@ -54,7 +54,7 @@ class Part:
         return figures.kernels(self.verdicts) if several else None
 
     def show(self, *drawn: go.Figure | None) -> None:
-        """Show figures under the part's heading.
+        """Show figures under the part's heading, each with how to read it below.
 
         None is skipped. A figure without data is shown only if no other figure has data.
         """
@@ -65,6 +65,8 @@ class Part:
         for figure in [figure for figure in existing if figure.data] or existing:
             theme.add_notes_once(figure, seen)
             display(figure)
+            if text := theme.explanation(figure):
+                display(displays.markdown(text))
 
 
 class Run:

@@ -283,6 +283,16 @@ def _wrapped(name: str, letters: int) -> str:
     return "<br>".join(line.rstrip() for line in lines)
 
 
+def explained(figure: go.Figure, text: str) -> go.Figure:
+    """Make a figure carry a text that says how to read it, for below the figure."""
+    return figure.update_layout(meta={"explained": text})
+
+
+def explanation(figure: go.Figure) -> str:
+    """Return how to read a figure, or an empty text."""
+    return str((figure.layout.meta or {}).get("explained", ""))
+
+
 def add_notes_once(figure: go.Figure, seen: set[str]) -> None:
     """Remove notes that an earlier figure already has, and add this figure's notes to `seen`."""
     for note in [one for one in figure.layout.annotations if one.name == "notes"]:

@@ -55,7 +55,12 @@ def throughput(rows: pd.DataFrame) -> go.Figure:
     quantities = dict.fromkeys(one.quantity for name, one in PROTOCOLS.items() if name in drawn)
     title = f"{units.listed(list(quantities)) or 'throughput'} against number of pairs"
     subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); {FAINT}"
-    return finish(figure, rows, title[0].upper() + title[1:], subtitle)
+    figure = finish(figure, rows, title[0].upper() + title[1:], subtitle)
+    return theme.explained(
+        figure,
+        "Each small mark is a round (a fresh set-up). The line joins the geometric means; the bars are 95 % intervals."
+        " All pairs send at the same time, and the throughput is their sum.",
+    )
 
 
 def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
@@ -70,7 +75,12 @@ def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
     cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
     figure = against_pairs(rows.assign(value=cpu, part=softirq, weight=weight), CPU)
     subtitle = f"whole machine, less is better (open triangle: the interval continues); dotted: softirq alone; {FAINT}"
-    return finish(figure, rows, "CPU time per gigabyte received", subtitle)
+    figure = finish(figure, rows, "CPU time per gigabyte received", subtitle)
+    return theme.explained(
+        figure,
+        "CPU seconds of the whole machine, with interrupts and the load generator, for each gigabyte that arrived. Low"
+        " throughput does not imply high overhead; this figure separates the two.",
+    )
 
 
 def slices(rows: pd.DataFrame) -> go.Figure:
@@ -100,7 +110,12 @@ def slices(rows: pd.DataFrame) -> go.Figure:
         "throughput ratio of slices in the order of measurement; faint: one slice (at the edge: beyond); line: running"
         " median of 25 slices"
     )
-    return finish(figure, rows, "Every slice against the baseline", subtitle)
+    figure = finish(figure, rows, "Every slice against the baseline", subtitle)
+    return theme.explained(
+        figure,
+        "Every slice as a ratio to the baseline's slice of the same turn, in the order of measurement: noise, drift,"
+        " and single set-ups that differ.",
+    )
 
 
 def _slices_arm(

@@ -100,7 +100,14 @@ def forest(
     lines = [theme.plain(line) for line in textwrap.wrap(about, ABOUT_LETTERS)]
     room = LINE_PX * max(0, len(lines) - 1)
     figure.update_layout(height=figure.layout.height + room, margin_t=figure.layout.margin.t + room)
-    return finish(figure, as_rows(verdicts), title, "<br>".join([*lines, subtitle]))
+    figure = finish(figure, as_rows(verdicts), title, "<br>".join([*lines, subtitle]))
+    if reading is not None:
+        return figure
+    return theme.explained(
+        figure,
+        "A ratio above 1 means more throughput (for ping: a longer round trip). The grey band is the baseline against"
+        " itself: a difference within it is none.",
+    )
 
 
 def as_rows(verdicts: pd.DataFrame) -> pd.DataFrame:

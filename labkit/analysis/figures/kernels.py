@@ -55,7 +55,12 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     subtitle = (
         f"{faster}; bars: 95 % interval, open where it includes 1; shaded: the baseline against itself (A/A)"
     )
-    return finish(figure, as_rows(verdicts), "Ratios to the baseline within each kernel", subtitle)
+    figure = finish(figure, as_rows(verdicts), "Ratios to the baseline within each kernel", subtitle)
+    return theme.explained(
+        figure,
+        "The ratios of several kernels side by side. Speeds of different kernels or machines never share an axis,"
+        " because labkit compares only within one kernel on one machine.",
+    )
 
 
 def _fold_label(name: str, width: int) -> str:
