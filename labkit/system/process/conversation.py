@@ -144,15 +144,11 @@ class Conversing(Protocol):
         """End the process now if it still runs."""
 
 
-class Conversation:
-    """A program that receives lines on standard input and answers in lines; the kernel kills it when this process ends.
+class _Program:
+    """A started program with pipes to its standard input and output; the kernel kills it when this process ends."""
 
-    `request` is its first line; with None the caller sends it.
-    """
-
-    def __init__(self, argv: Sequence[str], request: bytes | None, pass_fds: Sequence[int] = ()) -> None:
-        self._stderr = tempfile.TemporaryFile()
-        self._silent_s: float | None = None
+    def __init__(self, argv: Sequence[str], pass_fds: Sequence[int] = ()) -> None:
+        self._argv, self._stderr = list(argv), tempfile.TemporaryFile()
         with startable(argv):
             self._popen = subprocess.Popen(
                 [*DIE_WITH_US, *argv],
@@ -162,21 +158,41 @@ class Conversation:
                 pass_fds=pass_fds,
                 env=parsed_environment(),
             )
-        self._lines = Lines(self)
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
+
+    def end(self) -> None:
+        """End the program now if it still runs."""
+        self._popen.kill()
+        self._popen.wait()
+        for pipe in (self._stdin, self._stdout, self._stderr):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+class Conversation(_Program):
+    """A program that receives lines on standard input and answers in lines; the kernel kills it when this process ends.
+
+    `request` is its first line; with None the caller sends it.
+    """
+
+    def __init__(self, argv: Sequence[str], request: bytes | None, pass_fds: Sequence[int] = ()) -> None:
+        super().__init__(argv, pass_fds)
+        self._silent_s: float | None = None
+        self._lines = Lines(self._stdout)
         if request is not None:
             self.send(request)
 
     def fileno(self) -> int:
         """Return a descriptor that becomes readable when the program answers or ends."""
-        assert self._popen.stdout is not None
-        return self._popen.stdout.fileno()
+        return self._stdout.fileno()
 
     def send(self, line: bytes) -> None:
         """Send one more line. A process that has ended ignores it, and `lines` ends."""
-        assert self._popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._popen.stdin.write(line + b"\n")
-            self._popen.stdin.flush()
+            self._stdin.write(line + b"\n")
+            self._stdin.flush()
 
     def lines(self, silence_s: float = math.inf) -> Iterator[bytes]:
         """Yield its answers as they come, until it closes its output or is silent for `silence_s` seconds.
@@ -201,16 +217,6 @@ class Conversation:
             return known
         # A shell and unshare report a signal as 128 + its number.
         return how_ended(128 - returncode if 128 < returncode < 193 else returncode, words)
-
-    def end(self) -> None:
-        """End the process now if it still runs."""
-        self._popen.kill()
-        self._popen.wait()
-        for pipe in (self._popen.stdin, self._popen.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-        self._stderr.close()
 
 
 class Companion:
@@ -409,24 +415,15 @@ def _let_go(keep: set[int]) -> None:
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))
 
 
-class Piped:
-    """A started program; it is killed with this process. Raises Unsupported where it cannot be started."""
+class Piped(_Program):
+    """A program that is fed and read through pipes, which never block this process.
+
+    Raises Unsupported where it cannot be started.
+    """
 
     def __init__(self, argv: Sequence[str]) -> None:
-        self._argv = list(argv)
-        self._err = tempfile.TemporaryFile()
-        with startable(self._argv):
-            self._popen = subprocess.Popen(
-                [*DIE_WITH_US, *self._argv],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._err,
-                env=parsed_environment(),
-                bufsize=0,
-            )
-        assert self._popen.stdin is not None
-        assert self._popen.stdout is not None
-        self.stdin, self.stdout = self._popen.stdin.fileno(), self._popen.stdout.fileno()
+        super().__init__(argv)
+        self.stdin, self.stdout = self._stdin.fileno(), self._stdout.fileno()
         os.set_blocking(self.stdin, False)
         os.set_blocking(self.stdout, False)
 
@@ -447,9 +444,6 @@ class Piped:
     def kill(self) -> str:
         """End it; returns how it ended, with its error message."""
         self._popen.kill()
-        code = self._popen.wait()
-        text = Ended(self._argv, code, "", content_of(self._err), 0.0).message()
-        for pipe in (self._popen.stdin, self._popen.stdout, self._err):
-            if pipe is not None:
-                pipe.close()
+        text = Ended(self._argv, self._popen.wait(), "", content_of(self._stderr), 0.0).message()
+        self.end()
         return text
