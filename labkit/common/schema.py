@@ -373,7 +373,7 @@ COLUMNS: tuple[Column, ...] = (
         ("connection_errors_count", "1", "integer", "dropped connections, and packets that belong to no connection"),
         ("ring_drops_count", "1", "integer", "frames that arrived and that TRex's own receive ring dropped (ierrors)"),
         ("refused_count", "1", "integer", "frames that TRex's interface did not take (oerrors)"),
-        ("trex_cpu_share", "1", "number", "the busy share of TRex's own CPUs"),
+        ("trex_cpu_share", "1", "number", "how many CPUs the process of labkit's own TRex server used"),
         ("latency_mean_s", "s", "number", "TRex's mean latency of the probes, exponentially weighted (1/2)"),
         ("latency_buckets", "", "object", "probes by the lower edge of their latency's bucket in microseconds"),
     ),

@@ -12,7 +12,6 @@ from labkit.measure.experiments.trex import devices
 from labkit.measure.experiments.trex.devices import Device, LoadTest
 from labkit.measure.experiments.trex.parameters import STATEFUL_HELP, Stateful
 from labkit.measure.traffic.trex import readings
-from labkit.measure.traffic.trex.client import Client
 from studies.trex import stateless
 
 METHOD = "whole"
@@ -41,7 +40,7 @@ class StatefulTest(LoadTest):
         assert mult is not None
         yield f"{parameters.profile}, mult {mult:g}", self.test_s
         asked_pps = None if device.loaded is None else device.loaded * mult
-        measured = _measure(parameters, device.client, mult, asked_pps)
+        measured = _measure(parameters, device, mult, asked_pps)
         for one in measured:
             self.record(running, device, {"method": METHOD, "duration_s": parameters.test_s, **one})
         if measured[0]["status"] == "failed":
@@ -54,17 +53,18 @@ def plan(parameters: Stateful, seed: int) -> Plan:
 
 
 def _measure(
-    parameters: Stateful, client: Client, mult: float, asked_pps: float | None
+    parameters: Stateful, device: Device, mult: float, asked_pps: float | None
 ) -> list[dict[str, Any]]:
     """Return the columns of the result, and of each direction. `asked_pps`: connections per second to begin."""
     try:
-        raw = client.stateful(mult, parameters.test_s, parameters.latency_pps)
+        raw, cpu_share = device.with_cpu_share(
+            lambda: device.client.stateful(mult, parameters.test_s, parameters.latency_pps)
+        )
     except LabkitError as error:
         return [{"part": "cost", "direction": "all", "status": "failed", "reason": str(error)}]
-    directions = readings.stateful_directions(raw, client.ports)
+    directions = readings.stateful_directions(raw, device.client.ports)
     connections = readings.connections(raw)
     whole = stateless.totals(directions)
-    busy = raw["readings"][-2]["global"].get("m_cpu_util")
     problem = stateless.drops_of(directions)
     if problem is None and not connections.connections_count:
         problem = (
@@ -85,7 +85,7 @@ def _measure(
         "active_connections_count": connections.active_count,
         "retransmits_count": connections.retransmits_count,
         "connection_errors_count": connections.errors_count,
-        "trex_cpu_share": None if busy is None else busy / 100,
+        "trex_cpu_share": cpu_share,
     }
     by_direction = [
         {

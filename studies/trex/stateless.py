@@ -20,12 +20,10 @@ from labkit.measure.experiments.trex import devices
 from labkit.measure.experiments.trex.devices import Device, LoadTest
 from labkit.measure.experiments.trex.parameters import HELP, Stateless
 from labkit.measure.traffic import rates
-from labkit.measure.traffic.trex.client import Client
-from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
-from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES
+from labkit.measure.traffic.trex.readings import Direction, ProbeLatency, ring_drops
+from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES, PROBES_PPS
 
 METHOD, STEP = "ramp", "trial"
-PROBES_PPS = 1000.0
 REST_S = 0.6  # between two steps, about
 HELD = "the target was held"
 REACHED = 0.99  # of the requested frames: less, and TRex is the limit
@@ -105,7 +103,7 @@ class StatelessTest(LoadTest):
         for step in steps(parameters, device.loaded, min(device.line_bps)):
             rate = units.si(step.rate_pps, "pps")
             yield f"{step.phase}: {rate} from each port", step.duration_s + REST_S
-            rows = _measure_step(parameters, device.client, step, outcome)
+            rows = _measure_step(parameters, device, step, outcome)
             for row in rows:
                 self.record(running, device, shared | row, keep=True)
             if outcome.ended != HELD:
@@ -123,11 +121,13 @@ def plan(parameters: Stateless, seed: int) -> Plan:
 
 
 def _measure_step(
-    parameters: Stateless, client: Client, step: Step, outcome: Outcome
+    parameters: Stateless, device: Device, step: Step, outcome: Outcome
 ) -> list[dict[str, Any]]:
     """Measure a step and return its rows; `outcome` then says whether and why the test has ended."""
     try:
-        directions, raw = client.trial(step.rate_pps, step.duration_s)
+        (directions, _raw), cpu_share = device.with_cpu_share(
+            lambda: device.client.trial(step.rate_pps, step.duration_s)
+        )
     except LabkitError as error:
         outcome.problem = outcome.ended = str(error)
         failed = {"status": "failed", "reason": str(error)}
@@ -135,7 +135,6 @@ def _measure_step(
     probes_pps = PROBES_PPS if parameters.latency else 0.0
     requested_pps = (step.rate_pps + probes_pps) * len(directions)
     problem = problem_of(directions, requested_pps, step.duration_s)
-    busy = raw["readings"][2]["global"].get("m_cpu_util")
     shared = {
         "method": STEP,
         "part": "steps",
@@ -143,7 +142,7 @@ def _measure_step(
         "status": "ok" if problem is None else "invalid",
         "reason": problem,
         "duration_s": step.duration_s,
-        "trex_cpu_share": None if busy is None else busy / 100,
+        "trex_cpu_share": cpu_share,
     }
     whole = totals(directions)
     _judge(parameters, whole, problem, outcome)
@@ -180,12 +179,8 @@ def _judge(parameters: Stateless, whole: dict[str, Any], problem: str | None, ou
 
 def drops_of(directions: list[Direction]) -> str | None:
     """Return a sentence about frames that TRex itself dropped or could not send, or None."""
-    sent = sum(one.sent_count for one in directions)
-    if drops := sum(one.ring_drops_count for one in directions):
-        return (
-            f"TRex's own receive ring dropped {drops} of {sent} frames (ierrors), so they are not a loss of the device:"
-            " give its interfaces larger rings"
-        )
+    if drops := ring_drops(directions):
+        return drops
     if refused := sum(one.refused_count for one in directions):
         return f"TRex's interfaces refused {refused} frames (oerrors): are they longer than the MTU allows?"
     return None

@@ -158,7 +158,7 @@ class Trial:
     these frames, and `received_by` has them by the name of the receiver. `hops` has all frames that each interface on
     the path counted, from the sender's to the receiver's. `elapsed_s` is how long the generator sent. `slip_s` is by
     how much its schedule moved because it was late. `requested_count`: a trial of exactly so many frames; None: of as
-    many as the rate and the time give.
+    many as the rate and the time give. `fault`: how the generator itself spoilt the trial, or None.
     """
 
     rate_pps: float | None
@@ -173,6 +173,7 @@ class Trial:
     received_by: Mapping[str, int] = field(default_factory=dict)
     latency: Latency | None = None
     requested_count: int | None = None
+    fault: str | None = None
 
     @property
     def lost_count(self) -> int:

@@ -55,8 +55,8 @@ class Conditions:
         """
         if trial.generator_limited:
             return f"the generator reached {trial.offered_pps:.0f} of {trial.rate_pps or 0:.0f} pps"
-        if not trial.lost_count:
-            return None
+        if trial.fault is not None or not trial.lost_count:
+            return trial.fault
         allowed_s = WAITED * trial.duration_s
         if self.wait_s > allowed_s and not self.in_guests:
             return f"a thread of the datapath waited {1e3 * self.wait_s:.1f} ms for a CPU"

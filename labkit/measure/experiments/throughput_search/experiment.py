@@ -187,6 +187,7 @@ def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, 
             _after(take, f"latency at {units.percent(share)}", share * last, latency=True)
         for one in result.bounds:
             metrics, doubts = _row(one, result, parameters, frame, line_pps)
+            doubts += getattr(trials, "doubts", ())
             metrics |= {"datapath_scheduling": scheduling} | costs.get(one.rate_pps, {})
             record(built_arm.measured(metrics, doubts))
 

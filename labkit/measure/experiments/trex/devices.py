@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import abc
 import random
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from labkit.common import schema
 from labkit.common.errors import Failed, Unsupported
@@ -19,10 +20,12 @@ from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.trex.parameters import TrexParameters
 from labkit.measure.traffic.trex import server
 from labkit.measure.traffic.trex.client import Client, connected
+from labkit.system import machine
 
 OUTSIDE = Arm("outside", "baseline")  # a device that labkit did not build
 START_S = 3.0  # about: of TRex
 OWN = "labkit's own server"
+Result = TypeVar("Result")
 COLUMNS = schema.names(writer=("throughput", "trex"))
 
 
@@ -31,7 +34,8 @@ class Device:
     """A device with a TRex server at both of its sides, and a connection to it.
 
     `ends`: the addresses of each port's frames; None: those of TRex's own profiles reach the other port.
-    `measured`: adds what a row says about the device to its metrics. `loaded`: what `LoadTest.load` returned.
+    `measured`: adds what a row says about the device to its metrics. `loaded`: what `LoadTest.load` returned. `pids`:
+    the process of labkit's own server.
     """
 
     client: Client
@@ -41,6 +45,14 @@ class Device:
     ends: list[tuple[str, str]] | None
     measured: Callable[[dict[str, Any]], Measured]
     loaded: Any = None
+    pids: tuple[int, ...] = ()
+
+    def with_cpu_share(self, measure: Callable[[], Result]) -> tuple[Result, float | None]:
+        """Return the result of `measure`, and how many CPUs labkit's own TRex used meanwhile; None for another one."""
+        begun, before_s = time.monotonic(), machine.cpu_s(self.pids)
+        result = measure()
+        used_s = machine.cpu_s(self.pids) - before_s
+        return result, used_s / (time.monotonic() - begun) if self.pids else None
 
 
 @dataclass(frozen=True)
@@ -183,7 +195,9 @@ def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode
             connection = own.client.connect(mode, force=False)
             own.announce()
             ends = None if own.adjacent else own.ends
-            yield Device(own.client, OWN, connection.version, connection.line_bps, ends, one.measured)
+            yield Device(
+                own.client, OWN, connection.version, connection.line_bps, ends, one.measured, pids=(own.pid,)
+            )
 
 
 def point_name(parameters: TrexParameters, arm: Arm, number: int, mult: float | None = None) -> str:

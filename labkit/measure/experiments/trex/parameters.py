@@ -51,7 +51,7 @@ _WORDS = {
     "loss_limit": "the share of lost frames that ends the test: 0.0001 is 0.01 %",
     "line_rate_bps": "the rate of the line, to which percentages refer; none: that of the server's ports",
     "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
-    "latency": "1,000 latency probes a second from each port beside the load",
+    "latency": "997 latency probes a second from each port beside the load",
 }
 
 

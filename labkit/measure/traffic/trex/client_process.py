@@ -357,7 +357,6 @@ class Session:
         return {
             "time": time.monotonic(),
             "ports": ports,
-            "global": self._rpc("get_global_stats"),
             "counters": self._counters(),
             "latency": self._latency(),
         }
@@ -367,7 +366,7 @@ class Session:
         before = time.monotonic()
         ports = self._port_counters()
         after = time.monotonic()
-        result = {"time": (before + after) / 2, "ports": ports, "global": self._rpc("get_global_stats")}
+        result = {"time": (before + after) / 2, "ports": ports}
         if self._latency_pps:
             probes = [streams.FIRST_PROBES + port for port in self._senders]
             result["pgid"] = self._rpc("get_pgid_stats", {"pgids": probes})

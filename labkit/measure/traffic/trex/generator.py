@@ -13,17 +13,21 @@ from labkit.measure.traffic.base import Capabilities, Latency, LoadParameters, T
 from labkit.measure.traffic.packet_generator import MAX_FRAME, MIN_FRAME
 from labkit.measure.traffic.packet_sender import CAPACITY, Mix
 from labkit.measure.traffic.rates import Line
-from labkit.measure.traffic.trex import server
+from labkit.measure.traffic.trex import readings, server
 from labkit.measure.traffic.trex.client import FIELDS, Client, companion
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency
-from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES
+from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES, PROBES_PPS
 from labkit.system import machine, process
 
-PROBES_PPS = 1000.0  # from each sending port beside the load
 MAX_PPS = 2e6  # from each port, for "as many as possible": TRex on kernel interfaces reaches about 300 kpps
 LINE_SHARE = 0.999  # of the nominal rate of a port, above which TRex refuses a load
 # How much longer than its duration a trial may send; later frames are not sent.
 GRACE_S, GRACE_SHARE = 0.01, 0.01
+BUSY = 0.05  # share of a trial: a thread that ran less sends nothing
+BURSTS = (
+    "TRex on kernel interfaces sends in bursts, one a millisecond, which fill queues more than evenly spaced frames do:"
+    " rates found with another generator are no comparison"
+)
 
 
 class Trex(TrialGenerator):
@@ -54,7 +58,9 @@ class Trex(TrialGenerator):
         check_mix(mix)
         with server.started(pairs, max(mix.frame_bytes)) as own:
             line_bps = min(own.client.connect("STL", force=False).line_bps)
-            yield TrexTrials(own.client, own.ends, mix, line_bps, MAX_PPS, own.announce, own.pids)
+            made = TrexTrials(own.client, own.ends, mix, line_bps, MAX_PPS, own.announce, own.pids)
+            made.doubts = (BURSTS,)
+            yield made
 
 
 def check_mix(mix: Mix) -> None:
@@ -92,6 +98,7 @@ class TrexTrials:
     ) -> None:
         self._client, self._ends, self._mix, self._max_pps = client, ends, mix, max_pps
         self._announce, self.pids = announce, pids
+        self.doubts: Sequence[str] = ()  # about rates that are found
         self._senders = client.ports[::2]
         self._line = Line(LINE_SHARE * line_bps)
         self._probes_pps = -1.0  # of the streams that are loaded; none are
@@ -101,8 +108,9 @@ class TrexTrials:
     ) -> Trial:
         """Offer `rate_pps` frames per second in total for `duration_s`; see `Trials.trial`.
 
-        Frames that TRex's own receive ring dropped count as received, because the device has delivered them. TRex stops
-        at the end of the trial, and frames that it could not send by then are not offered.
+        Frames that TRex's own receive ring dropped count as received, because the device has delivered them, and are
+        the trial's fault. TRex stops at its end, and frames that it could not send by then are not offered. The slip
+        is how long its busy thread that waited most waited for a CPU.
         """
         if count is not None:
             raise Unsupported(
@@ -116,8 +124,14 @@ class TrexTrials:
         each_pps = None if rate_pps is None else rate_pps / len(self._senders)
         load_pps = max_load_pps(self._line, self._mix, each_pps, probes_pps, self._max_pps)
         grace_s = GRACE_S + GRACE_SHARE * duration_s
-        before_s = machine.cpu_s(self.pids)
+        before = machine.thread_times(self.pids)
         directions, _raw = self._client.trial(load_pps, duration_s, grace_s)
+        after = machine.thread_times(self.pids)
+        times = [
+            (ran - before[name][0], waited - before[name][1])
+            for name, (ran, waited) in after.items()
+            if name in before
+        ]
         refused = sum(one.refused_count for one in directions)
         sent = sum(one.sent_count for one in directions)
         reached_pps = sum(one.sent_pps for one in directions)
@@ -130,9 +144,10 @@ class TrexTrials:
             received_by={f"port {one.target}": _delivered_count(one) for one in directions},
             hops=dict(_hops(directions)),
             elapsed_s=sent / reached_pps if sent and reached_pps else duration_s,
-            slip_s=0.0,
-            generator_cpu_s=machine.cpu_s(self.pids) - before_s,
+            slip_s=max((waited for ran, waited in times if ran > BUSY * duration_s * 1e9), default=0) / 1e9,
+            generator_cpu_s=sum(ran for ran, _waited in times) / 1e9,
             latency=_latency(directions) if latency else None,
+            fault=readings.ring_drops(directions),
         )
 
 

@@ -105,6 +105,18 @@ class Direction:
         )
 
 
+def ring_drops(directions: Sequence[Direction]) -> str | None:
+    """Return a sentence about frames that TRex's own receive ring dropped, or None."""
+    drops = sum(one.ring_drops_count for one in directions)
+    if not drops:
+        return None
+    sent = sum(one.sent_count for one in directions)
+    return (
+        f"TRex's own receive ring dropped {drops} of {sent} frames (ierrors), so they are not a loss of the device:"
+        " give its interfaces larger rings"
+    )
+
+
 @errors.reading(ANSWER)
 def _hdr_percentile_s(text: str, share: float) -> float:
     """Return a percentile of an encoded HDR histogram of microseconds."""

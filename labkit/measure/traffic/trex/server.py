@@ -87,7 +87,7 @@ class Port:
 
 @dataclass(frozen=True)
 class OwnServer:
-    """A TRex server that runs, with its client's connection. `pids`: the processes of both.
+    """A TRex server that runs, with its client's connection. `pid`: its process; `pids`: also that of the client.
 
     `adjacent`: the ends share one Ethernet, so a device between them forwards by MAC address alone.
     """
@@ -95,6 +95,7 @@ class OwnServer:
     client: Client
     ports: list[Port]
     learning: list[LearningFrameSender]
+    pid: int
     pids: frozenset[int]
     adjacent: bool
 
@@ -208,7 +209,7 @@ def started(
             for end, own in zip(ends, addresses, strict=True)
         ]
         pids = frozenset({server.pid, companion.pid})
-        yield OwnServer(connection, ports, learning, pids, _share_one_ethernet(addresses))
+        yield OwnServer(connection, ports, learning, server.pid, pids, _share_one_ethernet(addresses))
 
 
 def _addresses(pairs: Sequence[Pair]) -> list[FrameAddresses]:

@@ -28,7 +28,7 @@ def trial(rate_pps: float, duration_s: float) -> tuple[list[Direction], dict[str
         sent_bytes=64 * sent, received_bytes=64 * received, sent_pps=rate_pps, received_pps=received / duration_s,
         window_s=duration_s,
     )  # fmt: skip
-    return [direction], {"readings": [{"global": {}}] * 4}
+    return [direction], {}
 
 
 def test_each_step_is_sent_as_soon_as_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

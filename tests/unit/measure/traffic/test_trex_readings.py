@@ -44,7 +44,7 @@ def whole(name: str, after: float, before: float) -> Direction:
     zero = [one for one in counters(name, 0) if after <= one["time"] <= before]
     one = [one for one in counters(name, 1) if after <= one["time"] <= before]
     raw = [
-        {"time": zero[at]["time"], "ports": {"0": reading(zero, at), "1": reading(one, at)}, "global": {}}
+        {"time": zero[at]["time"], "ports": {"0": reading(zero, at), "1": reading(one, at)}}
         for at in (0, 1, -2 if zero[-1]["opackets"] > zero[-2]["opackets"] else -3, -1)
     ]
     [direction] = readings.directions({"readings": raw}, (0, 1), (0,))
