@@ -17,7 +17,7 @@ from labkit.measure.experiments import built_arm, changes, context
 from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.rows import Arm, Measured, row_of
+from labkit.measure.experiments.rows import Arm, Measured, not_measured, row_of
 from labkit.measure.experiments.two_hosts.client_side import across
 from labkit.measure.experiments.two_hosts.peer_monitor import peer_monitor
 from labkit.measure.observers import registry
@@ -76,14 +76,14 @@ def survey(parameters: DatapathParameters, run_context: RunContext) -> tuple[lis
     good: list[Arm] = []
     refused: list[Measured] = []
     for arm in _variants(parameters):
-        status, reason = _trial(arm, parameters, run_context)
-        if status == "failed":
+        why = _why_not(arm, parameters, run_context)
+        if why is not None and why["status"] == "failed":
             # Try again: a single lost ping must not exclude an arm, least of all the baseline.
-            status, reason = _trial(arm, parameters, run_context)
-        if status == "ok":
+            why = _why_not(arm, parameters, run_context)
+        if why is None:
             good.append(arm)
         else:
-            refused.append((arm, {"status": status, "reason": reason}))
+            refused.append((arm, why))
     return _with_roles(good, parameters), refused
 
 
@@ -108,33 +108,41 @@ def _again(arms: list[Arm]) -> list[Arm]:
     return [replace(arm, again=True) for arm in shared] if "guest" in of else []
 
 
-def _trial(arm: Arm, parameters: DatapathParameters, run_context: RunContext) -> tuple[str, str | None]:
-    name = arm.topology
+def _why_not(arm: Arm, parameters: DatapathParameters, run_context: RunContext) -> dict[str, Any] | None:
+    """Return why an arm cannot be measured here, as columns; None if it can."""
     try:
         if parameters.has_remote_servers:
             with across(parameters, run_context, arm, 1):
-                return "ok", None
-        own = arm.parameters(parameters)
-        with topologies.build(own.described_network(name), _spec(own, run_context, 1, arm)) as topology:
-            if isolated := topologies.kind_of(own.described_network(name)).isolated:
-                if ping.silent(topology.pairs[0]):
-                    return "isolated", f"{isolated}; no ping was answered, as expected"
-                differs = (
-                    "but here a ping was answered, so this kernel behaves differently than labkit expects"
-                )
-                return "failed", f"{isolated}, {differs}"
-            if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
-                return "failed", words
-            _check_congestion(own, topology)
+                return None
+        with _topology(arm, parameters, run_context, 1) as topology:
+            _check_congestion(arm.parameters(parameters), topology)
             apply_change(arm, topology, parameters)
             registry.check_topology(parameters, topology)
-            return "ok", None
-    except Unsupported as error:
-        return "unsupported", str(error)
-    except Isolated as error:
-        return "isolated", str(error)
-    except Failed as error:
-        return "failed", str(error)
+            return None
+    except (Unsupported, Isolated, Failed) as error:
+        return not_measured(error)
+
+
+@contextmanager
+def _topology(
+    arm: Arm, parameters: DatapathParameters, run_context: RunContext, pairs: int
+) -> Iterator[topologies.Topology]:
+    """Build an arm without its change, with all ends on this host.
+
+    Raises Isolated, or Failed if pings that fill the MTU are not answered; of an isolated one, if they are.
+    """
+    own = arm.parameters(parameters)
+    described, monitor = own.described_network(arm.topology), peer_monitor(own, run_context)
+    spec = own.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint, monitor=monitor)
+    with topologies.build(described, spec) as topology:
+        if isolated := topologies.kind_of(described).isolated:
+            if ping.silent(topology.pairs[0]):
+                raise Isolated(f"{isolated}; no ping was answered, as expected")
+            differs = "but here a ping was answered, so this kernel behaves differently than labkit expects"
+            raise Failed(f"{isolated}, {differs}")
+        if words := ping.reachable(topology.pairs, own.mtu_bytes, own.family):
+            raise Failed(words)
+        yield topology
 
 
 def _check_congestion(parameters: DatapathParameters, topology: topologies.Topology) -> None:
@@ -194,12 +202,7 @@ def built(
     with ExitStack() as stack:
         for arm in rng.sample(arms, len(arms)):
             try:
-                own = arm.parameters(parameters)
-                spec = _spec(own, run_context, pairs, arm)
-                topology = stack.enter_context(topologies.build(own.described_network(arm.topology), spec))
-                words = ping.reachable(topology.pairs, own.mtu_bytes, own.family)
-                if words is not None:
-                    raise Failed(words)
+                topology = stack.enter_context(_topology(arm, parameters, run_context, pairs))
                 if parameters.slices:
                     _keep_window(topology)
                 effects = apply_change(arm, topology, parameters)
@@ -214,12 +217,6 @@ def built(
             if baseline is not None:
                 one.compare(baseline)
         yield built_arms, failed
-
-
-def _spec(parameters: DatapathParameters, run_context: RunContext, pairs: int, arm: Arm) -> topologies.Spec:
-    """Return what to build for an arm with all ends on this host."""
-    monitor = peer_monitor(parameters, run_context)
-    return parameters.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint, monitor=monitor)
 
 
 def apply_change(
