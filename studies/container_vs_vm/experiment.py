@@ -13,9 +13,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measurement_point import Load
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.experiments.profiled_runs import profiles
 from labkit.measure.parameters import check_unused, each_once
 
 LOADS = ("udp:800", "tcp", "ping")
@@ -64,11 +62,9 @@ class ContainerVsVmParameters(DatapathParameters, frozen=True, kw_only=True):
 
 def plan(parameters: ContainerVsVmParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
-    loads = [Load(parameters.for_load(load), load) for load in parameters.loads]
-    measured = datapaths.points(parameters, seed, lambda _number: loads)
-    observed = profiles(parameters, lambda _name: [("", loads[0].parameters)])
-    finished = f"all {parameters.rounds} rounds of {len(parameters.loads)} loads were measured"
-    return Plan(parameters, [*measured, *observed], finished, [load.parameters for load in loads])
+    return datapaths.plan_of_loads(
+        parameters, seed, {load: parameters.for_load(load) for load in parameters.loads}
+    )
 
 
 EXPERIMENT = measuring_loop.experiment(

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.common.units import counted
-from labkit.measure.experiments import datapaths, measuring_loop
 from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
 from labkit.measure.experiments.measuring_loop import Plan
@@ -87,7 +87,7 @@ def plan(parameters: PacketSizeParameters, seed: int) -> Plan:
         for pairs, size in random.Random(f"{seed} {number}").sample(both, len(both)):
             of_pairs = "" if len(parameters.pairs) == 1 else f" for {counted(pairs, 'pair')}"
             what = f"{size} bytes{of_pairs}, round {number + 1} of {parameters.rounds}"
-            loads = [Load(parameters.for_size(size), whole_runs=datapaths.has_whole_runs(parameters, number))]
+            loads = [Load(parameters.for_size(size))]
             measured.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
     rounds, sizes = counted(parameters.rounds, "round"), counted(len(parameters.size_bytes), "size")
     finished = f"all {rounds} of {sizes} were measured"

@@ -15,9 +15,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measurement_point import Load
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.experiments.profiled_runs import profiles
 from labkit.measure.parameters import check_unused, each_once, one_of, within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
 from labkit.measure.topologies.open_vswitch.switch_options import (
@@ -168,18 +166,14 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
         protocol, _, size = what.partition(":")
         length = int(size) if size else None
         if not rate:
-            return self.switch_parameters(protocol=protocol, length_bytes=length)
+            return self.switch_parameters(protocol=protocol, length_bytes=length, whole_runs=0)
         return self.switch_parameters(protocol=protocol, length_bytes=length, rate_bps=float(rate), slices=0)
 
 
 def plan(parameters: VirtualTapParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
-    loads = [Load(parameters.for_load(load), load, whole_runs="@" in load) for load in parameters.loads]
-    measured = datapaths.points(parameters, seed, lambda _number: loads)
-    observed = profiles(parameters, lambda _name: [("", loads[0].parameters)])
-    finished = f"all {parameters.rounds} rounds of {len(parameters.loads)} loads were measured"
-    refused = [load.parameters for load in loads]
-    return Plan(parameters.switch_parameters(), [*measured, *observed], finished, refused)
+    loads = {load: parameters.for_load(load) for load in parameters.loads}
+    return datapaths.plan_of_loads(parameters.switch_parameters(), seed, loads)
 
 
 EXPERIMENT = measuring_loop.experiment(

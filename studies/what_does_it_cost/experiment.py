@@ -11,9 +11,7 @@ from labkit.measure.experiments import changes, datapaths, measuring_loop
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.experiments.measurement_point import Load
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.experiments.profiled_runs import profiles
 from labkit.measure.parameters import check_unused
 
 PRICE_LIST = (
@@ -74,16 +72,8 @@ class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
 
 def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
-    of_loads = {name: parameters.for_load(name) for name in parameters.loads}
-
-    def loads(number: int) -> list[Load]:
-        whole_runs = datapaths.has_whole_runs(parameters, number)
-        return [Load(one, name, whole_runs) for name, one in of_loads.items()]
-
-    observed = [(name.replace(":", "-"), one) for name, one in of_loads.items()]
-    points = [*datapaths.points(parameters, seed, loads), *profiles(parameters, lambda _name: observed)]
-    finished = f"all {parameters.rounds} rounds of {len(of_loads)} loads were measured"
-    return Plan(parameters, points, finished, list(of_loads.values()))
+    loads = {load: parameters.for_load(load) for load in parameters.loads}
+    return datapaths.plan_of_loads(parameters, seed, loads, observes_all=True)
 
 
 EXPERIMENT = measuring_loop.experiment(

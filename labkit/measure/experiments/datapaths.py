@@ -12,7 +12,7 @@ iperf3 (or ping) run.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop
@@ -22,35 +22,41 @@ from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.experiments.profiled_runs import profiles
 
 
-def points(
-    parameters: DatapathParameters, seed: int, loads: Callable[[int], Sequence[Load]]
-) -> list[MeasurementPoint]:
-    """Return every point in measuring order: round by round, the numbers of pairs shuffled in each.
-
-    `loads` returns the loads of a round by its number.
-    """
+def points(parameters: DatapathParameters, seed: int, loads: Sequence[Load]) -> list[MeasurementPoint]:
+    """Return every point in measuring order: round by round, the numbers of pairs shuffled in each."""
     result = []
     for number in range(parameters.rounds):
         for pairs in random.Random(f"{seed} {number}").sample(parameters.pairs, len(parameters.pairs)):
             text = f"{counted(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
-            result.append(MeasurementPoint(f"{pairs}-r{number}", pairs, number, loads(number), text))
+            result.append(MeasurementPoint(f"{pairs}-r{number}", pairs, number, loads, text))
     return result
-
-
-def has_whole_runs(parameters: DatapathParameters, number: int) -> bool:
-    """Return whether round `number` (from 0) ends with whole runs."""
-    return number < (parameters.rounds if parameters.whole_runs is None else parameters.whole_runs)
 
 
 def plan(parameters: DatapathParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
-
-    def loads(number: int) -> list[Load]:
-        return [Load(parameters, whole_runs=has_whole_runs(parameters, number))]
-
-    measured = points(parameters, seed, loads)
+    measured = points(parameters, seed, [Load(parameters)])
     finished = f"all {counted(parameters.rounds, 'round')} were measured"
     return Plan(parameters, [*measured, *profiles(parameters)], finished, early_stop=True)
+
+
+def plan_of_loads(
+    parameters: DatapathParameters,
+    seed: int,
+    loads: Mapping[str, DatapathParameters],
+    *,
+    observes_all: bool = False,
+) -> Plan:
+    """Return the plan of several loads, by name: in every round each runs through all arms, in random order.
+
+    `observes_all`: the profiles are of every load, not only of the first.
+    """
+    observed = [(name.replace(":", "-"), own) for name, own in loads.items()]
+    if not observes_all:
+        observed = [("", observed[0][1])]
+    measured = points(parameters, seed, [Load(own, name) for name, own in loads.items()])
+    finished = f"all {parameters.rounds} rounds of {len(loads)} loads were measured"
+    every = [*measured, *profiles(parameters, lambda _name: observed)]
+    return Plan(parameters, every, finished, list(loads.values()))
 
 
 EXPERIMENT = measuring_loop.experiment(

@@ -30,13 +30,11 @@ Built = tuple[
 class Load:
     """The traffic that runs between the endpoints of every arm of a point, and what a trial of an arm is.
 
-    `name` distinguishes the loads of one point; it is empty if there is only one. `whole_runs`: a trial of every
-    arm follows the slices. Here a trial is a whole run.
+    `name` distinguishes the loads of one point; it is empty if there is only one. Here a trial is a whole run.
     """
 
     parameters: DatapathParameters
     name: str = ""
-    whole_runs: bool = True
 
     method: ClassVar[str] = "whole"  # the column of a trial that failed
     keeps_rows: ClassVar[bool] = False  # each row as soon as it is there, because a trial takes long
@@ -44,6 +42,11 @@ class Load:
     def columns(self, _arm: Arm) -> dict[str, Any]:
         """Return what all its rows of an arm share beside the parameters."""
         return {}
+
+    def has_trials(self, number: int) -> bool:
+        """Return whether a trial of every arm follows the slices in round `number` (from 0)."""
+        count = self.parameters.whole_runs
+        return count is None or number < count
 
     def trial_s(self, pairs: int) -> float:
         """Estimate the duration of a trial of one arm in seconds."""
@@ -68,7 +71,7 @@ class MeasurementPoint(Point):
     def planned_s(self, usable: list[Arm]) -> float:
         """Estimate its duration in seconds."""
         arms = self.arms(usable)
-        trials_s = sum(load.trial_s(self.pairs) for load in self.loads if load.whole_runs)
+        trials_s = sum(load.trial_s(self.pairs) for load in self.loads if load.has_trials(self.round))
         slices_s = sum(self._slices_s(load, len(arms)) for load in self.loads)
         return self.set_up_s(usable) + slices_s + len(arms) * trials_s
 
@@ -90,7 +93,7 @@ class MeasurementPoint(Point):
                 for one in refused:
                     self._record(running, load, one)
                 yield from self._slices(running, load, built_arms, rng)
-                if load.whole_runs:
+                if load.has_trials(self.round):
                     yield from self._trials(running, load, built_arms)
 
     @contextmanager

@@ -12,8 +12,9 @@ import pytest
 from labkit.common.errors import BadInput
 from labkit.measure import experiments, topologies
 from labkit.measure.experiments import survey
-from labkit.measure.experiments.datapaths import EXPERIMENT, plan
+from labkit.measure.experiments.datapaths import EXPERIMENT, plan, points
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measurement_point import Load
 from labkit.measure.experiments.rows import Arm
 
 CABLE = {"nodes": "two", "peer": "here", "parent": "nic0,nic1"}
@@ -204,7 +205,8 @@ def test_seeded_order_of_points() -> None:
 )
 def test_whole_runs_in_the_first_rounds(whole_runs: str, expected: list[bool]) -> None:
     parameters = DatapathParameters.of({"rounds": "3", "slices": "1", "whole_runs": whole_runs})
-    assert [point.loads[0].whole_runs for point in plan(parameters, 1).points_of([])] == expected
+    [load] = points(parameters, 1, [Load(parameters)])[0].loads
+    assert [load.has_trials(number) for number in range(3)] == expected
 
 
 def test_every_parameter_has_help() -> None:

@@ -159,6 +159,6 @@ def test_paced_loads_are_whole_runs() -> None:
     result = plan(VirtualTapParameters.of({"loads": "udp:64,udp:512@1e6", "rounds": 2}), seed=1)
     points = result.points_of([])
     assert [len(point.loads) for point in points] == [2, 2]
-    assert {(load.name, bool(load.parameters.slices), load.whole_runs) for load in points[0].loads} == {
+    assert {(load.name, bool(load.parameters.slices), load.has_trials(0)) for load in points[0].loads} == {
         ("udp:64", True, False), ("udp:512@1e6", False, True),
     }  # fmt: skip
