@@ -138,7 +138,7 @@ def _changes() -> Iterator[str]:
 
 def _short(default: str) -> str:
     if len(default) > LONGEST:
-        return "see `labkit run --help`"
+        return "see `labkit run datapaths --help`"
     return f"`{default}`" if default else ""
 
 

@@ -18,6 +18,7 @@ from sandbox import LABKIT, Done, Sandbox, one_sentence, only_run, sandbox, unti
 from labkit import __version__
 from labkit.commands import doctor
 from labkit.common import run_folder, schema
+from labkit.measure import experiments
 from labkit.measure.topologies import TABLE
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "veth", "bridge")
@@ -117,7 +118,9 @@ def test_usage(machine: Sandbox) -> None:
 
 
 def test_help_lists_parameters_topologies_and_commands(machine: Sandbox) -> None:
-    done = machine.labkit("run", "--help")
+    every = machine.labkit("run", "--help").stdout
+    assert all(f"\n  {name} " in every for name in experiments.TABLE)
+    done = machine.labkit("run", "datapaths", "--help")
     assert done.returncode == 0
     for word in ("datapaths", "pairs=1", "mtu_bytes=1500", "rate_bps=none", *TABLE):
         assert word in done.stdout, word
