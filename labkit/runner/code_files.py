@@ -20,7 +20,7 @@ MAX_BYTES = 1 << 20
 
 
 def read(kind: type[Parameters], parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the parameters with the digest of each code file that they name, and its text by the digest.
+    """Return the parameters with the path and the digest of each code file that they name, and its text by the digest.
 
     kind: the class of the experiment's parameters, whose CODE says which of them name code. The text is part of the
     request, so that a run is resumed only with the same code. Raises BadInput for a missing file, one that is not text,
@@ -33,7 +33,8 @@ def read(kind: type[Parameters], parameters: Mapping[str, Any]) -> tuple[dict[st
             continue
         _check_permission(f"{name}={value} {code.what}", code)
         if code.digest_parameter:
-            source = _source(f"{name}={value}", Path(str(value)))
+            path = Path(str(value)).absolute()  # the run has another current folder
+            result[name], source = str(path), _source(f"{name}={value}", path)
             result[code.digest_parameter] = hashlib.sha256(source.encode()).hexdigest()
             sources[result[code.digest_parameter]] = source
     return result, sources

@@ -465,9 +465,15 @@ def register():
 
 @pytest.mark.long
 def test_own_profile_runs_where_it_is_named(box: Sandbox) -> None:
-    path = box.folder / "own.py"
-    path.write_text(PROFILE)
+    """A profile may name a capture beside it, as TRex's own do."""
+    path = box.folder / "profiles" / "own.py"
+    path.parent.mkdir()
+    (box.folder / "captures").mkdir()
+    (box.folder / "captures" / "size").write_text("82")
+    beside = 'open(__file__.rpartition("/")[0] + "/../captures/size").read()'
+    path.write_text(PROFILE.replace("* 82", f"* int({beside})"))
     rows, _ = load_test(box, "own", f"profile={path}")
+    assert [one.name for one in path.parent.iterdir()] == ["own.py"]
     result = result_of(rows)
     assert (result["status"], result["frame_bytes"]) == ("ok", 128)
 

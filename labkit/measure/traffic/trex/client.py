@@ -58,7 +58,7 @@ def ports(numbers: Sequence[int]) -> None:
 
 def argv(prefix: Sequence[str] = ()) -> list[str]:
     """Return the command line of the client process. `prefix` starts it in a network namespace."""
-    return [*prefix, *process.python("-W", "ignore", "-m", PROGRAM)]
+    return [*prefix, *process.python("-B", "-W", "ignore", "-m", PROGRAM)]
 
 
 @contextmanager

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -80,14 +78,14 @@ def profile_streams(profile: str, side: int, ends: Ends | None) -> list[Any]:
     return result
 
 
-def file_streams(name: str, source: str, side: int, port: int) -> list[Any]:
+def file_streams(path: str, source: str, side: int, port: int) -> list[Any]:
     """Return the streams of a profile that is Python: code, which runs here with the user's rights. Raises BadInput."""
     from trex.stl.api import STLProfile
 
     def load(path: str) -> Any:
         return STLProfile.load_py(path, direction=side, port_id=port)
 
-    return list(_load_from_file(name, source, "stateless", load).get_streams())
+    return list(_load_from_file(path, source, "stateless", load).get_streams())
 
 
 def mix_streams(
@@ -186,11 +184,11 @@ def connections(ends: Ends | None) -> Any:
     return ASTFProfile(default_ip_gen=addresses, templates=template)
 
 
-def connections_of_file(name: str, source: str) -> Any:
+def connections_of_file(path: str, source: str) -> Any:
     """Return a stateful profile that is Python: code, which runs here with the user's rights. Raises BadInput."""
     from trex.astf.api import ASTFProfile
 
-    return _load_from_file(name, source, "stateful", ASTFProfile.load_py)
+    return _load_from_file(path, source, "stateful", ASTFProfile.load_py)
 
 
 def connection_rate(profile: Any) -> float | None:
@@ -203,22 +201,21 @@ def connection_rate(profile: Any) -> float | None:
     return float(sum(one["cps"] for one in clients if programs[one["program_index"]].get("stream", True)))
 
 
-def _load_from_file(name: str, source: str, kind: str, load: Callable[[str], Any]) -> Any:
-    """Write the text of a profile into a file of its name, because TRex loads files only, and load that."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, os.path.basename(name))
-        with open(path, "w") as file:
-            file.write(source)
-        result, why = None, "it ends Python (sys.exit) instead of returning a profile"
-        try:
-            result = load(path)  # or None, the client's answer to a stateful one that ends Python
-        except SystemExit:
-            pass
-        except BaseException as error:  # also KeyboardInterrupt: the code is a stranger's
-            why = f"{type(error).__name__}: {error_text(error)}"
-        if result is None:
-            raise BadInput(f"profile={name}: TRex cannot take it as a {kind} profile: {why}")
-        return result
+def _load_from_file(path: str, source: str, kind: str, load: Callable[[str], Any]) -> Any:
+    """Load a profile where it lies, because it may name captures beside it. `source`: the text that labkit recorded."""
+    with open(path) as file:
+        if file.read() != source:
+            raise BadInput(f"profile={path} has changed since labkit read it: repeat the command")
+    result, why = None, "it ends Python (sys.exit) instead of returning a profile"
+    try:
+        result = load(path)  # or None, the client's answer to a stateful one that ends Python
+    except SystemExit:
+        pass
+    except BaseException as error:  # also KeyboardInterrupt: the code is a stranger's
+        why = f"{type(error).__name__}: {error_text(error)}"
+    if result is None:
+        raise BadInput(f"profile={path}: TRex cannot take it as a {kind} profile: {why}")
+    return result
 
 
 def frame_bytes(stream: Any) -> int:
