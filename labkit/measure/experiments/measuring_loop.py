@@ -61,13 +61,14 @@ class Point(abc.ABC):
 class Running:
     """What a point knows of its run, and where its rows go.
 
-    `usable`: the arms that the survey found. `rows`: those of the point so far. `earlier`: those of other points.
+    `usable`: the arms that the survey found. `rows`: those of the point so far. `remembered`: those of other
+    points that the plan remembers.
     """
 
     plan: Plan
     run_context: RunContext
     usable: list[Arm]
-    earlier: list[run_folder.Row]
+    remembered: list[run_folder.Row]
     rows: list[run_folder.Row] = field(default_factory=list)
     why_stopped: dict[int, str] = field(default_factory=dict)  # by number of pairs
     left_out: set[Hashable] = field(default_factory=set)
@@ -127,7 +128,7 @@ class Plan:
     stop reason of a number of pairs when all its points are measured. `early_stop`: before each point, decide whether
     its number of pairs needs no more points. `arms`: those that need no survey.
     An arm that cannot be measured gets one row for each of the parameters in `refused` (none: those of the plan), with
-    `refused_columns` added. `columns`: of every row.
+    `refused_columns` added. `columns`: of every row. `remembers`: chooses the rows that later points need.
     """
 
     parameters: DatapathParameters
@@ -136,6 +137,7 @@ class Plan:
     refused: Sequence[DatapathParameters] = ()
     early_stop: bool = False
     arms: Sequence[Arm] | None = None
+    remembers: Callable[[run_folder.Row], bool] = lambda _row: False
     columns: Mapping[str, Any] = field(default_factory=dict)
     refused_columns: Mapping[str, Any] = field(default_factory=dict)
 
@@ -200,11 +202,10 @@ def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterat
     points = [one for one in plan.points_of(usable) if usable or not one.needs_arms]
     left = [one for one in points if one.name not in done]
     progress = Progress(plan.survey_s + sum(one.planned_s(usable) for one in left), plan.survey_s)
-    earlier = [row for row in run_folder.read_rows(run_context.folder) if row["point"] in done]
-    history = early_stop.History(
-        parameters, [row for row in earlier if "arm" in row] if plan.early_stop else []
-    )
-    running = Running(plan, run_context, usable, earlier)
+    running, history = Running(plan, run_context, usable, []), early_stop.History(parameters, [])
+    for row in run_folder.read_rows(run_context.folder):
+        if row["point"] in done:
+            _note([row], running, history)
     with ExitStack() as stack:
         stack.callback(running.close)
         for point in left:
@@ -217,15 +218,20 @@ def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterat
                     yield progress.event(what)
                     progress.done_s += stage_s
                 rows, running.rows = running.rows, []
-                running.earlier += rows
-                if plan.early_stop and point.series is not None:
-                    history.add(rows)
+                _note(rows, running, history)
                 if rows:
                     yield context.rows(point.name, rows)
             progress.done_s = end_s
         for pairs in parameters.pairs if usable else ():
             if why := running.why_stopped.get(pairs) or plan.finished:
                 yield context.stopped_event(pairs, why)
+
+
+def _note(rows: list[run_folder.Row], running: Running, history: early_stop.History) -> None:
+    """Keep what the next points and the early stop need."""
+    running.remembered += filter(running.plan.remembers, rows)
+    if running.plan.early_stop:
+        history.add([row for row in rows if "arm" in row])
 
 
 def _surveyed(

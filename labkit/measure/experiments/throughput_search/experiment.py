@@ -143,7 +143,13 @@ def plan(parameters: Throughput, seed: int) -> Plan:
     observed = profiles.points(parameters)
     finished = f"all {counted(parameters.rounds, 'round')} were searched"
     arms = None if parameters.server is None else [OUTSIDE]
-    return Plan(parameters, [*points(parameters, seed), *observed], finished, arms=arms)
+    return Plan(
+        parameters,
+        [*points(parameters, seed), *observed],
+        finished,
+        arms=arms,
+        remembers=lambda row: bool(row["method"] == METHOD),
+    )
 
 
 def search(parameters: Throughput, built_arm: BuiltArm, frame: str, flows: int, record: Record) -> None:

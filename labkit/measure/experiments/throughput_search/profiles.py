@@ -56,7 +56,7 @@ class SearchProfile(Profile):
 
     def measure(self, running: Running) -> Stages:
         """Measure every arm at the rate that the searches allow."""
-        rate_pps = common_pps(self.parameters, running.earlier, self.pairs, self.frame, self.flows)
+        rate_pps = common_pps(self.parameters, running.remembered, self.pairs, self.frame, self.flows)
         if rate_pps is not None:
             yield from Profile.measure(replace(self, rate_pps=rate_pps), running)
 
@@ -85,17 +85,15 @@ def points(parameters: Throughput) -> list[SearchProfile]:
 
 
 def common_pps(
-    parameters: Throughput, rows: Sequence[run_folder.Row], pairs: int, frame: str, flows: int
+    parameters: Throughput, searched: Sequence[run_folder.Row], pairs: int, frame: str, flows: int
 ) -> float | None:
-    """Return the rate at which all arms are observed; None if no search in these rows found one.
+    """Return the rate at which all arms are observed; None if none of these searches found one.
 
     An arm that never lost carries at least the greatest rate that was tried.
     """
     wanted = {"pairs": pairs, "frame": frame, "flows_count": flows, "loss_goal_ratio": parameters.loss[0]}
     by_arm: dict[str, list[float]] = {}
-    for row in rows:
-        if row["method"] != SEARCH:
-            continue
+    for row in searched:
         pps = row["throughput_pps"] or row["lower_bound_pps"]
         if pps and all(row[name] == value for name, value in wanted.items()):
             by_arm.setdefault(row["arm"], []).append(pps)

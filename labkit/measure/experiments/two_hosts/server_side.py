@@ -24,6 +24,11 @@ from labkit.measure.traffic.base import FlowGenerator, Receiving, Servers, Trial
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import machine, process
 
+REQUESTS = (
+    "hello", "build", "clear", "listen", "idle", "carrying", "window", "pages", "receive", "learn", "arrived",
+    "stop_servers", "monitor", "copies", "times",
+)  # fmt: skip
+
 
 class ServerHost:
     """What exists on this host: one side of one arm, and its servers during a run."""
@@ -40,23 +45,7 @@ class ServerHost:
         self._counters: Receivers | None = None
         self._before: list[int] = []
         self._copies: Callable[[], topologies.Copies] | None = None
-        self.known: dict[str, Callable[..., dict[str, Any]]] = {
-            "hello": self.hello,
-            "build": self.build,
-            "clear": self.clear,
-            "listen": self.listen,
-            "idle": self.idle,
-            "carrying": self.carrying,
-            "window": self.window,
-            "pages": self.pages,
-            "receive": self.receive,
-            "learn": self.learn,
-            "arrived": self.arrived,
-            "stop_servers": self.stop_servers,
-            "monitor": self.monitor,
-            "copies": self.copies,
-            "times": self.times,
-        }
+        self.known = {name: getattr(self, name) for name in REQUESTS}
 
     def hello(self) -> dict[str, Any]:
         """Return the description of this host for rows and environment.json."""

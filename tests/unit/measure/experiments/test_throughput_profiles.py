@@ -18,7 +18,7 @@ PARAMETERS = Throughput.of(
 def row(arm: str, pps: float | None, lower_pps: float | None = None, **more: Any) -> dict[str, Any]:
     """Return the row of a search."""
     return {
-        "method": "search", "arm": arm, "pairs": 1, "frame": "64", "flows_count": 1000, "loss_goal_ratio": 0.0,
+        "arm": arm, "pairs": 1, "frame": "64", "flows_count": 1000, "loss_goal_ratio": 0.0,
         "throughput_pps": pps, "lower_bound_pps": lower_pps, **more,
     }  # fmt: skip
 
@@ -47,5 +47,5 @@ def test_every_size_has_a_profile_in_each_round() -> None:
 
 
 def test_sizes_without_a_rate_are_not_observed() -> None:
-    running: Any = SimpleNamespace(earlier=[row("a", None)])
+    running: Any = SimpleNamespace(remembered=[row("a", None)])
     assert list(profiles.points(PARAMETERS)[0].measure(running)) == []
