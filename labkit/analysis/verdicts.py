@@ -33,6 +33,7 @@ from labkit.analysis.load import (
 )
 from labkit.analysis.load import load as load
 from labkit.common.errors import BadInput
+from labkit.common.schema import TARGET_HELD
 from labkit.common.units import counted
 
 DOUBTFUL = [
@@ -150,7 +151,13 @@ def _verdicts(
             line |= {"topology": topology, "baseline": baseline, "disagree": False, "widened": False}
             line["guest_accelerator"] = next(iter(rows["guest_accelerator"].dropna()), None)
             mine = ratios_here[ratios_here["topology"].eq(topology)]
-            if len(mine):
+            if len(mine) and _held_targets(df.loc[[*rows.index, *base.index]]):
+                sentence = (
+                    f"no evidence about {topology} against {baseline}: every load test held its target, so the limits"
+                    " were not reached and nothing was compared: use a higher target, or compare latency and CPU time"
+                )
+                line |= {"word": "no evidence", "sentence": sentence}
+            elif len(mine):
                 higher = metrics[line["protocol"]][1]
                 line |= _line(mine, control, str(topology), str(baseline), margin, higher)
             else:
@@ -160,6 +167,11 @@ def _verdicts(
             result.append(line)
     table = pd.DataFrame(result, columns=[*GROUP, *VERDICTS])
     return table.astype(dict.fromkeys(_NUMBERS, float)).astype({"disagree": bool, "widened": bool})
+
+
+def _held_targets(rows: pd.DataFrame) -> bool:
+    """Return whether all valid rows are load tests that ended at their target, so their rates are that target."""
+    return bool(rows.loc[rows["status"].eq("ok"), "ended"].eq(TARGET_HELD).all())
 
 
 def _line(

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+TARGET_HELD = "the target was held"  # in the column `ended`: the load test reached no limit
+
 Type = Literal["text", "number", "integer", "flag", "list", "object"]
 Role = Literal["identifies", "parametrises", "measures", "describes"]
 Use = Literal["", "host", "group", "equal"]

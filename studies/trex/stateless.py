@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from labkit.common import units
 from labkit.common.errors import BadInput, LabkitError
+from labkit.common.schema import TARGET_HELD
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.changes import SOURCES
 from labkit.measure.experiments.measuring_loop import Plan, Running, Stages
@@ -25,7 +26,6 @@ from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES, PROBES_PPS
 
 METHOD, STEP = "ramp", "trial"
 REST_S = 0.6  # between two steps, about
-HELD = "the target was held"
 REACHED = 0.99  # of the requested frames: less, and TRex is the limit
 
 
@@ -45,7 +45,7 @@ class Outcome:
 
     best_pps: float | None = None
     best_bps: float | None = None
-    ended: str = HELD
+    ended: str = TARGET_HELD
     problem: str | None = None
 
 
@@ -106,7 +106,7 @@ class StatelessTest(LoadTest):
             rows = _measure_step(parameters, device, step, outcome)
             for row in rows:
                 self.record(running, device, shared | row, keep=True)
-            if outcome.ended != HELD:
+            if outcome.ended != TARGET_HELD:
                 break
         self.record(running, device, shared | _result(outcome))
         running.rows.insert(0, running.rows.pop())  # the result comes first

@@ -18,6 +18,7 @@ from synthetic_rows import ROW, Row, rows, save
 from labkit.analysis import stats, verdicts
 from labkit.analysis.load import PEER_RAN_ON, PROVENANCE, RAN_ON
 from labkit.common.errors import BadInput
+from labkit.common.schema import TARGET_HELD
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 
 
@@ -49,6 +50,18 @@ def test_whole_runs_decide_without_slices() -> None:
     assert (result["word"], result["how"]) == ("faster", "Student's t over 10 rounds")
     ping = verdict(rows(slices=0, rounds=10, whole=10, protocol="ping"))
     assert (ping["word"], ping["ratio"]) == ("slower", pytest.approx(result["ratio"]))
+
+
+def test_targets_that_were_held_compare_nothing() -> None:
+    """Load tests that all end at their target have one rate, whatever the devices carry."""
+    whole = rows(slices=0, rounds=6, whole=6)
+    held = verdict([row | {"ended": TARGET_HELD} for row in whole])
+    assert (held["word"], math.isnan(held["ratio"])) == ("no evidence", True)
+    assert "every load test held its target" in held["sentence"]
+    limited = [
+        row | {"ended": TARGET_HELD if row["role"] == "variant" else "it lost frames"} for row in whole
+    ]
+    assert verdict(limited)["ratio"] > 0
 
 
 def test_whole_runs_may_contradict_the_slices() -> None:
