@@ -83,7 +83,7 @@ class Panel:
         usual = [
             name for name in ("topology", "protocol", "pairs", "rounds", "duration_s") if name in self.fields
         ]
-        more = [name for name in self._experiment.help if name in self.fields and name not in usual]
+        more = [name for name in self._experiment.help if name not in usual]
         others = ipywidgets.VBox(list(map(self._line, more)))
         folded = ipywidgets.Accordion([others], titles=["all other parameters"])
         about = f": {self._experiment.about}" if self._experiment.about else ""

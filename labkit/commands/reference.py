@@ -23,7 +23,6 @@ This page is made from the parsers of the command line. The same texts are in `l
 Results go to standard output, and everything else goes to standard error. `make` alone lists the
 commands of the Makefile.
 """
-NOT_USED = "not used: "  # so begins the help of a parameter that an experiment refuses
 LONGEST = 60  # characters of a default in a table
 
 
@@ -83,11 +82,7 @@ def _parameters() -> Iterator[str]:
     for name in experiments.TABLE:
         experiment = experiments.find(name)
         values = experiment.parameters().asdict()
-        rows = {
-            key: (_short(arguments.typed(values[key])), text)
-            for key, text in experiment.help.items()
-            if key in values and not text.startswith(NOT_USED)
-        }
+        rows = {key: (_short(arguments.typed(values[key])), text) for key, text in experiment.help.items()}
         yield f"## Parameters of {name}\n"
         if experiment.about:
             yield f"{experiment.about[0].upper()}{experiment.about[1:]}.\n"

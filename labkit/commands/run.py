@@ -104,9 +104,7 @@ def _experiment(name: str) -> str:
     experiment = experiments.find(name)
     values = experiment.parameters().asdict()
     lines = [
-        f"    {f'{key}={arguments.typed(values[key])}':24}  {text}"
-        for key, text in experiment.help.items()
-        if key in values
+        f"    {f'{key}={arguments.typed(values[key])}':24}  {text}" for key, text in experiment.help.items()
     ]
     heads = [f"{name}: {experiment.about}", "", "its parameters, with defaults:"]
     return "\n".join([*heads, *lines, "", f"topologies: {', '.join(topologies.TABLE)}"])

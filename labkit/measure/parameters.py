@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import abc
 import difflib
+import functools
+import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from labkit.common.errors import BadInput
 from labkit.common.plain_types import wrong_type
 
+Described = TypeVar("Described")
 MAX_INTEGER = 1 << 62  # the largest integer that JSON and the kernel can hold
 
 
@@ -28,18 +33,94 @@ class CodeParameter(NamedTuple):
     digest_parameter: str = ""
 
 
+class Limit(abc.ABC):
+    """What values a parameter may have; stands at its field, as each of those below."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise BadInput unless the value of the parameter `name`, or each value of a list, is allowed."""
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is not None:
+                self.check_one(name, one)
+
+    @abc.abstractmethod
+    def check_one(self, name: str, value: Any) -> None:
+        """Raise BadInput unless this value is allowed."""
+
+
+@dataclass(frozen=True)
+class Within(Limit):
+    """The bounds of a number, and the reason."""
+
+    minimum: float
+    maximum: float
+    why: str = ""
+
+    def check_one(self, name: str, value: Any) -> None:
+        """Raise BadInput for a number that is outside."""
+        within(name, value, self.minimum, self.maximum, self.why)
+
+
+@dataclass(frozen=True)
+class Offered(Limit):
+    """Values that completion offers beside any others."""
+
+    values: Iterable[Any]
+
+    def check_one(self, name: str, value: Any) -> None:
+        """Allow any value."""
+
+
+@dataclass(frozen=True)
+class OneOf(Offered):
+    """All values that are allowed."""
+
+    def check_one(self, name: str, value: Any) -> None:
+        """Raise BadInput for any other value."""
+        one_of(name, value, tuple(self.values))
+
+
+@dataclass(frozen=True)
+class Form(Limit):
+    """The regular expression of a text, and an example in words."""
+
+    pattern: str
+    words: str
+
+    def check_one(self, name: str, value: Any) -> None:
+        """Raise BadInput for a text of another form."""
+        if not re.fullmatch(self.pattern, value):
+            raise BadInput(f"{name}={value!r} is not valid: write {self.words}")
+
+
+class EachOnce:
+    """A list has at least one value, and each once."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise BadInput for an empty list, and for a value that is there twice."""
+        each_once(name, value)
+
+
+EACH_ONCE = EachOnce()
+
+
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     """Frozen parameters of an experiment.
 
-    A subclass has fields with defaults, and `check` for what types cannot express. `PARSERS` parse special values, by
-    parameter name. `NOT_RECORDED`: parameters that nothing uses, so a run does not record them. `VALUES` are those that
-    completion offers, by parameter name; a subclass adds its own. `CODE`: the parameters that name what runs.
+    A subclass has fields with defaults, each with its help and limits, and `check` for what one field alone cannot
+    express: `rounds: Annotated[int, "fresh set-ups of all arms", Within(1, 1000)] = 1`. A subclass that gives a field
+    another default or help keeps the rest. `PARSERS` parse special values, by parameter name.
+    `ABSENT`: inherited parameters that the experiment does not have: they keep their default. `CODE`: the parameters
+    that name what runs.
     """
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = ()
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {}
+    ABSENT: ClassVar[tuple[str, ...]] = ()
     CODE: ClassVar[Mapping[str, CodeParameter]] = {}
+
+    @classmethod
+    def help(cls) -> dict[str, str]:
+        """Return the help of each parameter, by name; first of those that the class itself has."""
+        return {name: words for name, words in described(cls, str).items() if name not in cls.ABSENT}
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -49,7 +130,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         Raises BadInput for an unknown name, with the known ones, and for an invalid value.
         """
         hints = typing.get_type_hints(cls)
-        types = {name: hints[name] for name in cls.__struct_fields__}
+        types = {name: hints[name] for name in cls.help()}
         values = {}
         for name, value in given.items():
             if name not in types:
@@ -67,16 +148,27 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**{name: getattr(other, name) for name in cls.__struct_fields__} | changed)
 
     @classmethod
+    def of_recorded(cls, recorded: Mapping[str, Any]) -> Self:
+        """Return the parameters of a run, as `of` does, without those that the experiment had once."""
+        return cls.of({name: value for name, value in recorded.items() if name not in cls.ABSENT})
+
+    @classmethod
     def known_values(cls, name: str) -> list[str]:
         """Return the values of a parameter that completion offers; none for numbers and free texts."""
-        for each in cls.__mro__:
-            if name in (own := vars(each).get("VALUES", {})):
-                return list(own[name])
-        kind = typing.get_type_hints(cls).get(name)
+        if isinstance(one := described(cls, Offered).get(name), Offered):
+            return list(map(str, one.values))
+        kind = typing.get_type_hints(cls)[name]
         return ["true", "false"] if bool in (kind, *typing.get_args(kind)) else []
 
     def check(self) -> None:
         """Raise BadInput for invalid values."""
+        self.check_values()
+
+    def check_values(self) -> None:
+        """Raise BadInput for a value that its parameter's limits do not allow."""
+        for kind in (EachOnce, Within, OneOf, Form):
+            for name, limit in described(type(self), kind).items():
+                limit.check(name, getattr(self, name))
 
     @property
     def companion(self) -> str | None:
@@ -89,7 +181,19 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     def asdict(self) -> dict[str, Any]:
         """Return names and values in the form of JSON."""
         result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
-        return {name: value for name, value in result.items() if name not in self.NOT_RECORDED}
+        return {name: value for name, value in result.items() if name not in self.ABSENT}
+
+
+@functools.cache
+def described(cls: type[msgspec.Struct], kind: type[Described]) -> dict[str, Described]:
+    """Return what stands at the fields of this kind (`str`: help), by name; what a class does not have, it inherits."""
+    result: dict[str, Described] = {}
+    for each in cls.__mro__[:-1]:
+        for name, annotated in typing.get_type_hints(each, include_extras=True).items():
+            for one in getattr(annotated, "__metadata__", ()):
+                if isinstance(one, kind):
+                    result.setdefault(name, one)
+    return result
 
 
 def _value(name: str, given: Any, kind: Any) -> Any:
@@ -137,11 +241,11 @@ def within(name: str, value: float | None, minimum: float, maximum: float, why: 
         raise BadInput(f"{name}={value:.12g} is outside {minimum:.12g} to {maximum:.12g}{because}")
 
 
-def check_unused(parameters: Parameters, names: tuple[str, ...], words: Mapping[str, str]) -> None:
-    """Raise BadInput, with the message of each, if an unused parameter differs from its default."""
+def refuse_given(parameters: Parameters, names: Iterable[str], why: str) -> None:
+    """Raise BadInput, with the reason, if a parameter differs from its default."""
     for name in names:
         if (given := getattr(parameters, name)) != getattr(type(parameters)(), name):
-            raise BadInput(f"{name}={given}: {words[name]}")
+            raise BadInput(f"{name}={given}: {why}")
 
 
 def each_once(name: str, values: Sequence[Any], why: str = "") -> None:

@@ -299,7 +299,7 @@ def _has_parameters(experiment: str, recorded: dict[str, Any], requested: dict[s
     if recorded == requested:
         return True
     try:
-        return experiments.find(experiment).parameters.of(recorded).asdict() == requested
+        return experiments.find(experiment).parameters.of_recorded(recorded).asdict() == requested
     except BadInput:  # it has a parameter or value that this labkit does not know
         return False
 

@@ -24,9 +24,7 @@ def write(folder: Path, experiment: str, parameters: Mapping[str, Any], reason: 
     `parameters`: those of the sweep file. The others have their defaults.
     """
     kind = experiments.find(experiment).parameters
-    own = kind.of(
-        {name: value for name, value in parameters.items() if name in kind.__struct_fields__}
-    ).asdict()
+    own = kind.of({name: value for name, value in parameters.items() if name in kind.help()}).asdict()
     if not (folder / "run.json").exists() or is_only_this(folder):
         described = run_folder.describe_run(folder, experiment, own)
         run_folder.write_json(folder / "run.json", {**described, REASON: reason})

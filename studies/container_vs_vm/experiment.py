@@ -7,54 +7,51 @@ arm, in random order, before they are removed.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop
-from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.parameters import check_unused, each_once
+from labkit.measure.parameters import EACH_ONCE
+from labkit.measure.topologies import Network
 
 LOADS = ("udp:800", "tcp", "ping")
-UNUSED = ("generator", "protocol", "length_bytes", "slices", "whole_runs", "half_width")
-
-HELP = {
-    **usual.HELP,
-    "loads": "loads between the endpoints, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
-    "topology": "the topology between the endpoints, exactly one",
-    "generator": "not used: loads names protocols",
-    "protocol": "not used: loads names protocols",
-    "length_bytes": "not used: loads names lengths",
-    "slices": "not used: loads are whole runs",
-    "whole_runs": "not used: every round has whole runs",
-    "half_width": "not used: all rounds are measured",
-    "nodes": "not used: guests run on one host",
-    "observe": f"{usual.HELP['observe']}; with the first load. An observer that does not work here is"
-    " reported, and the loads are still measured",
-}
+USUAL = DatapathParameters.help()
 
 
 class ContainerVsVmParameters(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment: those of `datapaths`, and the loads; HELP says what each is."""
+    """Parameters of the experiment: those of `datapaths`, and the loads."""
 
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        "generator", "protocol", "length_bytes", "slices", "whole_runs", "half_width", "nodes", *TWO_HOST_PARAMETERS,
+    )  # fmt: skip
 
+    topology: Annotated[tuple[str | Network, ...], "the topology between the endpoints, exactly one"] = (
+        "veth_bridge",
+    )
     endpoint: tuple[str, ...] = ("namespace", "container", "guest", "shared_guest")
     protocol: str = "udp"
-    loads: tuple[str, ...] = LOADS
+    loads: Annotated[
+        tuple[str, ...],
+        "loads between the endpoints, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
+        EACH_ONCE,
+    ] = LOADS
+    observe: Annotated[
+        tuple[str, ...],
+        USUAL["observe"]
+        + "; with the first load. An observer that does not work here is reported, and the loads are still measured",
+    ] = ()
     rounds: int = 3
     duration_s: int = 2
     profile_rounds: int = 3
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        check_unused(self, (*UNUSED, "nodes"), HELP)
         if len(self.topology) > 1:
             raise BadInput(
                 f"topology={','.join(self.topology_names)}: endpoint kinds are compared on one topology; name one"
             )
-        each_once("loads", self.loads)
         super().check()
         for load in self.loads:
             self.for_load(load).check()
@@ -69,7 +66,6 @@ def plan(parameters: ContainerVsVmParameters, seed: int) -> Plan:
 
 EXPERIMENT = measuring_loop.experiment(
     ContainerVsVmParameters,
-    HELP,
     plan,
     about="containers against virtual machines, and the boundary between machines alone",
     observers_may_lack=True,

@@ -14,11 +14,11 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from labkit.common import schema, units
 from labkit.common.errors import BadInput
@@ -33,7 +33,7 @@ from labkit.measure.experiments.measuring_loop import Plan, Running
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.observers.capture import CapturePoint
 from labkit.measure.observers.monitor import sampler
-from labkit.measure.parameters import check_unused, each_once, one_of, within
+from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure.traffic import packet_ends, packet_generator, rates, registry
 from labkit.measure.traffic.base import TrialGenerator, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix
@@ -48,55 +48,50 @@ QUIET_S, QUIET_SHARE = 0.1, 0.05  # a reader that used less of a CPU for so long
 START_S = 1.0  # about how long a reader takes to start and to end
 OBSERVED_TABLE = "labkit_observed"
 COLUMNS = schema.names(writer=("throughput", "reader"))
-UNUSED = (
-    *usual.FLOW_PARAMETERS, *usual.OBSERVER_PARAMETERS, *usual.TWO_HOST_PARAMETERS, "change", "generator", "pairs",
-)  # fmt: skip
-
-HELP = {
-    **usual.help_without(UNUSED, "not used: see readers, loads and frame_bytes"),
-    "topology": "the one topology whose server's interface is watched",
-    "endpoint": "where programs run: namespace or container",
-    "readers": f"who watches: {', '.join(READERS)}; the run without a reader is always measured, as the baseline",
-    "loads": f"rates of frames that are offered: 10kpps, 100Mbit/s …, or {MAX_LOAD} (what the machine can do)",
-    "flows": "numbers of flows; readers select one of them",
-    "frame_bytes": "size of a frame with FCS, 64 to 9018",
-    "sample": "what the reader monitor_sampled samples: one_in:N, random:P, interval:N:S, first:B",
-    "duration_s": "duration of the traffic in each measurement",
-    "patience_s": "how long a reader may continue after the traffic",
-}
+USUAL = DatapathParameters.help()
 
 
 class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment; HELP says what each is."""
+    """Parameters of the experiment."""
 
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"readers": READERS, "loads": (MAX_LOAD,)}
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        *usual.FLOW_PARAMETERS, *usual.OBSERVER_PARAMETERS, *usual.TWO_HOST_PARAMETERS, "change", "generator", "pairs",
+    )  # fmt: skip
 
-    topology: tuple[Any, ...] = ("veth",)
+    topology: Annotated[tuple[Any, ...], "the one topology whose server's interface is watched"] = ("veth",)
+    endpoint: Annotated[tuple[str, ...], "where programs run: namespace or container"] = ("namespace",)
     protocol: str = "udp"
-    readers: tuple[str, ...] = ("socket", "tcpdump", "dumpcap", "tshark", "monitor", "monitor_sampled")
-    loads: tuple[str, ...] = ("10kpps", "50kpps", "200kpps", MAX_LOAD)
-    flows: int = 1000
-    frame_bytes: int = 64
-    sample: str = "one_in:100"
+    readers: Annotated[
+        tuple[str, ...],
+        f"who watches: {', '.join(READERS)}; the run without a reader is always measured, as the baseline",
+        OneOf(READERS),
+        EACH_ONCE,
+    ] = ("socket", "tcpdump", "dumpcap", "tshark", "monitor", "monitor_sampled")
+    loads: Annotated[
+        tuple[str, ...],
+        f"rates of frames that are offered: 10kpps, 100Mbit/s …, or {MAX_LOAD} (what the machine can do)",
+        Offered((MAX_LOAD,)),
+        EACH_ONCE,
+    ] = ("10kpps", "50kpps", "200kpps", MAX_LOAD)
+    flows: Annotated[
+        int, "numbers of flows; readers select one of them", Within(2, packet_generator.MAX_FLOWS)
+    ] = 1000
+    frame_bytes: Annotated[int, "size of a frame with FCS, 64 to 9018"] = 64
+    sample: Annotated[
+        str, "what the reader monitor_sampled samples: one_in:N, random:P, interval:N:S, first:B"
+    ] = "one_in:100"
     rounds: int = 5
-    duration_s: int = 1
-    patience_s: float = 30.0
+    duration_s: Annotated[int, "duration of the traffic in each measurement"] = 1
+    patience_s: Annotated[float, "how long a reader may continue after the traffic", Within(1, 600)] = 30.0
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        check_unused(self, UNUSED, HELP)
+        self.check_values()
         if len(self.topology) != 1 or len(self.endpoint) != 1:
             raise BadInput("topology and endpoint need one value each: the arms are the readers")
-        for name in ("readers", "loads"):
-            each_once(name, getattr(self, name))
-        for name in self.readers:
-            one_of("readers", name, tuple(READERS))
         for load in self.loads:
             self.pps(load)
         sampler(self.sample)
-        within("flows", self.flows, 2, packet_generator.MAX_FLOWS)
-        within("patience_s", self.patience_s, 1, 600)
         super().check()
         self.refuse_guests("the packet generator")
         packet_generator.check_mix(self.mix, self.mtu_bytes, self.family)
@@ -290,7 +285,6 @@ def wait_until_idle(pids: frozenset[int], patience_s: float, settle_s: float = S
 
 EXPERIMENT = measuring_loop.experiment(
     MonitorCost,
-    HELP,
     plan,
     about="what programs that watch an interface cost: tcpdump, dumpcap, tshark, the monitor",
 )

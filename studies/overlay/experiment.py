@@ -8,23 +8,21 @@ topologies.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from labkit.common import packets, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.run_folder import Row
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths, measuring_loop, rows
-from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.context import RunContext
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan, Point, Running, Stages
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.observers.capture import capture, every_interface
-from labkit.measure.parameters import one_of, within
+from labkit.measure.parameters import EACH_ONCE, OneOf, Within, within
 from labkit.measure.topologies import Topology
 from labkit.measure.topologies.linux_datapaths import TUNNELS
 from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay
@@ -38,55 +36,60 @@ from studies.overlay.reachability import reachability
 LINKDOWN = {"carrier": (False, True), "silent": (False,)}
 PARTS = ("path", "reachability", "failure", "headers", "cost")
 BEFORE_S, AFTER_S = 1.0, 2.0  # seconds of probes before a spine fails, and after it has come back
+USUAL = DatapathParameters.help()
 ROW_PARAMETERS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes")
-
-HELP = {
-    **usual.HELP,
-    "topology": "tunnels whose cost is compared; the first is the baseline",
-    "mtu_bytes": "MTU of the containers, and of the endpoints whose tunnels are compared",
-    "part": "parts to measure: path, reachability, failure, headers, cost",
-    "routes": "routes between the leaves: static (one spine), metric (a second route), ecmp (both at equal cost)",
-    "provider": "what carries packets from leaf to leaf: gre, ipip, routed (plain routes)",
-    "fabric_mtu_bytes": "MTU of the cables between leaves and spines; none: what the containers' MTU needs",
-    "failure": "how a spine fails: carrier (its interfaces go down), silent (it stops forwarding)",
-    "payload_bytes": "payload of the ping that is followed hop by hop",
-    "family": "version of IP (4 or 6) of the endpoints whose tunnels are compared; the network has IPv4",
-    "pings": "echo requests from every container to every other",
-    "probe_interval_s": "interval between the probes while a spine fails",
-    "outage_s": "how long a spine is down",
-}
 
 
 class Overlay(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment: those of `datapaths` for the cost, and the network's; HELP describes each."""
+    """Parameters of the experiment: those of `datapaths` for the cost, and the network's."""
 
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
-        "part": PARTS,
-        "routes": leaf_spine_overlay.ROUTES,
-        "provider": leaf_spine_overlay.PROVIDERS,
-        "failure": failing.FAILURES,
-    }
+    ABSENT: ClassVar[tuple[str, ...]] = ("parent", "nodes", *TWO_HOST_PARAMETERS)
 
-    topology: tuple[str, ...] = ("veth", "vxlan", "gre", "gretap", "vxlan_gre", "geneve")
+    topology: Annotated[tuple[str, ...], "tunnels whose cost is compared; the first is the baseline"] = (
+        "veth",
+        "vxlan",
+        "gre",
+        "gretap",
+        "vxlan_gre",
+        "geneve",
+    )
     protocol: str = "udp"
-    mtu_bytes: int = 1426
-    part: tuple[str, ...] = PARTS
-    routes: tuple[str, ...] = leaf_spine_overlay.ROUTES
-    provider: str = "gre"
-    fabric_mtu_bytes: int | None = None
-    failure: tuple[str, ...] = failing.FAILURES
-    payload_bytes: int = 56
-    pings: int = 3
-    probe_interval_s: float = 0.02
-    outage_s: float = 5.0
+    mtu_bytes: Annotated[int, "MTU of the containers, and of the endpoints whose tunnels are compared"] = 1426
+    family: Annotated[
+        int, "version of IP (4 or 6) of the endpoints whose tunnels are compared; the network has IPv4"
+    ] = 4
+    part: Annotated[tuple[str, ...], f"parts to measure: {', '.join(PARTS)}", OneOf(PARTS), EACH_ONCE] = PARTS
+    routes: Annotated[
+        tuple[str, ...],
+        "routes between the leaves: static (one spine), metric (a second route), ecmp (both at equal cost)",
+        OneOf(leaf_spine_overlay.ROUTES),
+        EACH_ONCE,
+    ] = leaf_spine_overlay.ROUTES
+    provider: Annotated[
+        str,
+        "what carries packets from leaf to leaf: gre, ipip, routed (plain routes)",
+        OneOf(leaf_spine_overlay.PROVIDERS),
+    ] = "gre"
+    fabric_mtu_bytes: Annotated[
+        int | None, "MTU of the cables between leaves and spines; none: what the containers' MTU needs"
+    ] = None
+    failure: Annotated[
+        tuple[str, ...],
+        "how a spine fails: carrier (its interfaces go down), silent (it stops forwarding)",
+        OneOf(failing.FAILURES),
+        EACH_ONCE,
+    ] = failing.FAILURES
+    payload_bytes: Annotated[int, "payload of the ping that is followed hop by hop"] = 56
+    pings: Annotated[int, "echo requests from every container to every other", Within(1, 1000)] = 3
+    probe_interval_s: Annotated[
+        float,
+        "interval between the probes while a spine fails",
+        Within(0.002, 1, "ping needs root for a shorter interval"),
+    ] = 0.02
+    outage_s: Annotated[float, "how long a spine is down", Within(0.2, 60)] = 5.0
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        for name, value, usual_value in (("nodes", self.nodes, "one"), ("parent", self.parent, None)):
-            if value != usual_value:
-                raise BadInput(
-                    f"{name}={value}: the overlay is built on one host, without a NIC; leave {name} out"
-                )
         super().check()
         if self.family != 4 and not {"headers", "cost"} & set(self.part):
             raise BadInput(
@@ -94,23 +97,9 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
             )
         if self.pairs != (1,) and "cost" not in self.part:
             raise BadInput("pairs applies to part=cost only: add part=cost, or leave pairs out")
-        for name, known in (
-            ("part", PARTS),
-            ("routes", leaf_spine_overlay.ROUTES),
-            ("failure", failing.FAILURES),
-        ):
-            given = getattr(self, name)
-            if not given or len(set(given)) < len(given):
-                raise BadInput(f"{name} needs at least one of {', '.join(known)}, each once")
-            for one in given:
-                one_of(name, one, known)
-        one_of("provider", self.provider, leaf_spine_overlay.PROVIDERS)
         within(
             "payload_bytes", self.payload_bytes, 16, self.mtu_bytes - 28, "the range of a ping within the MTU"
         )
-        within("pings", self.pings, 1, 1000)
-        within("probe_interval_s", self.probe_interval_s, 0.002, 1, "ping needs root for a shorter interval")
-        within("outage_s", self.outage_s, 0.2, 60)
         build.check(self.network(self.routes[0]))
 
     def check_programs(self) -> None:
@@ -285,7 +274,6 @@ MEASURE = {"path": _path, "reachability": _reachability, "failure": _failure, "h
 
 EXPERIMENT = measuring_loop.experiment(
     Overlay,
-    HELP,
     plan,
     about="an overlay network: the way and headers of packets, who reaches whom, a failing spine, the cost of tunnels",
 )

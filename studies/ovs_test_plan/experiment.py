@@ -7,17 +7,16 @@ experiment `throughput`. The VMs of the plan are namespaces, containers or guest
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from labkit.common import schema
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import measuring_loop
+from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS
 from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.experiments.throughput_search import experiment
-from labkit.measure.experiments.throughput_search import parameters as search
 from labkit.measure.experiments.throughput_search.parameters import Throughput
-from labkit.measure.parameters import check_unused, each_once, one_of, within
+from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions, options
 from labkit.measure.topologies.open_vswitch.switch_options import (
     ANY_NAME,
@@ -31,68 +30,69 @@ from labkit.measure.traffic import packet_sender
 from labkit.measure.traffic.packet_sender import Mix
 
 VARY = {"l2": "target_mac", "l3": "target_ip"}  # what the rules match, so what flows differ in
-UNUSED = ("vary", "nodes", *search.SERVER_PARAMETERS)
 SIZES = ("64", "128", "256", "512", "1024", "1514")
 COLUMNS = schema.names(writer=("rules",))
 
-HELP = {
-    **search.HELP,
-    "topology": f"the datapaths, {ANY_NAME}; each is compared with every use case, set of rules and tunnel",
-    "pairs": "numbers of VMs; the plan has 4",
-    "vary": "not used: flows differ in what the rules match",
-    "nodes": "not used: the switch and its ends are on one host",
-    **dict.fromkeys(search.SERVER_PARAMETERS, "not used: the load runs between the ends of the switch"),
-    "flows": f"numbers of flows of each sender, 1 to {packet_sender.CAPACITY['target_ip']}; the plan has 64000",
-    "flow_profile": "test_plan (2,000 flows, 10 times, then the next) or turns (each flow a packet, again and again)",
-    "case": f"use cases: {', '.join(CASES)}; the first is the baseline",
-    "rules": "sets of rules: l2 (low bits of the destination MAC address), l3 (of the IP address)",
-    "rules_count": f"numbers of rules, {MIN_RULES} to {MAX_RULES}; the plan has 1000",
-    "tunnel": f"how the network reaches the switch: {', '.join(PLAN_TUNNELS)}; vm_to_vm has no tunnel",
-}
-
 
 class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
-    """Parameters of the experiment: those of `throughput`, and the plan's; HELP says what each is."""
+    """Parameters of the experiment: those of `throughput`, and the plan's."""
 
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = (*Throughput.NOT_RECORDED, *UNUSED)
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
-        "topology": NAMES,
-        "case": CASES,
-        "rules": KINDS,
-        "tunnel": PLAN_TUNNELS,
-        "frame_bytes": SIZES,
-    }
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        *Throughput.ABSENT, "vary", "nodes", *TWO_HOST_PARAMETERS, "server", "ports", "force",
+    )  # fmt: skip
 
-    topology: tuple[str, ...] = ("ovs_netdev",)
-    case: tuple[str, ...] = CASES
-    rules: tuple[str, ...] = KINDS
-    rules_count: tuple[int, ...] = (1000,)
-    tunnel: tuple[str, ...] = PLAN_TUNNELS
-    pairs: tuple[int, ...] = (4,)
-    frame_bytes: tuple[str, ...] = SIZES
-    flows: tuple[int, ...] = (64000,)
+    topology: Annotated[
+        tuple[str, ...],
+        f"the datapaths, {ANY_NAME}; each is compared with every use case, set of rules and tunnel",
+        OneOf(NAMES),
+        EACH_ONCE,
+    ] = ("ovs_netdev",)
+    case: Annotated[
+        tuple[str, ...], f"use cases: {', '.join(CASES)}; the first is the baseline", OneOf(CASES), EACH_ONCE
+    ] = CASES
+    rules: Annotated[
+        tuple[str, ...],
+        "sets of rules: l2 (low bits of the destination MAC address), l3 (of the IP address)",
+        OneOf(KINDS),
+        EACH_ONCE,
+    ] = KINDS
+    rules_count: Annotated[
+        tuple[int, ...],
+        f"numbers of rules, {MIN_RULES} to {MAX_RULES}; the plan has 1000",
+        Within(MIN_RULES, MAX_RULES),
+        EACH_ONCE,
+    ] = (1000,)
+    tunnel: Annotated[
+        tuple[str, ...],
+        f"how the network reaches the switch: {', '.join(PLAN_TUNNELS)}; vm_to_vm has no tunnel",
+        OneOf(PLAN_TUNNELS),
+        EACH_ONCE,
+    ] = PLAN_TUNNELS
+    pairs: Annotated[
+        tuple[int, ...],
+        "numbers of VMs; the plan has 4",
+        Within(1, 500, "a Linux bridge has 1,023 ports"),
+        EACH_ONCE,
+    ] = (4,)
+    frame_bytes: Annotated[tuple[str, ...], Offered(SIZES)] = SIZES
+    flows: Annotated[
+        tuple[int, ...],
+        f"numbers of flows of each sender, 1 to {packet_sender.CAPACITY['target_ip']}; the plan has 64000",
+        Within(1, packet_sender.CAPACITY["target_ip"]),
+        EACH_ONCE,
+    ] = (64000,)
     flow_profile: str = "test_plan"
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        check_unused(self, UNUSED, HELP)
-        for name in self.topology:
-            one_of("topology", name, tuple(NAMES))
-        for field, known in (("case", CASES), ("rules", KINDS), ("tunnel", PLAN_TUNNELS)):
-            for value in getattr(self, field):
-                one_of(field, value, known)
-        for field in ("topology", "case", "rules", "rules_count", "tunnel"):
-            each_once(field, getattr(self, field))
+        self.check_values()
         for count in self.rules_count:
-            within("rules_count", count, MIN_RULES, MAX_RULES)
             for vms in self.pairs:
                 if count < vms**2:
                     raise BadInput(
                         f"rules_count={count} is too few for pairs={vms}: {vms**2} rules are the minimum"
                         " for so many VMs"
                     )
-        for flows in self.flows:
-            within("flows", flows, 1, packet_sender.CAPACITY["target_ip"])
         if not self.arms:
             raise BadInput("case=vm_to_vm has no network behind a tunnel: add tunnel=off")
         self.switch_parameters().check()
@@ -142,7 +142,6 @@ def plan(parameters: OvsTestPlanParameters, seed: int) -> Plan:
 
 EXPERIMENT = measuring_loop.experiment(
     OvsTestPlanParameters,
-    HELP,
     plan,
     about="the packet rate at which loss begins in Open vSwitch with 1,000 rules and 64,000 flows",
 )

@@ -8,44 +8,42 @@ profiles do the same.
 from __future__ import annotations
 
 import random
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.common.units import counted
-from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments import measuring_loop
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS, DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
 from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.experiments.profiled_runs import profiles
-from labkit.measure.parameters import check_unused, within
+from labkit.measure.parameters import EACH_ONCE, Within, each_once
 from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
-UNUSED = ("half_width",)
+USUAL = DatapathParameters.help()
 MIN_PAYLOAD = 16  # the minimum of iperf3, and of a ping with a timestamp
-
-HELP = {
-    **usual.HELP,
-    "size_bytes": f"payloads of datagrams (udp) or pings, {MIN_PAYLOAD} to {LARGEST_DATAGRAM}",
-    "protocol": "udp, or ping (round-trip times, closed-loop)",
-    "length_bytes": "not used: size_bytes gives the sizes",
-    "half_width": "not used: all rounds are measured",
-    "nodes": "not used: sizes are measured on one host",
-    "observe": f"{usual.HELP['observe']}; an observer that does not work here is reported, and the sizes are"
-    " still measured",
-    "observe_bytes": "sizes that are observed; none: all of size_bytes",
-}
+RANGE = Within(MIN_PAYLOAD, LARGEST_DATAGRAM, "the range of iperf3's UDP datagrams, and of pings")
 
 
 class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment: those of `datapaths`, and the sizes; HELP says what each is."""
+    """Parameters of the experiment: those of `datapaths`, and the sizes."""
 
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
+    ABSENT: ClassVar[tuple[str, ...]] = ("length_bytes", "half_width", "nodes", *TWO_HOST_PARAMETERS)
 
-    protocol: str = "udp"
-    size_bytes: tuple[int, ...] = SIZES
-    observe_bytes: tuple[int, ...] = ()
+    protocol: Annotated[str, "udp, or ping (round-trip times, closed-loop)"] = "udp"
+    size_bytes: Annotated[
+        tuple[int, ...],
+        f"payloads of datagrams (udp) or pings, {MIN_PAYLOAD} to {LARGEST_DATAGRAM}",
+        RANGE,
+        EACH_ONCE,
+    ] = SIZES
+    observe_bytes: Annotated[tuple[int, ...], "sizes that are observed; none: all of size_bytes", RANGE] = ()
+    observe: Annotated[
+        tuple[str, ...],
+        USUAL["observe"]
+        + "; an observer that does not work here is reported, and the sizes are still measured",
+    ] = ()
     rounds: int = 5
     slices: int = 4
     duration_s: int = 1
@@ -54,25 +52,9 @@ class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
         if self.protocol == "tcp":
             raise BadInput("protocol=tcp: TCP chooses the sizes of its segments itself; use udp or ping")
-        if self.length_bytes is not None:
-            raise BadInput(
-                f"length_bytes={self.length_bytes}: use size_bytes instead, which takes several values"
-            )
-        check_unused(self, (*UNUSED, "nodes"), HELP)
-        if not self.size_bytes:
-            raise BadInput("size_bytes needs at least one value")
-        for name, sizes in (("size_bytes", self.size_bytes), ("observe_bytes", self.observe_bytes)):
-            if len(set(sizes)) < len(sizes):
-                raise BadInput(f"{name} has a value twice: {', '.join(map(str, sizes))}")
-            for size in sizes:
-                within(
-                    name,
-                    size,
-                    MIN_PAYLOAD,
-                    LARGEST_DATAGRAM,
-                    "the range of iperf3's UDP datagrams, and of pings",
-                )
         super().check()
+        if self.observe_bytes:
+            each_once("observe_bytes", self.observe_bytes)
 
     def for_size(self, size_bytes: int) -> DatapathParameters:
         """Return the parameters of `datapaths` for one size."""
@@ -104,7 +86,6 @@ def plan(parameters: PacketSizeParameters, seed: int) -> Plan:
 
 EXPERIMENT = measuring_loop.experiment(
     PacketSizeParameters,
-    HELP,
     plan,
     about="what a datagram costs by its size: fixed, by the byte, by the fragment",
     observers_may_lack=True,

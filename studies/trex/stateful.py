@@ -10,7 +10,7 @@ from labkit.measure.experiments.changes import SOURCES
 from labkit.measure.experiments.measuring_loop import Plan, Running, Stages
 from labkit.measure.experiments.trex import devices
 from labkit.measure.experiments.trex.devices import Device, LoadTest
-from labkit.measure.experiments.trex.parameters import STATEFUL_HELP, Stateful
+from labkit.measure.experiments.trex.parameters import Stateful
 from labkit.measure.traffic.trex import readings
 from studies.trex import stateless
 
@@ -101,5 +101,5 @@ def _measure(
 
 
 EXPERIMENT = measuring_loop.experiment(
-    Stateful, STATEFUL_HELP, plan, about="a load test with TRex: TCP connections through a device"
+    Stateful, plan, about="a load test with TRex: TCP connections through a device"
 )

@@ -19,7 +19,7 @@ from labkit.measure.experiments.changes import SOURCES
 from labkit.measure.experiments.measuring_loop import Plan, Running, Stages
 from labkit.measure.experiments.trex import devices
 from labkit.measure.experiments.trex.devices import Device, LoadTest
-from labkit.measure.experiments.trex.parameters import HELP, Stateless
+from labkit.measure.experiments.trex.parameters import Stateless
 from labkit.measure.traffic import rates
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency, ring_drops
 from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES, PROBES_PPS
@@ -272,7 +272,6 @@ def _result(outcome: Outcome) -> dict[str, Any]:
 
 EXPERIMENT = measuring_loop.experiment(
     Stateless,
-    HELP,
     plan,
     about="a load test with TRex: a ramp of packets through a device, until it loses some",
 )

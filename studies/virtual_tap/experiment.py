@@ -7,16 +7,14 @@ All arms of a round exist at once, and each load runs through every arm, in rand
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop
-from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.parameters import check_unused, each_once, one_of, within
+from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
 from labkit.measure.topologies.open_vswitch.switch_options import (
     ANY_NAME,
@@ -29,7 +27,6 @@ from labkit.measure.topologies.open_vswitch.switch_options import HELP as SWITCH
 
 LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the thesis' own
 LOAD = r"(tcp|udp)(:\d{1,6})?(@\d+(\.\d+)?(e\d{1,2})?)?"
-UNUSED = ("generator", "protocol", "length_bytes", "rate_bps", "whole_runs", "half_width")
 
 
 @dataclass(frozen=True)
@@ -40,71 +37,71 @@ class Cores:
     ends: str | None = None
 
 
+USUAL = DatapathParameters.help()
 CORES = {"any": Cores(), "thesis": Cores(0, "0,1")}
-HELP = {
-    **usual.HELP,
-    "topology": f"the switches, {ANY_NAME}; each is compared with every number of mirrors",
-    "mirrors": f"numbers of mirrors, 0 to {MAX_MIRRORS}; the first is the baseline",
-    "readers": f"{SWITCH['readers']}; several are compared; an empty list is none",
-    "select": SWITCH["select"],
-    "output": SWITCH["output"],
-    "uplink_bps": SWITCH["uplink_bps"],
-    "uplink_mtu": SWITCH["uplink_mtu"],
-    "cores": "any, or thesis: the switch and the clients on CPU 0, the servers on CPU 1, as taskset bound them there",
-    "also": "further arms: topologies with options, such as ovs_netdev+mirrors=1+snaplen=96, or without",
-    "loads": "loads through the switch, one after the other: udp or tcp, each with or without :BYTES; with @RATE"
-    " (bit/s) in a whole run at that rate instead of slices",
-    "generator": "not used: loads names protocols",
-    "protocol": "not used: loads names protocols",
-    "length_bytes": "not used: loads names lengths",
-    "rate_bps": "not used: loads names rates, udp:512@1e8",
-    "whole_runs": "not used: loads with a rate are whole runs, others slices",
-    "half_width": "not used: all rounds are measured",
-    "nodes": "one, or two: the far ends of the mirrors' tunnels are on a second host, and all else on the first",
-    "peer": "host of the tunnels' far ends with nodes=two; none: a second lab VM like that of where",
-    "observe": f"{usual.HELP['observe']}; with the first load",
-}
 
 
 class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment: those of `datapaths`, the mirrors, and the loads; HELP says what each is."""
+    """Parameters of the experiment: those of `datapaths`, the mirrors, and the loads."""
 
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
-        "topology": NAMES,
-        "readers": READERS,
-        "output": OUTPUTS,
-        "cores": CORES,
-        "loads": LOADS,
-    }
-
-    topology: tuple[str, ...] = ("ovs_netdev",)
-    mirrors: tuple[int, ...] = (0, 1, 2, 4, 8)
-    readers: tuple[str, ...] = ("none", "count")
-    select: str = "client0"
-    output: str = "veth"
-    uplink_bps: float | None = None
-    uplink_mtu: int | None = None
-    cores: str = "any"
-    also: tuple[str, ...] = ()
-    loads: tuple[str, ...] = LOADS
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        "generator",
+        "protocol",
+        "length_bytes",
+        "rate_bps",
+        "whole_runs",
+        "half_width",
+    )
+    topology: Annotated[
+        tuple[str, ...],
+        f"the switches, {ANY_NAME}; each is compared with every number of mirrors",
+        OneOf(NAMES),
+        EACH_ONCE,
+    ] = ("ovs_netdev",)
+    mirrors: Annotated[
+        tuple[int, ...],
+        f"numbers of mirrors, 0 to {MAX_MIRRORS}; the first is the baseline",
+        Within(0, MAX_MIRRORS, "what Open vSwitch takes"),
+        EACH_ONCE,
+    ] = (0, 1, 2, 4, 8)
+    readers: Annotated[
+        tuple[str, ...], f"{SWITCH['readers']}; several are compared; an empty list is none", OneOf(READERS)
+    ] = ("none", "count")
+    select: Annotated[str, SWITCH["select"]] = "client0"
+    output: Annotated[str, SWITCH["output"], OneOf(OUTPUTS)] = "veth"
+    uplink_bps: Annotated[float | None, SWITCH["uplink_bps"]] = None
+    uplink_mtu: Annotated[int | None, SWITCH["uplink_mtu"]] = None
+    cores: Annotated[
+        str,
+        "any, or thesis: the switch and the clients on CPU 0, the servers on CPU 1, as taskset bound them there",
+        OneOf(CORES),
+    ] = "any"
+    also: Annotated[
+        tuple[str, ...],
+        "further arms: topologies with options, such as ovs_netdev+mirrors=1+snaplen=96, or without",
+    ] = ()
+    loads: Annotated[
+        tuple[str, ...],
+        "loads through the switch, one after the other: udp or tcp, each with or without :BYTES; with @RATE (bit/s)"
+        " in a whole run at that rate instead of slices",
+        Offered(LOADS),
+        EACH_ONCE,
+    ] = LOADS
+    nodes: Annotated[
+        str,
+        "one, or two: the far ends of the mirrors' tunnels are on a second host, and all else on the first",
+    ] = "one"
+    peer: Annotated[
+        str | None, "host of the tunnels' far ends with nodes=two; none: a second lab VM like that of where"
+    ] = None
+    observe: Annotated[tuple[str, ...], USUAL["observe"] + "; with the first load"] = ()
     rounds: int = 5
     slices: int = 4
     duration_s: int = 2
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        check_unused(self, UNUSED, HELP)
-        for name in self.topology:
-            one_of("topology", name, tuple(NAMES))
-        for field in ("topology", "mirrors", "loads"):
-            each_once(field, getattr(self, field))
-        for count in self.mirrors:
-            within("mirrors", count, 0, MAX_MIRRORS, "what Open vSwitch takes")
-        for reader in self.readers:
-            one_of("readers", reader, READERS)
-        one_of("output", self.output, OUTPUTS)
-        one_of("cores", self.cores, tuple(CORES))
+        self.check_values()
         if self.cores != "any" and self.affinity is not None:
             raise BadInput(
                 f"affinity={self.affinity}: cores={self.cores} already binds the ends: leave one of them out"
@@ -177,8 +174,5 @@ def plan(parameters: VirtualTapParameters, seed: int) -> Plan:
 
 
 EXPERIMENT = measuring_loop.experiment(
-    VirtualTapParameters,
-    HELP,
-    plan,
-    about="what mirrors of Open vSwitch cost the traffic that they copy",
+    VirtualTapParameters, plan, about="what mirrors of Open vSwitch cost the traffic that they copy"
 )

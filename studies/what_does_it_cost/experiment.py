@@ -6,13 +6,14 @@ in random order.
 
 from __future__ import annotations
 
+from typing import Annotated, ClassVar
+
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import changes, datapaths, measuring_loop
-from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.changes import Change
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.parameters import check_unused
+from labkit.measure.topologies import Network
 
 PRICE_LIST = (
     "conntrack: conntrack on at both",
@@ -31,26 +32,23 @@ PRICE_LIST = (
     "xdp: xdp pass at server",
 )
 LOADS = ("tcp", "udp:512")
-UNUSED = ("generator", "protocol", "length_bytes", "half_width", "nodes")
-
-HELP = {
-    **usual.HELP,
-    "loads": "loads between the endpoints, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
-    "topology": "what is changed, one",
-    "generator": "not used: loads names protocols",
-    "protocol": "not used: loads names protocols",
-    "length_bytes": "not used: loads names lengths",
-    "half_width": "not used: all rounds are measured",
-    "nodes": "not used: changes are applied on one host",
-    "observe": f"{usual.HELP['observe']}; with every load",
-}
+USUAL = DatapathParameters.help()
 
 
 class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment: those of `datapaths`, and the loads; HELP says what each is."""
+    """Parameters of the experiment: those of `datapaths`, and the loads."""
 
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        "generator", "protocol", "length_bytes", "half_width", "nodes", *TWO_HOST_PARAMETERS,
+    )  # fmt: skip
+
+    topology: Annotated[tuple[str | Network, ...], "what is changed, one"] = ("veth_bridge",)
     change: tuple[Change, ...] = changes.parse(PRICE_LIST)
-    loads: tuple[str, ...] = LOADS
+    loads: Annotated[
+        tuple[str, ...],
+        "loads between the endpoints, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
+    ] = LOADS
+    observe: Annotated[tuple[str, ...], USUAL["observe"] + "; with every load"] = ()
     rounds: int = 5
     slices: int = 6
     whole_runs: int | None = 2
@@ -58,7 +56,6 @@ class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
-        check_unused(self, UNUSED, HELP)
         if len(self.topology) > 1 or len(self.endpoint) > 1:
             raise BadInput(
                 "what_does_it_cost changes one topology with one kind of endpoint: name one of each"
@@ -78,7 +75,6 @@ def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
 
 EXPERIMENT = measuring_loop.experiment(
     WhatDoesItCost,
-    HELP,
     plan,
     about="the price list of everyday changes: firewall rules, offloads, queueing disciplines and others",
 )

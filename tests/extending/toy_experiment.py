@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated, ClassVar
+
 from labkit.measure.experiments import measuring_loop
-from labkit.measure.experiments.datapaths_parameters import HELP as USUAL
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.parameters import each_once
-
-HELP = {**USUAL, "mtus": "MTUs in bytes, each measured with all arms", "mtu_bytes": "not used: see mtus"}
+from labkit.measure.parameters import EACH_ONCE
 
 
 class Jumbo(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment; HELP says what each is."""
+    """Parameters of the experiment: those of `datapaths`, but several MTUs instead of one."""
 
-    mtus: tuple[int, ...] = (1500, 9000)
+    ABSENT: ClassVar[tuple[str, ...]] = ("mtu_bytes",)
+
+    mtus: Annotated[tuple[int, ...], "MTUs in bytes, each measured with all arms", EACH_ONCE] = (1500, 9000)
 
     def check(self) -> None:
-        """Raise BadInput for what `datapaths` cannot measure, and for MTUs that are missing or named twice."""
+        """Raise BadInput for what `datapaths` cannot measure."""
         super().check()
-        each_once("mtus", self.mtus)
         for mtu in self.mtus:
             self.at(mtu).check()
 
@@ -41,4 +41,4 @@ def plan(parameters: Jumbo, seed: int) -> Plan:
     return Plan(parameters, points, "all rounds were measured", refused)
 
 
-EXPERIMENT = measuring_loop.experiment(Jumbo, HELP, plan, about="how much a larger MTU helps")
+EXPERIMENT = measuring_loop.experiment(Jumbo, plan, about="how much a larger MTU helps")

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated
 
 from labkit.measure import topologies
 from labkit.measure.observers import base
-from labkit.measure.parameters import one_of
+from labkit.measure.parameters import OneOf
 
 
 class StatParameters(base.ObserverParameters, frozen=True, kw_only=True):
     """The parameters of this observer."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "stat_event": "what machine_events counts: ctxt (context switches), intr (interrupts), processes (forks)"
-    }
-    stat_event: str = "ctxt"
-
-    def check(self) -> None:
-        """Raises BadInput for an event that is not in the list."""
-        one_of("stat_event", self.stat_event, ("ctxt", "intr", "processes"))
+    stat_event: Annotated[
+        str,
+        "what machine_events counts: ctxt (context switches), intr (interrupts), processes (forks)",
+        OneOf(("ctxt", "intr", "processes")),
+    ] = "ctxt"
 
 
 class Counter:

@@ -73,14 +73,18 @@ class RunContext:
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment: its parameters, a help text for each, the function that yields its events (rows, progress), the
-    function that estimates its duration in seconds, and what it measures, in a few words."""
+    """An experiment: its parameters, the function that yields its events (rows, progress), the function that
+    estimates its duration in seconds, and what it measures, in a few words."""
 
     parameters: type[Parameters]
-    help: dict[str, str]
     run: Callable[[Any, RunContext], Iterator[Event]]
     planned_s: Callable[[Any], float]
     about: str = ""
+
+    @property
+    def help(self) -> dict[str, str]:
+        """The help of each parameter, by name."""
+        return self.parameters.help()
 
 
 @dataclass

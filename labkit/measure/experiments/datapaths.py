@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop
-from labkit.measure.experiments.datapaths_parameters import HELP, DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
 from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.experiments.profiled_runs import profiles
@@ -61,7 +61,6 @@ def plan_of_loads(
 
 EXPERIMENT = measuring_loop.experiment(
     DatapathParameters,
-    HELP,
     plan,
     about="which topology, kind of endpoint or change is faster: throughput or round-trip times",
 )

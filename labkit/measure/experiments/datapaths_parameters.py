@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import msgspec
 
@@ -15,7 +15,7 @@ from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.changes import Change
 from labkit.measure.observers import registry as observing
-from labkit.measure.parameters import Parameters, each_once, one_of, within
+from labkit.measure.parameters import EACH_ONCE, Form, Offered, OneOf, Parameters, Within, each_once, within
 from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Generator
@@ -27,66 +27,17 @@ NIC = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 MIN_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 
-HELP = {
-    "where": "the kernel that runs the experiment: here, vm:KERNEL (a lab VM), or ssh:NAME",
-    "topology": "topologies to compare; the first is the baseline; FILE.yaml is your own network (docs/network.yaml)",
-    "endpoint": "where programs run; several are compared: namespace, container, guest (one each), shared_guest",
-    "change": f"changes of the topology, each an arm that is compared with the unchanged topology: {changes.FORM};"
-    " separate several by semicolons, or name a YAML file of changes",
-    "guest": "kernel and options of a guest: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …;"
-    " none: debian",
-    "generator": f"the traffic generator: {', '.join(registry.GENERATORS)}; none: the usual one of the protocol",
-    "protocol": "tcp, udp or ping (round-trip times, closed-loop)",
-    "pairs": "numbers of pairs of endpoints that are loaded at the same time",
-    "mtu_bytes": "MTU of every endpoint's interface",
-    "length_bytes": "length of a write (TCP), datagram (UDP) or ping payload; none: iperf3's, or what fits the MTU",
-    "rate_bps": "rate of each stream; none: as fast as possible",
-    "streams": "parallel streams of each pair",
-    "duration_s": "duration of a whole run, without the warm-up",
-    "omit_s": "warm-up that is left out of a whole run",
-    "family": "version of IP: 4 or 6",
-    "rounds": "fresh set-ups of all arms: 5 quick, 10 normal, 20 for publication",
-    "slices": "slices of 100 ms of each arm in each round; 0: whole runs only",
-    "whole_runs": "rounds that end with one whole run of each arm; none: every round",
-    "observe": "observers, each in whole runs of its own after the measured rounds: "
-    + ", ".join(observing.NAMES),
-    "profile_rounds": "fresh set-ups of all arms for whole runs under each observer, and without one",
-    **observing.HELP,
-    "placement": "the CPUs of both ends in slices and profiled runs: balanced (all placements in turn, arms alike) or"
-    " scheduler",
-    "half_width": "stop early when all intervals are at most ± this share of the ratio, but not before 8 rounds",
-    "mss_bytes": "TCP maximum segment size; none: the path's",
-    "congestion": "TCP congestion control; none: the kernel's default",
-    "zerocopy": "iperf3 -Z",
-    "affinity": "CPU of the client and CPU of the server, for example 0,1",
-    "parent": "NIC under macvlan and ipvlan; none: a veth. With nodes=two on real machines: NIC,NIC, of the clients'"
-    " and of the servers' host",
-    "nodes": "one, or two: the clients on one host, the servers on another; if mirrors copy into a tunnel, all ends are"
-    " on one host, and the copies arrive on the other",
-    "peer": "host of the servers with nodes=two; none: a second lab VM like that of where",
-    "link_rate_bps": "rate of the link between two lab VMs, each way (tbf); none: unlimited",
-    "link_delay_s": "delay of the link between two lab VMs, each way (netem)",
-    "seed": "seed of every random order; none: chosen at random and recorded",
-}
-
-PLACEMENTS = ("balanced", "scheduler")
-NODES = ("one", "two")
+# Groups of parameters, for experiments without one (`Parameters.ABSENT`).
 # What only the flows of a comparison use, on one host or two. Experiments with trials do not use it.
 FLOW_PARAMETERS = (
     "protocol", "length_bytes", "rate_bps", "streams", "omit_s", "slices", "whole_runs", "half_width", "placement",
     "observe", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
 )  # fmt: skip
 # How profiled runs are taken, and how a second host is reached.
-OBSERVER_PARAMETERS = ("profile_rounds", *observing.HELP)
+OBSERVER_PARAMETERS = (
+    "profile_rounds", *(name for each in observing.PARAMETERS for name in each.__struct_fields__)
+)  # fmt: skip
 TWO_HOST_PARAMETERS = ("peer", "link_rate_bps", "link_delay_s")
-
-
-def help_without(unused: Collection[str], why: str) -> dict[str, str]:
-    """Return HELP for an experiment that does not use some parameters: they come last, each with the sentence `why`."""
-    return {
-        **{name: words for name, words in HELP.items() if name not in unused},
-        **dict.fromkeys(unused, why),
-    }
 
 
 if TYPE_CHECKING:
@@ -113,54 +64,129 @@ def _topology(given: Any) -> str | Network:
 
 
 class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment, with those of all observers; HELP says what each is."""
+    """Parameters of the experiment, with those of all observers."""
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"change": changes.parse, "topology": _topologies}
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
-        "where": ("here", "vm:debian", "ssh:"),
-        "topology": topologies.TABLE,
-        "endpoint": topologies.ENDPOINTS,
-        "generator": registry.GENERATORS,
-        "protocol": registry.PROTOCOLS,
-        "family": ("4", "6"),
-        "observe": observing.NAMES,
-        **observing.VALUES,
-        "placement": PLACEMENTS,
-        "nodes": NODES,
-    }
 
-    where: str = "here"
-    topology: tuple[str | Network, ...] = ("veth_bridge",)
-    endpoint: tuple[str, ...] = ("namespace",)
-    change: tuple[Change, ...] = ()
-    guest: str | None = None
-    generator: str | None = None
-    protocol: str = "tcp"
-    pairs: tuple[int, ...] = (1,)
-    mtu_bytes: int = 1500
-    length_bytes: int | None = None
-    rate_bps: float | None = None
-    streams: int = 1
-    duration_s: int = 5
-    omit_s: int = 1
-    family: int = 4
-    rounds: int = 1
-    slices: int = 0
-    whole_runs: int | None = None
-    observe: tuple[str, ...] = ()
-    profile_rounds: int = 5
-    placement: str = "balanced"
-    half_width: float = 0.02
-    mss_bytes: int | None = None
-    congestion: str | None = None
-    zerocopy: bool = False
-    affinity: str | None = None
-    parent: str | None = None
-    nodes: str = "one"
-    peer: str | None = None
-    link_rate_bps: float | None = None
-    link_delay_s: float | None = None
-    seed: int | None = None
+    where: Annotated[
+        str,
+        "the kernel that runs the experiment: here, vm:KERNEL (a lab VM), or ssh:NAME",
+        Offered(("here", "vm:debian", "ssh:")),
+    ] = "here"
+    topology: Annotated[
+        tuple[str | Network, ...],
+        "topologies to compare; the first is the baseline; FILE.yaml is your own network (docs/network.yaml)",
+        Offered(topologies.TABLE),
+    ] = ("veth_bridge",)
+    endpoint: Annotated[
+        tuple[str, ...],
+        "where programs run; several are compared: namespace, container, guest (one each), shared_guest",
+        OneOf(topologies.ENDPOINTS),
+        EACH_ONCE,
+    ] = ("namespace",)
+    change: Annotated[
+        tuple[Change, ...],
+        f"changes of the topology, each an arm that is compared with the unchanged topology: {changes.FORM};"
+        " separate several by semicolons, or name a YAML file of changes",
+    ] = ()
+    guest: Annotated[
+        str | None,
+        "kernel and options of a guest: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …;"
+        " none: debian",
+    ] = None
+    generator: Annotated[
+        str | None,
+        f"the traffic generator: {', '.join(registry.GENERATORS)}; none: the usual one of the protocol",
+        Offered(registry.GENERATORS),
+    ] = None
+    protocol: Annotated[
+        str, "tcp, udp or ping (round-trip times, closed-loop)", OneOf(registry.PROTOCOLS)
+    ] = "tcp"
+    pairs: Annotated[
+        tuple[int, ...],
+        "numbers of pairs of endpoints that are loaded at the same time",
+        Within(1, 500, "a Linux bridge has 1,023 ports"),
+        EACH_ONCE,
+    ] = (1,)
+    mtu_bytes: Annotated[int, "MTU of every endpoint's interface"] = 1500
+    length_bytes: Annotated[
+        int | None,
+        "length of a write (TCP), datagram (UDP) or ping payload; none: iperf3's, or what fits the MTU",
+    ] = None
+    rate_bps: Annotated[float | None, "rate of each stream; none: as fast as possible", Within(1e3, 1e12)] = (
+        None
+    )
+    streams: Annotated[int, "parallel streams of each pair", Within(1, 128, "this is iperf3's limit")] = 1
+    duration_s: Annotated[int, "duration of a whole run, without the warm-up", Within(1, 3600)] = 5
+    omit_s: Annotated[
+        int, "warm-up that is left out of a whole run", Within(0, 60, "this is iperf3's limit")
+    ] = 1
+    family: Annotated[int, "version of IP: 4 or 6", OneOf((4, 6))] = 4
+    rounds: Annotated[
+        int, "fresh set-ups of all arms: 5 quick, 10 normal, 20 for publication", Within(1, 1000)
+    ] = 1
+    slices: Annotated[
+        int, "slices of 100 ms of each arm in each round; 0: whole runs only", Within(0, 1000)
+    ] = 0
+    whole_runs: Annotated[int | None, "rounds that end with one whole run of each arm; none: every round"] = (
+        None
+    )
+    observe: Annotated[
+        tuple[str, ...],
+        "observers, each in whole runs of its own after the measured rounds: " + ", ".join(observing.NAMES),
+        OneOf(observing.NAMES),
+    ] = ()
+    profile_rounds: Annotated[
+        int, "fresh set-ups of all arms for whole runs under each observer, and without one", Within(1, 1000)
+    ] = 5
+    placement: Annotated[
+        str,
+        "the CPUs of both ends in slices and profiled runs: balanced (all placements in turn, arms alike) or"
+        " scheduler",
+        OneOf(("balanced", "scheduler")),
+    ] = "balanced"
+    half_width: Annotated[
+        float,
+        "stop early when all intervals are at most ± this share of the ratio, but not before 8 rounds",
+        Within(0, 1),
+    ] = 0.02
+    mss_bytes: Annotated[int | None, "TCP maximum segment size; none: the path's", Within(88, 65495)] = None
+    congestion: Annotated[
+        str | None,
+        "TCP congestion control; none: the kernel's default",
+        Form(r"[a-z0-9_]{1,15}", "an algorithm of the kernel, for example cubic"),
+    ] = None
+    zerocopy: Annotated[bool, "iperf3 -Z"] = False
+    affinity: Annotated[
+        str | None,
+        "CPU of the client and CPU of the server, for example 0,1",
+        Form(r"\d{1,4}(,\d{1,4})?", "the clients' CPU and the servers' CPU, for example 0,1"),
+    ] = None
+    parent: Annotated[
+        str | None,
+        "NIC under macvlan and ipvlan; none: a veth. With nodes=two on real machines: NIC,NIC, of the clients'"
+        " and of the servers' host",
+    ] = None
+    nodes: Annotated[
+        str,
+        "one, or two: the clients on one host, the servers on another; if mirrors copy into a tunnel, all ends are"
+        " on one host, and the copies arrive on the other",
+        OneOf(("one", "two")),
+    ] = "one"
+    peer: Annotated[
+        str | None, "host of the servers with nodes=two; none: a second lab VM like that of where"
+    ] = None
+    link_rate_bps: Annotated[
+        float | None,
+        "rate of the link between two lab VMs, each way (tbf); none: unlimited",
+        Within(1e5, 1e11),
+    ] = None
+    link_delay_s: Annotated[
+        float | None, "delay of the link between two lab VMs, each way (netem)", Within(0, 10)
+    ] = None
+    seed: Annotated[
+        int | None, "seed of every random order; none: chosen at random and recorded", Within(0, 2**31 - 1)
+    ] = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
@@ -182,37 +208,20 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be measured."""
+        self.check_values()
         hosts.check(self.where)
         topologies.check_names(self.topology)
         twice = "labkit itself measures the baseline twice" if self.topology else ""
         each_once("topology", self.topology_names, twice)
-        each_once("endpoint", self.endpoint)
-        each_once("pairs", self.pairs)
-        one_of("protocol", self.protocol, registry.PROTOCOLS)
-        one_of("family", self.family, (4, 6))
-        for pairs in self.pairs:
-            within("pairs", pairs, 1, 500, "a Linux bridge has 1,023 ports")
         within("mtu_bytes", self.mtu_bytes, MIN_MTU[self.family], 65535, f"what IPv{self.family} allows")
-        within("rate_bps", self.rate_bps, 1e3, 1e12)
-        within("streams", self.streams, 1, 128, "this is iperf3's limit")
-        within("duration_s", self.duration_s, 1, 3600)
-        within("omit_s", self.omit_s, 0, 60, "this is iperf3's limit")
-        within("rounds", self.rounds, 1, 1000)
-        within("slices", self.slices, 0, 1000)
         within("whole_runs", self.whole_runs, 0, self.rounds, "it counts rounds")
-        within("half_width", self.half_width, 0, 1)
-        one_of("placement", self.placement, PLACEMENTS)
-        within("seed", self.seed, 0, 2**31 - 1)
-        within("mss_bytes", self.mss_bytes, 88, 65495)
-        within("link_rate_bps", self.link_rate_bps, 1e5, 1e11)
-        within("link_delay_s", self.link_delay_s, 0, 10)
         self._check_load()
         for one in self.topology:
             topologies.check_carries(one, max(self.pairs), self.mtu_bytes, self.family)
             topologies.check_generator(one, self.load_generator.name)
         self._check_names()
         self._check_endpoints()
-        self._check_observers()
+        observing.check(self)
         self._check_changes()
         if self.nodes == "two":
             self._check_two()
@@ -229,15 +238,12 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         return next((one for one in self.topology if str(one) == name), name)
 
     def _check_endpoints(self) -> None:
-        for name in self.endpoint:
-            one_of("endpoint", name, topologies.ENDPOINTS)
         if self.in_guests:
             for endpoint in sorted({*topologies.IN_GUESTS} & {*self.endpoint}):
                 topologies.check_guests(self.topology, endpoint)
             self._check_guests()
         elif self.guest is not None:
             raise BadInput(f"guest={self.guest} needs guests: add endpoint=guest, or leave guest out")
-        one_of("nodes", self.nodes, NODES)
         if self.nodes == "two" and self.endpoint != ("namespace",):
             raise BadInput("nodes=two runs programs in namespaces only: leave endpoint out")
 
@@ -301,10 +307,6 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             text = f"with guest={self.guest_word} a guest has CPUs 0 to {count - 1}"
             raise BadInput(f"affinity={self.affinity}: {text}; cpus=N gives it more")
 
-    def _check_observers(self) -> None:
-        observing.check(self)
-        within("profile_rounds", self.profile_rounds, 1, 1000)
-
     def _check_load(self) -> None:
         self.load_generator.check(self)
         if not self.slices and self.whole_runs == 0:
@@ -313,30 +315,9 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             )
 
     def _check_names(self) -> None:
-        # These become arguments of programs, so only valid names are allowed.
         one = self.nodes == "one"
-        for name, value, form, words in (
-            (
-                "congestion",
-                self.congestion,
-                r"[a-z0-9_]{1,15}",
-                "an algorithm of the kernel, for example cubic",
-            ),
-            (
-                "parent",
-                self.parent,
-                NIC if one else f"{NIC},{NIC}",
-                "a NIC, for example eth1" if one else "a NIC of each host, for example eth1,eth1",
-            ),
-            (
-                "affinity",
-                self.affinity,
-                r"\d{1,4}(,\d{1,4})?",
-                "the clients' CPU and the servers' CPU, for example 0,1",
-            ),
-        ):
-            if value is not None and not re.fullmatch(form, value):
-                raise BadInput(f"{name}={value!r} is not valid: write {words}")
+        words = "a NIC, for example eth1" if one else "a NIC of each host, for example eth1,eth1"
+        Form(NIC if one else f"{NIC},{NIC}", words).check("parent", self.parent)
         for cpu in self._cpus if self.where == "here" and {*self.endpoint} - {*topologies.IN_GUESTS} else []:
             if cpu not in os.sched_getaffinity(0):
                 raise BadInput(

@@ -159,14 +159,12 @@ class Plan:
 
 def experiment(
     parameters: type[DatapathParameters],
-    help_texts: dict[str, str],
     plan: Callable[[Any, int], Plan],
     *,
     about: str = "",
     observers_may_lack: bool = False,
 ) -> Experiment:
-    """Return the experiment that carries out `plan(parameters, seed)`; `help_texts` has one for each parameter, and
-    `about` says what it measures.
+    """Return the experiment that carries out `plan(parameters, seed)`; `about` says what it measures.
 
     `observers_may_lack`: an observer that cannot be used on this machine gets a row with the reason, and all else is
     measured; otherwise such an observer ends the run before anything is measured.
@@ -177,7 +175,7 @@ def experiment(
         left = tuple(name for name in values.observe if name not in blind)
         return run(plan(msgspec.structs.replace(values, observe=left), run_context.seed), run_context, blind)
 
-    return Experiment(parameters, help_texts, measure, lambda values: plan(values, 0).planned_s, about)
+    return Experiment(parameters, measure, lambda values: plan(values, 0).planned_s, about)
 
 
 def _unusable_observers(parameters: DatapathParameters) -> dict[str, str]:

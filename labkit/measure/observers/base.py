@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -70,13 +70,8 @@ class ArmedObserver(Protocol):
 
 
 class ObserverParameters(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of one observer, each with a default. Experiments that observe have them among their own.
-
-    HELP has a text for each, VALUES those that completion offers. Two observers can share a class.
-    """
-
-    HELP: ClassVar[Mapping[str, str]] = {}
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {}
+    """The parameters of one observer, each with a default, help and limits. Experiments that observe have them among
+    their own. Two observers can share a class."""
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for invalid values, whether the observer is used or not."""

@@ -16,7 +16,7 @@ from labkit.measure.observers.ftrace.perf_tools import KPROBE
 from labkit.measure.observers.perf.record import PERF_RECORD
 from labkit.measure.observers.perf.stat import PERF_STAT
 from labkit.measure.observers.switch import SWITCH
-from labkit.measure.parameters import Parameters, one_of
+from labkit.measure.parameters import Parameters
 
 TABLE: dict[str, Observer] = {
     "perf_stat": PERF_STAT,
@@ -34,8 +34,6 @@ TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)
 DISTURBING = frozenset(name for name, one in TABLE.items() if one.disturbs)
 # Of all observers, each class once
 PARAMETERS = tuple(dict.fromkeys(one.parameters for one in TABLE.values()))
-HELP = {name: text for each in PARAMETERS for name, text in each.HELP.items()}
-VALUES = {name: values for each in PARAMETERS for name, values in each.VALUES.items()}
 
 
 def with_parameters(base: type[Parameters]) -> type[msgspec.Struct]:
@@ -55,10 +53,8 @@ def check_topology(parameters: ObservedLoad, topology: topologies.Topology) -> N
 
 
 def check(parameters: ObservedLoad) -> None:
-    """Raise BadInput, with one sentence, for unknown observers and for parameters that an observer does not support."""
+    """Raise BadInput, with one sentence, for parameters that an observer does not support."""
     _check_twice("observe", parameters.observe)
-    for name in parameters.observe:
-        one_of("observe", name, tuple(TABLE))
     for each in PARAMETERS:
         mine = own_parameters(parameters, each)
         for name, value in msgspec.structs.asdict(mine).items():

@@ -211,8 +211,16 @@ def test_whole_runs_in_the_first_rounds(whole_runs: str, expected: list[bool]) -
 
 def test_every_parameter_has_help() -> None:
     for experiment in map(experiments.find, experiments.TABLE):
-        assert set(experiment.help) == set(experiment.parameters.__struct_fields__)
+        assert set(experiment.help) == set(experiment.parameters().asdict())
         assert all(experiment.help.values())
+
+
+def test_recorded_parameter_that_an_experiment_no_longer_has() -> None:
+    recorded = {"nodes": "one", "sizes": [64]}
+    kind = experiments.find("packet_size").parameters
+    assert kind.of_recorded({"nodes": "one", "size_bytes": [64]}) == kind.of({"size_bytes": "64"})
+    with pytest.raises(BadInput, match="there is no parameter sizes"):
+        kind.of_recorded(recorded)
 
 
 def test_guest_boots_per_set_up() -> None:
@@ -293,7 +301,7 @@ def test_every_text_has_known_values(experiment: str) -> None:
     """Completion offers them in notebooks and in shells."""
     parameters = experiments.find(experiment).parameters
     hints = typing.get_type_hints(parameters)
-    texts = {name for name in parameters.__struct_fields__ if "str" in str(hints[name])}
+    texts = {name for name in parameters.help() if "str" in str(hints[name])}
     assert {name for name in texts - FREE if not parameters.known_values(name)} == set()
 
 

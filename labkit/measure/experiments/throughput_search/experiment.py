@@ -32,7 +32,7 @@ from labkit.measure.experiments.throughput_search.conditions import (
 )
 from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Result
 from labkit.measure.experiments.throughput_search.outside import OutsideArm, outside
-from labkit.measure.experiments.throughput_search.parameters import HELP, Throughput
+from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.experiments.trex.devices import OUTSIDE
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import rates
@@ -395,5 +395,5 @@ def _verdict(one: FoundRate, result: Result, line_pps: float | None) -> tuple[st
 
 
 EXPERIMENT = measuring_loop.experiment(
-    Throughput, HELP, plan, about="the packet rate at which loss begins (NDR, PDR), on any topology"
+    Throughput, plan, about="the packet rate at which loss begins (NDR, PDR), on any topology"
 )

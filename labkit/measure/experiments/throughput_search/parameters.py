@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.mlrsearch import LONGEST_S, PRESETS, Settings
-from labkit.measure.experiments.trex.parameters import HELP as TREX_HELP
-from labkit.measure.experiments.trex.parameters import ONLY_OWN_SERVER, ONLY_WITH_SERVER
+from labkit.measure.experiments.trex.parameters import (
+    FORCE,
+    LINE_TAG,
+    ONLY_OWN_SERVER,
+    ONLY_WITH_SERVER,
+    PORTS,
+    SERVER,
+)
 from labkit.measure.observers import registry as observing
-from labkit.measure.parameters import check_unused, each_once, one_of, within
+from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within, refuse_given
 from labkit.measure.traffic import packet_generator, packet_sender, rates, registry
 from labkit.measure.traffic.base import TrialGenerator
 from labkit.measure.traffic.packet_generator import PacketGenerator
@@ -26,7 +31,6 @@ from labkit.measure.traffic.trex.generator import Trex
 # The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
 # repeatedly.
 PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
-UNUSED = (*(name for name in usual.FLOW_PARAMETERS if name not in ("nodes", "observe")), "duration_s")
 # A pass on a device without noise decides about 2 to 10 loads. Repeats and retreats on a noisy machine multiply that.
 # The preset's passes share this limit. More passes than the preset has extend it.
 MIN_LIMIT_S, LIMIT_SUMS = 60.0, 28
@@ -36,95 +40,109 @@ SERVER_PARAMETERS = ("server", "ports", "force")  # what only a search with a TR
 NOT_OUTSIDE = (
     "topology", "endpoint", "change", "parent", "guest", "pairs", "nodes", "observe", "family", "vlan", "trial_frames",
 )  # fmt: skip
-HELP = {
-    **usual.help_without(UNUSED, "not used: trials are of frames at a rate"),
-    "generator": "the traffic generator: packets, or trex (LABKIT_TREX=FOLDER with a TRex release, or server=HOST)",
-    **{name: TREX_HELP[name] for name in SERVER_PARAMETERS},
-    "observe": "observers; after the searches each watches every arm at one common rate, half of what the slowest arm"
-    " carries: " + ", ".join(observing.NAMES),
-    "rounds": "searches of each arm, each with a fresh set-up: 3 or more for an interval",
-    "frame_bytes": f"sizes of frames with FCS, without a VLAN tag, 64 to 9018, or {', '.join(rates.MIXES)}",
-    "vlan": "VLAN of an 802.1Q tag in every frame, which makes it 4 bytes longer; none: no tag",
-    "flows": "numbers of flows, 1 to 1000000",
-    "vary": "the fields in which flows differ, the first fastest: source_port, target_ip, source_mac …",
-    "flow_profile": "turns (each flow a packet, again and again) or test_plan (2,000 flows, 10 times, then the next)",
-    "loss": "ratios of loss that are searched for: 0 is the NDR (non-drop rate), others are PDRs (partial drop rates)",
-    "preset": f"how a search decides: {', '.join(PRESETS)} (one trial of 60 s without loss)",
-    "trial_s": "duration of a trial; none: the preset's",
-    "trial_frames": "exact number of frames in each trial of the search, instead of trial_s; a load is decided by as"
-    " many trials as with the preset's trial_s (sum_s / trial_s)",
-    "sum_s": "total duration of the trials that decide about a load; none: the preset's",
-    "passes": "complete searches whose mean is the rate, as many of them as fit into limit_s; none: the preset's",
-    "exceed_ratio": "share of sum_s in which the loss may exceed the goal; none: the preset's",
-    "width": "largest relative distance of the bounds at the end of a search; none: the preset's",
-    "limit_s": f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s, and more"
-    f" for more passes than the preset has; trials of {LONGEST_S:g} s in all may follow, to see whether the loss is"
-    " the same at every load",
-    "min_rate": "the lowest load: 1kpps, 10Mbit/s, 5%",
-    "max_rate": "the highest load; none: what the generator reaches on this path",
-    "line_rate_bps": "rate of the line, to which percentages refer; none: no line, or with server=HOST that of its"
-    " sending ports together",
-    "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
-    "latency": "after each search, one-way latency at 10, 50 and 90 % of the last rate found; not between two kernels",
-}
 
 
 class Throughput(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's; HELP
-    describes each."""
+    """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's."""
 
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = UNUSED
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
-        "frame_bytes": rates.MIXES,
-        "vary": packet_sender.CAPACITY,
-        "flow_profile": PROFILES,
-        "preset": PRESETS,
-        "line_tag": TAGS_BYTES,
-    }
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        *(name for name in usual.FLOW_PARAMETERS if name not in ("nodes", "observe")), "duration_s",
+    )  # fmt: skip
 
+    generator: Annotated[
+        str | None,
+        "the traffic generator: packets, or trex (LABKIT_TREX=FOLDER with a TRex release, or server=HOST)",
+    ] = None
+    observe: Annotated[
+        tuple[str, ...],
+        "observers; after the searches each watches every arm at one common rate, half of what the slowest arm"
+        " carries: " + ", ".join(observing.NAMES),
+    ] = ()
     protocol: str = "udp"
-    rounds: int = 3
-    frame_bytes: tuple[str, ...] = ("64",)
-    flows: tuple[int, ...] = (1000,)
-    vlan: int | None = None
-    vary: tuple[str, ...] = ("source_port",)
-    flow_profile: str = "turns"
-    loss: tuple[float, ...] = (0.0, 0.005)
-    preset: str = "mlrsearch"
-    trial_s: float | None = None
-    trial_frames: int | None = None
-    sum_s: float | None = None
-    passes: int | None = None
-    exceed_ratio: float | None = None
-    width: float | None = None
-    limit_s: float | None = None
-    min_rate: str = "1kpps"
-    max_rate: str | None = None
-    line_rate_bps: float | None = None
-    line_tag: str | None = None
-    latency: bool = True
-    server: str | None = None
-    ports: tuple[int, ...] = (0, 1)
-    force: bool = False
+    rounds: Annotated[int, "searches of each arm, each with a fresh set-up: 3 or more for an interval"] = 3
+    frame_bytes: Annotated[
+        tuple[str, ...],
+        f"sizes of frames with FCS, without a VLAN tag, 64 to 9018, or {', '.join(rates.MIXES)}",
+        Offered(rates.MIXES),
+        EACH_ONCE,
+    ] = ("64",)
+    flows: Annotated[tuple[int, ...], "numbers of flows, 1 to 1000000", EACH_ONCE] = (1000,)
+    vlan: Annotated[
+        int | None, "VLAN of an 802.1Q tag in every frame, which makes it 4 bytes longer; none: no tag"
+    ] = None
+    vary: Annotated[
+        tuple[str, ...],
+        "the fields in which flows differ, the first fastest: source_port, target_ip, source_mac …",
+        Offered(packet_sender.CAPACITY),
+    ] = ("source_port",)
+    flow_profile: Annotated[
+        str,
+        "turns (each flow a packet, again and again) or test_plan (2,000 flows, 10 times, then the next)",
+        OneOf(PROFILES),
+    ] = "turns"
+    loss: Annotated[
+        tuple[float, ...],
+        "ratios of loss that are searched for: 0 is the NDR (non-drop rate), others are PDRs (partial drop rates)",
+        Within(0, 0.5, "a ratio, not per cent"),
+        EACH_ONCE,
+    ] = (0.0, 0.005)
+    preset: Annotated[
+        str, f"how a search decides: {', '.join(PRESETS)} (one trial of 60 s without loss)", OneOf(PRESETS)
+    ] = "mlrsearch"
+    trial_s: Annotated[float | None, "duration of a trial; none: the preset's", Within(0.05, 600)] = None
+    trial_frames: Annotated[
+        int | None,
+        "exact number of frames in each trial of the search, instead of trial_s; a load is decided by as many"
+        " trials as with the preset's trial_s (sum_s / trial_s)",
+        Within(1, 10**9),
+    ] = None
+    sum_s: Annotated[
+        float | None,
+        "total duration of the trials that decide about a load; none: the preset's",
+        Within(0.05, 3600),
+    ] = None
+    passes: Annotated[
+        int | None,
+        "complete searches whose mean is the rate, as many of them as fit into limit_s; none: the preset's",
+        Within(1, 20),
+    ] = None
+    exceed_ratio: Annotated[
+        float | None,
+        "share of sum_s in which the loss may exceed the goal; none: the preset's",
+        Within(0, 0.9),
+    ] = None
+    width: Annotated[
+        float | None,
+        "largest relative distance of the bounds at the end of a search; none: the preset's",
+        Within(0.001, 0.5),
+    ] = None
+    limit_s: Annotated[
+        float | None,
+        f"the longest time of one search; none: {LIMIT_SUMS} times sum_s, at least {MIN_LIMIT_S:g} s, and more for"
+        f" more passes than the preset has; trials of {LONGEST_S:g} s in all may follow, to see whether the loss is"
+        " the same at every load",
+        Within(1, 36000),
+    ] = None
+    min_rate: Annotated[str, "the lowest load: 1kpps, 10Mbit/s, 5%"] = "1kpps"
+    max_rate: Annotated[str | None, "the highest load; none: what the generator reaches on this path"] = None
+    line_rate_bps: Annotated[
+        float | None,
+        "rate of the line, to which percentages refer; none: no line, or with server=HOST that of its sending ports"
+        " together",
+        Within(1e3, 1e13),
+    ] = None
+    line_tag: Annotated[str | None, LINE_TAG, OneOf(TAGS_BYTES)] = None
+    latency: Annotated[
+        bool,
+        "after each search, one-way latency at 10, 50 and 90 % of the last rate found; not between two kernels",
+    ] = True
+    server: Annotated[str | None, SERVER] = None
+    ports: Annotated[tuple[int, ...], PORTS] = (0, 1)
+    force: Annotated[bool, FORCE] = False
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be searched."""
-        check_unused(self, UNUSED, HELP)
-        for name in ("frame_bytes", "flows", "loss"):
-            each_once(name, getattr(self, name))
-        for ratio in self.loss:
-            within("loss", ratio, 0, 0.5, "a ratio, not per cent")
-        one_of("preset", self.preset, tuple(PRESETS))
-        one_of("flow_profile", self.flow_profile, tuple(PROFILES))
-        one_of("line_tag", self.line_tag, (None, *TAGS_BYTES))
-        within("trial_s", self.trial_s, 0.05, 600)
-        within("sum_s", self.sum_s, 0.05, 3600)
-        within("trial_frames", self.trial_frames, 1, 10**9)
-        within("passes", self.passes, 1, 20)
-        within("exceed_ratio", self.exceed_ratio, 0, 0.9)
-        within("width", self.width, 0.001, 0.5)
-        within("limit_s", self.limit_s, 1, 36000)
-        within("line_rate_bps", self.line_rate_bps, 1e3, 1e13)
+        self.check_values()
         if self.settings.sum_s < self.settings.trial_s:
             raise BadInput(
                 f"sum_s={self.settings.sum_s:g} is less than one trial of {self.settings.trial_s:g} s"
@@ -165,9 +183,9 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     def _check_server(self) -> None:
         """Raise BadInput for what a TRex server elsewhere cannot be given, or what only such a server has."""
         if self.server is None:
-            check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), ONLY_WITH_SERVER))
+            refuse_given(self, ("ports", "force"), ONLY_WITH_SERVER)
             return
-        check_unused(self, NOT_OUTSIDE, dict.fromkeys(NOT_OUTSIDE, ONLY_OWN_SERVER))
+        refuse_given(self, NOT_OUTSIDE, ONLY_OWN_SERVER)
         client.address(self.server)
         client.ports(self.ports)
         if self.load_generator.name != Trex.name:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.parameters import CodeParameter, check_unused, each_once, one_of, within
+from labkit.measure.parameters import EACH_ONCE, CodeParameter, Offered, OneOf, Within, refuse_given
 from labkit.measure.traffic import packet_generator
 from labkit.measure.traffic.packet_sender import FCS_BYTES, Mix
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
@@ -17,42 +17,22 @@ from labkit.measure.traffic.trex import client, server
 from labkit.measure.traffic.trex.generator import Trex
 from labkit.measure.traffic.trex.streams import PROFILES, STATEFUL
 
-UNUSED = (
-    *usual.FLOW_PARAMETERS, *usual.OBSERVER_PARAMETERS, *usual.TWO_HOST_PARAMETERS, "guest", "generator", "pairs",
-    "duration_s", "family",
-)  # fmt: skip
 # What labkit builds between the ports of its own server
 DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")
 OWN_TARGET = "50kpps"
-DIRECTIONS = ("both", "one")
 ONLY_OWN_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
 ONLY_WITH_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
 
-_WORDS = {
-    **usual.help_without(UNUSED, "not used: TRex makes the load"),
-    "rounds": "load tests, one after the other",
-    "server": "HOST or HOST:PORT of a TRex server that runs: PORT (4501) is that of its RPC, and its publisher has the"
-    " port below (4500), as TRex's own; none: labkit starts one on the topology",
-    "trex": "the folder of an unpacked TRex release, to start the server from; none: that of LABKIT_TREX",
-    "ports": "pairs of its ports that send to each other through the device: 0,1; a throughput search sends from the"
-    " first of each pair alone",
-    "force": "take ports that somebody else owns, and stop their traffic",
-    "profile": f"{', '.join(PROFILES)}, or FILE.py: a stateless profile of TRex; labkit runs it as Python code with"
-    " your rights",
-    "profile_digest": "the SHA-256 of FILE.py; labkit fills it in",
-    "directions": "both, or one: only the first port of a pair sends",
-    "warmup_rate": "rate of the warm-up, from each port: 1kpps, 10Mbit/s, 1%",
-    "warmup_s": "duration of the warm-up",
-    "target": f"where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s; none: {OWN_TARGET} with labkit's own"
-    " server, 100% with server=HOST; at most what the latency probes leave of the line",
-    "ramp_s": "duration of the linear ramp",
-    "hold_s": "how long the target is held",
-    "step_s": "duration of each step; between steps the traffic rests for half a second, so that counts are exact",
-    "loss_limit": "the share of lost frames that ends the test: 0.0001 is 0.01 %",
-    "line_rate_bps": "the rate of the line, to which percentages refer; none: that of the server's ports",
-    "line_tag": f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}",
-    "latency": "997 latency probes a second from each port beside the load",
-}
+SERVER = (
+    "HOST or HOST:PORT of a TRex server that runs: PORT (4501) is that of its RPC, and its publisher has the port below"
+    " (4500), as TRex's own; none: labkit starts one on the topology"
+)
+PORTS = (
+    "pairs of its ports that send to each other through the device: 0,1; a throughput search sends from the first of"
+    " each pair alone"
+)
+FORCE = "take ports that somebody else owns, and stop their traffic"
+LINE_TAG = f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}"
 
 
 class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
@@ -63,24 +43,35 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
         "trex": CodeParameter("is the folder of a program", "trex_folder"),
         "profile": CodeParameter("is code", "trex_profile", digest_parameter="profile_digest"),
     }
-    NOT_RECORDED: ClassVar[tuple[str, ...]] = tuple(name for name in UNUSED if name != "protocol")
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        *usual.FLOW_PARAMETERS, *usual.OBSERVER_PARAMETERS, *usual.TWO_HOST_PARAMETERS, "guest", "generator", "pairs",
+        "duration_s", "family",
+    )  # fmt: skip
 
     protocol: str = "udp"
-    server: str | None = None
-    trex: str | None = None
-    ports: tuple[int, ...] = (0, 1)
-    force: bool = False
-    profile: str = "imix"
-    profile_digest: str | None = None
+    rounds: Annotated[int, "load tests, one after the other"] = 1
+    server: Annotated[str | None, SERVER] = None
+    trex: Annotated[
+        str | None,
+        "the folder of an unpacked TRex release, to start the server from; none: that of LABKIT_TREX",
+    ] = None
+    ports: Annotated[tuple[int, ...], PORTS] = (0, 1)
+    force: Annotated[bool, FORCE] = False
+    profile: Annotated[
+        str,
+        f"{', '.join(PROFILES)}, or FILE.py: a stateless profile of TRex; labkit runs it as Python code with your"
+        " rights",
+        Offered(PROFILES),
+    ] = "imix"
+    profile_digest: Annotated[str | None, "the SHA-256 of FILE.py; labkit fills it in"] = None
 
     def check(self) -> None:
         """Raise BadInput in one sentence for what cannot be measured."""
-        check_unused(self, UNUSED, _WORDS)
         super().check()
         if self.server is None:
             self._check_own()
         else:
-            check_unused(self, (*DEVICE, "trex"), dict.fromkeys((*DEVICE, "trex"), ONLY_OWN_SERVER))
+            refuse_given(self, (*DEVICE, "trex"), ONLY_OWN_SERVER)
             client.address(self.server)
             client.ports(self.ports)
         if self.where != "here":
@@ -96,7 +87,7 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
             )
 
     def _check_own(self) -> None:
-        check_unused(self, ("ports", "force"), dict.fromkeys(("ports", "force"), ONLY_WITH_SERVER))
+        refuse_given(self, ("ports", "force"), ONLY_WITH_SERVER)
         self.refuse_guests("TRex")
         self.refuse_changes_at_ends("TRex")
         self.refuse_shared_ends("TRex")
@@ -127,38 +118,43 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
 
 
 class Stateless(TrexParameters, frozen=True, kw_only=True):
-    """Parameters of stateless tests; HELP says what each is."""
+    """Parameters of stateless tests."""
 
     NAMED: ClassVar[tuple[str, ...]] = tuple(PROFILES)
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {
-        "profile": NAMED,
-        "directions": DIRECTIONS,
-        "line_tag": TAGS_BYTES,
-    }
 
-    directions: str = "both"
-    warmup_rate: str = "1kpps"
-    warmup_s: float = 5.0
-    target: str | None = None
-    ramp_s: float = 60.0
-    hold_s: float = 10.0
-    step_s: float = 3.0
-    loss_limit: float = 1e-4
-    line_rate_bps: float | None = None
-    line_tag: str | None = None
-    latency: bool = True
+    directions: Annotated[
+        str, "both, or one: only the first port of a pair sends", OneOf(("both", "one"))
+    ] = "both"
+    warmup_rate: Annotated[str, "rate of the warm-up, from each port: 1kpps, 10Mbit/s, 1%"] = "1kpps"
+    warmup_s: Annotated[float, "duration of the warm-up", Within(0.2, 3600)] = 5.0
+    target: Annotated[
+        str | None,
+        f"where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s; none: {OWN_TARGET} with labkit's own server,"
+        " 100% with server=HOST; at most what the latency probes leave of the line",
+    ] = None
+    ramp_s: Annotated[float, "duration of the linear ramp", Within(0.2, 36000)] = 60.0
+    hold_s: Annotated[float, "how long the target is held", Within(0, 36000)] = 10.0
+    step_s: Annotated[
+        float,
+        "duration of each step; between steps the traffic rests for half a second, so that counts are exact",
+        Within(0.2, 600),
+    ] = 3.0
+    loss_limit: Annotated[
+        float,
+        "the share of lost frames that ends the test: 0.0001 is 0.01 %",
+        Within(0, 0.5, "a ratio, not per cent"),
+    ] = 1e-4
+    line_rate_bps: Annotated[
+        float | None,
+        "the rate of the line, to which percentages refer; none: that of the server's ports",
+        Within(1e3, 1e13),
+    ] = None
+    line_tag: Annotated[str | None, LINE_TAG, OneOf(TAGS_BYTES)] = None
+    latency: Annotated[bool, "997 latency probes a second from each port beside the load"] = True
 
     def check(self) -> None:
         """Raise BadInput in one sentence for what cannot be measured."""
         super().check()
-        one_of("directions", self.directions, DIRECTIONS)
-        one_of("line_tag", self.line_tag, (None, *TAGS_BYTES))
-        within("warmup_s", self.warmup_s, 0.2, 3600)
-        within("ramp_s", self.ramp_s, 0.2, 36000)
-        within("hold_s", self.hold_s, 0, 36000)
-        within("step_s", self.step_s, 0.2, 600)
-        within("loss_limit", self.loss_limit, 0, 0.5, "a ratio, not per cent")
-        within("line_rate_bps", self.line_rate_bps, 1e3, 1e13)
         if self.server is None and self.profile in PROFILES:
             sizes = tuple(size + FCS_BYTES for size, _pps, _start in PROFILES[self.profile])
             packet_generator.check_mix(Mix(sizes), self.mtu_bytes)
@@ -174,40 +170,32 @@ class Stateless(TrexParameters, frozen=True, kw_only=True):
 
 
 class Stateful(TrexParameters, frozen=True, kw_only=True):
-    """Parameters of stateful tests; STATEFUL_HELP says what each is."""
+    """Parameters of stateful tests."""
 
     NAMED: ClassVar[tuple[str, ...]] = STATEFUL
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"profile": NAMED}
 
     protocol: str = "tcp"
-    profile: str = "http_simple"
-    mult: tuple[float, ...] = (100.0,)
-    test_s: float = 30.0
-    latency_pps: int = 1000
-
-    def check(self) -> None:
-        """Raise BadInput in one sentence for what cannot be measured."""
-        super().check()
-        each_once("mult", self.mult)
-        for mult in self.mult:
-            within("mult", mult, 0.001, 1e6)
-        within("test_s", self.test_s, 2, 36000, "as TRex's counters are read once a second")
-        within("latency_pps", self.latency_pps, 0, 80_000, "what TRex takes")
+    profile: Annotated[
+        str,
+        f"{', '.join(STATEFUL)} (a GET and an answer of 32 KiB), or FILE.py: a stateful profile of TRex; labkit"
+        " runs it as Python code with your rights",
+        Offered(STATEFUL),
+    ] = "http_simple"
+    mult: Annotated[
+        tuple[float, ...],
+        "load, as a multiple of the profile's rate (http_simple: 2.776 connections per second); one test for each"
+        " value",
+        Within(0.001, 1e6),
+        EACH_ONCE,
+    ] = (100.0,)
+    test_s: Annotated[
+        float, "duration of a test", Within(2, 36000, "as TRex's counters are read once a second")
+    ] = 30.0
+    latency_pps: Annotated[
+        int, "latency probes a second in each direction; 0: none", Within(0, 80_000, "what TRex takes")
+    ] = 1000
 
 
 def is_file(profile: str) -> bool:
     """Return whether a profile is a file of Python."""
     return bool(re.fullmatch(r".*\.py", profile))
-
-
-HELP = {name: _WORDS[name] for name in Stateless.__struct_fields__}
-_STATEFUL_WORDS = {
-    **_WORDS,
-    "profile": f"{', '.join(STATEFUL)} (a GET and an answer of 32 KiB), or FILE.py: a stateful profile of TRex;"
-    " labkit runs it as Python code with your rights",
-    "mult": "load, as a multiple of the profile's rate (http_simple: 2.776 connections per second); one test for"
-    " each value",
-    "test_s": "duration of a test",
-    "latency_pps": "latency probes a second in each direction; 0: none",
-}
-STATEFUL_HELP = {name: _STATEFUL_WORDS[name] for name in Stateful.__struct_fields__}

@@ -9,11 +9,11 @@ this is the whole path to the receiver's socket.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from labkit.common import call_trees, run_folder, units
 from labkit.common.call_trees import Reader, Tree
@@ -173,13 +173,12 @@ def roots(named: Sequence[str], protocol: str, family: int, guests: bool) -> tup
 
 
 class GraphParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of function_graph; HELP says what each is."""
+    """Parameters of function_graph."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        PARAMETER: "functions whose calls function_graph shows; none: those that send and receive a packet"
-    }
-
-    graph_functions: tuple[str, ...] = ()
+    graph_functions: Annotated[
+        tuple[str, ...],
+        "functions whose calls function_graph shows; none: those that send and receive a packet",
+    ] = ()
 
     def check(self) -> None:
         """Raise BadInput for what cannot be the name of a function."""

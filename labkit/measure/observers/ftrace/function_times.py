@@ -16,10 +16,10 @@ import socket
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Annotated, Any
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import topologies
@@ -256,13 +256,11 @@ def _page(source: int, page_bytes: int) -> bytes:
 
 
 class FunctionTimesParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of function_times and guest_function_times; HELP says what each is."""
+    """Parameters of function_times and guest_function_times."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "functions": "kernel functions that function_times times: names, no patterns"
-    }
-
-    functions: tuple[str, ...] = FUNCTIONS
+    functions: Annotated[
+        tuple[str, ...], "kernel functions that function_times times: names, no patterns"
+    ] = FUNCTIONS
 
     def check(self) -> None:
         """Raise BadInput for what cannot be the name of a function."""

@@ -14,10 +14,10 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated
 
 from labkit.common import errors
 from labkit.common.errors import BadInput, Failed, Unsupported
@@ -145,13 +145,11 @@ def wait_until_armed(program: process.Running, top: Path) -> None:
 
 
 class KprobeParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of kprobe; HELP says what each is."""
+    """Parameters of kprobe."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "probe": "the kernel function whose calls kprobe records; NAME:return records the values that it returns"
-    }
-
-    probe: str = "ip_rcv"
+    probe: Annotated[
+        str, "the kernel function whose calls kprobe records; NAME:return records the values that it returns"
+    ] = "ip_rcv"
 
     @property
     def function(self) -> str:

@@ -13,10 +13,10 @@ import gzip
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Annotated
 
 from labkit.common import safe_files, units
 from labkit.common.errors import Unsupported
@@ -33,7 +33,7 @@ from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.control import WHOLE_MACHINE
 from labkit.measure.observers.perf.fold_stacks import FIELDS, OUTSIDE, StackCounter, blocks
-from labkit.measure.parameters import within
+from labkit.measure.parameters import Within
 from labkit.system import process
 
 FREQUENCY_HZ = 997  # not in step with the kernel's tick
@@ -166,19 +166,12 @@ def write(path: Path, result: StackCounter) -> int:
 
 
 class RecordParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of perf_record; HELP says what each is."""
+    """Parameters of perf_record."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "sample_hz": "sampling frequency of perf_record on each CPU",
-        "keep_perf_data": "keep perf_record's perf.data beside the folded stacks",
-    }
-
-    sample_hz: int = FREQUENCY_HZ
-    keep_perf_data: bool = False
-
-    def check(self) -> None:
-        """Raise BadInput for a rate that perf cannot keep."""
-        within("sample_hz", self.sample_hz, 1, 50_000)
+    sample_hz: Annotated[int, "sampling frequency of perf_record on each CPU", Within(1, 50_000)] = (
+        FREQUENCY_HZ
+    )
+    keep_perf_data: Annotated[bool, "keep perf_record's perf.data beside the folded stacks"] = False
 
 
 def _armed(

@@ -9,10 +9,10 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from labkit.common import errors, units
 from labkit.common.errors import BadInput, Failed, Unsupported
@@ -27,7 +27,7 @@ from labkit.measure.observers.base import (
 )
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
-from labkit.measure.parameters import one_of
+from labkit.measure.parameters import OneOf
 from labkit.system import process
 
 # The events that Senanayake (2024, test one) counted for ovs-vswitchd.
@@ -208,25 +208,15 @@ def event_counts(result: Counts, name: str) -> dict[str, Any]:
     return {"count": sum(one["count"] for one in counted), "running_ratio": least, "reason": None}
 
 
-EVENTS_OF = ("machine", "switch")
-
-
 class StatParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of perf_stat; HELP says what each is."""
+    """Parameters of perf_stat."""
 
-    HELP: ClassVar[Mapping[str, str]] = {
-        "events": "events that perf_stat counts, by perf's names",
-        "events_of": "what perf_stat counts: machine (all of it) or switch (ovs-vswitchd alone, of arms that have one)",
-    }
-
-    VALUES: ClassVar[Mapping[str, Iterable[str]]] = {"events_of": EVENTS_OF}
-
-    events: tuple[str, ...] = EVENTS
-    events_of: str = "machine"
-
-    def check(self) -> None:
-        """Raise BadInput unless `events_of` is one of EVENTS_OF."""
-        one_of("events_of", self.events_of, EVENTS_OF)
+    events: Annotated[tuple[str, ...], "events that perf_stat counts, by perf's names"] = EVENTS
+    events_of: Annotated[
+        str,
+        "what perf_stat counts: machine (all of it) or switch (ovs-vswitchd alone, of arms that have one)",
+        OneOf(("machine", "switch")),
+    ] = "machine"
 
 
 def _check_parameters(parameters: ObservedLoad) -> None:

@@ -16,7 +16,7 @@ from studies.trex import stateless
     [
         ({"ports": "2,3"}, "labkit's own server has the ports 0 and 1"),
         ({"force": True}, "labkit's own server"),
-        ({"family": 6}, "TRex makes the load"),
+        ({"family": 6}, "there is no parameter family"),
         ({"profile": "imix", "mtu_bytes": 1400}, "a frame of 1518 bytes is outside 64 to 1418"),
         ({"topology": "nowhere"}, "nowhere is not a topology"),
         ({"endpoint": "guest"}, "TRex cannot run in a guest"),

@@ -133,7 +133,7 @@ def test_unusable_second_host_is_refused(given: dict[str, str], words: str) -> N
         ({"topology": "veth_bridge"}, "topology=veth_bridge: choose ovs, ovs_netdev"),
         ({"loads": "sctp"}, "loads=sctp: a load is tcp or udp"),
         ({"loads": "udp:8"}, "length_bytes=8 is outside 16 to 65507"),
-        ({"rate_bps": "1e6"}, "rate_bps=1000000.0: not used: loads names rates, udp:512@1e8"),
+        ({"rate_bps": "1e6"}, "there is no parameter rate_bps"),
         ({"select": "port7"}, "select=port7: write for example all, client0"),
         ({"also": "nothing"}, "nothing is not a topology"),
         ({"uplink_bps": "1e8"}, "uplink_bps needs a tunnel"),
