@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 
@@ -73,8 +74,12 @@ def sentence(difference: Difference) -> str:
 
 def _again(difference: Difference) -> str:
     """Return by how much the left arm differs from itself, if that is why its total does not stand out."""
-    whole = difference.judge(difference.tree.total[:1])
-    if (control := whole.control) is None or whole.p[0] < 1:
+    control = difference.judge(difference.tree.total[:1]).control
+    if control is None:
+        return ""
+    sides = len(difference.left.rounds) + len(difference.right.rounds)
+    alone = replace(difference, control=None).judge(difference.tree.total[:1, :sides])
+    if not alone.stands_out[0]:
         return ""
     middle, half = float(control.difference[0]), float(control.half[0])
     return (

@@ -228,7 +228,9 @@ def _plain(text: str) -> str:
 
 def _figure_cell(what: flame.Flame | go.Figure | pd.DataFrame) -> Cell:
     if isinstance(what, pd.DataFrame):
-        data: Cell = {"text/html": what.to_html(border=0)}
+        # With a name of its own, the index would get a header row of its own.
+        head = str(what.columns.name or what.index.name or "")
+        data: Cell = {"text/html": what.rename_axis(index=None, columns=head).to_html(border=0)}
     elif isinstance(what, flame.Flame):
         data = {flame.MIME: what.data}
     else:
