@@ -15,7 +15,7 @@ from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS, DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
-from labkit.measure.experiments.measuring_loop import Plan
+from labkit.measure.experiments.measuring_loop import Plan, shuffled
 from labkit.measure.experiments.profiled_runs import profiles
 from labkit.measure.parameters import EACH_ONCE, Within, each_once
 from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
@@ -64,13 +64,12 @@ class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
 def plan(parameters: PacketSizeParameters, seed: int) -> Plan:
     """Return the plan with this seed: round by round, shuffled within each."""
     measured = []
-    for number in range(parameters.rounds):
-        both = [(pairs, size) for pairs in parameters.pairs for size in parameters.size_bytes]
-        for pairs, size in random.Random(f"{seed} {number}").sample(both, len(both)):
-            of_pairs = "" if len(parameters.pairs) == 1 else f" for {counted(pairs, 'pair')}"
-            what = f"{size} bytes{of_pairs}, round {number + 1} of {parameters.rounds}"
-            loads = [Load(parameters.for_size(size))]
-            measured.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
+    both = [(pairs, size) for pairs in parameters.pairs for size in parameters.size_bytes]
+    for number, (pairs, size) in shuffled(parameters.rounds, seed, both):
+        of_pairs = "" if len(parameters.pairs) == 1 else f" for {counted(pairs, 'pair')}"
+        what = f"{size} bytes{of_pairs}, round {number + 1} of {parameters.rounds}"
+        loads = [Load(parameters.for_size(size))]
+        measured.append(MeasurementPoint(f"{size}b-{pairs}-r{number}", pairs, number, loads, what))
     rounds, sizes = counted(parameters.rounds, "round"), counted(len(parameters.size_bytes), "size")
     finished = f"all {rounds} of {sizes} were measured"
     observed = parameters.observe_bytes or parameters.size_bytes

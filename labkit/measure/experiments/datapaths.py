@@ -11,24 +11,22 @@ iperf3 (or ping) run.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 
 from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
-from labkit.measure.experiments.measuring_loop import Plan
+from labkit.measure.experiments.measuring_loop import Plan, shuffled
 from labkit.measure.experiments.profiled_runs import profiles
 
 
 def points(parameters: DatapathParameters, seed: int, loads: Sequence[Load]) -> list[MeasurementPoint]:
     """Return every point in measuring order: round by round, the numbers of pairs shuffled in each."""
     result = []
-    for number in range(parameters.rounds):
-        for pairs in random.Random(f"{seed} {number}").sample(parameters.pairs, len(parameters.pairs)):
-            text = f"{counted(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
-            result.append(MeasurementPoint(f"{pairs}-r{number}", pairs, number, loads, text))
+    for number, pairs in shuffled(parameters.rounds, seed, parameters.pairs):
+        text = f"{counted(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
+        result.append(MeasurementPoint(f"{pairs}-r{number}", pairs, number, loads, text))
     return result
 
 

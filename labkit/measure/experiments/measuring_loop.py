@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Se
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ from labkit.measure.observers.registry import TABLE
 
 UNOBSERVED = "unobserved"  # the point whose rows say why observers cannot be used
 OBSERVED = "profile"  # the method of rows that are measured under an observer, or beside those
+Case = TypeVar("Case")
 Stages = Iterator[tuple[str, float]]  # what is done next, in words, and about how many seconds it takes
 
 
@@ -80,9 +81,8 @@ class Running:
         return random.Random(f"{self.run_context.seed} {point.name}")
 
     def order(self, point: Point, arms: Sequence[Arm]) -> list[Arm]:
-        """Return the arms in the order of their trials (`rows.order`)."""
-        of, seed = {arm.label: arm for arm in arms}, self.run_context.seed
-        return [of[label] for label in row_columns.order(seed, point.pairs, point.round, list(of))]
+        """Return the arms in the order of their trials."""
+        return balanced(arms, self.run_context.seed, point.pairs, point.round)
 
     def artefacts(self, name: str) -> Path:
         """Return the folder for a point's artefacts."""
@@ -155,6 +155,20 @@ class Plan:
         """The estimated duration in seconds, as if all arms were usable."""
         usable = survey.planned_arms(self.parameters) if self.arms is None else list(self.arms)
         return self.survey_s + sum(point.planned_s(usable) for point in self.points_of(usable))
+
+
+def shuffled(rounds: int, seed: int, cases: Sequence[Case]) -> Iterator[tuple[int, Case]]:
+    """Yield the number of each round with every case, in a random order of that round."""
+    for number in range(rounds):
+        for case in random.Random(f"{seed} {number}").sample(cases, len(cases)):
+            yield number, case
+
+
+def balanced(arms: Sequence[Arm], seed: int, pairs: int, number: int) -> list[Arm]:
+    """Return the arms of a round in a random order, A B B A: an arm that is first in one round is last in the next."""
+    result = sorted(arms, key=lambda arm: arm.label)
+    random.Random(f"{seed} {pairs} {number // 2}").shuffle(result)
+    return result[:: -1 if number % 2 else 1]
 
 
 def experiment(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import platform
-import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,13 +109,6 @@ def row_of(
     if row["status"] == "ok" and (why := consistency.contradiction(checked)):
         row |= {"status": "invalid", "reason": why}
     return row
-
-
-def order(seed: int, pairs: int, number: int, labels: list[str]) -> list[str]:
-    """Return the labels in the order of whole runs, A B B A: an arm that is first in one round is last in the next."""
-    result = sorted(labels)
-    random.Random(f"{seed} {pairs} {number // 2}").shuffle(result)
-    return result[:: -1 if number % 2 else 1]
 
 
 def now() -> dict[str, Any]:

@@ -7,6 +7,7 @@ the part `trials` are its trials, including repeated ones.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop, survey
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.measurement_point import Built, Load, MeasurementPoint, Record
-from labkit.measure.experiments.measuring_loop import Plan, Running, Stages
+from labkit.measure.experiments.measuring_loop import Plan, Running, Stages, shuffled
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.experiments.throughput_search import mlrsearch, profiles
 from labkit.measure.experiments.throughput_search.conditions import (
@@ -120,21 +121,13 @@ class OutsidePoint(SearchPoint):
 def points(parameters: Throughput, seed: int) -> list[SearchPoint]:
     """Return all points in measuring order: round by round, shuffled within each."""
     result: list[SearchPoint] = []
-    for number in range(parameters.rounds):
-        all_of = [
-            (pairs, frame, flows)
-            for pairs in parameters.pairs
-            for frame in parameters.frame_bytes
-            for flows in parameters.flows
-        ]
-        for pairs, frame, flows in random.Random(f"{seed} {number}").sample(all_of, len(all_of)):
-            frames = f"frames of {frame} bytes" if frame.isdigit() else f"frames of the mix {frame}"
-            what = f"{frames}, {counted(flows, 'flow')}, round {number + 1} of {parameters.rounds}"
-            load = Search(parameters, frame=frame, flows=flows)
-            given = f"{frame}b-{flows}f-{pairs}-r{number}", pairs, number, [load], what
-            result.append(
-                SearchPoint(*given) if parameters.server is None else OutsidePoint(*given, parameters)
-            )
+    cases = [*itertools.product(parameters.pairs, parameters.frame_bytes, parameters.flows)]
+    for number, (pairs, frame, flows) in shuffled(parameters.rounds, seed, cases):
+        frames = f"frames of {frame} bytes" if frame.isdigit() else f"frames of the mix {frame}"
+        what = f"{frames}, {counted(flows, 'flow')}, round {number + 1} of {parameters.rounds}"
+        load = Search(parameters, frame=frame, flows=flows)
+        given = f"{frame}b-{flows}f-{pairs}-r{number}", pairs, number, [load], what
+        result.append(SearchPoint(*given) if parameters.server is None else OutsidePoint(*given, parameters))
     return result
 
 

@@ -15,7 +15,7 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.context import RunContext
-from labkit.measure.experiments.measuring_loop import Plan, Point, Running, Stages
+from labkit.measure.experiments.measuring_loop import Plan, Point, Running, Stages, balanced
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.trex.parameters import TrexParameters
 from labkit.measure.traffic.trex import server
@@ -143,9 +143,8 @@ def plan(
 
     def points(arms: list[Arm]) -> list[LoadTest]:
         result: list[LoadTest] = []
-        of = {arm.label: arm for arm in arms}
         for number in range(parameters.rounds):
-            for arm in (of[label] for label in row_columns.order(seed, 1, number, list(of))):
+            for arm in balanced(arms, seed, 1, number):
                 for place, mult in enumerate(mults):
                     name = point_name(parameters, arm, number, mult)
                     connect_s = 0.0 if place or (outside and number) else START_S
