@@ -57,7 +57,11 @@ class Within(Limit):
 
     def check_one(self, name: str, value: Any) -> None:
         """Raise BadInput for a number that is outside."""
-        within(name, value, self.minimum, self.maximum, self.why)
+        if not self.minimum <= value <= self.maximum:
+            because = f": {self.why}" if self.why else ""
+            raise BadInput(
+                f"{name}={value:.12g} is outside {self.minimum:.12g} to {self.maximum:.12g}{because}"
+            )
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ class OneOf(Offered):
 
     def check_one(self, name: str, value: Any) -> None:
         """Raise BadInput for any other value."""
-        one_of(name, value, tuple(self.values))
+        if value not in tuple(self.values):
+            raise BadInput(f"{name}={value}: choose {', '.join(map(str, self.values))}")
 
 
 @dataclass(frozen=True)
@@ -92,12 +97,17 @@ class Form(Limit):
             raise BadInput(f"{name}={value!r} is not valid: write {self.words}")
 
 
+@dataclass(frozen=True)
 class EachOnce:
-    """A list has at least one value, and each once."""
+    """A list has at least one value, and each once; the reason."""
 
-    def check(self, name: str, value: Any) -> None:
+    why: str = ""
+
+    def check(self, name: str, value: Sequence[Any]) -> None:
         """Raise BadInput for an empty list, and for a value that is there twice."""
-        each_once(name, value)
+        if not value or len(set(value)) < len(value):
+            because = f": {self.why}" if self.why else ""
+            raise BadInput(f"{name} needs at least one value, each once{because}")
 
 
 EACH_ONCE = EachOnce()
@@ -234,28 +244,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
-def within(name: str, value: float | None, minimum: float, maximum: float, why: str = "") -> None:
-    """Raise BadInput unless value is absent or lies within the bounds."""
-    if value is not None and not minimum <= value <= maximum:
-        because = f": {why}" if why else ""
-        raise BadInput(f"{name}={value:.12g} is outside {minimum:.12g} to {maximum:.12g}{because}")
-
-
 def refuse_given(parameters: Parameters, names: Iterable[str], why: str) -> None:
     """Raise BadInput, with the reason, if a parameter differs from its default."""
     for name in names:
         if (given := getattr(parameters, name)) != getattr(type(parameters)(), name):
             raise BadInput(f"{name}={given}: {why}")
-
-
-def each_once(name: str, values: Sequence[Any], why: str = "") -> None:
-    """Raise BadInput if there is no value, or one twice."""
-    if not values or len(set(values)) < len(values):
-        because = f": {why}" if why else ""
-        raise BadInput(f"{name} needs at least one value, each once{because}")
-
-
-def one_of(name: str, value: Any, known: tuple[Any, ...]) -> None:
-    """Raise BadInput, with the allowed values, unless `value` is one of them."""
-    if value not in known:
-        raise BadInput(f"{name}={value}: choose {', '.join(map(str, known))}")

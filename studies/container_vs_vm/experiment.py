@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import datapaths, measuring_loop
-from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS, DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import REPETITION, TWO_HOSTS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.parameters import EACH_ONCE
 from labkit.measure.topologies import Network
@@ -23,9 +23,7 @@ USUAL = DatapathParameters.help()
 class ContainerVsVmParameters(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the loads."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = (
-        "generator", "protocol", "length_bytes", "slices", "whole_runs", "half_width", "nodes", *TWO_HOST_PARAMETERS,
-    )  # fmt: skip
+    ABSENT: ClassVar[tuple[str, ...]] = ("generator", "protocol", "length_bytes", *REPETITION, *TWO_HOSTS)
 
     topology: Annotated[tuple[str | Network, ...], "the topology between the endpoints, exactly one"] = (
         "veth_bridge",

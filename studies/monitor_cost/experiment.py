@@ -55,7 +55,7 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment."""
 
     ABSENT: ClassVar[tuple[str, ...]] = (
-        *usual.FLOW_PARAMETERS, *usual.OBSERVER_PARAMETERS, *usual.TWO_HOST_PARAMETERS, "change", "generator", "pairs",
+        *usual.LOAD, *usual.REPETITION, *usual.OBSERVATION, *usual.TWO_HOSTS, "change", "generator", "pairs",
     )  # fmt: skip
 
     topology: Annotated[tuple[Any, ...], "the one topology whose server's interface is watched"] = ("veth",)

@@ -18,11 +18,11 @@ from labkit.common.run_folder import Row
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths, measuring_loop, rows
 from labkit.measure.experiments.context import RunContext
-from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS, DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan, Point, Running, Stages
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.observers.capture import capture, every_interface
-from labkit.measure.parameters import EACH_ONCE, OneOf, Within, within
+from labkit.measure.parameters import EACH_ONCE, OneOf, Within
 from labkit.measure.topologies import Topology
 from labkit.measure.topologies.linux_datapaths import TUNNELS
 from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay
@@ -43,7 +43,7 @@ ROW_PARAMETERS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload
 class Overlay(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` for the cost, and the network's."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = ("parent", "nodes", *TWO_HOST_PARAMETERS)
+    ABSENT: ClassVar[tuple[str, ...]] = ("parent", *TWO_HOSTS)
 
     topology: Annotated[tuple[str, ...], "tunnels whose cost is compared; the first is the baseline"] = (
         "veth",
@@ -97,9 +97,8 @@ class Overlay(DatapathParameters, frozen=True, kw_only=True):
             )
         if self.pairs != (1,) and "cost" not in self.part:
             raise BadInput("pairs applies to part=cost only: add part=cost, or leave pairs out")
-        within(
-            "payload_bytes", self.payload_bytes, 16, self.mtu_bytes - 28, "the range of a ping within the MTU"
-        )
+        in_mtu = Within(16, self.mtu_bytes - 28, "the range of a ping within the MTU")
+        in_mtu.check("payload_bytes", self.payload_bytes)
         build.check(self.network(self.routes[0]))
 
     def check_programs(self) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 from labkit.common import schema
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import measuring_loop
-from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS
+from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS
 from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search.parameters import Throughput
@@ -37,9 +37,7 @@ COLUMNS = schema.names(writer=("rules",))
 class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `throughput`, and the plan's."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = (
-        *Throughput.ABSENT, "vary", "nodes", *TWO_HOST_PARAMETERS, "server", "ports", "force",
-    )  # fmt: skip
+    ABSENT: ClassVar[tuple[str, ...]] = (*Throughput.ABSENT, "vary", *TWO_HOSTS, "server", "ports", "force")
 
     topology: Annotated[
         tuple[str, ...],

@@ -13,11 +13,11 @@ from typing import Annotated, ClassVar
 from labkit.common.errors import BadInput
 from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop
-from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS, DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
 from labkit.measure.experiments.measuring_loop import Plan, shuffled
 from labkit.measure.experiments.profiled_runs import profiles
-from labkit.measure.parameters import EACH_ONCE, Within, each_once
+from labkit.measure.parameters import EACH_ONCE, Within
 from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
@@ -29,7 +29,7 @@ RANGE = Within(MIN_PAYLOAD, LARGEST_DATAGRAM, "the range of iperf3's UDP datagra
 class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the sizes."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = ("length_bytes", "half_width", "nodes", *TWO_HOST_PARAMETERS)
+    ABSENT: ClassVar[tuple[str, ...]] = ("length_bytes", "half_width", *TWO_HOSTS)
 
     protocol: Annotated[str, "udp, or ping (round-trip times, closed-loop)"] = "udp"
     size_bytes: Annotated[
@@ -54,7 +54,7 @@ class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
             raise BadInput("protocol=tcp: TCP chooses the sizes of its segments itself; use udp or ping")
         super().check()
         if self.observe_bytes:
-            each_once("observe_bytes", self.observe_bytes)
+            EACH_ONCE.check("observe_bytes", self.observe_bytes)
 
     def for_size(self, size_bytes: int) -> DatapathParameters:
         """Return the parameters of `datapaths` for one size."""

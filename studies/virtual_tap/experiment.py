@@ -45,13 +45,9 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, the mirrors, and the loads."""
 
     ABSENT: ClassVar[tuple[str, ...]] = (
-        "generator",
-        "protocol",
-        "length_bytes",
-        "rate_bps",
-        "whole_runs",
-        "half_width",
-    )
+        "generator", "protocol", "length_bytes", "rate_bps", "whole_runs", "half_width"
+    )  # fmt: skip
+
     topology: Annotated[
         tuple[str, ...],
         f"the switches, {ANY_NAME}; each is compared with every number of mirrors",

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 from labkit.common.errors import BadInput
 from labkit.measure.experiments import changes, datapaths, measuring_loop
 from labkit.measure.experiments.changes import Change
-from labkit.measure.experiments.datapaths_parameters import TWO_HOST_PARAMETERS, DatapathParameters
+from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.topologies import Network
 
@@ -38,9 +38,7 @@ USUAL = DatapathParameters.help()
 class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the loads."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = (
-        "generator", "protocol", "length_bytes", "half_width", "nodes", *TWO_HOST_PARAMETERS,
-    )  # fmt: skip
+    ABSENT: ClassVar[tuple[str, ...]] = ("generator", "protocol", "length_bytes", "half_width", *TWO_HOSTS)
 
     topology: Annotated[tuple[str | Network, ...], "what is changed, one"] = ("veth_bridge",)
     change: tuple[Change, ...] = changes.parse(PRICE_LIST)

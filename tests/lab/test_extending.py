@@ -103,7 +103,7 @@ def test_experiment(python: Path, tmp_path: Path) -> None:
 
 @pytest.mark.needs("namespaces")
 def test_help_and_messages_name_the_examples(python: Path) -> None:
-    page = labkit(python, "run", "--help").stdout
+    page = "".join(labkit(python, "run", *name, "--help").stdout for name in ((), ("datapaths",), ("jumbo",)))
     for word in ("jumbo", "two_bridges", "stat_event=ctxt", "mtus=1500,9000"):
         assert word in page
     for words, known in (

@@ -15,7 +15,7 @@ from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.changes import Change
 from labkit.measure.observers import registry as observing
-from labkit.measure.parameters import EACH_ONCE, Form, Offered, OneOf, Parameters, Within, each_once, within
+from labkit.measure.parameters import EACH_ONCE, EachOnce, Form, Offered, OneOf, Parameters, Within
 from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Generator
@@ -27,17 +27,18 @@ NIC = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}"
 MIN_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 
-# Groups of parameters, for experiments without one (`Parameters.ABSENT`).
-# What only the flows of a comparison use, on one host or two. Experiments with trials do not use it.
-FLOW_PARAMETERS = (
-    "protocol", "length_bytes", "rate_bps", "streams", "omit_s", "slices", "whole_runs", "half_width", "placement",
-    "observe", "mss_bytes", "congestion", "zerocopy", "affinity", "nodes",
+# Groups of parameters, for experiments that do not have them (`Parameters.ABSENT`)
+LOAD = (
+    "protocol", "length_bytes", "rate_bps", "streams", "omit_s", "placement", "mss_bytes", "congestion", "zerocopy",
+    "affinity",
 )  # fmt: skip
-# How profiled runs are taken, and how a second host is reached.
-OBSERVER_PARAMETERS = (
-    "profile_rounds", *(name for each in observing.PARAMETERS for name in each.__struct_fields__)
-)  # fmt: skip
-TWO_HOST_PARAMETERS = ("peer", "link_rate_bps", "link_delay_s")
+REPETITION = ("slices", "whole_runs", "half_width")
+OBSERVATION = (
+    "observe",
+    "profile_rounds",
+    *(name for each in observing.PARAMETERS for name in each.__struct_fields__),
+)
+TWO_HOSTS = ("nodes", "peer", "link_rate_bps", "link_delay_s")
 
 
 if TYPE_CHECKING:
@@ -198,7 +199,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         if "topology" in given:
             parsed = _topologies(given["topology"])
             own = next((topologies.usual(one) for one in parsed if isinstance(one, Network)), {})
-            given = {**own, **given, "topology": parsed}
+            given = {
+                **{name: own[name] for name in own if name not in cls.ABSENT},
+                **given,
+                "topology": parsed,
+            }
         name = given.get("generator")
         if isinstance(name, str) and name.lower() not in ("", "none", "null") and "protocol" not in given:
             spoken = registry.find(name).capabilities.protocols
@@ -212,9 +217,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         hosts.check(self.where)
         topologies.check_names(self.topology)
         twice = "labkit itself measures the baseline twice" if self.topology else ""
-        each_once("topology", self.topology_names, twice)
-        within("mtu_bytes", self.mtu_bytes, MIN_MTU[self.family], 65535, f"what IPv{self.family} allows")
-        within("whole_runs", self.whole_runs, 0, self.rounds, "it counts rounds")
+        EachOnce(twice).check("topology", self.topology_names)
+        Within(MIN_MTU[self.family], 65535, f"what IPv{self.family} allows").check(
+            "mtu_bytes", self.mtu_bytes
+        )
+        Within(0, self.rounds, "it counts rounds").check("whole_runs", self.whole_runs)
         self._check_load()
         for one in self.topology:
             topologies.check_carries(one, max(self.pairs), self.mtu_bytes, self.family)

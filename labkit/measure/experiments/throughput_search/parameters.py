@@ -45,9 +45,7 @@ NOT_OUTSIDE = (
 class Throughput(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's."""
 
-    ABSENT: ClassVar[tuple[str, ...]] = (
-        *(name for name in usual.FLOW_PARAMETERS if name not in ("nodes", "observe")), "duration_s",
-    )  # fmt: skip
+    ABSENT: ClassVar[tuple[str, ...]] = (*usual.LOAD, *usual.REPETITION, "duration_s")
 
     generator: Annotated[
         str | None,

@@ -44,7 +44,7 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
         "profile": CodeParameter("is code", "trex_profile", digest_parameter="profile_digest"),
     }
     ABSENT: ClassVar[tuple[str, ...]] = (
-        *usual.FLOW_PARAMETERS, *usual.OBSERVER_PARAMETERS, *usual.TWO_HOST_PARAMETERS, "guest", "generator", "pairs",
+        *usual.LOAD, *usual.REPETITION, *usual.OBSERVATION, *usual.TWO_HOSTS, "guest", "generator", "pairs",
         "duration_s", "family",
     )  # fmt: skip
 
