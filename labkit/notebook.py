@@ -196,10 +196,11 @@ class Run:
                 *(f"- {host}" for host in sentences),
                 "\n",
             ]
+        measured_s = float(ok["window_s"].sum())
+        lasted = f", {units.duration(measured_s)} of pure measuring time" if measured_s else ""
         words = [
             f"{units.counted(len(ok), 'valid measurement')} of {_name_compared(ok)}",
-            f"between {rows['time'].min()} and {rows['time'].max()},",
-            f"{units.duration(float(ok['window_s'].sum()))} of pure measuring time.",
+            f"between {rows['time'].min()} and {rows['time'].max()}{lasted}.",
         ]
         words = words if len(ok) else []
         reasons = "\n".join(f"- {reason}" for reason in self._stops())

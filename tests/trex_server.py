@@ -129,7 +129,7 @@ class Server:
         self.starts = 0
         self.tried: set[int] = set()
         self.astf_owner = plan.owner
-        self.astf_until: float | None = None
+        self.astf_runs = False
         self.epoch = 0
 
     # packets sent, and where they are lost
@@ -206,8 +206,6 @@ class Server:
                 if (now - port.since) * rate >= wanted * port.duration:
                     self._settle(number, now)
                     self._of_port(JOB_DONE, number)
-        if self.astf_until is not None and now >= self.astf_until:
-            self._astf_ended()
 
     def _astf(self, *states: int) -> None:
         for state in states:
@@ -215,7 +213,7 @@ class Server:
             self._publish(ASTF_STATE, {"epoch": self.epoch, "state": state})
 
     def _astf_ended(self) -> None:
-        self.astf_until = None
+        self.astf_runs = False
         self._astf(CLEANING, LOADED)
 
     def counters(self, number: int) -> dict[str, Any]:
@@ -303,8 +301,9 @@ class Server:
             port = self.ports[one]
             port.owner, port.session = parameters["user"], parameters["session_id"]
             port.handler = f"handler{next(self.handlers)}"
-            self._publish(ACQUIRED, {"port_id": one, "who": port.owner, "session_id": port.session,
-                                     "force": bool(parameters.get("force"))})  # fmt: skip
+            if number is not None:  # ASTF has no such events for the owner
+                self._publish(ACQUIRED, {"port_id": one, "who": port.owner, "session_id": port.session,
+                                         "force": bool(parameters.get("force"))})  # fmt: skip
         if number is None:
             return {"handler": "astf", "ports": {str(one): self.ports[one].handler for one in numbers}}
         return self.ports[number].handler
@@ -314,9 +313,10 @@ class Server:
             port = self.ports[one]
             if number is not None and parameters.get("handler") != port.handler:
                 raise Rejected("port is not owned by you or your current executing session")
-            self._publish(RELEASED, {"port_id": one, "who": port.owner, "session_id": port.session})
+            if number is not None:
+                self._publish(RELEASED, {"port_id": one, "who": port.owner, "session_id": port.session})
             port.owner = port.handler = ""
-        return {}
+        return None if number is None else {}
 
     def do_add_stream(self, parameters: dict[str, Any], number: Any, _now: float) -> Any:
         port = self.ports[number]
@@ -394,9 +394,9 @@ class Server:
             return recorded[0]
         while recorded[0] == recorded[1] if len(recorded) > 1 else False:
             recorded.pop(0)
-        if len(recorded) > 1 and self.astf_until is not None:
+        if len(recorded) > 1 and self.astf_runs:
             recorded.pop(0)
-        return recorded[0] if self.astf_until is not None else recorded[-1]
+        return recorded[0] if self.astf_runs else recorded[-1]
 
     def do_get_latency_stats(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
         if not self.starts:  # the transcript has none from before the start
@@ -434,18 +434,18 @@ class Server:
         if parameters.get("frag_last"):
             self._astf(LOADED)
 
-    def do_start(self, parameters: dict[str, Any], _number: Any, now: float) -> Any:
-        """Start ASTF traffic: the transcript's counters are replayed while it runs."""
+    def do_start(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
+        """Start ASTF traffic: the transcript's counters are replayed while it runs, until it is stopped."""
         self.starts += 1
         if self.plan.dies_after and self.starts >= self.plan.dies_after:
             os._exit(1)
-        self.astf_until = now + (parameters["duration"] if parameters["duration"] > 0 else 1e9)
-        self._astf(PARSING, BUILDING)
+        self.astf_runs = True
+        self._astf(*((PARSING, BUILDING) if self.starts == 1 else (BUILDING,)))
         self.epoch += 1
         self._astf(TRANSMITTING)
 
     def do_stop(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:
-        if self.astf_until is not None:
+        if self.astf_runs:
             self._astf_ended()
 
 

@@ -21,6 +21,7 @@ from labkit.measure.experiments.trex import devices
 from labkit.measure.experiments.trex.devices import Device, LoadTest
 from labkit.measure.experiments.trex.parameters import Stateless
 from labkit.measure.traffic import rates
+from labkit.measure.traffic.trex.client import Server
 from labkit.measure.traffic.trex.readings import Direction, ProbeLatency, ring_drops
 from labkit.measure.traffic.trex.streams import PROBE_FRAME_BYTES, PROBES_PPS
 
@@ -49,14 +50,14 @@ class Outcome:
     problem: str | None = None
 
 
-def steps(parameters: Stateless, frame_bytes: float, line_bps: float) -> list[Step]:
+def steps(parameters: Stateless, frame_bytes: float, about: Server) -> list[Step]:
     """Return all steps. Latency probes have their share of the line, so no step's load is more than they leave.
 
     Raises BadInput for a rate that the line cannot carry.
     """
-    line = parameters.line(line_bps)
+    line = parameters.line(min(about.line_bps))
     warmup_pps = rates.pps("warmup_rate", parameters.warmup_rate, [frame_bytes], line)
-    target_pps = rates.pps("target", parameters.ramp_target, [frame_bytes], line)
+    target_pps = rates.pps("target", parameters.ramp_target(about.on_kernel), [frame_bytes], line)
     if parameters.latency and (left := line.left_pps(frame_bytes, PROBES_PPS, PROBE_FRAME_BYTES)) is not None:
         if left <= 0:
             raise BadInput(
@@ -100,7 +101,7 @@ class StatelessTest(LoadTest):
         """Take one step after the other until the device loses too much, or cannot be measured."""
         parameters, outcome = self.parameters, Outcome()
         shared = _shared(parameters, device)
-        for step in steps(parameters, device.loaded, min(device.line_bps)):
+        for step in steps(parameters, device.loaded, device.about):
             rate = units.si(step.rate_pps, "pps")
             yield f"{step.phase}: {rate} from each port", step.duration_s + REST_S
             rows = _measure_step(parameters, device, step, outcome)
@@ -245,11 +246,16 @@ def latency_columns(one: Direction, latency: ProbeLatency) -> dict[str, Any]:
 
 def _shared(parameters: Stateless, device: Device) -> dict[str, Any]:
     """Return the columns that all rows of a load test share."""
-    line, frame_bytes = parameters.line(min(device.line_bps)), device.loaded
+    line, frame_bytes = parameters.line(min(device.about.line_bps)), device.loaded
+    line_pps, words = line.max_pps(frame_bytes), line.arithmetic(frame_bytes)
+    left = line.left_pps(frame_bytes, PROBES_PPS, PROBE_FRAME_BYTES)
+    if parameters.latency and left is not None and frame_bytes != PROBE_FRAME_BYTES:
+        line_pps = left + PROBES_PPS
+        words += f"; with {PROBES_PPS:.0f} probes of {PROBE_FRAME_BYTES} bytes among them {line_pps:.0f} pps"
     return {
         "frame_bytes": frame_bytes,
-        "line": line.arithmetic(frame_bytes),
-        "line_pps": line.max_pps(frame_bytes),
+        "line": words,
+        "line_pps": line_pps,
         "senders_count": len(device.client.senders),
         "loss_goal_ratio": parameters.loss_limit,
     }

@@ -19,7 +19,7 @@ from labkit.measure.experiments.measuring_loop import Plan, Point, Running, Stag
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.trex.parameters import TrexParameters
 from labkit.measure.traffic.trex import server
-from labkit.measure.traffic.trex.client import Client, connected
+from labkit.measure.traffic.trex.client import Client, Server, connected
 from labkit.system import machine
 
 OUTSIDE = Arm("outside", "baseline")  # a device that labkit did not build
@@ -40,8 +40,7 @@ class Device:
 
     client: Client
     server: str
-    version: str
-    line_bps: Sequence[float]
+    about: Server
     ends: list[tuple[str, str]] | None
     measured: Callable[[dict[str, Any]], Measured]
     loaded: Any = None
@@ -123,7 +122,9 @@ class LoadTest(Point):
             "mult": self.mult,
         }
         if device is not None:
-            _, metrics = device.measured({"trex_server": device.server, "trex": device.version, **metrics})
+            _, metrics = device.measured(
+                {"trex_server": device.server, "trex": device.about.version, **metrics}
+            )
             shared["pairs"] = len(device.client.ports) // 2
         running.record(self, self.parameters, (self.arm, shared | metrics), keep=keep)
 
@@ -173,14 +174,7 @@ def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode
         taken = connected(run_context.companion_fd, at, parameters.ports, mode, force=parameters.force)
         with taken as (client, about):
             doubts = {"doubts": "; ".join(about.doubts) or None}
-            yield Device(
-                client,
-                str(at),
-                about.version,
-                about.line_bps,
-                ends=None,
-                measured=lambda one: (arm, {**doubts, **one}),
-            )
+            yield Device(client, str(at), about, None, lambda one: (arm, {**doubts, **one}))
         return
     rng = random.Random(f"{run_context.seed} {arm.label}")
     with survey.built(parameters, run_context, 1, [arm], rng) as (built_arms, refused):
@@ -191,12 +185,10 @@ def _connect(parameters: TrexParameters, run_context: RunContext, arm: Arm, mode
         with server.started(
             one.topology.pairs, mtu_bytes, folder=parameters.trex, stateful=mode == "ASTF"
         ) as own:
-            connection = own.client.connect(mode, force=False)
+            about = own.client.connect(mode, force=False)
             own.announce()
             ends = None if own.adjacent else own.ends
-            yield Device(
-                own.client, OWN, connection.version, connection.line_bps, ends, one.measured, pids=(own.pid,)
-            )
+            yield Device(own.client, OWN, about, ends, one.measured, pids=(own.pid,))
 
 
 def point_name(parameters: TrexParameters, arm: Arm, number: int, mult: float | None = None) -> str:

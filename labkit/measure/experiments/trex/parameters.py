@@ -19,7 +19,7 @@ from labkit.measure.traffic.trex.streams import PROFILES, STATEFUL
 
 # What labkit builds between the ports of its own server
 DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")
-OWN_TARGET = "50kpps"
+KERNEL_TARGET = "50kpps"
 ONLY_OWN_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
 ONLY_WITH_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
 
@@ -129,8 +129,8 @@ class Stateless(TrexParameters, frozen=True, kw_only=True):
     warmup_s: Annotated[float, "duration of the warm-up", Within(0.2, 3600)] = 5.0
     target: Annotated[
         str | None,
-        f"where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s; none: {OWN_TARGET} with labkit's own server,"
-        " 100% with server=HOST; at most what the latency probes leave of the line",
+        f"where the ramp ends, from each port: 100%, 500kpps, 1Gbit/s; none: {KERNEL_TARGET} on kernel"
+        " interfaces, as labkit's own server has, else 100%; at most what the latency probes leave of the line",
     ] = None
     ramp_s: Annotated[float, "duration of the linear ramp", Within(0.2, 36000)] = 60.0
     hold_s: Annotated[float, "how long the target is held", Within(0, 36000)] = 10.0
@@ -159,10 +159,9 @@ class Stateless(TrexParameters, frozen=True, kw_only=True):
             sizes = tuple(size + FCS_BYTES for size, _pps, _start in PROFILES[self.profile])
             packet_generator.check_mix(Mix(sizes), self.mtu_bytes)
 
-    @property
-    def ramp_target(self) -> str:
-        """Where the ramp ends."""
-        return self.target or (OWN_TARGET if self.server is None else "100%")
+    def ramp_target(self, on_kernel: bool) -> str:
+        """Return where the ramp ends. `on_kernel`: TRex has kernel interfaces, whose nominal rate it does not reach."""
+        return self.target or (KERNEL_TARGET if on_kernel else "100%")
 
     def line(self, server_bps: float) -> Line:
         """Return the line to which percentages refer; `server_bps` is the rate of the server's ports."""

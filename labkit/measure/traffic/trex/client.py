@@ -17,6 +17,7 @@ from labkit.system import process
 PROGRAM = "labkit.measure.traffic.trex.client_process"
 RPC_PORT = 4501  # TRex's own; labkit expects its publisher at the port below, as TRex has it
 USER = "labkit"
+KERNEL_DRIVER = "net_af_packet"  # DPDK's, of kernel interfaces
 ENDING_S = 15.0  # longer than the client process allows itself to leave the server in order
 PATIENCE_S = 30.0  # of a request beyond its traffic; longer than the client process allows itself
 GRACE_S = 0.1  # beyond the scheduled duration, before traffic that is late is stopped
@@ -74,10 +75,12 @@ def companion(prefix: Sequence[str] = ()) -> Iterator[process.Companion]:
 
 @dataclass(frozen=True)
 class Server:
-    """What a server reports about itself. `line_bps`: the line rate of each port. `doubts`: what weakens a result."""
+    """What a server reports about itself. `line_bps`: the line rate of each port. `on_kernel`: whether they are kernel
+    interfaces. `doubts`: what weakens a result."""
 
     version: str
     line_bps: tuple[float, ...]
+    on_kernel: bool
     doubts: tuple[str, ...] = ()
 
 
@@ -105,7 +108,9 @@ class Client:
             " TRex's client hears of events up to half a second later, so let that port pass"
         )
         doubts = () if report["publisher"] else (silent,)
-        return Server(str(report["version"]), tuple(report["line_bps"]), doubts)
+        return Server(
+            str(report["version"]), tuple(report["line_bps"]), report["driver"] == KERNEL_DRIVER, doubts
+        )
 
     def load(
         self,

@@ -12,7 +12,7 @@ import pytest
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.trex import devices
 from labkit.measure.experiments.trex.parameters import Stateless
-from labkit.measure.traffic.trex.client import Client
+from labkit.measure.traffic.trex.client import Client, Server
 from labkit.measure.traffic.trex.readings import Direction
 from studies.trex import stateless
 
@@ -36,7 +36,9 @@ def test_each_step_is_sent_as_soon_as_it_has_ended(tmp_path: Path, monkeypatch: 
         Client, SimpleNamespace(load=lambda *_, **__: 64.0, trial=trial, ports=(0, 1), senders=(0,))
     )
     arm = devices.OUTSIDE
-    device = devices.Device(client, "host", "v3.08", [1e9], None, lambda one: (arm, one))
+    device = devices.Device(
+        client, "host", Server("v3.08", (1e9,), on_kernel=False), None, lambda one: (arm, one)
+    )
     monkeypatch.setattr(devices, "_connect", lambda *_: nullcontext(device))
     sent: list[Event] = []
     parameters = Stateless.of(
