@@ -399,8 +399,6 @@ class Server:
         return recorded[0] if self.astf_runs else recorded[-1]
 
     def do_get_latency_stats(self, _parameters: dict[str, Any], number: Any, _now: float) -> Any:
-        if not self.starts:  # the transcript has none from before the start
-            return {"data": {"cpu_util": 0.0, "epoch": self.epoch, "unknown": 0}}
         return self._replayed("get_latency_stats", number)
 
     def do_get_active_pgids(self, _parameters: dict[str, Any], _number: Any, _now: float) -> Any:

@@ -320,17 +320,15 @@ class Session:
     def stateful(self, mult: float, duration_s: float, latency_pps: int) -> dict[str, Any]:
         """Run `mult` times the profile's connections per second, beside latency probes in both directions.
 
-        Returns the server's own counters, read every READ_S seconds and once at rest, and those of connections and
-        latency just before and just after the start, which tell whether the server began them anew.
+        Returns the server's own counters, read every READ_S seconds and once at rest, and those of the ports before.
+        Those of connections and latency begin anew with each start.
         """
-        before, counters, latency = self._port_counters(), [self._counters()], [self._latency()]
+        before = self._port_counters()
         try:
             self._client.start(mult=mult, duration=duration_s, latency_pps=latency_pps)
         except Exception as error:
             raise self._not_started(f"mult={mult:g} cannot be started", error) from None
         started = time.monotonic()
-        counters.append(self._counters())
-        latency.append(self._latency())
         readings = []
         while (now := time.monotonic()) < started + duration_s:
             self._channel.wait(min(now + READ_S, started + duration_s))
@@ -340,25 +338,17 @@ class Session:
         readings.append(self._stateful_reading())
         return {
             "before": before,
-            "counters": counters,
-            "latency": latency,
             "readings": readings,
             "described": self._rpc("get_counter_desc", {"profile_id": "_"})["data"],
         }
-
-    def _counters(self) -> Any:
-        return self._rpc("get_counter_values", {"profile_id": "_"})
-
-    def _latency(self) -> Any:
-        return self._rpc("get_latency_stats")
 
     def _stateful_reading(self) -> dict[str, Any]:
         ports = self._port_counters()
         return {
             "time": time.monotonic(),
             "ports": ports,
-            "counters": self._counters(),
-            "latency": self._latency(),
+            "counters": self._rpc("get_counter_values", {"profile_id": "_"}),
+            "latency": self._rpc("get_latency_stats"),
         }
 
     def _reading(self) -> dict[str, Any]:

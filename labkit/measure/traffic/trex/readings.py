@@ -211,37 +211,25 @@ def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLate
 
 
 @errors.reading(ANSWER)
-def stateful_latency(
-    answer: Mapping[str, Any], port: int, peer: int, begun: Sequence[Mapping[str, Any]] = ()
-) -> ProbeLatency | None:
+def stateful_latency(answer: Mapping[str, Any], port: int, peer: int) -> ProbeLatency | None:
     """Return the latency of the probes that `port` received, from the answer to ASTF's `get_latency_stats`.
 
     The probes that `port` sent are those that `peer` received and lost, so what was sent to `port` is `peer`'s count.
-
-    `begun`: the answers just before and just after the start. Counters may go on from the test before, whose values are
-    subtracted. Those of a port that has sent fewer probes after the start than before it began anew.
+    The server counts anew from each start.
     """
     data = answer["data"]
     if f"port-{port}" not in data:
         return None
-
-    def rise(of: int, name: str) -> int:
-        return int(data[f"port-{of}"]["stats"][name]) - int(_before(begun, of)["stats"].get(name, 0))
-
-    own, before = data[f"port-{port}"]["hist"], _before(begun, port)["hist"]
-    earlier = _buckets(before)
-    buckets = {edge: count - earlier.get(edge, 0) for edge, count in _buckets(own).items()}
-    buckets = {edge: count for edge, count in buckets.items() if count}
-    # The maximum of an earlier test may stand there.
-    max_us = _max_us(own["max_usec"] if own["max_usec"] > before.get("max_usec", 0) else 0, buckets)
+    own, stats = data[f"port-{port}"]["hist"], data[f"port-{port}"]["stats"]
+    buckets = {int(one["key"]): int(one["val"]) for one in own["histogram"]}
     return ProbeLatency(
-        sent_count=rise(peer, "m_tx_pkt_ok"),
-        received_count=rise(port, "m_pkt_ok"),
-        out_of_order_count=rise(port, "m_seq_error"),
+        sent_count=int(data[f"port-{peer}"]["stats"]["m_tx_pkt_ok"]),
+        received_count=int(stats["m_pkt_ok"]),
+        out_of_order_count=int(stats["m_seq_error"]),
         duplicated_count=0,
         mean_s=own["s_avg"] * MICROSECOND if buckets else None,
-        jitter_s=data[f"port-{port}"]["stats"]["m_jitter"] * MICROSECOND if buckets else None,
-        max_s=max_us * MICROSECOND if buckets else None,
+        jitter_s=stats["m_jitter"] * MICROSECOND if buckets else None,
+        max_s=_max_us(own["max_usec"], buckets) * MICROSECOND if buckets else None,
         buckets=buckets,
     )
 
@@ -250,21 +238,6 @@ def _max_us(reported_us: float, buckets: Buckets) -> float:
     """Return the greatest latency: that which TRex reports, or where the highest bucket ends if it lies below that."""
     top = max(buckets, default=0)
     return reported_us if reported_us >= max(top, 1) else upper_edge(top)
-
-
-def _buckets(histogram: Mapping[str, Any]) -> Buckets:
-    return {int(one["key"]): int(one["val"]) for one in histogram.get("histogram", ())}
-
-
-def _before(begun: Sequence[Mapping[str, Any]], port: int) -> Mapping[str, Any]:
-    """Return what ASTF's latency counters of a port had counted in earlier tests, if they go on; else nothing."""
-    nothing: Mapping[str, Any] = {"stats": {}, "hist": {}}
-    if not begun:
-        return nothing
-    before, started = (one["data"].get(f"port-{port}", nothing) for one in begun)
-    sent, sent_later = (one["stats"].get("m_tx_pkt_ok", 0) for one in (before, started))
-    goes_on: bool = sent_later >= sent
-    return before if goes_on else nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,11 +260,8 @@ _DROPS = ("tcps_conndrops", "tcps_timeoutdrop", "tcps_keepdrops")
 
 @errors.reading(ANSWER)
 def connections(raw: Mapping[str, Any]) -> Connections:
-    """Return what the connections of a stateful test did, from the client process's readings.
-
-    Counters may go on from the test before, whose values are subtracted. One that is smaller after the start than
-    before it began anew.
-    """
+    """Return what the connections of a stateful test did, from the client process's readings. The server counts anew
+    from each start."""
     names: Mapping[str, str] = {str(one["id"]): one["name"] for one in raw["described"]}
     errors = {one["name"] for one in raw["described"] if one["info"] == "error"}
     running, end = raw["readings"][:-1], raw["readings"][-1]
@@ -299,14 +269,9 @@ def connections(raw: Mapping[str, Any]) -> Connections:
     def named(counters: Mapping[str, Any], side: str) -> dict[str, float]:
         return {names[key]: value for key, value in counters[side].items() if key in names}
 
-    def counted(side: str) -> dict[str, float]:
-        before, started = (named(one, side) for one in raw["counters"])
-        base = {name: value for name, value in before.items() if started.get(name, 0) >= value}
-        return {name: value - base.get(name, 0) for name, value in named(end["counters"], side).items()}
-
     first, last = (named(one["counters"], "client") for one in (running[0], running[-1]))
     seconds = running[-1]["time"] - running[0]["time"]
-    sides = [counted(side) for side in ("client", "server")]
+    sides = [named(end["counters"], side) for side in ("client", "server")]
     failures = [
         value
         for side in sides
@@ -351,7 +316,7 @@ def stateful_directions(raw: Mapping[str, Any], ports: Sequence[int]) -> list[Di
                 sent_pps=rate(first["ports"][tx], last["ports"][tx], "opackets", seconds),
                 received_pps=rate(first["ports"][rx], last["ports"][rx], "ipackets", seconds),
                 window_s=seconds,
-                latency=stateful_latency(end["latency"], target, port, raw["latency"]),
+                latency=stateful_latency(end["latency"], target, port),
             )
         )
     return result

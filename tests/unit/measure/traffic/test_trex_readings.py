@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -268,47 +267,6 @@ def test_sent_latency_of_a_stateful_port_is_the_peer() -> None:
     assert values["client"][error] == to_zero.received_count
 
 
-def _answer_of_a_second_test(first: dict[str, Any], begins_anew: bool, slow: int) -> dict[str, Any]:
-    """Return ASTF's latency after a test like the first one, all of whose probes but one took less than `slow` µs."""
-    later = copy.deepcopy(first)
-    for name in ("port-0", "port-1"):
-        one = later["data"][name]
-        one["hist"]["histogram"] = [one for one in one["hist"]["histogram"] if one["key"] < slow]
-        if begins_anew:
-            one["hist"]["max_usec"] = slow - 1
-            continue
-        for counter in ("m_tx_pkt_ok", "m_pkt_ok", "m_seq_error"):
-            one["stats"][counter] *= 2
-        before = {one["key"]: one["val"] for one in first["data"][name]["hist"]["histogram"]}
-        own = {one["key"]: one["val"] for one in one["hist"]["histogram"]}
-        one["hist"]["histogram"] = [
-            {"key": key, "val": before.get(key, 0) + own.get(key, 0)} for key in sorted(before | own)
-        ]
-    return later
-
-
-@pytest.mark.parametrize("begins_anew", [False, True])
-def test_latency_of_the_second_of_two_mults(begins_anew: bool) -> None:
-    """No transcript shows whether ASTF's latency counters go on over two starts, so both are read right."""
-    answers = [result for _, method, _, result in calls("astf_http_own") if method == "get_latency_stats"]
-    idle, start, last = {"data": {"epoch": 1}}, answers[0], answers[-1]
-    end = _answer_of_a_second_test(last, begins_anew, slow=5000)
-    started = start if begins_anew else last
-    first = readings.stateful_latency(last, 1, 0, [idle, start])
-    second = readings.stateful_latency(end, 1, 0, [last, started])
-    assert first is not None
-    assert second is not None
-    assert first == readings.stateful_latency(last, 1, 0)
-    assert (
-        (second.sent_count, second.received_count) == (first.sent_count, first.received_count) == (5134, 5133)
-    )
-    assert second.buckets == {key: count for key, count in first.buckets.items() if key < 5000}
-    assert first.max_s == pytest.approx(11_684e-6)
-    # Of counters that go on, the maximum is that of the first test; the upper edge of the last bucket is that of this.
-    assert second.max_s == pytest.approx(4999e-6 if begins_anew else 5000e-6)
-    assert second.percentile_s(0.99) <= second.max_s  # type: ignore[operator]
-
-
 def test_maximum_that_the_server_has_not_counted_yet() -> None:
     """4: A second after the start ASTF's `max_usec` is still 0, and no percentile may be."""
     first = next(result for _, method, _, result in calls("astf_http_own") if method == "get_latency_stats")
@@ -319,33 +277,22 @@ def test_maximum_that_the_server_has_not_counted_yet() -> None:
     assert latency.percentile_s(0.5) == pytest.approx(600e-6)
 
 
-@pytest.mark.parametrize("begins_anew", [False, True])
-def test_connections_of_the_second_of_two_mults(begins_anew: bool) -> None:
-    """Counters of a server that go on from the test before, and those of one that resets them at the start."""
-    recorded = list(calls("astf_http_own"))
+def test_counters_of_connections_and_latency_begin_anew_with_each_start() -> None:
+    """Before the start those of an earlier test stand there: 137 attempts and 4,623 probes."""
+    recorded = list(calls("astf_overload"))
     described = next(result["data"] for _, method, _, result in recorded if method == "get_counter_desc")
-    values = [result for _, method, _, result in recorded if method == "get_counter_values"]
-    last, idle = values[-1], {"client": {}, "server": {}}
-
-    def later(one: dict[str, Any]) -> dict[str, Any]:
-        """Return counters of the second test, which does what the first did."""
-        if begins_anew:
-            return one
-        return {
-            side: {key: one[side].get(key, 0) + last[side].get(key, 0) for key in {**one[side], **last[side]}}
-            for side in ("client", "server")
-        }
-
-    def raw(counters: list[dict[str, Any]], of: list[dict[str, Any]]) -> dict[str, Any]:
-        readings_of_all = [{"time": float(number), "counters": one} for number, one in enumerate(of)]
-        return {"described": described, "counters": counters, "readings": readings_of_all}
-
-    running = values[2:]
-    first = readings.connections(raw([idle, idle], running))
-    second = readings.connections(raw([last, later(idle)], [later(one) for one in running]))
-    assert first.connections_count == second.connections_count == 501
-    assert first.connections_pps == second.connections_pps > 0
-    assert (first.retransmits_count, first.errors_count) == (second.retransmits_count, second.errors_count)
+    [values, latency] = (
+        [(t, result) for t, method, _, result in recorded if method == wanted]
+        for wanted in ("get_counter_values", "get_latency_stats")
+    )
+    [attempts] = [str(one["id"]) for one in described if one["name"] == "tcps_connattempt"]
+    assert (values[0][1]["client"][attempts], values[1][1]["client"].get(attempts)) == (137, None)
+    assert [one["data"]["port-0"]["stats"]["m_tx_pkt_ok"] for _, one in latency[:2]] == [4623, 0]
+    read = [{"time": t, "counters": one} for t, one in values[2:]]
+    own = readings.connections({"described": described, "readings": read})
+    assert (own.connections_count, own.errors_count) == (29_460, 3)
+    assert own.attempts_pps == pytest.approx(own.connections_pps, rel=0.01)
+    assert own.attempts_pps == pytest.approx((29_448 - 5506) / own.window_s)
 
 
 def test_bytes_include_the_fcs_and_per_cent_are_of_a_given_line() -> None:
