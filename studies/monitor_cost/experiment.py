@@ -180,10 +180,6 @@ class Round(MeasurementPoint):
             ),
         ]
 
-    def set_up_s(self, usable: list[Arm]) -> float:
-        """The estimated duration of the set-up in seconds."""
-        return 0.3
-
     @contextmanager
     def built(self, running: Running, rng: random.Random) -> Iterator[Built]:
         """Build the topology, and keep the generator and a counter of the observed flow while all readers run."""

@@ -73,9 +73,9 @@ class MeasurementPoint(Point):
         arms = self.arms(usable)
         trials_s = sum(load.trial_s(self.pairs) for load in self.loads if load.has_trials(self.round))
         slices_s = sum(self._slices_s(load, len(arms)) for load in self.loads)
-        return self.set_up_s(usable) + slices_s + len(arms) * trials_s
+        return self._set_up_s(usable) + slices_s + len(arms) * trials_s
 
-    def set_up_s(self, usable: list[Arm]) -> float:
+    def _set_up_s(self, usable: list[Arm]) -> float:
         """Estimate the duration of the set-up in seconds."""
         return len(usable) * (0.05 + 0.01 * self.pairs) + survey.boots_s(usable)
 
@@ -86,7 +86,7 @@ class MeasurementPoint(Point):
 
     def measure(self, running: Running) -> Stages:
         """Build the arms, and run each load between the endpoints of every arm."""
-        yield f"{self.what}: set-up", self.set_up_s(running.usable)
+        yield f"{self.what}: set-up", self._set_up_s(running.usable)
         rng = running.rng(self)
         with self.built(running, rng) as (built_arms, refused):
             for load in rng.sample(self.loads, len(self.loads)) if len(self.loads) > 1 else self.loads:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from labkit.common import units
 from labkit.common.errors import Failed
 from labkit.common.units import counted
-from labkit.measure.experiments import measuring_loop, survey
+from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.measurement_point import Built, Load, MeasurementPoint, Record
 from labkit.measure.experiments.measuring_loop import Plan, Running, Stages, shuffled
@@ -47,7 +47,6 @@ FULL = 0.98  # share of a line's rate from which it is full
 AFTER_S = 1.0  # seconds of a trial after the search
 SHARES = (0.1, 0.5, 0.9)  # shares of the last rate found at which latency is measured
 REPEATED = 0.2  # share of all attempts: with more repeats, the rate is biased upwards (mlrsearch.Attempts)
-SET_UP_S = 0.3  # about: of an arm with its generator
 AROUND_S = 2.0  # about: the calibration before a search, and reading what the switch counted after it
 TRIES = 2.5  # about how often a trial after the search is taken, because the machine disturbed the others
 # About how long a pass of a search takes that ends by itself, with some repeated trials: sums (`Settings.sum_s`), but
@@ -90,16 +89,7 @@ class Search(Load):
 
 
 @dataclass(frozen=True)
-class SearchPoint(MeasurementPoint):
-    """One round of searches with one frame size, one number of flows and one number of pairs."""
-
-    def set_up_s(self, usable: list[Arm]) -> float:
-        """Estimate the duration of the set-up, with the generators, in seconds."""
-        return SET_UP_S * len(usable) + survey.boots_s(usable)
-
-
-@dataclass(frozen=True)
-class OutsidePoint(SearchPoint):
+class OutsidePoint(MeasurementPoint):
     """A search through a device between the ports of a server that runs elsewhere. All end when the server fails."""
 
     parameters: Throughput
@@ -118,16 +108,18 @@ class OutsidePoint(SearchPoint):
         yield [running.opened(OUTSIDE, lambda: outside(self.parameters, running.run_context))], []
 
 
-def points(parameters: Throughput, seed: int) -> list[SearchPoint]:
+def points(parameters: Throughput, seed: int) -> list[MeasurementPoint]:
     """Return all points in measuring order: round by round, shuffled within each."""
-    result: list[SearchPoint] = []
+    result: list[MeasurementPoint] = []
     cases = [*itertools.product(parameters.pairs, parameters.frame_bytes, parameters.flows)]
     for number, (pairs, frame, flows) in shuffled(parameters.rounds, seed, cases):
         frames = f"frames of {frame} bytes" if frame.isdigit() else f"frames of the mix {frame}"
         what = f"{frames}, {counted(flows, 'flow')}, round {number + 1} of {parameters.rounds}"
         load = Search(parameters, frame=frame, flows=flows)
         given = f"{frame}b-{flows}f-{pairs}-r{number}", pairs, number, [load], what
-        result.append(SearchPoint(*given) if parameters.server is None else OutsidePoint(*given, parameters))
+        result.append(
+            MeasurementPoint(*given) if parameters.server is None else OutsidePoint(*given, parameters)
+        )
     return result
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from labkit.common import run_folder, schema
 from labkit.common.errors import LabkitError
 from labkit.measure.experiments import rows as row_columns
-from labkit.measure.experiments.built_arm import BuiltArm, LocalArm
+from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.measuring_loop import Running, Stages
 from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.experiments.rows import Measured
@@ -62,7 +62,32 @@ class SearchProfile(Profile):
 
     def run(self, built_arm: LocalArm, _artefacts: Path, counting: Counting | None, _suffix: str) -> Measured:
         """Run one trial of an arm while `counting` is open."""
-        return _run(self, built_arm, counting)
+        parameters, frame, rate_pps = self.parameters, self.frame, self.rate_pps
+        shared = columns(parameters, frame, self.flows, built_arm.arm.topology)
+        shared |= {"loss_goal_ratio": parameters.loss[0]}
+        try:
+            mix = parameters.mix_of(built_arm.arm.topology, frame, self.flows)
+            with built_arm.trials(parameters.load_generator, mix) as trials, (counting or nullcontext)():
+                metered, times = built_arm.metered(), machine.cpu_times()
+                trial = trials.trial(rate_pps, OBSERVED_S)
+                used, joined = machine.cpu_times() - times, metered()
+        except LabkitError as error:
+            return built_arm.arm, shared | row_columns.not_measured(error)
+        received_bytes = round(trial.received_count * (shared["frame_bytes"] - FCS_BYTES))
+        limited = f"generator-limited: {trial.offered_pps:.0f} of {rate_pps:.0f} pps"
+        row = {
+            "status": "invalid" if trial.generator_limited else "ok",
+            "reason": limited if trial.generator_limited else None,
+            **trial.columns,
+            "throughput_bps": received_bytes * 8 / trial.elapsed_s,
+            "received_bytes": received_bytes,
+            "received_count": trial.received_count,
+            **used.columns,
+        }
+        doubts = [f"{trial.lost_count} of {trial.offered_count} frames were lost"] if trial.lost_count else []
+        return built_arm.measured(
+            shared | joined | row, [*doubts, *machine.stolen(used.steal_s, trial.elapsed_s)]
+        )
 
 
 def points(parameters: Throughput) -> list[SearchProfile]:
@@ -98,32 +123,3 @@ def common_pps(
         if pps and all(row[name] == value for name, value in wanted.items()):
             by_arm.setdefault(row["arm"], []).append(pps)
     return SHARE * min(map(statistics.median, by_arm.values())) if by_arm else None
-
-
-def _run(profile: SearchProfile, built_arm: BuiltArm, counting: Counting | None) -> Measured:
-    parameters, frame, rate_pps = profile.parameters, profile.frame, profile.rate_pps
-    shared = columns(parameters, frame, profile.flows, built_arm.arm.topology)
-    shared |= {"loss_goal_ratio": parameters.loss[0]}
-    try:
-        mix = parameters.mix_of(built_arm.arm.topology, frame, profile.flows)
-        with built_arm.trials(parameters.load_generator, mix) as trials, (counting or nullcontext)():
-            metered, times = built_arm.metered(), machine.cpu_times()
-            trial = trials.trial(rate_pps, OBSERVED_S)
-            used, joined = machine.cpu_times() - times, metered()
-    except LabkitError as error:
-        return built_arm.arm, shared | row_columns.not_measured(error)
-    received_bytes = round(trial.received_count * (shared["frame_bytes"] - FCS_BYTES))
-    limited = f"generator-limited: {trial.offered_pps:.0f} of {rate_pps:.0f} pps"
-    row = {
-        "status": "invalid" if trial.generator_limited else "ok",
-        "reason": limited if trial.generator_limited else None,
-        **trial.columns,
-        "throughput_bps": received_bytes * 8 / trial.elapsed_s,
-        "received_bytes": received_bytes,
-        "received_count": trial.received_count,
-        **used.columns,
-    }
-    doubts = [f"{trial.lost_count} of {trial.offered_count} frames were lost"] if trial.lost_count else []
-    return built_arm.measured(
-        shared | joined | row, [*doubts, *machine.stolen(used.steal_s, trial.elapsed_s)]
-    )

@@ -95,7 +95,10 @@ class LoadTest(Point):
         """Connect if that is not yet done, and test. A topology of labkit that cannot be tested gets a row."""
         try:
             if not running.is_open(self.series):
-                yield _connecting(self.parameters, self.arm), self.connect_s
+                what = f"starting TRex on {self.arm.label}"
+                if self.arm == OUTSIDE:
+                    what = f"connecting to the TRex server {self.parameters.address}"
+                yield what, self.connect_s
             device = running.opened(self.series, lambda: self._connected(running))
             yield from self.test(running, device)
         except (Failed, Unsupported) as error:
@@ -153,13 +156,6 @@ def plan(
         return result
 
     return Plan(parameters, points, finished, arms=[OUTSIDE] if outside else None)
-
-
-def _connecting(parameters: TrexParameters, arm: Arm) -> str:
-    """Return what is done before a test, for a progress line."""
-    if parameters.server is not None:
-        return f"connecting to the TRex server {parameters.address}"
-    return f"starting TRex on {arm.label}"
 
 
 @contextmanager
