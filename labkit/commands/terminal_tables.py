@@ -98,7 +98,7 @@ def _medians(title: str, df: pd.DataFrame) -> Table:
         rate = units.si(ok["throughput_pps"].median() if len(ok) and in_packets else None, "pps")
         busy = (
             f"{(ok['cpu_s'].sum() / ok['window_s'].sum()):.2f} of {rows['cpus_count'].iloc[0]:g}"
-            if ok["window_s"].sum() > 0
+            if ok["window_s"].sum() > 0 and ok["cpu_s"].notna().any()
             else "–"
         )
         table.add_row(str(arm), *_point(of), measured, rate, busy, str(len(ok)), words)

@@ -129,6 +129,9 @@ def test_server_that_does_not_start(box: Sandbox) -> None:
     assert row["reason"] == (
         "the TRex server ended before it was ready: ERROR: You don't have enough physical cores"
     )
+    words = "eth_dev_init: call to mmap failed on AF_PACKET socket for trex0"
+    rows, _, _ = own(box, "locked", "trex_stateless", *SHORT, code=2, ends=words)
+    assert results(rows)["veth_bridge"]["reason"].endswith("fit into locked memory: ulimit -l unlimited")
     assert no_server_left(box)
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import synthetic_report
 from conftest import ROOT
+from synthetic_rows import rows
 
 from labkit import cli
 from labkit.analysis import compare_runs, why
@@ -51,6 +52,17 @@ def test_rows_and_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
         rows[name] = rows[name].astype("object").fillna("") + ATTACK
     terminal_tables.show_rows(rows)
     assert "title" in _printed(capsys)
+
+
+@pytest.mark.parametrize(("cpu_s", "shown"), [(1.0, "0.50 of 2"), (None, "–")])
+def test_unknown_cpu_time_is_no_zero(
+    cpu_s: float | None, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A device outside has no CPU time that labkit knows."""
+    terminal_tables.show_rows(pd.DataFrame(rows(cpu_s=cpu_s, window_s=2.0, cpus_count=2)))
+    out = capsys.readouterr().out
+    assert shown in out
+    assert "0.00 of 2" not in out
 
 
 def test_comparison_shows_markup_as_text(capsys: pytest.CaptureFixture[str]) -> None:

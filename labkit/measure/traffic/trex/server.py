@@ -330,4 +330,6 @@ def _last_words(ended: process.Ended) -> str:
     """Return what a server printed last, in one line, without colours."""
     text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", f"{ended.stdout}\n{ended.stderr}")
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    if any("mmap failed" in line for line in lines):  # as DPDK says it
+        lines += [f"its rings of {RING_BYTES >> 20} MiB must fit into locked memory: ulimit -l unlimited"]
     return " / ".join(lines[-4:])[-400:] or f"it printed nothing and ended with {ended.returncode}"
