@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import difflib
 import functools
+import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -99,18 +100,21 @@ class Form(Limit):
 
 @dataclass(frozen=True)
 class EachOnce:
-    """A list has at least one value, and each once; the reason."""
+    """A list has at least one value, unless it `may_be_empty`, and each once; the reason."""
 
     why: str = ""
+    may_be_empty: bool = False
 
     def check(self, name: str, value: Sequence[Any]) -> None:
         """Raise BadInput for an empty list, and for a value that is there twice."""
-        if not value or len(set(value)) < len(value):
+        if self.may_be_empty and len(set(value)) < len(value):
+            raise BadInput(f"{name} names a value twice: {', '.join(map(str, value))}; keep one of them")
+        if not self.may_be_empty and len(set(value)) != max(1, len(value)):
             because = f": {self.why}" if self.why else ""
             raise BadInput(f"{name} needs at least one value, each once{because}")
 
 
-EACH_ONCE = EachOnce()
+EACH_ONCE, DISTINCT = EachOnce(), EachOnce(may_be_empty=True)
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,8 +203,9 @@ def described(cls: type[msgspec.Struct], kind: type[Described]) -> dict[str, Des
     """Return what stands at the fields of this kind (`str`: help), by name; what a class does not have, it inherits."""
     result: dict[str, Described] = {}
     for each in cls.__mro__[:-1]:
-        for name, annotated in typing.get_type_hints(each, include_extras=True).items():
-            for one in getattr(annotated, "__metadata__", ()):
+        hints = typing.get_type_hints(each, include_extras=True)
+        for name in inspect.get_annotations(each):
+            for one in getattr(hints[name], "__metadata__", ()):
                 if isinstance(one, kind):
                     result.setdefault(name, one)
     return result

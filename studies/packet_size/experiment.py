@@ -17,7 +17,7 @@ from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathP
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
 from labkit.measure.experiments.measuring_loop import Plan, shuffled
 from labkit.measure.experiments.profiled_runs import profiles
-from labkit.measure.parameters import EACH_ONCE, Within
+from labkit.measure.parameters import DISTINCT, EACH_ONCE, Within
 from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
@@ -38,7 +38,9 @@ class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
         RANGE,
         EACH_ONCE,
     ] = SIZES
-    observe_bytes: Annotated[tuple[int, ...], "sizes that are observed; none: all of size_bytes", RANGE] = ()
+    observe_bytes: Annotated[
+        tuple[int, ...], "sizes that are observed; none: all of size_bytes", RANGE, DISTINCT
+    ] = ()
     observe: Annotated[
         tuple[str, ...],
         USUAL["observe"]
@@ -53,8 +55,6 @@ class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
         if self.protocol == "tcp":
             raise BadInput("protocol=tcp: TCP chooses the sizes of its segments itself; use udp or ping")
         super().check()
-        if self.observe_bytes:
-            EACH_ONCE.check("observe_bytes", self.observe_bytes)
 
     def for_size(self, size_bytes: int) -> DatapathParameters:
         """Return the parameters of `datapaths` for one size."""

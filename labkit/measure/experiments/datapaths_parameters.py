@@ -15,7 +15,7 @@ from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.changes import Change
 from labkit.measure.observers import registry as observing
-from labkit.measure.parameters import EACH_ONCE, EachOnce, Form, Offered, OneOf, Parameters, Within
+from labkit.measure.parameters import DISTINCT, EACH_ONCE, EachOnce, Form, Offered, OneOf, Parameters, Within
 from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Generator
@@ -136,6 +136,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         tuple[str, ...],
         "observers, each in whole runs of its own after the measured rounds: " + ", ".join(observing.NAMES),
         OneOf(observing.NAMES),
+        DISTINCT,
     ] = ()
     profile_rounds: Annotated[
         int, "fresh set-ups of all arms for whole runs under each observer, and without one", Within(1, 1000)

@@ -73,9 +73,6 @@ class ObserverParameters(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of one observer, each with a default, help and limits. Experiments that observe have them among
     their own. Two observers can share a class."""
 
-    def check(self) -> None:
-        """Raise BadInput, with one sentence, for invalid values, whether the observer is used or not."""
-
 
 Own = TypeVar("Own", bound=ObserverParameters)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from labkit.common import extensions
-from labkit.common.errors import BadInput
 from labkit.measure import topologies
-from labkit.measure.observers.base import ObservedLoad, Observer, own_parameters
+from labkit.measure.observers.base import ObservedLoad, Observer
 from labkit.measure.observers.counters.packet_loss import COUNTERS
 from labkit.measure.observers.ftrace.function_graph import FUNCTION_GRAPH
 from labkit.measure.observers.ftrace.function_times import FUNCTION_TIMES
@@ -54,16 +53,5 @@ def check_topology(parameters: ObservedLoad, topology: topologies.Topology) -> N
 
 def check(parameters: ObservedLoad) -> None:
     """Raise BadInput, with one sentence, for parameters that an observer does not support."""
-    _check_twice("observe", parameters.observe)
-    for each in PARAMETERS:
-        mine = own_parameters(parameters, each)
-        for name, value in msgspec.structs.asdict(mine).items():
-            _check_twice(name, value)
-        mine.check()
     for name in parameters.observe:
         TABLE[name].check_parameters(parameters)
-
-
-def _check_twice(name: str, value: object) -> None:
-    if isinstance(value, tuple) and len(set(value)) < len(value):
-        raise BadInput(f"{name} names a value twice: {', '.join(map(str, value))}; keep one of them")

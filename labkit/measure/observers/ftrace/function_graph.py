@@ -29,6 +29,7 @@ from labkit.measure.observers.base import (
 )
 from labkit.measure.observers.ftrace import kernel_functions
 from labkit.measure.observers.ftrace import session as tracing
+from labkit.measure.parameters import DISTINCT
 
 PARAMETER = "graph_functions"
 SENDS = {
@@ -178,11 +179,9 @@ class GraphParameters(ObserverParameters, frozen=True, kw_only=True):
     graph_functions: Annotated[
         tuple[str, ...],
         "functions whose calls function_graph shows; none: those that send and receive a packet",
+        kernel_functions.FORM,
+        DISTINCT,
     ] = ()
-
-    def check(self) -> None:
-        """Raise BadInput for what cannot be the name of a function."""
-        kernel_functions.check_names(self.graph_functions, PARAMETER)
 
 
 def _roots(parameters: ObservedLoad) -> tuple[str, ...]:

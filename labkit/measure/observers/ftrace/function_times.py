@@ -34,6 +34,7 @@ from labkit.measure.observers.base import (
 from labkit.measure.observers.ftrace import bpftrace_times, kernel_functions, ring_buffer
 from labkit.measure.observers.ftrace import session as tracing
 from labkit.measure.observers.ftrace.histogram import Distribution
+from labkit.measure.parameters import DISTINCT
 from labkit.system import process
 
 FUNCTIONS = ("ip_rcv", "__netif_receive_skb_core")
@@ -259,12 +260,11 @@ class FunctionTimesParameters(ObserverParameters, frozen=True, kw_only=True):
     """Parameters of function_times and guest_function_times."""
 
     functions: Annotated[
-        tuple[str, ...], "kernel functions that function_times times: names, no patterns"
+        tuple[str, ...],
+        "kernel functions that function_times times: names, no patterns",
+        kernel_functions.FORM,
+        DISTINCT,
     ] = FUNCTIONS
-
-    def check(self) -> None:
-        """Raise BadInput for what cannot be the name of a function."""
-        kernel_functions.check_names(self.functions)
 
 
 def check_functions(parameters: ObservedLoad) -> None:

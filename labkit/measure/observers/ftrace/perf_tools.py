@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated
 
 from labkit.common import errors
-from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.errors import Failed, Unsupported
 from labkit.measure import topologies
 from labkit.measure.observers.base import (
     ArmedObserver,
@@ -31,11 +31,13 @@ from labkit.measure.observers.base import (
     own_parameters,
 )
 from labkit.measure.observers.ftrace import kernel_functions, session
+from labkit.measure.parameters import Form
 from labkit.system import machine, process
 from labkit.system.machine import tracing_journal
 
 PROBE = "labkit_probe"  # its name in tracefs; kprobe gives it to a shell, so it is never a parameter
 RETURN = ":return"
+FORM = Form(f"{kernel_functions.NAME}({RETURN})?", "NAME or NAME:return of a kernel function")
 ENABLED = "events/kprobes/enable"  # reads "0" until kprobe traces
 ARMING_S = 120.0  # an emulated CPU is slow
 GRACE_S = 60.0  # to print what was buffered, and to undo
@@ -105,9 +107,8 @@ def kprobe(probe: str) -> Iterator[ArmedObserver]:
 
     Raises Unsupported without kprobe, or where nothing can be traced; BadInput for a function that cannot be traced.
     """
-    parameters = KprobeParameters(probe=probe)
-    parameters.check()
-    [[function, *_]] = kernel_functions.resolved([parameters.function]).values()
+    FORM.check("probe", probe)
+    [[function, *_]] = kernel_functions.resolved([KprobeParameters(probe=probe).function]).values()
     returns = probe.endswith(RETURN)
     text = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
     program = machine.require_program("kprobe-perf")
@@ -148,18 +149,15 @@ class KprobeParameters(ObserverParameters, frozen=True, kw_only=True):
     """Parameters of kprobe."""
 
     probe: Annotated[
-        str, "the kernel function whose calls kprobe records; NAME:return records the values that it returns"
+        str,
+        "the kernel function whose calls kprobe records; NAME:return records the values that it returns",
+        FORM,
     ] = "ip_rcv"
 
     @property
     def function(self) -> str:
         """The name of the function."""
         return self.probe.removesuffix(RETURN)
-
-    def check(self) -> None:
-        """Raise BadInput for what cannot be the name of a function."""
-        if not re.fullmatch(kernel_functions.NAME, self.function):
-            raise BadInput(f"probe={self.probe!r} is not NAME or NAME:return of a kernel function")
 
 
 def _check(_parameters: ObservedLoad) -> None:

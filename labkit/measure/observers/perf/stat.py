@@ -27,7 +27,7 @@ from labkit.measure.observers.base import (
 )
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
-from labkit.measure.parameters import OneOf
+from labkit.measure.parameters import DISTINCT, OneOf
 from labkit.system import process
 
 # The events that Senanayake (2024, test one) counted for ovs-vswitchd.
@@ -211,7 +211,7 @@ def event_counts(result: Counts, name: str) -> dict[str, Any]:
 class StatParameters(ObserverParameters, frozen=True, kw_only=True):
     """Parameters of perf_stat."""
 
-    events: Annotated[tuple[str, ...], "events that perf_stat counts, by perf's names"] = EVENTS
+    events: Annotated[tuple[str, ...], "events that perf_stat counts, by perf's names", DISTINCT] = EVENTS
     events_of: Annotated[
         str,
         "what perf_stat counts: machine (all of it) or switch (ovs-vswitchd alone, of arms that have one)",

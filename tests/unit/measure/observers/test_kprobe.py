@@ -60,11 +60,11 @@ def test_output_without_header_is_refused() -> None:
 )  # fmt: skip
 def test_probe_is_a_name(probe: str) -> None:
     """kprobe is a shell script that evaluates parts of its arguments."""
-    with pytest.raises(BadInput, match="is not NAME or NAME:return"):
-        perf_tools.KprobeParameters(probe=probe).check()
+    with pytest.raises(BadInput, match="is not valid: write NAME or NAME:return"):
+        DatapathParameters(probe=probe).check()
 
 
 def test_parameter_of_the_experiment() -> None:
     assert DatapathParameters.of({"probe": "udp_sendmsg:return"}).asdict()["probe"] == "udp_sendmsg:return"
-    with pytest.raises(BadInput, match="is not NAME or NAME:return"):
+    with pytest.raises(BadInput, match="is not valid: write NAME or NAME:return"):
         DatapathParameters.of({"probe": "ip_rcv;x"})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import BadInput, Unsupported
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
 
@@ -37,4 +38,4 @@ def test_arm_without_a_switch() -> None:
 
 def test_unknown_scope_of_events() -> None:
     with pytest.raises(BadInput, match="events_of=cpu: choose machine, switch"):
-        stat.StatParameters(events_of="cpu").check()
+        DatapathParameters.of({"events_of": "cpu"})
