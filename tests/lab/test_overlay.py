@@ -180,8 +180,8 @@ BAD = [
         "payload_bytes=1399",
         "payload_bytes=1399 is outside 16 to 1398: the range of a ping within the MTU",
     ),
-    ("nodes=two", "nodes=two: the overlay is built on one host, without a NIC; leave nodes out"),
-    ("parent=eth0", "parent=eth0: the overlay is built on one host, without a NIC; leave parent out"),
+    ("nodes=two", "there is no parameter nodes; there are: "),
+    ("parent=eth0", "there is no parameter parent"),
 ]
 
 
@@ -189,7 +189,7 @@ def test_bad_input_is_refused_early(machine: Sandbox) -> None:
     folder = machine.folder / "refused"
     lines = {f"run overlay {words} --folder {folder}": sentence for words, sentence in BAD}
     for line, done in machine.commands(*lines).items():
-        assert one_sentence(done) == lines[line]
+        assert one_sentence(done).startswith(lines[line])
     assert not folder.exists()
 
 

@@ -250,7 +250,7 @@ def test_more_than_256_pairs(family: int) -> None:
 def test_unknown_topology_and_unusable_parent() -> None:
     unknown, parent = ask([{"name": "vethh"}, {"name": "veth", "parent": "eth0"}])
     assert (unknown["error"], parent["error"]) == ("BadInput", "BadInput")
-    assert unknown["text"] == f"vethh is not a topology: choose {', '.join(TABLE)}"
+    assert unknown["text"] == f"vethh is not a topology: choose {', '.join(TABLE)} (did you mean veth?)"
     assert parent["text"] == "parent=eth0: veth has no parent: only macvlan and ipvlan have one"
 
 

@@ -322,7 +322,9 @@ def test_local_and_switched_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("labkit.notebook.display", shown.append)
     figure = figures.throughput(switched.rows)
     switched.show(None, figure)
-    assert [getattr(one, "data", None) for one in shown] == ["## Switched: two nodes", figure.data]
+    heading, drawn, explained = (getattr(one, "data", None) for one in shown)
+    assert (heading, drawn) == ("## Switched: two nodes", figure.data)
+    assert explained.startswith("Each small mark is a round ")
     result = str(Run(tmp_path / "two").findings(switched.verdicts).data)
     assert (
         "### Switched: two nodes\n\n- **TCP, MTU 1500, two nodes, link 1 Gbit/s:** macvlan_bridge" in result

@@ -109,7 +109,7 @@ def trex_session() -> str:
 def trex(raw: Any) -> list[Any]:
     [direction] = readings.directions(raw, (0, 1), (0,))
     probes = direction.latency
-    return [direction.loss_ratio, probes and (probes.lost_count, probes.percentile_s(0.5))]
+    return [direction.lost_count, probes and (probes.lost_count, probes.percentile_s(0.5))]
 
 
 CAPTURE = (
