@@ -162,7 +162,7 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     usual = whole["protocol"].map(lambda name: protocols.find(name).generator, na_action="ignore")
     whole["generator"] = whole["generator"].fillna(usual.astype("str"))
     whole["nodes"] = whole["nodes"].fillna("one")  # older rows are all of one node
-    return _parameters_of_points(_variants(whole))
+    return _parameters_of_points(_variants(_second_measurements(whole)))
 
 
 def _is_complete(df: pd.DataFrame) -> bool:
@@ -175,7 +175,14 @@ def _is_complete(df: pd.DataFrame) -> bool:
     )
 
 
-AGAIN = " (again)"
+AGAIN = " (again)"  # the end of the name of an arm that is measured a second time
+
+
+def _second_measurements(df: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the column `again`, which rows of older runs lack: there the arm's name says it."""
+    by_name = df["arm"].str.endswith(AGAIN, na=False)
+    df["again"] = df["again"].where(df["again"].notna(), by_name).astype(bool) if "again" in df else by_name
+    return df
 
 
 def _variants(df: pd.DataFrame) -> pd.DataFrame:
@@ -193,8 +200,7 @@ def _variants(df: pd.DataFrame) -> pd.DataFrame:
             name.removesuffix(f"+{change}") for name, change in zip(names, df["change"], strict=True)
         ]
         if len(set(unchanged)) == 1:
-            again = df["arm"].str.endswith(AGAIN).map({True: AGAIN, False: ""})
-            df.loc[changed, "arm"] = df["change"] + again
+            df.loc[changed, "arm"] = df["change"] + df["again"].map({True: AGAIN, False: ""})
     several = (df["endpoint"].notna() & df["endpoint"].ne("namespace")) | changed
     df.loc[several, "topology"] = df.loc[several, "arm"].str.removesuffix(AGAIN)
     return df

@@ -105,6 +105,7 @@ COLUMNS: tuple[Column, ...] = (
         ("slice", "1", "integer", "the slice within the round, from 0; null for a whole run"),
         ("method", "", "text", "slice, whole, profile (beside an observer), search, ramp or trial"),
         ("arm", "", "text", "topology/endpoint+change, and (again) for an arm that is measured a second time"),
+        ("again", "", "flag", "whether the arm is measured a second time"),
         ("role", "", "text", "the arm's part in the comparison: baseline, control (the baseline again) or variant"),
         ("topology", "", "text", "the topology"),
         ("network", "", "text", "a digest of the YAML file's network; null: a topology of labkit's"),

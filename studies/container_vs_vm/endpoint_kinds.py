@@ -125,9 +125,8 @@ def fair(rows: pd.DataFrame) -> pd.DataFrame:
     own = rows[rows["endpoint"].isin([SHARED, OWN_GUEST])].copy()
     kept = [there for _, there in groups(own, ALIKE) if _are_fair(there)]
     own = own.loc[[index for there in kept for index in there.index]]
-    again = own["arm"].str.endswith(" (again)", na=False)
     shared = own["endpoint"].eq(SHARED)
-    role = pd.Series("variant", own.index).mask(shared, "baseline").mask(shared & again, "control")
+    role = pd.Series("variant", own.index).mask(shared, "baseline").mask(shared & own["again"], "control")
     return own.assign(role=role.astype("str"))
 
 

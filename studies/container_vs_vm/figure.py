@@ -154,7 +154,7 @@ def _load(panel: Panel) -> str:
 def _plot(figure: go.Figure, panel: Panel, plot: Plot, there: list[str], others: list[float]) -> None:
     """Draw one plot; its axis has room for the values of others, too."""
     columns = dict.fromkeys(
-        ["endpoint", "arm", "folder", "round", *(series.column for series in plot.series)]
+        ["endpoint", "arm", "again", "folder", "round", *(series.column for series in plot.series)]
     )
     ok = panel.table.loc[panel.table["status"].eq("ok"), list(columns)]
     prefix = _prefix(ok, plot)
@@ -225,8 +225,7 @@ def _dots(
         f"{theme.plain(one['arm'])}, round {one['round']:.0f}: {one['value']:.4g} {one['unit']}"
         for one in rows.to_dict("records")
     ]
-    again = rows["arm"].str.endswith(" (again)", na=False)
-    marks = np.where(again, style.symbol.removesuffix("-open") + "-open", style.symbol)
+    marks = np.where(rows["again"], style.symbol.removesuffix("-open") + "-open", style.symbol)
     small = {"color": style.color, "size": 5, "symbol": marks}
     common: dict[str, Any] = {"mode": "markers", "hoverinfo": "text"}
     points = go.Scatter(

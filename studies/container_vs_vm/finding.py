@@ -138,11 +138,8 @@ def _compared_pairs(point: pd.DataFrame) -> list[tuple[str, str]]:
 
     They are separate guests against the baseline, and against a guest that both endpoints share.
     """
-    arm = dict(point[["endpoint", "arm"]].itertuples(index=False, name=None))
-    of = {name: result.removesuffix(" (again)") for name, result in arm.items()}
-    of = {
-        name: result for name, result in of.items() if point["arm"].eq(result).any()
-    }  # leaves out an arm that has only its second measurement
+    first = point[~point["again"]]
+    of = dict(first[["endpoint", "arm"]].itertuples(index=False, name=None))
     left = [name for name in (*ENDPOINTS[:1], SHARED) if name in of]
     return [(of[name], of[OWN_GUEST]) for name in left if OWN_GUEST in of]
 
@@ -150,8 +147,8 @@ def _compared_pairs(point: pd.DataFrame) -> list[tuple[str, str]]:
 def _packets(point: pd.DataFrame, text: str) -> None:
     """Display the packets of one point. Of an arm that was measured twice, only the first measurement counts."""
     display(displays.markdown(f"**The calls of one packet: {text}**"))
-    there, traced = [], point.loc[point["observer"].eq(PACKETS), "arm"]
-    for arm in dict.fromkeys(traced[~traced.str.endswith(" (again)")]):
+    there = []
+    for arm in dict.fromkeys(point.loc[point["observer"].eq(PACKETS) & ~point["again"], "arm"]):
         try:
             there.append(flame.packets(point[point["arm"].eq(arm)], arm))
         except BadInput as error:
@@ -162,7 +159,9 @@ def _packets(point: pd.DataFrame, text: str) -> None:
 
 def _flame(point: pd.DataFrame, left: str, right: str, text: str) -> None:
     """Display the differential flame graph of two arms, and the functions that explain most."""
-    of = {name: point[point["arm"].eq(name)] for name in (left, right, f"{left} (again)")}
+    endpoint = point.loc[point["arm"].eq(left), "endpoint"].iloc[0]
+    again = point.loc[point["again"] & point["endpoint"].eq(endpoint), "arm"].unique()[:1]
+    of = {name: point[point["arm"].eq(name)] for name in (left, right, *again)}
     try:
         there = [(name, rows) for name, rows in of.items() if len(rows)]
         result = load_profiles.compared(there, str(point["protocol"].iloc[0]))

@@ -15,7 +15,6 @@ from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
 POINT = [name for name in load.GROUP if name not in load.HOST]
-AGAIN = " (again)"
 FORM = "RUN:ARM,length_bytes=400"
 _VALUE = re.compile(r"(^|,)\w+=")  # of a parameter; an option of a topology follows a plus sign
 Values = dict[str, str]  # parameters of a point and their values as `load.value_text` writes them
@@ -41,6 +40,15 @@ class Run:
             names += list(rows.loc[rows["role"].isin(roles), "arm"] if roles else rows["arm"])
         return list(dict.fromkeys(names))
 
+    def second(self, arm: str) -> str | None:
+        """Return the arm that is the second measurement of this one, or None."""
+        topology = _compared_as(arm, self.profiles, self.rows)
+        for rows in (self.profiles, self.rows):
+            names = rows.loc[rows["again"] & rows["topology"].eq(topology) & rows["arm"].ne(arm), "arm"]
+            if len(names):
+                return str(names.iloc[0])
+        return None
+
     def arm(self, name: str) -> str | None:
         """Return the arm with this name, or None if there is none.
 
@@ -48,6 +56,12 @@ class Run:
         """
         short, arms = name.partition("+")[2], self.arms()
         return next((one for one in (name, short) if one and one in arms), None)
+
+
+def _compared_as(arm: str, *tables: pd.DataFrame) -> str:
+    """Return the name under which the rows of an arm are compared, which its second measurement has as well."""
+    names = (name for rows in tables for name in rows.loc[rows["arm"].eq(arm), "topology"])
+    return str(next(names, arm))
 
 
 @dataclass(frozen=True)
@@ -66,8 +80,8 @@ class ProfiledArm:
 
     @property
     def topology(self) -> str:
-        """Return the arm's name without the mark of its repetition (A/A control)."""
-        return self.arm.removesuffix(AGAIN)
+        """Return the name of the compared arm: the same for both measurements of the baseline."""
+        return _compared_as(self.arm, self.profiles, self.rows)
 
 
 Sides = tuple[
@@ -126,16 +140,16 @@ def select_sides(left: str, right: str | None) -> Sides:
     values = _values(one, arms[0], {**more, **given}), _values(other, arms[1], {**given, **more})
     if one is other and arms[0] == arms[1] and values[0] == values[1]:
         raise BadInput(f"{left} and {right} are the same: name two points of an arm as {FORM} each")
-    again, differing = f"{arms[0]}{AGAIN}", _differing(*values)
-    sides = [
+    again, differing = one.second(arms[0]), _differing(*values)
+    left_side, right_side, *control = [
         _side(_name(name, own, differing, run, beside), run, name, own)
         for name, own, run, beside in (
             (arms[0], values[0], one, other),
             (arms[1], values[1], other, one),
-            (again, values[0], one, other),
+            *([(again, values[0], one, other)] if again and again != arms[1] else []),
         )
     ]
-    return sides[0], sides[1], sides[2] if again in one.arms() and arms[1] != again else None
+    return left_side, right_side, control[0] if control else None
 
 
 def differing(sides: Sides) -> list[str]:
@@ -330,7 +344,7 @@ def _arm(run: Run, name: str | None) -> str:
         return result
     if name:
         raise BadInput(f"{run.folder} has no arm {name}; there are {', '.join(there)}")
-    first = [arm for arm in there if not arm.endswith(AGAIN)]
+    first = [arm for arm in there if arm not in map(run.second, there)]
     if not name and len(first) != 1:
         raise BadInput(f"{run.folder} has the arms {', '.join(first)}: name one of them as {run.folder}:ARM")
     return first[0]

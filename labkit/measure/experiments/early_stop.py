@@ -32,6 +32,7 @@ class History:
         self._seen: dict[int, Seen] = defaultdict(lambda: defaultdict(dict))
         self._rounds: dict[int, set[int]] = defaultdict(set)  # also those of which no row is valid
         self._lost_freedom = 0
+        self._baseline: dict[str, str] = {}  # the arms that are the baseline and its control
         self.add(rows)
 
     def add(self, rows: list[dict[str, Any]]) -> None:
@@ -44,6 +45,7 @@ class History:
                 if row["method"] == "slice" and row.get("placement") is None:
                     self._lost_freedom = LOST_FREEDOM
                 self._seen[row["pairs"]][row["round"], row["slice"]][row["arm"]] = math.log(value)
+                self._baseline[row["role"]] = row["arm"]
 
     def enough(self, pairs: int) -> str | None:
         """Return why no more rounds are needed, or None.
@@ -53,10 +55,9 @@ class History:
         seen = self._seen[pairs]
         rounds = len({number for number, _slice in seen})
         names = sorted({arm for arms in seen.values() for arm in arms})
-        baseline = next((name.removesuffix(" (again)") for name in names if name.endswith(" (again)")), None)
-        if rounds < MIN_ROUNDS or baseline is None:
+        if rounds < MIN_ROUNDS or not {"baseline", "control"} <= self._baseline.keys():
             return None
-        both = (baseline, f"{baseline} (again)")
+        both = (self._baseline["baseline"], self._baseline["control"])
         widths = [self._half_width(seen, name, both) for name in names if name not in both]
         if not widths or max(widths) > self._parameters.half_width:
             return None

@@ -46,7 +46,12 @@ class Arm:
     @property
     def label(self) -> str:
         """The unique name of the arm in its run: the name, with " (again)" for the control and second measurements."""
-        return f"{self.name} (again)" if self.again or self.role == "control" else self.name
+        return f"{self.name} (again)" if self.is_second else self.name
+
+    @property
+    def is_second(self) -> bool:
+        """Whether this is the second measurement of the arm."""
+        return self.again or self.role == "control"
 
     def parameters(self, parameters: DatapathParameters) -> DatapathParameters:
         """Return the experiment's parameters with the values that the change sets."""
@@ -88,6 +93,7 @@ def row_of(
         "experiment": run_context.experiment,
         "run": run_context.folder.name,
         "arm": arm.label,
+        "again": arm.is_second,
         "role": arm.role,
         "topology": arm.topology,
         "network": getattr(parameters.described_network(arm.topology), "digest", None),

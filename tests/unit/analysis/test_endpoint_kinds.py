@@ -291,8 +291,8 @@ def test_unused_parameters_are_refused() -> None:
 
 def test_control_profiles_are_not_compared() -> None:
     """An arm's own profile may have failed while that of its control has not."""
-    arms = [("guest", "veth_bridge/guest"), ("shared_guest", "veth_bridge/shared_guest (again)")]
-    point = pd.DataFrame(arms, columns=["endpoint", "arm"])
+    arms = [("guest", "veth_bridge/guest", False), ("shared_guest", "veth_bridge/shared_guest (again)", True)]
+    point = pd.DataFrame(arms, columns=["endpoint", "arm", "again"])
     assert container_vs_vm._compared_pairs(point) == []
-    point.loc[2] = ["shared_guest", "veth_bridge/shared_guest"]
+    point.loc[2] = ["shared_guest", "veth_bridge/shared_guest", False]
     assert container_vs_vm._compared_pairs(point) == [("veth_bridge/shared_guest", "veth_bridge/guest")]

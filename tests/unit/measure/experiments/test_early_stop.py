@@ -14,6 +14,7 @@ from labkit.measure.experiments.early_stop import MIN_ROUNDS, History
 Row = dict[str, Any]
 MORE = MIN_ROUNDS + 2
 ARMS = {"veth_bridge": 10e9, "veth_bridge (again)": 10e9, "macvlan_bridge": 11e9}
+ROLES = {"veth_bridge": "baseline", "veth_bridge (again)": "control"}
 
 
 def made(
@@ -35,7 +36,9 @@ def made(
             for at in range(slices) if slices else [None]:
                 value = level * math.exp(of_round + noise.gauss(0, spread))
                 row = {"status": "ok", "pairs": 1, "round": number, "slice": at, "arm": arm, metric: value}
-                rows.append(row | {"method": "whole" if at is None else "slice"})
+                rows.append(
+                    row | {"method": "whole" if at is None else "slice", "role": ROLES.get(arm, "variant")}
+                )
     return rows
 
 
