@@ -276,7 +276,9 @@ class LiveTopology:
         tshark adds their values to each packet. The monitor ends with `close`, with its block, or
         with the topology. Raises BadInput for impossible values.
         """
-        ports = tuple(self.state.ports().items())
+        kind, _, of_inside = inside.partition(":") if inside else ("", "", "")
+        named = {int(of_inside): kind} if of_inside.isdecimal() else {}
+        ports = tuple((self.state.ports() | named).items())
         selection = Selection(source, destination, port, protocol, vlan, inside, expression)
         made = LiveMonitor(
             self._ask,

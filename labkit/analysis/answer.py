@@ -11,6 +11,7 @@ from labkit.analysis.verdicts import ABSENT
 from labkit.common import units
 
 FACTOR = 2.0  # from here on a ratio is said as a factor
+LEAST_FACTOR = 1.3  # of a range up to such a factor: 1.02 times faster would be read as double
 CLAIMS_COUNT = 6  # in a part of the sentence; the table has all
 WORDS = ("faster", "slower")  # the kinds of verdicts that come first
 PLURALS = {"is": "are", "was": "were", "shows": "show"}
@@ -34,7 +35,8 @@ def answer(verdicts: pd.DataFrame) -> str:
             more = f"; {units.counted(len(texts) - CLAIMS_COUNT, 'more claim')} in the table"
             text = ", ".join(texts[:CLAIMS_COUNT]) + (more if len(texts) > CLAIMS_COUNT else "")
             where = f" on {host}" if len(hosts) > 1 else ""
-            parts.append(f"{what.label} {what.average} against {baseline}{where}: {text}")
+            against = "" if str(baseline) == "nan" else f" against {baseline}"
+            parts.append(f"{what.label} {what.average}{against}{where}: {text}")
     return "; ".join(parts)
 
 
@@ -61,14 +63,14 @@ def _words(word: str, rows: pd.DataFrame) -> str:
         return f"shows {word}"
     sizes = sorted(max(ratio, 1 / ratio) for ratio in rows["ratio"].astype(float))
     ends = [sizes[0], sizes[-1]] if len(sizes) > 1 else sizes
-    as_factors = ends[-1] >= FACTOR
-    texts = dict.fromkeys(f"{one:.3g}" if as_factors else units.percent(_share(rows, one)) for one in ends)
+    as_factors = ends[0] >= FACTOR or (ends[-1] >= FACTOR and ends[0] >= LEAST_FACTOR)
+    texts = dict.fromkeys(f"{one:.3g}" if as_factors else _share(rows, one) for one in ends)
     interval = ""
     if len(rows) == 1 and pd.notna(rows["low"].iloc[0]):
         interval = f" (ratio {stats.interval_text(rows['low'].iloc[0], rows['high'].iloc[0], '.3f', ' to ')})"
     return f"is {' to '.join(texts)}{' times' * as_factors} {word}{interval}"
 
 
-def _share(rows: pd.DataFrame, larger: float) -> float:
-    """Return the change in the metric: a ratio of 0.8 is a fifth less, and one of 1.25 a quarter more."""
-    return larger - 1 if rows["ratio"].iloc[0] > 1 else 1 - 1 / larger
+def _share(rows: pd.DataFrame, larger: float) -> str:
+    """Return the change in the metric: a ratio of 0.8 is 20 % less, and one of 1.25 is 25 % more."""
+    return units.percent(larger - 1 if rows["ratio"].iloc[0] > 1 else 1 - 1 / larger)

@@ -278,7 +278,7 @@ def _verdict(
     starved = (verdicts.starved(lines, method == "slice") for lines in _lines(one, method))
     if (
         why := next(filter(None, starved), None)
-        or _throttled(*one.sides)
+        or _throttled(*one.sides, effect)
         or _foreign(*one.sides, effect, METRIC[one.group["protocol"]][1] if baseline is None else None)
         or _no_evidence(effect, controls, baseline)
     ):
@@ -297,10 +297,12 @@ def _verdict(
     return stats.verdict(effect, none, margin, higher, arm=arm, baseline=f"in {left}")
 
 
-def _throttled(left: RunSide, right: RunSide) -> str | None:
+def _throttled(left: RunSide, right: RunSide, effect: stats.Effect) -> str | None:
     """Return why a CPU quota may explain a difference between two runs, or None."""
     shares = [float(side.ok["throttled_share"].fillna(0.0).mean()) for side in (left, right)]
     if abs(shares[0] - shares[1]) < conditions.STOLEN_SHARE:
+        return None
+    if abs(math.log(effect.ratio)) > conditions.greatest_slowdown(shares[0], shares[1]):
         return None
     one, other = (units.percent(share) for share in shares)
     return f"a CPU quota stopped {left.name} for {one} of the time and {right.name} for {other}"

@@ -153,10 +153,12 @@ def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:
         table.add_row(*(point[name] for name in varying), *_cells(line))
     unclear = result[known & result["word"].eq("no evidence")]
     reasons: dict[str, None] = dict.fromkeys(
-        f"{_point(_of(line))[0]}, {line['pairs']:g} pair{'s' * (line['pairs'] != 1)}: {line['sentence']}"
+        f"{', '.join(_point(_of(line))[:1])}, pairs {_point(_of(line))[1]}: {line['sentence']}"
         for _, line in unclear.iterrows()
     )
-    for key, lines in result[~known].groupby(["protocol", "mtu_bytes", "topology", "word"], sort=False):
+    for key, lines in result[~known].groupby(
+        ["protocol", "mtu_bytes", "topology", "word"], sort=False, dropna=False
+    ):
         topology, word = map(str, key[2:])
         each = [dict(zip(POINT, _point(_of(line)), strict=True)) for _, line in lines.iterrows()]
         own = [", ".join(dict.fromkeys(point[name] for point in each)) for name in varying]

@@ -104,8 +104,9 @@ class Difference:
         rows = {TOTAL: self.tree.total[0]}
         if not inclusive:
             rows = {f"{REST} ({len(rest):,} functions)": samples[rest].sum(axis=0), **rows}
-        sums = np.array(list(rows.values()))
-        return _table(self.judge(sums), sums).assign(function=list(rows), kind="")
+        # Each by itself: how sure the total is does not depend on what else is shown.
+        tables = [_table(self.judge(one[None, :]), one[None, :]) for one in rows.values()]
+        return pd.concat(tables, ignore_index=True).assign(function=list(rows), kind="")
 
     def judge(self, samples: Ints) -> Spread:
         """Compare samples [thing, round of any arm]."""
@@ -133,8 +134,9 @@ def _judged(samples: Ints, there: Sequence[Arm], per: CostUnit) -> Spread:
         (columns, arms.seconds_per_sample(arm, per))
         for columns, arm in zip(np.split(samples, ends, axis=1), there, strict=True)
     ]
-    runs = [[one.run for one in arm.rounds] for arm in there]
-    control = compared(*left, *again[0], run_variation(runs[0], runs[2])) if again else None
+    runs = [[one.run for one in arm.rounds] for arm in there[:2]]
+    # The control is an arm of the same runs as left.
+    control = compared(*left, *again[0]) if again and len(there[2].rounds) > 1 else None
     return compared(*left, *right, run_variation(runs[0], runs[1]), control)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from labkit.analysis.flame.difference import Difference
+from labkit.analysis.flame.significance import Estimate
 from labkit.common import units
 
 
@@ -45,10 +46,25 @@ def functions_as_text(difference: Difference, inclusive: bool = False) -> pd.Dat
     return result
 
 
-def sentence(difference: Difference) -> str:
-    """Return the finding as a sentence, with its interval and the functions that explain most of it."""
+def sentence(difference: Difference, total: Estimate | None = None) -> str:
+    """Return the finding as a sentence, with its interval and the functions that explain most of it.
+
+    total: the difference in all, if it is known from elsewhere (`labkit why` counts the experiment's work alone).
+    """
     table = difference.functions()
-    whole, named = table.iloc[-1], table.iloc[:-2]
+    whole, named = table.iloc[-1].copy(), table.iloc[:-2]
+    if total is not None:
+        names = (
+            "left_s",
+            "right_s",
+            "difference_s",
+            "difference_low_s",
+            "difference_high_s",
+            "p",
+            "stands_out",
+        )
+        values = (total.left, total.right, total.difference, total.low, total.high, total.p, total.certain)
+        whole = pd.Series({**whole, **dict(zip(names, values, strict=True))})
     left, right, per = difference.left.name, difference.right.name, difference.per.description
     sides = f"{seconds(whole['left_s'])} → {seconds(whole['right_s'])}"
     if pd.isna(whole["p"]):

@@ -94,8 +94,9 @@ class Explanation:
             cells += _conclusion_cells(point, one, headed=several)
         lines = "\n".join(f"- {_plain(one)}" for one in self.verdicts)
         cells.append(_prose("## Verdict", lines, *map(_plain, self.notes)))
-        for point, difference, why_not in zip(self.points, self.differences, self.refusals, strict=True):
-            cells += _cells(point, difference, why_not, headed=several)
+        each = zip(self.points, self.conclusions, self.differences, self.refusals, strict=True)
+        for point, one, difference, why_not in each:
+            cells += _cells(point, one, difference, why_not, headed=several)
         document = from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})  # type: ignore[no-untyped-call]
         path = out or self.sides[0].folder / "why.html"
         folders = list(dict.fromkeys(side.folder for side in self.sides if side is not None))
@@ -195,16 +196,15 @@ def _differences(point: ProfiledPoint, processes: str) -> tuple[flame.Difference
 
 
 def _cells(
-    point: ProfiledPoint, difference: flame.Difference | None, why_not: str, headed: bool
+    point: ProfiledPoint, of: Conclusion, difference: flame.Difference | None, why_not: str, headed: bool
 ) -> Iterator[Cell]:
     heading = f"## Where the time goes{f': {_plain(point.label)}' if headed else ''}"
     if difference is None:
         yield _prose(heading, f"{_plain(why_not)}.")
     else:
         doubts = point.doubts(load_profiles.OBSERVER)
-        yield _prose(
-            heading, _plain(" ".join([re.sub("^no ", "No ", f"{flame.sentence(difference)}."), *doubts]))
-        )
+        text = flame.sentence(difference, None if of.split is None else of.split.total)
+        yield _prose(heading, _plain(" ".join([re.sub("^no ", "No ", f"{text}."), *doubts])))
         yield _figure_cell(flame.draw_difference(difference))
         yield _figure_cell(figures.functions(difference.functions()))
         yield _prose("### By function: self time", "The rows above the total add up to it.")

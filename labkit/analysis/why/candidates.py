@@ -120,6 +120,8 @@ def _change_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Candid
     settings = (*requested, *(one for one in relevant if not one.requested))
     findings = [("environment", one.description) for one in settings[:4]]
     part = switch_work.main_part(evidence.parts, evidence.split.total)
+    if part is not None and not explains_direction(evidence, part.size.difference):
+        part = None
     if part is not None:
         findings.insert(0, ("profile", phrases.switch_part(evidence, part)))
     code = _code_of_change(evidence, settings) if part is None else None
@@ -206,7 +208,6 @@ def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.C
     That is code that the change is known to affect, or else the largest cause. If the total difference is certain, the
     code acts in its direction.
     """
-    total = evidence.split.total
     # Code that depends on timing differs between two runs for no reason of the settings.
     there = [
         one
@@ -217,10 +218,8 @@ def _code_of_change(evidence: Evidence, settings: Sequence[Setting]) -> causes.C
     explained = [one for one in there if any(_explains(setting, one) for setting in settings)]
     explained += _expected_causes(evidence, settings)
 
-    def is_along(one: causes.Cause) -> bool:
-        return not evidence.cost_differs or one.difference_s * total.difference > 0
-
-    return next(filter(is_along, [*explained, *there]), None)
+    along = (one for one in [*explained, *there] if acts_along(evidence, settings, one.difference_s))
+    return next(along, None)
 
 
 def _expected_causes(evidence: Evidence, settings: Sequence[Setting]) -> list[causes.Cause]:
@@ -286,7 +285,7 @@ def _loss_candidate(evidence: Evidence, relevant: Sequence[Setting]) -> Iterator
     findings += [("environment", one.description) for one in matched]
     word, loss = "more" if spent.difference > 0 else "fewer", evidence.split.loss.estimate
     clear = evidence.matters(loss.difference)
-    strength = (3 if matched else 1) if clear and _explains_direction(evidence, loss.difference) else 0
+    strength = (3 if matched else 1) if clear and explains_direction(evidence, loss.difference) else 0
     yield Candidate(f"{word} packets are lost", strength, tuple(findings), loss, matched)
 
 
@@ -311,21 +310,31 @@ def _frames_candidate(evidence: Evidence, settings: Sequence[Setting]) -> Iterat
                                        for path in one.paths) or "mtu" in one.name or "mss" in one.name
     )  # fmt: skip
     findings = [("counters", text), *(("environment", one.description) for one in matched)]
-    strength = (3 if matched else 2) if _explains_direction(evidence, frames.difference) else 0
+    strength = (3 if matched else 2) if explains_direction(evidence, frames.difference) else 0
     yield Candidate(f"{word} frames", strength, tuple(findings), None, matched)
 
 
-def _explains_direction(evidence: Evidence, more: float) -> bool:
+def explains_direction(evidence: Evidence, more: float) -> bool:
     """Return whether more work per packet (positive) or less work (negative) can explain the difference.
 
-    The side with more work takes more CPU time. If the CPU times do not certainly differ, it is slower.
+    The side with more work takes more CPU time. If the CPU times do not certainly differ, it is slower, by the profiled
+    rounds or else by the verdict.
     """
     if evidence.cost_differs:
         return evidence.split.total.difference * more > 0
     if evidence.speed is not None and evidence.speed_differs:
         worse = 1 if evidence.point.protocol in protocols.TIMED else -1
         return worse * evidence.speed.difference * more > 0
-    return True
+    return evidence.verdict is None or (more > 0) == evidence.verdict.is_right_slower
+
+
+def acts_along(evidence: Evidence, settings: Sequence[Setting], difference_s: float) -> bool:
+    """Return whether code whose time differs by this can be the cause.
+
+    Where a setting makes programs wait, the slower side may well take less CPU time.
+    """
+    waits = any(slows_down(one) for one in settings) and not evidence.cost_differs
+    return waits or explains_direction(evidence, difference_s)
 
 
 def _disturbance_candidate(evidence: Evidence) -> Iterator[Candidate]:

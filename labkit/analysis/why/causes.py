@@ -234,7 +234,13 @@ def ranked_causes(frames: Frames) -> list[Cause]:
     below = _below(frames, set(chosen))
     change = {at: _change(left[at], right[at]) for at in chosen}
     only = {at: _only_of_one_side(frames, at, change[at]) for at in chosen if change[at] != "changed"}
-    moved = {at for at, size in only.items() if abs(size.difference) < MOVED * abs(difference[at])}
+    # The test of the whole function counts for its part as well, and the part must be certain by itself.
+    only = {at: replace(size, p=max(size.p, float(frames.p[at]))) for at, size in only.items()}
+    moved = {
+        at
+        for at, size in only.items()
+        if abs(size.difference) < MOVED * abs(difference[at]) or not size.certain
+    }
     chosen = [at for at in chosen if at not in moved]
     top = [
         at
@@ -278,7 +284,7 @@ def _net(frames: Frames, made: dict[int, Cause]) -> list[Cause]:
         largest = max(own, key=lambda at: abs(own[at].difference_s))
         for at in own:
             del result[at]
-        if of.p < CLAIM_SHARE / len(paths):
+        if max(of.p, min(float(frames.p[at]) for at in own)) < CLAIM_SHARE / len(paths):
             result[largest] = replace(
                 own[largest], change="changed", left_s=of.left, right_s=of.right, difference_s=of.difference,
                 low_s=of.low, high_s=of.high, p=of.p, samples_count=sum(one.samples_count for one in own.values()),
@@ -408,7 +414,7 @@ def _cause(
         of.difference,
         of.low,
         of.high,
-        float(frames.p[at]),
+        of.p,
         size,
         path if path is not None else own_path,
         tuple(names[:3]),

@@ -16,7 +16,7 @@ import numpy as np
 
 from labkit.analysis.flame.function_table import seconds
 from labkit.analysis.flame.load_profiles import WITHIN
-from labkit.analysis.flame.significance import BETWEEN_SHARE, TESTS_COUNT, Estimate
+from labkit.analysis.flame.significance import BETWEEN_SHARE, TESTS_COUNT
 from labkit.analysis.why import (
     candidates,
     environment,
@@ -84,11 +84,12 @@ def _conclude_without_profiles(point: ProfiledPoint, settings: Sequence[Setting]
     """Return the conclusion from the counters if the loss differs: no profile is needed to know where packets go."""
     differ = [one for one in settings if one.relevant]
     text = f"; {differ[0].description} differs" if differ else ""
-    if (loss := loss_table.answer(point)) is not None:
+    measured, loss = verdict.certain(point), loss_table.answer(point)
+    if loss is not None and (measured is None or loss[0].startswith("more") == measured.is_right_slower):
         cause, sentence, p = loss
         return Conclusion(f"{sentence}{text}", cause, True, settings=settings, p=p, has_effect=True)
     names = [side.name for side in point.sides[1::-1]]
-    if measured := verdict.certain(point):
+    if measured is not None:
         text = f"No cause is named: {measured.sentence}, but there are no profiles to explain it: {why}{text}"
     else:
         text = f"No conclusion about {' against '.join(names)}: {why}{text}"
@@ -101,6 +102,7 @@ def _conclude_with_cut_stacks(evidence: Evidence, cut: Setting) -> Conclusion:
         f"No cause is named: the setting {phrases.setting(cut)} differs and cuts off the stacks of the profiles, so the"
         " functions of the two sides cannot be compared"
     )
+    text = phrases.join_sentences([text, _measured(evidence)])
     step = f"Set kernel.perf_event_max_stack={max(int(cut.left), int(cut.right))} and repeat both runs"
     return Conclusion(text, None, False, settings=evidence.settings, next=(step,), split=evidence.split)
 
@@ -120,7 +122,7 @@ def _conclude(evidence: Evidence, all_candidates: list[Candidate]) -> Conclusion
         None,
     )
     if best is not None:
-        claim = [*_claim(evidence, best), _contradiction(evidence), phrases.caveat(evidence)]
+        claim = [*_claim(evidence, best), _measured(evidence), phrases.caveat(evidence)]
         sentence = phrases.join_sentences(claim)
         named = best.cause is not None and best.cause.path is None  # the name of a function keeps its case
         result = Conclusion(sentence if named else phrases.capitalised(sentence), best.name, True)
@@ -177,12 +179,7 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
     rest."""
     if _is_change(evidence, one) or _is_run_difference(evidence, one):
         return one.strength + 0.5
-    loss, stages = evidence.split.loss.estimate, [part.estimate for part in evidence.split.stages]
-    if (
-        one.size is loss
-        and one.strength > 0
-        and all(abs(loss.difference) > abs(each.difference) for each in stages)
-    ):
+    if one.strength > 0 and _is_largest_loss(evidence, one):
         return 3.25  # the largest part of the difference, before code that explains a smaller one
     is_parameter = bool(one.settings) and one.settings[0].requested
     if one.cause is None and one.settings:
@@ -193,6 +190,12 @@ def _rank(evidence: Evidence, one: Candidate) -> float:
         slower = one.strength > 0 and evidence.speed_differs and candidates.slows_down(one.settings[0])
         return one.strength + (1.5 if slower else 0.25)
     return one.strength
+
+
+def _is_largest_loss(evidence: Evidence, one: Candidate) -> bool:
+    """Return whether a candidate is the loss, and the loss the largest part of the difference."""
+    loss, stages = evidence.split.loss.estimate, [part.estimate for part in evidence.split.stages]
+    return one.size is loss and all(abs(loss.difference) > abs(each.difference) for each in stages)
 
 
 def _plausibility(evidence: Evidence, one: Candidate) -> int:
@@ -233,10 +236,7 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
         return False
     own = one.size if one.cause is None else one.cause.size
     is_whole = _is_change(evidence, one) or _is_run_difference(evidence, one)
-    against = own is not None and own.difference * evidence.split.total.difference < 0
-    if evidence.cost_differs and against and not is_whole:
-        return False  # a cause acts in the direction of the difference
-    if own is not None and not is_whole and not evidence.has_effect and _is_against_verdict(evidence, own):
+    if own is not None and not is_whole and not candidates.acts_along(evidence, one.settings, own.difference):
         return False
     if _is_run_difference(evidence, one):
         return evidence.has_effect and not disturbed
@@ -264,12 +264,8 @@ def _names(evidence: Evidence, one: Candidate, disturbed: bool) -> bool:
         if all(setting.requested for setting in one.settings):
             return evidence.has_effect
         return one.strength >= 2 or evidence.has_effect
-    return evidence.has_effect and not evidence.is_disturbed and evidence.run_variation is None
-
-
-def _is_against_verdict(evidence: Evidence, size: Estimate) -> bool:
-    """Return whether a side that the verdict calls slower would take less CPU time by this, or the other way round."""
-    return evidence.verdict is not None and (size.difference > 0) != evidence.verdict.is_right_slower
+    is_known = evidence.run_variation is None or _is_largest_loss(evidence, one)
+    return evidence.has_effect and not evidence.is_disturbed and is_known
 
 
 def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
@@ -303,13 +299,14 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
             yield "Any program on the machine can switch this code on for all packets, and no recorded setting says so"
         if explaining is not None and not by_name:
             yield f"It is explained by {named}"
-        yield phrases.total_difference(evidence)
+        yield phrases.total_difference(whole)
     elif best.size is not None and best.name.endswith("lost"):
         verb = "costs" if best.size.difference > 0 else "saves"
         made = f"{phrases.amount(best.size)} {phrases.per_unit(evidence)}{phrases.share(best.size, evidence)}"
         start = best.name if setting is None else f"{opening} is {named}"
-        yield f"{start}: {best.evidence[0][1]}, which {verb} {made}"
-        yield phrases.total_difference(evidence)
+        places = [text for source, text in best.evidence if source == "counters"]
+        yield f"{start}: {', '.join([best.evidence[0][1], *places])}, which {verb} {made}"
+        yield phrases.total_difference(whole)
     elif setting is not None:
         yield f"{opening} is {named}{f': {whole}' if whole else ''}"
         if best.size is not None and best.size.certain:
@@ -317,7 +314,7 @@ def _claim(evidence: Evidence, best: Candidate) -> Iterator[str]:
             yield f"The CPU time of {best.place} differs by {size}"
     else:
         yield f"{best.name}: {best.evidence[0][1]}"
-        yield phrases.total_difference(evidence)
+        yield phrases.total_difference(whole)
 
 
 def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
@@ -335,18 +332,21 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
         yield f"{start}: {effects[0]}"
         yield from map(phrases.capitalised, effects[1:])
         yield phrases.place(code) if code is not None else ""
-        yield phrases.total_difference(evidence)
+        yield phrases.total_difference(whole)
     else:
         yield f"{start}: {whole}" if whole else start
-        yield "" if whole else phrases.total_difference(evidence)
     yield phrases.frames_sentence(evidence)
 
 
-def _contradiction(evidence: Evidence) -> str:
-    """Return the sentence about a verdict that the profiled rounds contradict, or an empty text."""
-    if evidence.verdict is None or not evidence.contradicts_verdict:
+def _measured(evidence: Evidence) -> str:
+    """Return the sentence about the verdict, or an empty text where it is unknown or the profiled rounds show it as
+    well."""
+    if evidence.verdict is None or (evidence.speed_differs and not evidence.contradicts_verdict):
         return ""
-    return f"The measuring rounds say otherwise: {evidence.verdict.sentence}"
+    start = (
+        "The measuring rounds say otherwise:" if evidence.contradicts_verdict else "In the measuring rounds,"
+    )
+    return f"{start} {evidence.verdict.sentence}"
 
 
 def _only(evidence: Evidence, best: Candidate) -> bool:
@@ -381,9 +381,7 @@ def _withheld(evidence: Evidence, order: list[Candidate]) -> Conclusion:
         if evidence.is_repetition:
             nothing = "both sides are one arm, measured twice, so other differences of this run may be chance as well"
         facts = ", ".join([phrases.difference(evidence), *phrases.known(evidence)])
-        text = phrases.join_sentences(
-            [f"No cause is named: {facts}, but {nothing}", _contradiction(evidence)]
-        )
+        text = phrases.join_sentences([f"No cause is named: {facts}, but {nothing}", _measured(evidence)])
         claims = not evidence.is_disturbed and evidence.run_variation is None and not evidence.is_repetition
         return Conclusion(phrases.join_sentences([text, weak]), None, claims)
     if evidence.verdict is not None:

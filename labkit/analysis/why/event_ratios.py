@@ -66,4 +66,5 @@ def _ratio(left: Floats, right: Floats, variation: RunVariation | None) -> str:
         effect = stats.effect(np.log(right / left))
         return stats.ratio_text(effect.ratio, effect.low, effect.high)
     of = estimate(np.log(left), np.log(right), replace(variation, absolute=True))
-    return stats.ratio_text(*(float(np.exp(one)) for one in (of.difference, of.low, of.high)))
+    low, high = (None if np.isnan(one) else float(np.exp(one)) for one in (of.low, of.high))
+    return stats.ratio_text(float(np.exp(of.difference)), low, high)

@@ -220,7 +220,7 @@ def gather(
     by_code, parts = (
         ([], [])
         if switch_work.polls(point)
-        else (causes.ranked_causes(frames), switch_work.parts(point, rounds, variation))
+        else (causes.ranked_causes(frames), switch_work.parts(point, rounds, variation, control))
     )
     steal = [float(np.mean([one.steal_share for one in side])) for side in rounds]
     busy = [float(np.mean([one.busy_share for one in side])) for side in rounds]

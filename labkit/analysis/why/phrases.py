@@ -115,11 +115,9 @@ def difference(evidence: Evidence) -> str:
     return f"{evidence.names[1]} {' and '.join(result)}" if result else ""
 
 
-def total_difference(evidence: Evidence) -> str:
-    """Return the sentence about the total difference, or else about the verdict; an empty text if both are unknown."""
-    if whole := difference(evidence):
-        return f"In all, {whole}"
-    return f"In the measuring rounds, {evidence.verdict.sentence}" if evidence.verdict else ""
+def total_difference(whole: str) -> str:
+    """Return the sentence about the total difference (`difference`), or an empty text."""
+    return f"In all, {whole}" if whole else ""
 
 
 def bounds(evidence: Evidence) -> str:

@@ -20,7 +20,7 @@ from labkit.analysis import protocols
 from labkit.analysis.flame import folded_stacks
 from labkit.analysis.flame.frame_tree import IDLE
 from labkit.analysis.flame.processes import FORWARDING, HANDLING, READER
-from labkit.analysis.flame.significance import Estimate, RunVariation, estimate
+from labkit.analysis.flame.significance import Estimate, RunVariation, beyond_control, estimate
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Round
 
@@ -115,24 +115,43 @@ def polls(point: ProfiledPoint) -> bool:
 
 
 def parts(
-    point: ProfiledPoint, rounds: tuple[Sequence[Round], Sequence[Round]], variation: RunVariation | None
+    point: ProfiledPoint,
+    rounds: tuple[Sequence[Round], Sequence[Round]],
+    variation: RunVariation | None,
+    control: Sequence[Round] = (),
 ) -> list[Part]:
-    """Return the parts of the CPU time per unit that arrived, largest difference first; [] if no side has a switch."""
+    """Return the parts of the CPU time per unit that arrived, largest difference first; [] if no side has a switch.
+
+    control: the rounds of left measured again: what they show as well is no difference.
+    """
     if not any(SWITCHES.fullmatch(side.topology) for side in point.sides[:2] if side is not None):
         return []
     counts = [[_count_copies(one) for one in side] for side in rounds]
     names = dict.fromkeys(name for side in counts for each in side for name in each)
     copies = _copies(point, 1) - _copies(point, 0)
+    again = [_count_copies(one) for one in control]
     result = []
     for name in names:
-        values, floors = [], []
-        for side, of in zip(rounds, counts, strict=True):
-            worth = np.array([one.period_s / one.arrived for one in side])
-            samples = np.array([float(each[name]) for each in of])
-            values.append(samples * worth)
-            floors.append(float((samples * worth**2).sum()) / len(side) ** 2)
-        result.append(Part(name, estimate(values[0], values[1], variation, (floors[0], floors[1])), copies))
+        size = _estimate(name, rounds, counts, variation)
+        if len(control) > 1:
+            size = beyond_control(size, _estimate(name, (rounds[0], control), [counts[0], again], None))
+        result.append(Part(name, size, copies))
     return sorted(result, key=lambda one: -abs(one.size.difference))
+
+
+def _estimate(
+    name: str,
+    rounds: tuple[Sequence[Round], Sequence[Round]],
+    counts: Sequence[Sequence[Counter[str]]],
+    variation: RunVariation | None,
+) -> Estimate:
+    values, floors = [], []
+    for side, of in zip(rounds, counts, strict=True):
+        worth = np.array([one.period_s / one.arrived for one in side])
+        samples = np.array([float(each[name]) for each in of])
+        values.append(samples * worth)
+        floors.append(float((samples * worth**2).sum()) / len(side) ** 2)
+    return estimate(values[0], values[1], variation, (floors[0], floors[1]))
 
 
 def _count_copies(one: Round) -> Counter[str]:

@@ -306,6 +306,13 @@ def split(
     middle = {stage: (cost[0, stage].mean() + cost[1, stage].mean()) / 2 for stage in STAGES}
     weight = {stage: (passed[0, stage].mean() + passed[1, stage].mean()) / 2 for stage in STAGES}
     total = [sum(cost[at, stage] * passed[at, stage] for stage in STAGES) for at in (0, 1)]
+    # The least variance of each mean: that of counting samples (Poisson), each worth `cost / count`.
+    least = {
+        (at, stage): float((cost[at, stage] ** 2 / np.maximum(count[at, stage], 1)).sum()) / len(side) ** 2
+        for at, side in enumerate(sides)
+        for stage in STAGES
+    }
+    floors = [sum(weight[stage] ** 2 * least[at, stage] for stage in STAGES) for at in (0, 1)]
     loss = [sum(middle[stage] * passed[at, stage] for stage in STAGES) for at in (0, 1)]
     spent = estimate(
         passed[0, SEND],
@@ -315,13 +322,18 @@ def split(
     parts = [
         Part(
             stage, float(cost[0, stage].mean()), float(cost[1, stage].mean()),
-            estimate(weight[stage] * cost[0, stage], weight[stage] * cost[1, stage], variation),
+            estimate(
+                weight[stage] * cost[0, stage],
+                weight[stage] * cost[1, stage],
+                variation,
+                (weight[stage] ** 2 * least[0, stage], weight[stage] ** 2 * least[1, stage]),
+            ),
         )
         for stage in STAGES
     ]  # fmt: skip
     result = Split(
         unit,
-        estimate(np.asarray(total[0]), np.asarray(total[1]), variation),
+        estimate(np.asarray(total[0]), np.asarray(total[1]), variation, (floors[0], floors[1])),
         spent,
         Part(
             "packets that were lost",

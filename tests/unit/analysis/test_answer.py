@@ -45,3 +45,13 @@ def test_longer_round_trips_are_slower_and_nothing_has_no_answer() -> None:
     text = answer(verdicts.verdicts(table({"veth": 1.0, "far": 1.3}, protocol="ping")))
     assert text.startswith("ping median round-trip time against veth: far is 30 % slower (ratio 1.2")
     assert answer(verdicts.verdicts(table({"veth": 1.0}))) == ""
+
+
+def test_small_and_large_sizes_are_shares_and_an_absent_baseline_is_not_named() -> None:
+    rows = [
+        table({"veth": 1.0, "a": factor}, noise=0.0005, mtu_bytes=mtu)
+        for mtu, factor in ((1500, 1.06), (9000, 2.5))
+    ]
+    assert "a is 6 % to 150 % faster" in answer(verdicts.verdicts(pd.concat(rows)))
+    alone = verdicts.verdicts(table({"veth": 1.0, "a": 0.8})).assign(baseline=None, word="no evidence")
+    assert answer(alone) == "TCP throughput: a shows no evidence"

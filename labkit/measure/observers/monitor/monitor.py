@@ -116,7 +116,8 @@ class _MonitorProcess:
         self._samples_all = request.sample == "all"
         self._samples_flows = request.sample.startswith("first")
         self._kept = KeptPackets(request.keep_count, MAX_KEPT_BYTES)
-        self._totals = Totals(dict(request.tunnel_ports))
+        self._ports = dict(request.tunnel_ports)
+        self._totals = Totals(self._ports)
         self._read = self._sampled = 0
         self._request = request
         self._display: Tshark | None = None
@@ -187,7 +188,7 @@ class _MonitorProcess:
         for time_ns, kind, length_bytes, data in block.packets():
             if not self._samples_flows and not sample(time_ns, length_bytes, b""):
                 continue
-            name, addresses, ports = identify(data, block.link_type, dict(self._request.tunnel_ports))
+            name, addresses, ports = identify(data, block.link_type, self._ports)
             flow = b"".join((name.encode(), addresses, ports))
             if self._samples_flows and not sample(time_ns, length_bytes, flow):
                 continue

@@ -3,6 +3,8 @@ hold."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import synthetic_profiles as made
@@ -150,3 +152,30 @@ def test_false_discovery_rate_against_scipy() -> None:
         p = np.concatenate([chance.uniform(size=500), chance.uniform(0, 1e-4, size=real)])
         assert (stats.discoveries(p) == (false_discovery_control(p) <= 1 - stats.CONFIDENCE)).all()
     assert not stats.discoveries(np.array([])).any()
+
+
+def test_control_of_several_runs_is_within_them() -> None:
+    """The left side and its control are arms of the same runs, so what runs differ by says nothing about them."""
+
+    def arm(name: str, count: int) -> flame.Arm:
+        each = [(run, count + by) for run in ("one", "two") for by in (-40, 0, 40)]
+        return flame.Arm(
+            name, [flame.Round({"x;work_[k]": samples}, 1e-9, 1, run=run) for run, samples in each]
+        )
+
+    sides = [flame.Arm("b", [replace(one, run=f"{one.run} b") for one in arm("b", 34_000).rounds])]
+    result = flame.difference(arm("a", 20_000), *sides, arm("a (again)", 20_050))
+    assert result.frames.control is not None
+    assert result.frames.control.half[0] < 3e-7
+    assert result.functions().iloc[-1]["stands_out"]
+
+
+def test_sentence_takes_the_total_of_the_conclusion() -> None:
+    arms = [
+        flame.Arm(name, [flame.Round({"x;work_[k]": count + by}, 1e-9, 1) for by in (-100, 0, 100)])
+        for name, count in (("a", 20_000), ("b", 20_010))
+    ]
+    both = flame.difference(*arms)
+    assert flame.sentence(both).startswith("no evidence that b")
+    total = significance.Estimate(1e-5, 1.2e-5, 2e-6, 5e-7, 1e-4)
+    assert flame.sentence(both, total).startswith("b takes 2 µs [1.5 µs, 2.5 µs] more CPU per packet")

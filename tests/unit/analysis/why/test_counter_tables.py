@@ -9,7 +9,15 @@ import pytest
 import synthetic_rows
 from synthetic_why_run import observed, page, run, tables, words
 
-from labkit.analysis.why import counter_tables, explain, function_time_table, loss_table, selection
+from labkit.analysis.flame import significance
+from labkit.analysis.why import (
+    counter_tables,
+    event_ratios,
+    explain,
+    function_time_table,
+    loss_table,
+    selection,
+)
 from labkit.common import run_folder
 
 
@@ -237,3 +245,13 @@ def test_loss_is_the_answer_without_profiles(way: str, tmp_path: Path) -> None:
         "fewer": f"veth_bridge (open) loses 0 % of the datagrams instead of 90 %, {place} of veth_bridge (narrow)",
     }[way])  # fmt: skip
     assert "observe=perf_record" not in sentence
+
+
+def test_ratio_of_two_runs_with_a_round_each_has_no_interval() -> None:
+    variation = significance.run_variation(["one"], ["two"])
+    table = event_ratios.table(
+        ["a", "b"],
+        [[{"cycles": 4.0, "instructions": 4.0}], [{"cycles": 6.0, "instructions": 4.0}]],
+        variation,
+    )
+    assert table.loc["cycles per instruction", "ratio"] == "ratio 1.5"
