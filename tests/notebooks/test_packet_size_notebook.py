@@ -89,7 +89,7 @@ BAD = [
     ),
     ("size_bytes=400,65508", "size_bytes=65508 is outside 16 to 65507"),
     ("observe_bytes=15", "observe_bytes=15 is outside 16 to 65507"),
-    ("size_bytes=400,400", "size_bytes has a value twice: 400, 400"),
+    ("size_bytes=400,400", "size_bytes needs at least one value, each once"),
     ("size_bytes=none", "size_bytes needs at least one value"),
     ("length_bytes=400", "length_bytes=400: use size_bytes instead"),
     ("protocol=tcp", "protocol=tcp: TCP chooses the sizes of its segments itself"),
