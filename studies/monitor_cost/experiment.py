@@ -48,7 +48,6 @@ QUIET_S, QUIET_SHARE = 0.1, 0.05  # a reader that used less of a CPU for so long
 START_S = 1.0  # about how long a reader takes to start and to end
 OBSERVED_TABLE = "labkit_observed"
 COLUMNS = schema.names(writer=("throughput", "reader"))
-USUAL = DatapathParameters.help()
 
 
 class MonitorCost(DatapathParameters, frozen=True, kw_only=True):

@@ -36,7 +36,6 @@ from studies.overlay.reachability import reachability
 LINKDOWN = {"carrier": (False, True), "silent": (False,)}
 PARTS = ("path", "reachability", "failure", "headers", "cost")
 BEFORE_S, AFTER_S = 1.0, 2.0  # seconds of probes before a spine fails, and after it has come back
-USUAL = DatapathParameters.help()
 ROW_PARAMETERS = ("where", "provider", "mtu_bytes", "fabric_mtu_bytes", "payload_bytes")
 
 

@@ -104,6 +104,10 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
             )
         self._check_two_nodes()
         self.switch_parameters().check()
+        if not self.slices and (full := [load for load in self.loads if "@" not in load]):
+            raise BadInput(
+                f"slices=0: nothing would measure loads={full[0]}: give slices, or a load with @RATE"
+            )
         for load in self.loads:
             self.for_load(load).check()
 

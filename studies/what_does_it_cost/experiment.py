@@ -13,6 +13,7 @@ from labkit.measure.experiments import changes, datapaths, measuring_loop
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
+from labkit.measure.parameters import EACH_ONCE
 from labkit.measure.topologies import Network
 
 PRICE_LIST = (
@@ -45,6 +46,7 @@ class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
     loads: Annotated[
         tuple[str, ...],
         "loads between the endpoints, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
+        EACH_ONCE,
     ] = LOADS
     observe: Annotated[tuple[str, ...], USUAL["observe"] + "; with every load"] = ()
     rounds: int = 5

@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 import labkit
-from labkit.common.errors import LabkitError
+from labkit.common.errors import Failed, LabkitError
 from labkit.measure import experiments
 from labkit.measure.agent import main as agent_main
 from labkit.measure.endpoints import exec_server
@@ -108,7 +108,8 @@ def _converse(port: ByteStream, report: dict[str, Any]) -> None:
     child = Child(report)
     how = ""
     try:
-        child.send(msgspec.json.encode(report | msgspec.json.decode(first)))
+        with contextlib.suppress(Failed):  # it has ended already; `_relay` reads how
+            child.send(msgspec.json.encode(report | msgspec.json.decode(first)))
         _relay(port, child, bytes(requests.rest))
     finally:
         how = child.end()

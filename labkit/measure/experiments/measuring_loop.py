@@ -49,6 +49,10 @@ class Point(abc.ABC):
         """What it shares with the points that are left out if it is (`Running.stop`); None: it is always measured."""
         return self.pairs
 
+    def measured_arms(self, usable: list[Arm]) -> list[Arm]:
+        """Return the arms of which it has rows when it is complete."""
+        return usable
+
     @abc.abstractmethod
     def planned_s(self, usable: list[Arm]) -> float:
         """Estimate its duration in seconds; the progress bar corrects it by the time really spent."""
@@ -210,8 +214,9 @@ def run(plan: Plan, run_context: RunContext, blind: Mapping[str, str]) -> Iterat
     """
     parameters, done = plan.parameters, run_context.done()
     usable = (yield from _surveyed(plan, run_context, blind, done)) if plan.arms is None else list(plan.arms)
-    done -= survey.incomplete_points(run_context, usable)
     points = [one for one in plan.points_of(usable) if usable or not one.needs_arms]
+    of_points = {one.name: one.measured_arms(usable) for one in points}
+    done -= survey.incomplete_points(run_context, usable, of_points)
     left = [one for one in points if one.name not in done]
     progress = Progress(plan.survey_s + sum(one.planned_s(usable) for one in left), plan.survey_s)
     running, history = Running(plan, run_context, usable, []), early_stop.History(parameters, [])

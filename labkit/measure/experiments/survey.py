@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -177,16 +177,24 @@ def refused_rows(
             yield context.rows(name, rows)
 
 
-def incomplete_points(run_context: RunContext, usable: Sequence[Arm]) -> set[str]:
-    """Return the points that lack rows of an arm that failed when they were measured and is usable now."""
+def incomplete_points(
+    run_context: RunContext, usable: Sequence[Arm], of_points: Mapping[str, Sequence[Arm]]
+) -> set[str]:
+    """Return the points that lack rows of an arm that failed when they were measured and is usable now.
+
+    of_points: the arms that a point measures, by its name; the others measure all.
+    """
     if not any(point.endswith(f"-{REFUSED}") for point in run_context.again):
         return set()
     seen: dict[str, set[str]] = {}
     for row in run_folder.read_rows(run_context.folder):
         if row.get("point") and row.get("arm"):
             seen.setdefault(row["point"], set()).add(row["arm"])
-    wanted = {arm.label for arm in usable}
-    return {point for point, labels in seen.items() if wanted - labels}
+    return {
+        point
+        for point, labels in seen.items()
+        if {arm.label for arm in of_points.get(point, usable)} - labels
+    }
 
 
 @contextmanager

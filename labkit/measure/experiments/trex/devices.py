@@ -72,7 +72,11 @@ class LoadTest(Point):
     @property
     def series(self) -> Hashable:
         """The connection."""
-        return OUTSIDE if self.arm == OUTSIDE else (self.arm, self.round)
+        return OUTSIDE if self.arm == OUTSIDE else (self.arm.label, self.round)
+
+    def measured_arms(self, usable: list[Arm]) -> list[Arm]:
+        """Return its own."""
+        return [self.arm]
 
     @property
     @abc.abstractmethod

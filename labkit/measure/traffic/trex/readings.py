@@ -190,8 +190,9 @@ def stateless_latency(answer: Mapping[str, Any] | None, group: int) -> ProbeLate
     own = answer["latency"].get(str(group)) or {}
     latency, wrong = own.get("lat") or {}, own.get("er") or {}
     buckets = {int(key): int(count) for key, count in (latency.get("histogram") or {}).items()}
-    seen, received, max_us = bool(buckets), sum(flow["rp"].values()), latency.get("total_max", 0)
-    fastest = 0 if max_us >= NOT_COUNTED_US else min(buckets.pop(0, 0), received - sum(buckets.values()))
+    received, max_us = sum(flow["rp"].values()), latency.get("total_max", 0)
+    seen, lowest = received > 0 and bool(buckets), buckets.pop(0, 0)  # key 0 may be left of an earlier start
+    fastest = 0 if max_us >= NOT_COUNTED_US else min(lowest, received - sum(buckets.values()))
     if fastest > 0:
         buckets[0] = fastest
     hdr = latency.get("hdrh")

@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import ipaddress
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput
+from labkit.common.safe_files import read_regular
 
 # Of TRex's stl/imix.py: bytes without FCS, packets, start in s.
 MIX = ((60, 28, 0.0), (590, 16, 0.1), (1514, 4, 0.2))
@@ -203,9 +205,8 @@ def connection_rate(profile: Any) -> float | None:
 
 def _load_from_file(path: str, source: str, kind: str, load: Callable[[str], Any]) -> Any:
     """Load a profile where it lies, because it may name captures beside it. `source`: the text that labkit recorded."""
-    with open(path) as file:
-        if file.read() != source:
-            raise BadInput(f"profile={path} has changed since labkit read it: repeat the command")
+    if read_regular(Path(path)).decode() != source:
+        raise BadInput(f"profile={path} has changed since labkit read it: repeat the command")
     result, why = None, "it ends Python (sys.exit) instead of returning a profile"
     try:
         result = load(path)  # or None, the client's answer to a stateful one that ends Python

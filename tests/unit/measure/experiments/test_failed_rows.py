@@ -140,8 +140,9 @@ def test_recovered_arm_is_measured_everywhere(tmp_path: Path) -> None:
     )
     assert run_folder.failed_points(tmp_path) == ["1-refused"]
     there = run_context(tmp_path, "1-refused")
-    assert survey.incomplete_points(there, usable) == {"1-r0"}
-    assert survey.incomplete_points(run_context(tmp_path), usable) == set(), (
+    assert survey.incomplete_points(there, usable, {}) == {"1-r0"}
+    assert survey.incomplete_points(there, usable, {"1-r0": usable[:1]}) == set(), "a point of one arm"
+    assert survey.incomplete_points(run_context(tmp_path), usable, {}) == set(), (
         "an arm that did not fail is no reason"
     )
     [event] = survey.refused_rows([DatapathParameters()], there, [], there.done())

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from labkit.measure.experiments import survey
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.trex import devices
 from labkit.measure.experiments.trex.parameters import Stateless
@@ -55,3 +56,14 @@ def test_each_step_is_sent_as_soon_as_it_has_ended(tmp_path: Path, monkeypatch: 
     assert of(kept) == of(steps)
     assert len(sent) == len(steps) > 4  # each step has a row for both directions together and one for each
     assert events[-1] == {"event": "stopped", "pairs": 1, "why": result["ended"]}
+
+
+def test_each_load_test_is_of_its_own_arm_also_of_a_changed_one() -> None:
+    """The loop puts what points share into a set, and a change is no key of a set."""
+    given = {"topology": "veth_bridge", "change": "mtu: mtu 1400 at between:port0", "rounds": "2"}
+    plan = stateless.plan(Stateless.of(given), 1)
+    usable = survey.planned_arms(plan.parameters)
+    points = plan.points_of(usable)
+    assert len(points) > 1
+    assert len({one.series for one in points}) == len(points)
+    assert all(len(one.measured_arms(usable)) == 1 for one in points)

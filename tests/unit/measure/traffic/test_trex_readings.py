@@ -309,3 +309,18 @@ def test_bytes_include_the_fcs_and_per_cent_are_of_a_given_line() -> None:
 def test_every_transcript_is_there() -> None:
     for name in ("stl_ramp64", "stl_ramp64_overload", "stl_latency", "stl_latency_loss_hdrh", "stl_errors"):
         assert len(transcript(name)) > 100
+
+
+@pytest.mark.parametrize(
+    ("received", "max_us", "samples"), [(201, 1_200_000, 150), (201, 900, 201), (0, 0, 0)]
+)
+def test_key_0_of_an_earlier_start_is_no_sample(received: int, max_us: int, samples: int) -> None:
+    histogram = {"0": 260, "100": 150} if received else {"0": 260}
+    own = {"lat": {"histogram": histogram, "total_max": max_us, "average": 1.0, "jit": 1.0}, "er": {}}
+    answer = {"flow_stats": {"5": {"rp": {"1": received}, "tp": {"0": 300}}}, "latency": {"5": own}}
+    latency = readings.stateless_latency(answer, 5)
+    assert latency is not None
+    assert sum(latency.buckets.values()) == samples
+    assert (latency.max_s is None, latency.jitter_s is None) == (
+        (True, True) if not received else (False, False)
+    )
