@@ -41,7 +41,7 @@ STARVED = 0.01  # share of the arm's median; a slice with less is starved
 HEADERS = {4: 28, 6: 48}  # IP and UDP headers: the MTU minus these is the largest unfragmented payload
 # The columns of every table. Columns of the other parts of `overlay` keep their types.
 COMPARED = tuple(writer for writer in schema.WRITERS if writer != "observation")
-WORDS = [*schema.names(writer=COMPARED, type=("text", "flag")), "folder"]
+WORDS = [*(one for one in schema.names(writer=COMPARED, type=("text", "flag")) if one != "again"), "folder"]
 NUMBERS = schema.names(writer=COMPARED, type=("number", "integer"))
 _NUMBERS = frozenset(NUMBERS)
 # The type "str" of pandas with Python's strings, not Arrow's: rows of tables with so many columns are selected twice as
@@ -181,7 +181,9 @@ AGAIN = " (again)"  # the end of the name of an arm that is measured a second ti
 def _second_measurements(df: pd.DataFrame) -> pd.DataFrame:
     """Return the table with the column `again`, which rows of older runs lack: there the arm's name says it."""
     by_name = df["arm"].str.endswith(AGAIN, na=False)
-    df["again"] = df["again"].where(df["again"].notna(), by_name).astype(bool) if "again" in df else by_name
+    if "again" in df:
+        by_name = df["again"].eq(True).where(df["again"].notna(), by_name)
+    df["again"] = by_name.astype(bool)
     return df
 
 

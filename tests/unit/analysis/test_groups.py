@@ -30,3 +30,14 @@ def test_complete_table_stays_what_it_is() -> None:
     pd.testing.assert_frame_equal(load.complete(few), few.reset_index(drop=True))
     without = table.drop(columns="reason")
     assert load.complete(without)["reason"].isna().all()
+
+
+def test_second_measurements_are_a_column_which_older_rows_get_from_the_name() -> None:
+    own = {"topology": "veth", "protocol": "tcp", "status": "ok", "run": "r", "role": "variant"}
+    arms = [("veth", False), ("second", True), ("veth (again)", None), ("x", None)]
+    rows = [own | {"arm": arm, "again": again} for arm, again in arms]
+    table = load.complete(pd.DataFrame(rows))
+    assert list(table["again"]) == [False, True, True, False]
+    assert list(load.complete(table)["again"]) == [False, True, True, False]
+    older = pd.DataFrame([{name: value for name, value in row.items() if name != "again"} for row in rows])
+    assert list(load.complete(older)["again"]) == [False, False, True, False]
