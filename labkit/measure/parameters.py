@@ -123,12 +123,13 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
     A subclass has fields with defaults, each with its help and limits, and `check` for what one field alone cannot
     express: `rounds: Annotated[int, "fresh set-ups of all arms", Within(1, 1000)] = 1`. A subclass that gives a field
     another default or help keeps the rest. `PARSERS` parse special values, by parameter name.
-    `ABSENT`: inherited parameters that the experiment does not have: they keep their default. `CODE`: the parameters
-    that name what runs.
+    `ABSENT`: inherited parameters that the experiment does not have: they keep their default. `INSTEAD`: what to use
+    for one of them. `CODE`: the parameters that name what runs.
     """
 
     PARSERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     ABSENT: ClassVar[tuple[str, ...]] = ()
+    INSTEAD: ClassVar[Mapping[str, str]] = {}
     CODE: ClassVar[Mapping[str, CodeParameter]] = {}
 
     @classmethod
@@ -148,8 +149,9 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
         values = {}
         for name, value in given.items():
             if name not in types:
-                there = ", ".join(sorted(types))
-                raise BadInput(f"there is no parameter {name}{did_you_mean(name, types)}; there are: {there}")
+                there, instead = ", ".join(sorted(types)), cls.INSTEAD.get(name)
+                near = f" (use {instead} instead)" if instead else did_you_mean(name, types)
+                raise BadInput(f"there is no parameter {name}{near}; there are: {there}")
             parse = cls.PARSERS.get(name)
             values[name] = parse(value) if parse else _value(name, value, types[name])
         made = cls(**values)

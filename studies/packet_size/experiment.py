@@ -8,6 +8,7 @@ profiles do the same.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
@@ -30,6 +31,7 @@ class PacketSizeParameters(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the sizes."""
 
     ABSENT: ClassVar[tuple[str, ...]] = ("length_bytes", "half_width", *TWO_HOSTS)
+    INSTEAD: ClassVar[Mapping[str, str]] = {"length_bytes": "size_bytes"}
 
     protocol: Annotated[str, "udp, or ping (round-trip times, closed-loop)"] = "udp"
     size_bytes: Annotated[

@@ -91,7 +91,7 @@ BAD = [
     ("observe_bytes=15", "observe_bytes=15 is outside 16 to 65507"),
     ("size_bytes=400,400", "size_bytes needs at least one value, each once"),
     ("size_bytes=none", "size_bytes needs at least one value"),
-    ("length_bytes=400", "length_bytes=400: use size_bytes instead"),
+    ("length_bytes=400", "there is no parameter length_bytes (use size_bytes instead)"),
     ("protocol=tcp", "protocol=tcp: TCP chooses the sizes of its segments itself"),
     ("protocol=ping", "with ping or rate_bps use slices=0"),
 ]
