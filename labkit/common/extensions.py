@@ -17,12 +17,12 @@ import functools
 import importlib
 import os
 import site
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from labkit.common.errors import Failed
+from labkit.common.errors import BadInput, Failed, choose
 
 PREFIX = "labkit."  # of the groups
 DISTRIBUTION = "labkit"
@@ -84,6 +84,51 @@ def load(entry: EntryPoint, kind: type[Kind]) -> Kind:
 def load_all(group: str, kind: type[Kind], own: Collection[str]) -> dict[str, Kind]:
     """Import and return all objects of a group, by name. Raises the same errors as `names` and `load`."""
     return {name: load(entry, kind) for name, entry in names(group, own).items()}
+
+
+def on_call(place: str) -> Callable[..., Any]:
+    """Return a function that calls that of `place` (`module:function`), and only then imports it."""
+    entry = EntryPoint("", "", place, DISTRIBUTION, "")
+
+    def call(*arguments: Any) -> Any:
+        function: Any = entry.load()
+        return function(*arguments)
+
+    return call
+
+
+class Registry(Mapping[str, Kind]):
+    """What labkit has under names, and what other packages add to it; only the use of a name imports its object.
+
+    `own`: for each name of labkit, the module and its object, as in an entry point. `unknown`: the refusal of a name
+    that is not there, for example `{} is not an experiment`. `others`: the names that packages add.
+    """
+
+    def __init__(self, group: str, kind: type[Kind], own: Mapping[str, str], unknown: str) -> None:
+        self._kind, self._unknown, self._loaded = kind, unknown, dict[str, Kind]()
+        others = names(group, own)
+        self.others = tuple(others)
+        self._entries = {name: EntryPoint(group, name, own[name], DISTRIBUTION, "") for name in own} | others
+
+    def __getitem__(self, name: str) -> Kind:
+        if name not in self._loaded:
+            self._loaded[name] = load(self._entries[name], self._kind)
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def find(self, name: str) -> Kind:
+        """Return the object of a name. Raises BadInput with the known names if there is none."""
+        if name not in self:
+            raise BadInput(f"{self._unknown.format(name)}: {choose(name, self)}")
+        return self[name]
 
 
 def packages() -> dict[str, str]:

@@ -19,6 +19,7 @@ import msgspec
 from labkit.common import errors, run_folder, safe_files, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts, topologies
+from labkit.measure.observers.registry import TABLE
 from labkit.measure.topologies import Network, check_network
 from labkit.runner import code_files, permissions, two_hosts, unmeasured_point, yaml_files
 from labkit.system import machine
@@ -290,7 +291,7 @@ def _check_machine_sysctls(request_parameters: dict[str, Any]) -> None:
 
 
 def _traces(request_parameters: dict[str, Any]) -> bool:
-    return not experiments.TRACERS.isdisjoint(request_parameters.get("observe", ()))
+    return any(TABLE[name].traces for name in request_parameters.get("observe", ()))
 
 
 def _has_parameters(experiment: str, recorded: dict[str, Any], requested: dict[str, Any]) -> bool:

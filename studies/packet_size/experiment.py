@@ -19,7 +19,7 @@ from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
 from labkit.measure.experiments.measuring_loop import Plan, shuffled
 from labkit.measure.experiments.profiled_runs import profiles
 from labkit.measure.parameters import DISTINCT, EACH_ONCE, Within
-from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
+from labkit.measure.traffic.base import LARGEST_DATAGRAM
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)
 USUAL = DatapathParameters.help()

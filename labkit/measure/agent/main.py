@@ -81,11 +81,13 @@ def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run the servers' host of two: answer the requests of the clients' host."""
     parameters = experiments.find(request["experiment"]).parameters.of(request["parameters"])
     assert isinstance(parameters, experiments.DatapathParameters)
+    from labkit.measure.experiments.two_hosts.server_side import answers  # what only two hosts need
+
     here = request.get("machine") or machine.describe()
     details = request.get("details") or machine.details()
     run_context = experiments.RunContext(request["experiment"], Path(), 0, here, request.get("machine_netns"))
     environment = {**details, "namespace_sysctls": machine.sysctls()}
-    yield from experiments.answers(parameters, run_context, environment, sys.stdin.buffer)
+    yield from answers(parameters, run_context, environment, sys.stdin.buffer)
 
 
 def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -8,15 +8,12 @@ from labkit.measure.experiments.changes import sources as sources_of_changes
 from labkit.measure.experiments.context import Event, Experiment, Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.registry import OWN, TABLE, find
-from labkit.measure.experiments.two_hosts.server_side import answers
-from labkit.measure.observers.registry import TRACERS
 from labkit.measure.parameters import Parameters
 
 __all__ = [
     "CHANGE_SOURCES",
     "OWN",
     "TABLE",
-    "TRACERS",
     "Change",
     "DatapathParameters",
     "Event",
@@ -25,7 +22,6 @@ __all__ = [
     "Parameters",
     "Peer",
     "RunContext",
-    "answers",
     "find",
     "parse_changes",
     "sources_of_changes",

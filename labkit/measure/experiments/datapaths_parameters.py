@@ -18,8 +18,7 @@ from labkit.measure.observers import registry as observing
 from labkit.measure.parameters import DISTINCT, EACH_ONCE, EachOnce, Form, Offered, OneOf, Parameters, Within
 from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
-from labkit.measure.traffic.base import Generator
-from labkit.measure.traffic.iperf3 import LARGEST_DATAGRAM
+from labkit.measure.traffic.base import LARGEST_DATAGRAM, Generator
 
 AT_END = re.compile(r"client|server|both|(client|server)\d*:.*")  # a place of a change at an end
 IP_AND_UDP = {4: 28, 6: 48}
@@ -207,7 +206,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             }
         name = given.get("generator")
         if isinstance(name, str) and name.lower() not in ("", "none", "null") and "protocol" not in given:
-            spoken = registry.find(name).capabilities.protocols
+            spoken = registry.GENERATORS.find(name).capabilities.protocols
             if cls().protocol not in spoken:
                 given = {**given, "protocol": spoken[0]}
         return super().of(given)
@@ -437,7 +436,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         return (
             registry.default_generator(self.protocol)
             if self.generator is None
-            else registry.find(self.generator)
+            else registry.GENERATORS.find(self.generator)
         )
 
     def check_programs(self) -> None:

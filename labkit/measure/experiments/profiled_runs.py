@@ -28,7 +28,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import OBSERVED, Point, Running, Stages
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.whole_runs import Counting
-from labkit.measure.observers.registry import DISTURBING, TABLE
+from labkit.measure.observers.registry import TABLE
 from labkit.measure.traffic.base import FlowGenerator
 from labkit.system import machine
 
@@ -230,7 +230,7 @@ def _report_overhead(parameters: DatapathParameters, measured: list[Measured]) -
         speed, usual = _speed(parameters, metrics), without.get(arm.label)
         if metrics.get("observer") and speed and usual:
             left = metrics["overhead_ratio"] = speed / usual
-            if metrics["observer"] in DISTURBING and left < DISTURBED:
+            if TABLE[metrics["observer"]].disturbs and left < DISTURBED:
                 share = units.percent(left)
                 text = f"disturbed: {metrics['observer']} reduced the speed to {share}"
                 metrics.update(schema.with_doubts(metrics, text))

@@ -73,7 +73,9 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
         if request.get("traces") or request.get("changes_machine"):
             outliving.append(stack.enter_context(tracing_guard.start_guard()))
         if request.get("companion"):
-            outliving.append(stack.enter_context(generators.find(request["companion"]).companion()))
+            outliving.append(
+                stack.enter_context(generators.GENERATORS.find(request["companion"]).companion())
+            )
             report["companion_fd"] = outliving[-1].fileno()
         pass_fds += [one.fileno() for one in outliving]
         argv = [*prefix(), *process.python("-m", "labkit.measure.agent.main")]

@@ -4,35 +4,31 @@ from __future__ import annotations
 
 import msgspec
 
-from labkit.common import extensions
+from labkit.common.extensions import Registry
 from labkit.measure import topologies
+from labkit.measure.observers import parameters as own_parameters
 from labkit.measure.observers.base import ObservedLoad, Observer
-from labkit.measure.observers.counters.packet_loss import COUNTERS
-from labkit.measure.observers.ftrace.function_graph import FUNCTION_GRAPH
-from labkit.measure.observers.ftrace.function_times import FUNCTION_TIMES
-from labkit.measure.observers.ftrace.guest_function_times import GUEST_FUNCTION_TIMES
-from labkit.measure.observers.ftrace.perf_tools import KPROBE
-from labkit.measure.observers.perf.record import PERF_RECORD
-from labkit.measure.observers.perf.stat import PERF_STAT
-from labkit.measure.observers.switch import SWITCH
 from labkit.measure.parameters import Parameters
 
-TABLE: dict[str, Observer] = {
-    "perf_stat": PERF_STAT,
-    "perf_record": PERF_RECORD,
-    "counters": COUNTERS,
-    "switch": SWITCH,
-    "function_times": FUNCTION_TIMES,
-    "guest_function_times": GUEST_FUNCTION_TIMES,
-    "function_graph": FUNCTION_GRAPH,
-    "kprobe": KPROBE,
-}
-TABLE |= extensions.load_all("labkit.observers", Observer, TABLE)
+_HERE = "labkit.measure.observers"
+TABLE = Registry(
+    "labkit.observers",
+    Observer,
+    {
+        "perf_stat": f"{_HERE}.perf.stat:PERF_STAT",
+        "perf_record": f"{_HERE}.perf.record:PERF_RECORD",
+        "counters": f"{_HERE}.counters.packet_loss:COUNTERS",
+        "switch": f"{_HERE}.switch:SWITCH",
+        "function_times": f"{_HERE}.ftrace.function_times:FUNCTION_TIMES",
+        "guest_function_times": f"{_HERE}.ftrace.guest_function_times:GUEST_FUNCTION_TIMES",
+        "function_graph": f"{_HERE}.ftrace.function_graph:FUNCTION_GRAPH",
+        "kprobe": f"{_HERE}.ftrace.perf_tools:KPROBE",
+    },
+    "{} is not an observer",
+)
 NAMES = tuple(TABLE)
-TRACERS = frozenset(name for name, one in TABLE.items() if one.traces)
-DISTURBING = frozenset(name for name, one in TABLE.items() if one.disturbs)
 # Of all observers, each class once
-PARAMETERS = tuple(dict.fromkeys(one.parameters for one in TABLE.values()))
+PARAMETERS = tuple(dict.fromkeys((*own_parameters.OWN, *(TABLE[name].parameters for name in TABLE.others))))
 
 
 def with_parameters(base: type[Parameters]) -> type[msgspec.Struct]:

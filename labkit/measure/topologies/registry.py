@@ -9,15 +9,16 @@ from functools import partial
 
 from labkit.common import extensions
 from labkit.common.errors import BadInput, choose
+from labkit.common.extensions import on_call
 from labkit.measure.topologies import linux_datapaths, open_vswitch
 from labkit.measure.topologies.base import BuiltSide, Spec, Topology, TopologyKind
-from labkit.measure.topologies.containers_and_guests import bridge_inside, tap_bridge, with_containers
 from labkit.measure.topologies.network import build as network_builder
 from labkit.measure.topologies.network.build import described, entered, one_side
 from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.network.parts import Network
-from labkit.measure.topologies.published_ports import veth_published_nat, veth_published_proxy
 
+_GUESTS = "labkit.measure.topologies.containers_and_guests"
+_PUBLISHED = "labkit.measure.topologies.published_ports"
 _MACVLAN = TopologyKind(described(linux_datapaths.macvlan), takes_parent=True)
 _IPVLAN = TopologyKind(described(linux_datapaths.ipvlan), takes_parent=True)
 _IPVLAN_ROUTED = replace(
@@ -41,7 +42,10 @@ TABLE: dict[str, TopologyKind] = {
     "veth": TopologyKind(described(linux_datapaths.veth)),
     "veth_bridge": TopologyKind(
         described(linux_datapaths.veth_bridge),
-        guests={"guest": tap_bridge, "shared_guest": bridge_inside},
+        guests={
+            "guest": on_call(f"{_GUESTS}:tap_bridge"),
+            "shared_guest": on_call(f"{_GUESTS}:bridge_inside"),
+        },
         side=partial(one_side, linux_datapaths.veth_bridge),
     ),
     "veth_routed": TopologyKind(
@@ -49,8 +53,10 @@ TABLE: dict[str, TopologyKind] = {
         why_no_tags=lambda _name: "its router has no interface in a VLAN",
     ),
     # Both publish the port of iperf3 alone.
-    "veth_published_proxy": TopologyKind(veth_published_proxy, generators=("iperf3",)),
-    "veth_published_nat": TopologyKind(veth_published_nat, generators=("iperf3",)),
+    "veth_published_proxy": TopologyKind(
+        on_call(f"{_PUBLISHED}:veth_published_proxy"), generators=("iperf3",)
+    ),
+    "veth_published_nat": TopologyKind(on_call(f"{_PUBLISHED}:veth_published_nat"), generators=("iperf3",)),
     **{f"macvlan_{mode}": _MACVLAN for mode in KINDS["macvlan"].modes},
     "macvlan_bridge": replace(_MACVLAN, side=partial(one_side, linux_datapaths.macvlan)),
     # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):
@@ -162,7 +168,7 @@ def build(topology: str | Network, spec: Spec) -> Iterator[Topology]:
         else:
             built = entered(stack, kind.build(name, spec))
             if spec.endpoint == "container":
-                built = stack.enter_context(with_containers(built))
+                built = stack.enter_context(on_call(f"{_GUESTS}:with_containers")(built))
         stack.enter_context(built.at_end)
         yield built
 

@@ -23,6 +23,8 @@ from labkit.system import process
 # Each end of a flow leaves out the warm-up by its own clock. On a busy machine one end can be late by this much.
 SKEW_S, MIN_SKEW = 0.2, 0.02
 
+LARGEST_DATAGRAM = 65507  # of UDP over IPv4: 65535 - 20 - 8
+
 Page = dict[str, Any]  # what one end of a flow reports, as the generator wrote it
 
 

@@ -16,11 +16,18 @@ from typing import Any
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair, Reading, RemotePair
 from labkit.measure.traffic import iperf3_json
-from labkit.measure.traffic.base import FLOW_TURN_S, TURN_S, Capabilities, FlowGenerator, LoadParameters, Page
+from labkit.measure.traffic.base import (
+    FLOW_TURN_S,
+    LARGEST_DATAGRAM,
+    TURN_S,
+    Capabilities,
+    FlowGenerator,
+    LoadParameters,
+    Page,
+)
 from labkit.system import process
 
 PORT = 5201
-LARGEST_DATAGRAM = 65507  # 65535 - 20 - 8
 OLDEST = (3, 12)  # the first version whose JSON of UDP runs has the sums of both ends
 GRACE_S = 5.0  # how long a run may exceed its planned time before it is killed
 LAST_WORDS_S = 1.0  # how long the other end may take to write its report after one end has ended
@@ -404,3 +411,6 @@ class Iperf3(FlowGenerator):
         return (
             parameters.datagram_bytes if parameters.protocol == "udp" else parameters.length_bytes or 131072
         )
+
+
+IPERF3 = Iperf3()

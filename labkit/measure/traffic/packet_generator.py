@@ -112,6 +112,9 @@ class PacketGenerator(TrialGenerator):
             yield PacketTrials(pairs, mix, receiving, stack)
 
 
+PACKETS = PacketGenerator()
+
+
 class PacketTrials:
     """A sending process for each client, and the receivers."""
 

@@ -173,3 +173,6 @@ class Ping(LatencyGenerator):
     def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> dict[str, Any]:
         """Measure the round-trip times of all pairs at once; return columns of a row."""
         return latency(pairs, parameters.duration_s, parameters.length_bytes)
+
+
+PING = Ping()

@@ -4,37 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from labkit.common import extensions
 from labkit.common.errors import BadInput, LabkitError, choose
+from labkit.common.extensions import Registry
 from labkit.measure.traffic.base import FlowGenerator, Generator, TrialGenerator
-from labkit.measure.traffic.iperf3 import Iperf3
-from labkit.measure.traffic.packet_generator import PacketGenerator
-from labkit.measure.traffic.ping import Ping
-from labkit.measure.traffic.trex.generator import Trex
 
-GENERATORS: dict[str, Generator] = {one.name: one for one in (Iperf3(), Ping(), PacketGenerator(), Trex())}
-GENERATORS |= extensions.load_all("labkit.generators", Generator, GENERATORS)  # type: ignore[type-abstract]
-PROTOCOLS = tuple(dict.fromkeys(name for one in GENERATORS.values() for name in one.capabilities.protocols))
-
-
-def find(name: str) -> Generator:
-    """Return the generator `name`. Raises BadInput with the list of generators if there is none."""
-    if name not in GENERATORS:
-        raise BadInput(f"generator={name} is unknown: {choose(name, GENERATORS)}")
-    return GENERATORS[name]
+_HERE = "labkit.measure.traffic"
+GENERATORS = Registry(
+    "labkit.generators",
+    Generator,  # type: ignore[type-abstract]
+    {
+        "iperf3": f"{_HERE}.iperf3:IPERF3",
+        "ping": f"{_HERE}.ping:PING",
+        "packets": f"{_HERE}.packet_generator:PACKETS",
+        "trex": f"{_HERE}.trex.generator:TREX",
+    },
+    "generator={} is unknown",
+)
+USUAL = {"tcp": "iperf3", "udp": "iperf3", "ping": "ping"}  # the generator of each protocol
+USUAL |= {
+    protocol: name
+    for name in reversed(GENERATORS.others)
+    for protocol in GENERATORS[name].capabilities.protocols
+    if protocol not in USUAL
+}
+PROTOCOLS = tuple(USUAL)
+CARRYING_DATA = ("iperf3", *GENERATORS.others)  # those whose version is in rows, if they carry data
 
 
 def default_generator(protocol: str) -> Generator:
-    """Return the first generator that supports this protocol. Raises BadInput with the list of protocols."""
-    for one in GENERATORS.values():
-        if protocol in one.capabilities.protocols:
-            return one
-    raise BadInput(f"protocol={protocol} is unknown: {choose(protocol, PROTOCOLS)}")
+    """Return the usual generator of this protocol. Raises BadInput with the list of protocols."""
+    if protocol not in USUAL:
+        raise BadInput(f"protocol={protocol} is unknown: {choose(protocol, PROTOCOLS)}")
+    return GENERATORS[USUAL[protocol]]
 
 
 def find_trial(name: str) -> TrialGenerator:
     """Return the generator `name`, which must run trials at a rate. Raises BadInput with the list of those that do."""
-    result = find(name)
+    result = GENERATORS.find(name)
     if not isinstance(result, TrialGenerator):
         able = [one.name for one in GENERATORS.values() if isinstance(one, TrialGenerator)]
         raise BadInput(f"generator={name} cannot run trials at a frame rate: choose {', '.join(able)}")
@@ -47,8 +53,8 @@ def versions() -> dict[str, str | None]:
 
 
 def _versions() -> Iterator[tuple[str, str | None]]:
-    for name, one in GENERATORS.items():
-        if isinstance(one, FlowGenerator):
+    for name in CARRYING_DATA:
+        if isinstance(one := GENERATORS[name], FlowGenerator):
             try:
                 yield name, one.version()
             except LabkitError:  # the other generators work without it

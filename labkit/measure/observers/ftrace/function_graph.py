@@ -13,23 +13,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from labkit.common import call_trees, run_folder, units
 from labkit.common.call_trees import Reader, Tree
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import (
-    ArmedObserver,
-    Observation,
-    ObservedLoad,
-    Observer,
-    ObserverParameters,
-    own_parameters,
-)
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
 from labkit.measure.observers.ftrace import kernel_functions
 from labkit.measure.observers.ftrace import session as tracing
-from labkit.measure.parameters import DISTINCT
+from labkit.measure.observers.parameters import GraphParameters
 
 PARAMETER = "graph_functions"
 SENDS = {
@@ -171,17 +164,6 @@ def roots(named: Sequence[str], protocol: str, family: int, guests: bool) -> tup
             f"this kernel can trace none of {', '.join(usual)}: name other functions with {PARAMETER}=NAME"
         )
     return tuple(one for all_of in result.values() for one in all_of)
-
-
-class GraphParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of function_graph."""
-
-    graph_functions: Annotated[
-        tuple[str, ...],
-        "functions whose calls function_graph shows; none: those that send and receive a packet",
-        kernel_functions.FORM,
-        DISTINCT,
-    ] = ()
 
 
 def _roots(parameters: ObservedLoad) -> tuple[str, ...]:

@@ -19,25 +19,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Any
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import (
-    ArmedObserver,
-    Observation,
-    ObservedLoad,
-    Observer,
-    ObserverParameters,
-    own_parameters,
-)
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
 from labkit.measure.observers.ftrace import bpftrace_times, kernel_functions, ring_buffer
 from labkit.measure.observers.ftrace import session as tracing
 from labkit.measure.observers.ftrace.histogram import Distribution
-from labkit.measure.parameters import DISTINCT
+from labkit.measure.observers.parameters import FUNCTIONS, FunctionTimesParameters
 from labkit.system import process
 
-FUNCTIONS = ("ip_rcv", "__netif_receive_skb_core")
 FIELDS = ("common_pid", "func", "calltime", "rettime")
 BUFFER_KIB = 65536  # of all CPUs together
 MAX_BYTES = 256 << 20  # of stored pages
@@ -254,17 +246,6 @@ def _page(source: int, page_bytes: int) -> bytes:
         return os.read(source, page_bytes)
     except BlockingIOError:
         return b""
-
-
-class FunctionTimesParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of function_times and guest_function_times."""
-
-    functions: Annotated[
-        tuple[str, ...],
-        "kernel functions that function_times times: names, no patterns",
-        kernel_functions.FORM,
-        DISTINCT,
-    ] = FUNCTIONS
 
 
 def check_functions(parameters: ObservedLoad) -> None:

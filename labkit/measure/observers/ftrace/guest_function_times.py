@@ -22,13 +22,8 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import topologies
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
 from labkit.measure.observers.ftrace import kernel_functions, ring_buffer, session
-from labkit.measure.observers.ftrace.function_times import (
-    FIELDS,
-    Collected,
-    FunctionTimesParameters,
-    check_functions,
-    collect,
-)
+from labkit.measure.observers.ftrace.function_times import FIELDS, Collected, check_functions, collect
+from labkit.measure.observers.parameters import FunctionTimesParameters
 from labkit.system import process
 
 TRACEFS = "/sys/kernel/tracing"

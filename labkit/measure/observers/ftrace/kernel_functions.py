@@ -10,11 +10,9 @@ from pathlib import Path
 
 from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.observers.ftrace import session
+from labkit.measure.observers.parameters import NAMES
 from labkit.measure.observers.perf import control
-from labkit.measure.parameters import Form
 
-NAME = r"[A-Za-z_][A-Za-z0-9_.]{0,126}"  # a kernel function; excludes globs and tracefs commands
-FORM = Form(NAME, "names of kernel functions, no patterns")
 # Suffix of a compiler's specialised copy of a function, which does the same work.
 _COPY = re.compile(r"\.(?:constprop|isra)\b[.\d\w]*$")
 FARTHEST = 64  # maximum bytes from a function's address to the traced instruction
@@ -23,7 +21,7 @@ KALLSYMS = Path("/proc/kallsyms")
 
 def check_names(names: Sequence[str]) -> None:
     """Raise BadInput for an invalid function name."""
-    FORM.check("functions", tuple(names))
+    NAMES.check("functions", tuple(names))
 
 
 def resolved(names: Sequence[str]) -> dict[str, list[str]]:

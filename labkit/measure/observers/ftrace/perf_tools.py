@@ -17,27 +17,17 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 from labkit.common import errors
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import (
-    ArmedObserver,
-    Observation,
-    ObservedLoad,
-    Observer,
-    ObserverParameters,
-    own_parameters,
-)
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
 from labkit.measure.observers.ftrace import kernel_functions, session
-from labkit.measure.parameters import Form
+from labkit.measure.observers.parameters import PROBED, RETURN, KprobeParameters
 from labkit.system import machine, process
 from labkit.system.machine import tracing_journal
 
 PROBE = "labkit_probe"  # its name in tracefs; kprobe gives it to a shell, so it is never a parameter
-RETURN = ":return"
-FORM = Form(f"{kernel_functions.NAME}({RETURN})?", "NAME or NAME:return of a kernel function")
 ENABLED = "events/kprobes/enable"  # reads "0" until kprobe traces
 ARMING_S = 120.0  # an emulated CPU is slow
 GRACE_S = 60.0  # to print what was buffered, and to undo
@@ -107,7 +97,7 @@ def kprobe(probe: str) -> Iterator[ArmedObserver]:
 
     Raises Unsupported without kprobe, or where nothing can be traced; BadInput for a function that cannot be traced.
     """
-    FORM.check("probe", probe)
+    PROBED.check("probe", probe)
     [[function, *_]] = kernel_functions.resolved([KprobeParameters(probe=probe).function]).values()
     returns = probe.endswith(RETURN)
     text = f"r:{PROBE} {function} value=$retval:s64" if returns else f"p:{PROBE} {function}"
@@ -143,21 +133,6 @@ def wait_until_armed(program: process.Running, top: Path) -> None:
             raise Failed(f"{' '.join(program.argv)} does not trace after {ARMING_S:g} s")
         time.sleep(0.05)
     raise Failed(program.ended().message())
-
-
-class KprobeParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of kprobe."""
-
-    probe: Annotated[
-        str,
-        "the kernel function whose calls kprobe records; NAME:return records the values that it returns",
-        FORM,
-    ] = "ip_rcv"
-
-    @property
-    def function(self) -> str:
-        """The name of the function."""
-        return self.probe.removesuffix(RETURN)
 
 
 def _check(_parameters: ObservedLoad) -> None:

@@ -16,27 +16,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Annotated
+from typing import IO
 
 from labkit.common import safe_files, units
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import (
-    ArmedObserver,
-    Observation,
-    ObservedLoad,
-    Observer,
-    ObserverParameters,
-    own_parameters,
-)
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
+from labkit.measure.observers.parameters import FREQUENCY_HZ, RecordParameters
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.control import WHOLE_MACHINE
 from labkit.measure.observers.perf.fold_stacks import FIELDS, OUTSIDE, StackCounter, blocks
-from labkit.measure.parameters import Within
 from labkit.system import process
 
-FREQUENCY_HZ = 997  # not in step with the kernel's tick
 HARDWARE, CLOCK = "cycles", "cpu-clock"
 NO_CACHE = ("--no-buildid", "--no-buildid-cache")  # perf would copy the objects it sees into ~/.debug
 MAX_OTHERS = 0.1  # share of samples that may belong to programs outside the experiment
@@ -163,15 +155,6 @@ def write(path: Path, result: StackCounter) -> int:
             file.write(line)
             count += 1
     return count
-
-
-class RecordParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of perf_record."""
-
-    sample_hz: Annotated[int, "sampling frequency of perf_record on each CPU", Within(1, 50_000)] = (
-        FREQUENCY_HZ
-    )
-    keep_perf_data: Annotated[bool, "keep perf_record's perf.data beside the folded stacks"] = False
 
 
 def _armed(

@@ -12,31 +12,17 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from labkit.common import errors, units
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import topologies
-from labkit.measure.observers.base import (
-    ArmedObserver,
-    Observation,
-    ObservedLoad,
-    Observer,
-    ObserverParameters,
-    own_parameters,
-)
+from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
+from labkit.measure.observers.parameters import EVENTS, StatParameters
 from labkit.measure.observers.perf import control as perf_control
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
-from labkit.measure.parameters import DISTINCT, OneOf
 from labkit.system import process
 
-# The events that Senanayake (2024, test one) counted for ovs-vswitchd.
-EVENTS = (
-    "LLC-prefetches", "LLC-loads", "LLC-load-misses", "LLC-stores", "LLC-store-misses",
-    "L1-dcache-loads", "L1-dcache-load-misses", "L1-dcache-stores",
-    "task-clock", "context-switches", "cpu-migrations", "page-faults",
-    "cycles", "instructions", "branches", "branch-misses",
-)  # fmt: skip
 BETWEEN = "|"  # column separator; event names contain commas
 NO_COUNTER = (
     "this machine has no such counter (a virtual machine without one, an emulated CPU, or another CPU)"
@@ -206,17 +192,6 @@ def event_counts(result: Counts, name: str) -> dict[str, Any]:
         return parts[0] if parts else _null("perf did not report it")
     least = min((one["running_ratio"] for one in counted if one["running_ratio"] is not None), default=None)
     return {"count": sum(one["count"] for one in counted), "running_ratio": least, "reason": None}
-
-
-class StatParameters(ObserverParameters, frozen=True, kw_only=True):
-    """Parameters of perf_stat."""
-
-    events: Annotated[tuple[str, ...], "events that perf_stat counts, by perf's names", DISTINCT] = EVENTS
-    events_of: Annotated[
-        str,
-        "what perf_stat counts: machine (all of it) or switch (ovs-vswitchd alone, of arms that have one)",
-        OneOf(("machine", "switch")),
-    ] = "machine"
 
 
 def _check_parameters(parameters: ObservedLoad) -> None:

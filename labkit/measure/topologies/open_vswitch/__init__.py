@@ -6,9 +6,7 @@ until they are ready, `topology` builds the ports and mirrors and joins the endp
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
-from labkit.measure.topologies.base import BuiltSide, Spec, Topology
+from labkit.common.extensions import on_call
 from labkit.measure.topologies.open_vswitch.switch_options import (
     NAMES,
     SwitchOptions,
@@ -22,23 +20,5 @@ __all__ = [
     "NAMES", "SwitchOptions", "copies_leave", "options", "ovs", "ovs_guests", "shares_ends", "side", "why_no_tags",
 ]  # fmt: skip
 
-
-def ovs(name: str, spec: Spec) -> AbstractContextManager[Topology]:
-    """A veth from every end to one switch, as `topology.ovs`."""
-    from labkit.measure.topologies.open_vswitch import topology  # what only a switch needs
-
-    return topology.ovs(name, spec)
-
-
-def ovs_guests(name: str, spec: Spec) -> AbstractContextManager[Topology]:
-    """A tap from every guest to one switch, as `topology.ovs_guests`."""
-    from labkit.measure.topologies.open_vswitch import topology
-
-    return topology.ovs_guests(name, spec)
-
-
-def side(name: str, spec: Spec) -> AbstractContextManager[BuiltSide]:
-    """A switch on each of two hosts, with the cable as one more port, as `topology.side`."""
-    from labkit.measure.topologies.open_vswitch import topology
-
-    return topology.side(name, spec)
+_TOPOLOGY = "labkit.measure.topologies.open_vswitch.topology"  # what only a switch needs
+ovs, ovs_guests, side = (on_call(f"{_TOPOLOGY}:{name}") for name in ("ovs", "ovs_guests", "side"))

@@ -63,6 +63,9 @@ class Trex(TrialGenerator):
             yield made
 
 
+TREX = Trex()
+
+
 def check_mix(mix: Mix) -> None:
     """Raise Unsupported, with one sentence, for flows that a stream of TRex cannot have here."""
     first = mix.vary[0]
