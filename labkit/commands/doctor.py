@@ -14,10 +14,11 @@ from labkit.measure.agent import main as agent_main
 from labkit.runner import run as running
 
 NOTES = """\
-The doctor tries each capability instead of asking for versions. For each that is missing it says
-how to get it.
+The doctor tries each capability instead of asking for versions. It says in five lines what works, what is
+missing, and how to get it; with --all, one line for each capability says what it is for.
 
     labkit doctor
+    labkit doctor --all
     labkit doctor --where vm:debian
     labkit doctor --where ssh:NAME
 """
@@ -33,6 +34,7 @@ JSON = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     arguments.add_json(parser)
+    parser.add_argument("--all", action="store_true", help="one line for each capability")
     text = "examine a lab VM (vm:KERNEL) or another machine (ssh:NAME) instead of this one"
     parser.add_argument("--where", default="here", metavar="HOST", help=text)
 
@@ -62,5 +64,5 @@ def run(given: argparse.Namespace) -> int:
     reading.join()
     from labkit.commands import doctor_text
 
-    print(doctor_text.as_json(answer) if given.json else doctor_text.as_text(answer), end="")
+    print(doctor_text.as_json(answer) if given.json else doctor_text.as_text(answer, every=given.all), end="")
     return 0

@@ -7,6 +7,7 @@ Both are made from the agent's answer, which has `machine` (machine.describe), `
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Iterable
 from itertools import groupby
@@ -16,11 +17,14 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from labkit.common import packages
 from labkit.common.printable import printable, printable_json
 from labkit.measure.capabilities import Capability
 
 MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("?", "yellow")}
 ASCII = str.maketrans({"✓": "+", "✗": "x", "—": "-", "’": "'", "…": "..."})
+INSTALLED = re.compile(rf"({'|'.join(packages.MANAGERS.values())}) ([\w.+-]+)")
+OTHER_KERNEL = re.compile(r"boot (a|another) kernel|labkit kernels get")
 RUNS_ON = {"none": "bare metal", "tcg": "an emulated CPU (tcg)", "uml": "User-mode Linux (uml)"}
 
 
@@ -29,8 +33,8 @@ def as_json(answer: dict[str, Any]) -> str:
     return printable_json(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()) + "\n"
 
 
-def as_text(answer: dict[str, Any], stream: TextIO | None = None) -> str:
-    """Return the answer as text: a headline, and for each group one unwrapped line per capability.
+def as_text(answer: dict[str, Any], stream: TextIO | None = None, every: bool = False) -> str:
+    """Return the answer as at most five unwrapped lines; with `every`, as one per capability, by group.
 
     The text is coloured if `stream` (default: standard output) is a terminal. It is ASCII if the stream's encoding has
     no check mark.
@@ -44,7 +48,8 @@ def as_text(answer: dict[str, Any], stream: TextIO | None = None) -> str:
         no_color=target.no_color,
     )
     capabilities = msgspec.convert(answer["capabilities"], list[Capability])
-    for line in _lines(answer["machine"], capabilities):
+    console.print(Text(printable(headline(answer["machine"], capabilities)), style="bold"), soft_wrap=True)
+    for line in (_every if every else _summary)(capabilities):
         console.print(line, soft_wrap=True)
     return _written(buffer.getvalue(), stream.encoding or "ascii")
 
@@ -58,10 +63,53 @@ def _written(text: str, encoding: str) -> str:
     return text.encode(encoding, errors="replace").decode(encoding)
 
 
-def _lines(machine: dict[str, Any], capabilities: list[Capability]) -> Iterable[Text]:
-    yield Text(printable(headline(machine, capabilities)), style="bold")
-    for group, group_members in groupby(capabilities, key=lambda capability: capability.group):
-        members = list(group_members)
+def _summary(capabilities: list[Capability]) -> Iterable[Text]:
+    """What works, and what is missing, by the way in which a person gets it."""
+    missing = [each for each in capabilities if not each.available]
+    works = f"{len(capabilities) - len(missing)} of {len(capabilities)} capabilities work"
+    counts = []
+    for group, members in _by_group(capabilities):
+        available = sum(bool(each.available) for each in members)
+        counts.append(f"{group} {available}/{len(members)}")
+    yield _marked(True, f"{works} (labkit doctor --all shows each): {', '.join(counts)}")
+    by_kernel = [each for each in missing if OTHER_KERNEL.search(each.remedy or "")]
+    programs = [each for each in missing if INSTALLED.search(each.remedy or "")]
+    other = [each for each in missing if each not in by_kernel and each not in programs]
+    if by_kernel:
+        way = "with another kernel (labkit kernels get, then where=vm:debian)"
+        yield _marked(False, f"{way}: {_named(by_kernel)}")
+    if other:
+        yield _marked(False, f"with other settings or hardware (--all says which): {_named(other)}")
+    if programs:
+        wanted: dict[str, dict[str, None]] = {}
+        for manager, package in (
+            found for each in programs for found in INSTALLED.findall(each.remedy or "")
+        ):
+            wanted.setdefault(manager, {})[package] = None
+        commands = " or ".join(f"{manager} {' '.join(names)}" for manager, names in wanted.items())
+        lost = "; ".join(f"{each.name} ({each.lost or each.detail})" for each in programs)
+        yield _marked(False, f"{commands}: {lost}")
+
+
+def _by_group(capabilities: list[Capability]) -> list[tuple[str, list[Capability]]]:
+    return [(group, list(members)) for group, members in groupby(capabilities, key=lambda each: each.group)]
+
+
+def _named(capabilities: list[Capability]) -> str:
+    """Return for example "tunnels geneve, gre (not tested); virtual machines lab VM"."""
+    return "; ".join(
+        f"{group} {', '.join(each.name + ' (not tested)' * (each.available is None) for each in members)}"
+        for group, members in _by_group(capabilities)
+    )
+
+
+def _marked(available: bool, text: str) -> Text:
+    mark, style = MARKS[available]
+    return Text().append(mark, style=style).append(f" {printable(text)}")
+
+
+def _every(capabilities: list[Capability]) -> Iterable[Text]:
+    for group, members in _by_group(capabilities):
         width = max(len(each.name) for each in members)
         yield Text()
         yield Text(printable(group), style="bold")

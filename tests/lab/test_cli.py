@@ -139,7 +139,10 @@ def test_doctor_as_json(machine: Sandbox) -> None:
     assert all(one.keys() == fields for one in report["capabilities"])
     assert report["machine"].keys() <= schema.BY_NAME.keys()
     assert {"veth", "ipvlan"} <= {one["name"] for one in report["capabilities"]}
-    assert "veth" in machine.labkit("doctor").stdout
+    short = machine.labkit("doctor").stdout.splitlines()
+    assert len(short) <= 5
+    assert "labkit doctor --all" in short[1]
+    assert "  ✓ veth\n" in machine.labkit("doctor", "--all", PYTHONUTF8="1").stdout
 
 
 def half_written(folder: Path) -> dict[str, Path]:

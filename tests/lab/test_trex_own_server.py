@@ -199,6 +199,6 @@ def test_search_whose_ring_drops_is_invalid(box: Sandbox) -> None:
 
 
 def test_doctor_tells(box: Sandbox) -> None:
-    done = box.labkit("doctor", LABKIT_TREX=str(box.folder / "v3.08"))
+    done = box.labkit("doctor", "--all", LABKIT_TREX=str(box.folder / "v3.08"))
     [line] = [line for line in done.stdout.splitlines() if " trex " in f" {line} "]
     assert str(box.folder / "v3.08") in line

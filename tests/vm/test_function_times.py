@@ -181,7 +181,7 @@ def test_killed_run_restores_tracing(emulated: Machine, killed: str) -> None:
         assert state(emulated) != before
         # With these programs alone, the doctor does not wait for the versions of a browser and others.
         emulated.run("sh", "-c", "mkdir /tmp/few && ln -s /usr/bin/setpriv /usr/bin/unshare /tmp/few")
-        doctor = emulated.labkit("doctor", PATH="/tmp/few")
+        doctor = emulated.labkit("doctor", "--all", PATH="/tmp/few")
         assert re.search("killed labkit run had left settings changed; restored", doctor.stdout), doctor
     assert until(lambda: state(emulated) == before, PATIENCE_S, 0.2), state(emulated)
     assert until(lambda: not pids(emulated, "labkit.system.machine.tracing_guard"), PATIENCE_S, 0.2)

@@ -103,7 +103,8 @@ def test_doctor_escapes_control_characters() -> None:
     one = Capability(ATTACK, ATTACK, False, ATTACK, ATTACK, ATTACK)
     machine = {"kernel": ATTACK, "cpu": ATTACK, "cpus_count": 1, "accelerator": ATTACK}
     answer = {"machine": machine, "details": {}, "capabilities": [msgspec.to_builtins(one)]}
-    for text in (doctor_text.as_text(answer, io.StringIO()), doctor_text.as_json(answer)):
+    texts = [doctor_text.as_text(answer, io.StringIO(), every=every) for every in (False, True)]
+    for text in (*texts, doctor_text.as_json(answer)):
         assert "title" in text
         assert not OBEYED.search(text)
 

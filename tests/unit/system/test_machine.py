@@ -274,7 +274,7 @@ class TestDoctor:
         return {"machine": report, "details": {}, "capabilities": msgspec.to_builtins(list(self.FOUND))}
 
     def test_text(self, answer: dict[str, Any]) -> None:
-        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), every=True)
         lines = text.splitlines()
         assert lines[0] == "Linux 6.1.0, A CPU, 2 CPUs, an emulated CPU (tcg), without root"
         assert "  ✓ veth" in lines
@@ -286,15 +286,38 @@ class TestDoctor:
         assert "  ✓ iperf3  3.12" in lines
         assert lines[-1] == "2 of 5 capabilities are available here; 1 not tested"
 
+    def test_summary(self, answer: dict[str, Any]) -> None:
+        boot, hardware = "boot a kernel with CONFIG_IPVLAN", "measure on bare metal"
+        found = [
+            Capability("link kinds", "veth", True),
+            Capability("link kinds", "ipvlan", False, "unknown", "no ipvlan", boot),
+            Capability("tunnels", "gre", None, "not tried", None, boot),
+            Capability("perf events", "cycles", False, "no counter", "no cycles", hardware),
+            Capability("tools", "crun", False, "not installed", "no containers", "apt install crun"),
+            Capability("tools", "tc", False, "not installed", "no qdisc", "apt install iproute2"),
+            Capability("tools", "ip", False, "not installed", "no shell", "apt install iproute2; restart"),
+        ]
+        answer["capabilities"] = msgspec.to_builtins(found)
+        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+        _, works, kernel, other, programs = text.splitlines()
+        assert works.startswith("✓ 1 of 7 capabilities work (labkit doctor --all shows each): link kinds 1/2")
+        assert kernel.endswith(": link kinds ipvlan; tunnels gre (not tested)")
+        assert other.endswith(": perf events cycles")
+        assert programs == ("✗ apt install crun iproute2: crun (no containers); tc (no qdisc); ip (no shell)")
+
+    def test_everything_works(self, answer: dict[str, Any]) -> None:
+        answer["capabilities"] = msgspec.to_builtins([Capability("link kinds", "veth", True)])
+        assert len(doctor_text.as_text(answer, io.StringIO()).splitlines()) == 2
+
     def test_long_lines_stay_one_line_and_plain(self, answer: dict[str, Any]) -> None:
         answer["capabilities"][2]["lost"] = "very " * 200 + "long"
-        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), every=True)
         assert len([line for line in text.splitlines() if "very" in line]) == 1
         assert "\x1b" not in text
 
     def test_ascii(self, answer: dict[str, Any]) -> None:
         answer["machine"]["cpu"] = "Ω"
-        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+        text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="ascii"), every=True)
         assert text.isascii()
         assert "  x ipvlan" in text
         assert "  + veth" in text
