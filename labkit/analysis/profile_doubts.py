@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pandas as pd
 
 from labkit.analysis import load
-from labkit.analysis.flame.load_profiles import observed
 from labkit.common import units
 
 BPF = (
@@ -26,6 +25,8 @@ def doubts(rows: pd.DataFrame, observer: str) -> list[str]:
     own = observed_rows[observed_rows["status"].eq("ok")]
     usual = set(load.without_numbers(load.each_doubt(rows[rows["observer"].isna()])))
     seen = own.get("observed", ())
+    from labkit.analysis.flame.load_profiles import observed  # what only profiles need
+
     by_bpf = sum(observed(value).get("tracer") == "bpf" for value in seen)
     each = pd.concat([load.each_doubt(own), pd.Series([BPF] * by_bpf, dtype="str")])
     each = each[~load.without_numbers(each).isin(usual)]

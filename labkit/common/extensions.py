@@ -101,19 +101,20 @@ class Registry(Mapping[str, Kind]):
     """What labkit has under names, and what other packages add to it; only the use of a name imports its object.
 
     `own`: for each name of labkit, the module and its object, as in an entry point. `unknown`: the refusal of a name
-    that is not there, for example `{} is not an experiment`. `others`: the names that packages add.
+    that is not there, for example `{} is not an experiment`. `others`: the names that packages add. `loaded`: the
+    objects of names that were used.
     """
 
     def __init__(self, group: str, kind: type[Kind], own: Mapping[str, str], unknown: str) -> None:
-        self._kind, self._unknown, self._loaded = kind, unknown, dict[str, Kind]()
+        self._kind, self._unknown, self.loaded = kind, unknown, dict[str, Kind]()
         others = names(group, own)
         self.others = tuple(others)
         self._entries = {name: EntryPoint(group, name, own[name], DISTRIBUTION, "") for name in own} | others
 
     def __getitem__(self, name: str) -> Kind:
-        if name not in self._loaded:
-            self._loaded[name] = load(self._entries[name], self._kind)
-        return self._loaded[name]
+        if name not in self.loaded:
+            self.loaded[name] = load(self._entries[name], self._kind)
+        return self.loaded[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

@@ -7,7 +7,7 @@ import abc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from labkit.common.errors import Unsupported
 from labkit.measure import topologies
@@ -16,13 +16,14 @@ from labkit.measure.experiments import changes, consistency, rows
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.server_counters import LocalServer, ServerSide, guests_cpu
-from labkit.measure.observers.counters import packet_loss
 from labkit.measure.observers.counters.receive_counters import receivers
-from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic.base import FlowGenerator, Flows, TrialGenerator, Trials
-from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import machine, netlink
 from labkit.system.netlink import ethtool
+
+if TYPE_CHECKING:
+    from labkit.measure.topologies.open_vswitch.switch import Switch
+    from labkit.measure.traffic.packet_sender import Mix
 
 # The offloads that change TCP and UDP datapaths. VLAN, SCTP and tunnel offloads differ between kinds of links without
 # an effect here.
@@ -210,6 +211,8 @@ class LocalArm(BuiltArm):
 
     def counted_losses(self, family: int) -> Callable[[], list[dict[str, Any]]]:
         """Start counting; return a function that returns the loss of each pair by hop (`packet_loss`)."""
+        from labkit.measure.observers.counters import packet_loss  # only datagrams are followed
+
         return packet_loss.counted_losses(self.topology, family)
 
     @property

@@ -23,7 +23,6 @@ from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.common.plain_types import wrong_type
 from labkit.measure.experiments.change_kinds import checks, registry
 from labkit.measure.experiments.change_kinds.base import Files, Place
-from labkit.measure.experiments.change_kinds.interface import OFFLOAD_NAMES
 from labkit.measure.topologies import Topology
 from labkit.system import machine, netlink
 from labkit.system.machine import sysctl_journal
@@ -321,7 +320,7 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
             kind.apply(place, step.options)
             after = kind.state(place, step.options)
             kind.verify(after, step.options, place)
-            requested = {OFFLOAD_NAMES.get(name, name) for name in step.options}
+            requested = set(map(kind.setting, step.options))
             effects = [
                 (place.role, step.kind, name, before.get(name, "none"), after.get(name, "none"))
                 # What was requested comes first, because `why` names the first effect; the rest follows from it.

@@ -18,7 +18,6 @@ from labkit.measure.experiments.built_arm import BuiltArm, LocalArm
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Point, Running, Stages
 from labkit.measure.experiments.rows import Arm, Measured
-from labkit.measure.experiments.two_hosts import client_side
 
 Record = Callable[[Measured], None]
 Built = tuple[
@@ -131,6 +130,8 @@ class MeasurementPoint(Point):
 
     @contextmanager
     def _across(self, running: Running, load: Load, arm: Arm) -> Iterator[BuiltArm]:
+        from labkit.measure.experiments.two_hosts import client_side  # what only two hosts need
+
         run_context = running.run_context
         assert run_context.peer is not None
         with ExitStack() as stack:

@@ -18,10 +18,7 @@ from labkit.measure.experiments.built_arm import LocalArm
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm, Measured, not_measured, row_of
-from labkit.measure.experiments.two_hosts.client_side import across
-from labkit.measure.experiments.two_hosts.peer_monitor import peer_monitor
 from labkit.measure.observers import registry
-from labkit.measure.observers.counters import packet_loss
 from labkit.measure.traffic import ping
 from labkit.system import netlink
 
@@ -112,7 +109,9 @@ def _why_not(arm: Arm, parameters: DatapathParameters, run_context: RunContext) 
     """Return why an arm cannot be measured here, as columns; None if it can."""
     try:
         if parameters.has_remote_servers:
-            with across(parameters, run_context, arm, 1):
+            from labkit.measure.experiments.two_hosts import client_side  # what only two hosts need
+
+            with client_side.across(parameters, run_context, arm, 1):
                 return None
         with _topology(arm, parameters, run_context, 1) as topology:
             _check_congestion(arm.parameters(parameters), topology)
@@ -132,7 +131,11 @@ def _topology(
     Raises Isolated, or Failed if pings that fill the MTU are not answered; of an isolated one, if they are.
     """
     own = arm.parameters(parameters)
-    described, monitor = own.described_network(arm.topology), peer_monitor(own, run_context)
+    described, monitor = own.described_network(arm.topology), None
+    if run_context.peer is not None and own.has_remote_monitor:
+        from labkit.measure.experiments.two_hosts.client_side import PeerMonitor  # what only two hosts need
+
+        monitor = PeerMonitor(run_context.peer, own.nic(topologies.CLIENTS))
     spec = own.spec(pairs, run_context.machine_netns, endpoint=arm.endpoint, monitor=monitor)
     with topologies.build(described, spec) as topology:
         if isolated := topologies.kind_of(described).isolated:
@@ -236,6 +239,8 @@ def apply_change(
     """
     if arm.change is None:
         return []
+    from labkit.measure.observers.counters import packet_loss  # a plain arm with TCP does not need it
+
     own = arm.parameters(parameters)
     effects = [*_set_parameters(arm.change, parameters, own), *changes.apply(arm.change, topology)]
     name = arm.change.name

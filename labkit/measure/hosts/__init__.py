@@ -36,9 +36,9 @@ def check_tracing(where: str) -> None:
 
     A tracer rewrites the kernel's code while another emulated CPU executes it, so the lab VM may panic or hang.
     """
-    from labkit.system.qemu import boot
-
     if where.startswith("vm:"):
+        from labkit.system.qemu import boot  # what only lab VMs need
+
         parameters = vm_spec.parse(where)
         if parameters.cpus > 1 and parameters.profile != "tracing" and not boot.kvm_worth_trying():
             raise BadInput(
@@ -131,9 +131,7 @@ def leasing(folder: Path, say: Callable[[str], None]) -> AbstractContextManager[
 
 def shared_vm_scratch() -> str | None:
     """Return the folder of the lab VM that a sweep shares with this process (its QEMU command line has it), or None."""
-    from labkit.measure.hosts import vm
-
-    result: str | None = json.loads(os.environ.get(vm.SHARED_VM) or "{}").get("scratch")
+    result: str | None = json.loads(os.environ.get(vm_spec.SHARED) or "{}").get("scratch")
     return result
 
 

@@ -43,7 +43,6 @@ GREETING_S, AWAY_S, LONGER = 0.5, 0.1, 16
 REPORT_S = 15.0  # between two messages about a boot; an emulated one takes 5 s on a quiet machine
 # Modules for the file systems and the channel; all others are loaded from the root.
 MODULES = ("virtio_pci", "virtiofs", "overlay", "virtio_console")
-SHARED_VM = "LABKIT_LAB_VM"  # environment variable: the lab VM that a sweep shares with its notebooks
 
 
 @dataclass(frozen=True)
@@ -243,7 +242,7 @@ def leasing(folder: Path, say: Say) -> Iterator[Callable[[str], bool]]:
             if held and (held[0].where != where or held[0].suspect()):
                 held.clear()
                 stack.close()
-            os.environ.pop(SHARED_VM, None)
+            os.environ.pop(vm_spec.SHARED, None)
             if not where.startswith("vm:") or vm_spec.parse(where).fresh:
                 return False
             if not held:
@@ -252,13 +251,13 @@ def leasing(folder: Path, say: Say) -> Iterator[Callable[[str], bool]]:
                 opened.end()
                 held.append(guest)
             shared = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
-            os.environ[SHARED_VM] = json.dumps(shared)
+            os.environ[vm_spec.SHARED] = json.dumps(shared)
             return replaced
 
         try:
             yield lease
         finally:
-            os.environ.pop(SHARED_VM, None)
+            os.environ.pop(vm_spec.SHARED, None)
 
 
 def booted(
@@ -407,7 +406,7 @@ def _script(
 
 def _find_lease(where: str, folder: str | None) -> LabVm | None:
     """Return the lab VM that is shared with this process, if it is the requested one."""
-    report = json.loads(os.environ.get(SHARED_VM) or "{}")
+    report = json.loads(os.environ.get(vm_spec.SHARED) or "{}")
     if report.get("where") != where or not Path(report["scratch"], "channel").exists():
         return None
     guest = LabVm(where, Path(report["scratch"]), Path(report["folder"]))

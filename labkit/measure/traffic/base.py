@@ -13,12 +13,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
-from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import process
+
+if TYPE_CHECKING:
+    from labkit.measure.traffic.packet_sender import Mix
 
 # Each end of a flow leaves out the warm-up by its own clock. On a busy machine one end can be late by this much.
 SKEW_S, MIN_SKEW = 0.2, 0.02

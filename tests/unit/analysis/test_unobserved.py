@@ -32,7 +32,7 @@ def test_an_observer_that_this_machine_lacks_is_reported(
         raise Unsupported(BLIND["function_graph"])
 
     blind = Observer(check=refuse, armed=lambda *_: nullcontext())  # type: ignore[arg-type]
-    monkeypatch.setitem(TABLE, "function_graph", blind)
+    monkeypatch.setitem(TABLE.loaded, "function_graph", blind)
     surveyed: list[Any] = []
 
     def survey_of(parameters: Any, _run_context: RunContext) -> Any:

@@ -164,7 +164,9 @@ def test_observers_that_cannot_be_used_are_left_out(monkeypatch: pytest.MonkeyPa
     def refuse(_parameters: object) -> None:
         raise Unsupported("no perf here")
 
-    monkeypatch.setitem(registry.TABLE, "perf_record", replace(registry.TABLE["perf_record"], check=refuse))
+    monkeypatch.setitem(
+        registry.TABLE.loaded, "perf_record", replace(registry.TABLE["perf_record"], check=refuse)
+    )
     assert notebook.possible_observers("perf_record,counters") == ["counters"]
     with pytest.raises(BadInput, match="observe"):
         notebook.possible_observers(["perf"])

@@ -113,6 +113,10 @@ class Kind(abc.ABC):
     def check(self, options: Mapping[str, Any]) -> None:
         """Raise BadInput for invalid options, from whatever source."""
 
+    def setting(self, option: str) -> str:
+        """Return the name that `state` has for what an option changes."""
+        return option
+
     @abc.abstractmethod
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         """Return the settings that this kind changes, as the kernel reports them.

@@ -39,13 +39,16 @@ class Offload(Kind):
             if not re.fullmatch(r"[a-z][a-z0-9_-]{1,40}", name) or value not in ("on", "off"):
                 raise BadInput(f"offload {name} {value}: give a feature of ethtool -k, then on or off")
 
+    def setting(self, option: str) -> str:
+        return OFFLOAD_NAMES.get(option, option)
+
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         checks.no_guest("offload", place)
         result = machine.offloads(place.namespace.prefix, place.interface)
         if not result:
             raise Unsupported(packages.missing("ethtool"))
         for name in options:
-            if OFFLOAD_NAMES.get(name, name) not in result:
+            if self.setting(name) not in result:
                 raise Unsupported(f"{place} has no offload {name}; it has {', '.join(sorted(result))}")
         return {name: "on" if on else "off" for name, on in result.items()}
 
@@ -60,7 +63,7 @@ class Offload(Kind):
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():
-            if after[OFFLOAD_NAMES.get(name, name)] != value:
+            if after[self.setting(name)] != value:
                 raise Unsupported(f"the interface {place} does not let its offload {name} be set to {value}")
 
 
@@ -229,3 +232,8 @@ class Steering(Kind):
                 yield result
             finally:
                 process.output(["umount", "--lazy", folder])
+
+
+OFFLOAD, MTU, TXQUEUELEN = Offload(), Mtu(), TxQueueLength()
+RING, CHANNELS = Counts("ring", "-g", "-G"), Counts("channels", "-l", "-L")
+RPS, XPS = Steering("rps", "rx-*/rps_cpus"), Steering("xps", "tx-*/xps_cpus")

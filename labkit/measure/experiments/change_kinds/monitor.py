@@ -34,3 +34,6 @@ class Monitored(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         hop = CapturePoint(place.namespace, place.interface)
         place.at_end.callback(Monitor(hop, Request(sample=options["sample"])).kill)
+
+
+MONITOR = Monitored()

@@ -117,3 +117,6 @@ class Rules(Nftables):
             f"{options['count']} nftables rules",
             ("no such file",),
         )
+
+
+NFTABLES, RULES, CONNTRACK = Nftables(), Rules(), Conntrack()

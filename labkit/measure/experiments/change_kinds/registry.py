@@ -6,14 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from labkit.common.errors import BadInput, choose
+from labkit.common.extensions import Registry
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
-from labkit.measure.experiments.change_kinds.interface import Counts, Mtu, Offload, Steering, TxQueueLength
-from labkit.measure.experiments.change_kinds.monitor import Monitored
-from labkit.measure.experiments.change_kinds.nftables import Conntrack, Nftables, Rules
-from labkit.measure.experiments.change_kinds.route import Neighbour, Route
-from labkit.measure.experiments.change_kinds.sysctl import MachineSysctl, Sysctl
-from labkit.measure.experiments.change_kinds.traffic_control import Filter, Qdisc, TcBpf, Xdp
 
 # The parameters that an arm may set itself: it is built with its own MTU, IP version and guests.
 PARAMETERS = (
@@ -82,35 +77,25 @@ class Function(Kind):
         return
 
 
-KINDS: dict[str, Kind] = {
-    "sysctl": Sysctl(),
-    "machine_sysctl": MachineSysctl(),
-    "nftables": Nftables(),
-    "rules": Rules(),
-    "conntrack": Conntrack(),
-    "offload": Offload(),
-    "ring": Counts("ring", "-g", "-G"),
-    "channels": Counts("channels", "-l", "-L"),
-    "mtu": Mtu(),
-    "txqueuelen": TxQueueLength(),
-    "qdisc": Qdisc(),
-    "tc_filter": Filter(),
-    "xdp": Xdp("xdp", "xdp"),
-    "tc_bpf": TcBpf("tc_bpf", "tc"),
-    "route": Route(),
-    "neighbour": Neighbour(),
-    "rps": Steering("rps", "rx-*/rps_cpus"),
-    "xps": Steering("xps", "tx-*/xps_cpus"),
-    "monitor": Monitored(),
-    "parameter": Parameter(),
-    "affinity": Parameter("affinity", "0,1"),
-    "congestion": Parameter("congestion", "cubic"),
-    "function": Function(),
+PARAMETER, AFFINITY, CONGESTION = Parameter(), Parameter("affinity", "0,1"), Parameter("congestion", "cubic")
+FUNCTION = Function()
+_MODULES = {
+    "sysctl": ("sysctl", "machine_sysctl"),
+    "nftables": ("nftables", "rules", "conntrack"),
+    "interface": ("offload", "ring", "channels", "mtu", "txqueuelen", "rps", "xps"),
+    "traffic_control": ("qdisc", "tc_filter", "xdp", "tc_bpf"),
+    "route": ("route", "neighbour"),
+    "monitor": ("monitor",),
+    "registry": ("parameter", "affinity", "congestion", "function"),
 }
-
-
-def find(name: str) -> Kind:
-    """Return the kind `name`. Raises BadInput with the known kinds."""
-    if name not in KINDS:
-        raise BadInput(f"there is no kind of change {name!r}: {choose(name, KINDS)}")
-    return KINDS[name]
+KINDS = Registry(
+    "",  # packages add none
+    Kind,  # type: ignore[type-abstract]
+    {
+        name: f"labkit.measure.experiments.change_kinds.{module}:{name.upper()}"
+        for module, names in _MODULES.items()
+        for name in names
+    },
+    "there is no kind of change {!r}",
+)
+find = KINDS.find

@@ -98,3 +98,6 @@ def _address(kind: str, text: Any, prefix: bool = False) -> None:
         raise BadInput(
             f"{kind} {text}: write for example {'10.9.0.0/16' if prefix else '10.9.0.1'}"
         ) from None
+
+
+ROUTE, NEIGHBOUR = Route(), Neighbour()

@@ -146,3 +146,6 @@ class MachineSysctl(Sysctl):
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         return
+
+
+SYSCTL, MACHINE_SYSCTL = Sysctl(), MachineSysctl()

@@ -273,3 +273,6 @@ class TcBpf(Bpf):
                 f"tc program {options['file']} {options['section']}",
                 ("no such file",),
             )
+
+
+QDISC, TC_FILTER, XDP, TC_BPF = Qdisc(), Filter(), Xdp("xdp", "xdp"), TcBpf("tc_bpf", "tc")

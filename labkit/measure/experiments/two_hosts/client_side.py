@@ -1,4 +1,4 @@
-"""The clients' side of two nodes: requests to the servers' host, and arms across both hosts.
+"""The clients' side of two nodes: requests to the servers' host, arms across both hosts, and a monitor of copies there.
 
 Clocks are not compared: each side counts its own seconds, and requests order the steps.
 """
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,11 +23,13 @@ from labkit.measure.experiments.context import Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.experiments.server_counters import ServerSide, Window
-from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import ping
 from labkit.measure.traffic.base import Arrived, FlowGenerator, Flows, Page, TrialGenerator, Trials
-from labkit.measure.traffic.packet_sender import Mix
 from labkit.system import machine
+
+if TYPE_CHECKING:
+    from labkit.measure.topologies.open_vswitch.switch import Switch
+    from labkit.measure.traffic.packet_sender import Mix
 
 CLOCK = 1.02  # ratio of the other host's clock to this one beyond which its time is doubted
 
@@ -96,6 +98,27 @@ class RemoteReceiving:
         """Return what has arrived since the receivers exist."""
         report = self.peer.ask("arrived")
         return Arrived(report["load"], report["received_count"])
+
+
+@dataclass(frozen=True)
+class PeerMonitor:
+    """A `topologies.RemoteMonitor` that asks the other one of two hosts."""
+
+    peer: Peer
+    parent: str | None
+
+    def receive(self, switch: str, mtu_bytes: int) -> str:
+        """Let the other host count and read the copies of this switch that arrive at its NIC. Return the NIC's MAC
+        address."""
+        return str(self.peer.ask("monitor", switch=switch, mtu_bytes=mtu_bytes)["mac"])
+
+    def counts(self) -> topologies.Copies:
+        """Return the copies that have arrived there."""
+        return msgspec.convert(self.peer.ask("copies")["copies"], topologies.Copies)
+
+    def stop(self) -> None:
+        """Let the other host end its readers and give its NIC back."""
+        self.peer.ask("clear")
 
 
 @dataclass(frozen=True, kw_only=True)
