@@ -18,6 +18,7 @@ from pandas.io.formats.style import Styler
 from labkit.analysis import displays, figures, load, profile_doubts, published_runs, run_figures, stats, theme
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis import why as why_page
+from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.drawing import figure as drawings
 from labkit.analysis.findings import registry as findings_of
 from labkit.analysis.flame import load_profiles, source_lines
@@ -43,7 +44,7 @@ class Part:
     def __init__(self, heading: str, rows: pd.DataFrame) -> None:
         self.heading = heading
         self.rows = rows
-        self.verdicts = verdict_tables.verdicts(rows)
+        self.verdicts = all_verdicts(rows)
 
     def kernels(self) -> go.Figure | None:
         """Return the figure that compares the ratios of several kernels; None if every point has a single kernel."""
@@ -91,8 +92,8 @@ class Run:
 
     @functools.cached_property
     def verdicts(self) -> displays.Verdicts:
-        """Return the verdicts for each topology and point: what is faster, and by how much (`verdicts.verdicts`)."""
-        return displays.Verdicts.of(verdict_tables.verdicts(self.rows))
+        """Return the verdicts for each topology and point: what is faster, and by how much (`all_verdicts`)."""
+        return displays.Verdicts.of(all_verdicts(self.rows))
 
     @functools.cached_property
     def figures(self) -> displays.Figures:
@@ -310,7 +311,7 @@ class Run:
     def doubts(self) -> Markdown:
         """Return every reason for doubt as a Markdown list."""
         result = findings_of.doubts(self.all[~self.all.index.isin(self.rows.index)])
-        result += verdict_tables.doubts(self.rows) if len(self.rows) else []
+        result += verdict_tables.doubts(self.rows, table=self.verdicts) if len(self.rows) else []
         result += profile_doubts.profile_doubts(self.profiles, self.rows)
         return displays.markdown(
             "\n".join(f"- {doubt}" for doubt in result) or "No reason to doubt these numbers was found."
@@ -455,7 +456,7 @@ def _findings(verdicts: pd.DataFrame) -> list[str]:
     for key, group in load.groups(known, names):
         values = dict(zip(names, key, strict=True))
         labels = [str(values["protocol"]).upper(), f"MTU {values['mtu_bytes']:g}", *load.non_defaults(values)]
-        for topology, rows in group.groupby("topology", sort=False):
+        for (topology, _), rows in group.groupby(["topology", "baseline"], sort=False):
             lines.append(f"- **{', '.join(labels)}:** {_claims(str(topology), rows)}")
     return [*lines, *_without_ratio(verdicts)]
 
@@ -472,7 +473,9 @@ def _without_ratio(verdicts: pd.DataFrame) -> list[str]:
         everywhere = len(rows) == int(verdicts["topology"].eq(topology).sum())
         points = "; ".join(load.group_text(point) for point, _ in load.groups(rows))
         at = "" if everywhere else f" ({points})"
-        if word in verdict_tables.ABSENT:
+        if word == "equal":
+            lines.append(f"- **{topology}**{at}: {sentence}.")
+        elif word in verdict_tables.ABSENT:
             lines.append(f"- **{topology}** was not measured{at}: {sentence}.")
         else:
             lines.append(f"- {sentence[0].upper()}{sentence[1:]}{at}.")

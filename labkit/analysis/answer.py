@@ -57,6 +57,8 @@ def _claim(rows: pd.DataFrame) -> str:
 
 
 def _words(word: str, rows: pd.DataFrame) -> str:
+    if word == "equal":
+        return "is equal by construction"
     if word in ABSENT:
         return "was not measured"
     if word not in WORDS:

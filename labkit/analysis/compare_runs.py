@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import conditions, load, stats, verdicts
+from labkit.analysis.change_effects import change_ratios
 from labkit.analysis.load import (
     GROUP,
     GUEST_COLUMNS,
@@ -51,7 +52,10 @@ _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio
 
 @dataclass(frozen=True)
 class RunSide:
-    """One of the two runs: its name, all rows, the valid rows (also by group), and the paired ratios by group."""
+    """One of the two runs: its name, all rows, the valid rows (also by group), and the paired ratios by group.
+
+    What a change does to one topology more than to another (`change_ratios`) is a point without a value.
+    """
 
     name: str
     rows: pd.DataFrame
@@ -126,7 +130,14 @@ def _side(path: str | Path, name: str) -> RunSide:
     points = ok[
         [*GROUP, "topology", "method", "setup", "value", "log", "starved", *verdicts.DOUBTFUL, *OF_ARMS]
     ]
-    return RunSide(name, rows, ok, dict(groups(points)), dict(groups(verdicts.ratios(rows))))
+    ratios = verdicts.ratios(rows)
+    effects = change_ratios(rows, ratios)
+    effects = effects[effects["topology"].str.contains(" on ")]
+    effects["placement"] = effects["placed"].map({True: "by labkit", False: "by the scheduler"})
+    points = pd.concat([points, effects.rename(columns={"log_ratio": "log"}).reindex(columns=points.columns)])
+    return RunSide(
+        name, rows, ok, dict(groups(points)), dict(groups(pd.concat([ratios, effects], ignore_index=True)))
+    )
 
 
 def _refuse(left: RunSide, right: RunSide) -> None:
@@ -219,7 +230,7 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         **one.group, "topology": one.topology, "baseline": baseline, "left_host": one.hosts[0],
         "right_host": one.hosts[1], "method": method, "metric": METRIC[one.group["protocol"]][0],
         "left_setups_count": len(levels[0]), "right_setups_count": len(levels[1]),
-        **(absolute if one.one_host else {}),
+        **(absolute if one.one_host and arms[0]["value"].notna().all() else {}),
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
         "relative_high": relative and relative.high, "how": effect.how, "word": verdict.word,
         "sentence": f"{group_text(tuple(one.group.values()))}: {verdict.sentence}",

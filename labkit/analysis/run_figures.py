@@ -12,7 +12,8 @@ from collections.abc import Callable
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import figures, load, verdicts
+from labkit.analysis import figures, load
+from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.figures.panels import KEYS
 from labkit.analysis.findings import loss_rates
 from labkit.common import extensions, schema
@@ -39,7 +40,7 @@ def of_run(table: pd.DataFrame, profiles: Profiles) -> dict[str, Callable[[], go
         made |= {figure: functools.partial(draw, rows, profiles) for figure, draw in drawn.items()}
     for nodes, rows in part(table, "cost").groupby("nodes", sort=True):
         end = " (two nodes)" if nodes == "two" else ""
-        made |= {f"{name}{end}": draw for name, draw in usual(rows, verdicts.verdicts(rows)).items()}
+        made |= {f"{name}{end}": draw for name, draw in usual(rows, all_verdicts(rows)).items()}
     return made
 
 

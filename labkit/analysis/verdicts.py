@@ -51,7 +51,7 @@ VERDICTS = [
 ]  # fmt: skip
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
 _NONE = pd.DataFrame({"topology": []})
-ABSENT = ("unsupported", "isolated", "failed")  # each has its own word in the table of verdicts
+ABSENT = ("unsupported", "isolated", "equal", "failed")  # each has its own word in the table of verdicts
 WANDERS_BY = 1.2  # least ratio of the largest to the smallest set-up that is worth a sentence
 SURE = 0.01  # p value for differences between set-ups, and for their correlation with busy CPUs
 MARGIN = 0.05  # a smaller difference counts as equal
@@ -159,13 +159,18 @@ def _verdicts(
                 line |= {"word": "no evidence", "sentence": sentence}
             elif len(mine):
                 higher = metrics[line["protocol"]][1]
-                line |= _line(mine, control, str(topology), str(baseline), margin, higher)
+                line |= verdict_line(mine, control, str(topology), str(baseline), margin, higher)
             else:
                 own, other = df.loc[rows.index], df.loc[base.index]
                 word, sentence = _unmeasured(own, other, str(topology), baseline, metrics)
                 line |= {"word": word, "sentence": sentence}
             result.append(line)
-    table = pd.DataFrame(result, columns=[*GROUP, *VERDICTS])
+    return verdict_table(result)
+
+
+def verdict_table(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return lines of verdicts as a table with the columns GROUP and VERDICTS."""
+    table = pd.DataFrame(lines, columns=[*GROUP, *VERDICTS]).fillna({"disagree": False, "widened": False})
     return table.astype(dict.fromkeys(_NUMBERS, float)).astype({"disagree": bool, "widened": bool})
 
 
@@ -174,7 +179,7 @@ def _held_targets(rows: pd.DataFrame) -> bool:
     return bool(rows.loc[rows["status"].eq("ok"), "ended"].eq(TARGET_HELD).all())
 
 
-def _line(
+def verdict_line(
     mine: pd.DataFrame,
     control_by: Callable[[bool], stats.Effect | None],
     topology: str,

@@ -14,6 +14,7 @@ import msgspec
 import pandas as pd
 
 from labkit.analysis import load, verdicts
+from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.claims import JudgedClaim
 from labkit.common.printable import printable_json
 
@@ -52,10 +53,11 @@ def compared(table: pd.DataFrame, doubts: Sequence[str], claims: Sequence[Judged
 def sweep_result(folder: Path, report: Path, failed: dict[str, str]) -> dict[str, Any]:
     """Return the result of `labkit sweep`."""
     rows = load.load(folder)
+    table = all_verdicts(rows)
     return {
         "folder": str(folder),
         "report": str(report),
         "failed": failed,
-        "verdicts": judged(verdicts.verdicts(rows)),
-        "doubts": verdicts.doubts(rows),
+        "verdicts": judged(table),
+        "doubts": verdicts.doubts(rows, table=table),
     }

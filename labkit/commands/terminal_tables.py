@@ -11,6 +11,7 @@ from rich.table import Table
 
 from labkit.analysis import load, profile_doubts, protocols, stats, verdicts
 from labkit.analysis.answer import answer
+from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.claims import JudgedClaim
 from labkit.analysis.findings import registry
 from labkit.commands.console import new_console, new_table
@@ -119,7 +120,7 @@ def _point(of: dict[str, Any]) -> list[str]:
 def show_verdicts(df: pd.DataFrame) -> None:
     """Print the answer, a table of verdicts for each host with its reasons, then all doubts."""
     console = new_console()
-    every = verdicts.verdicts(df)
+    every = all_verdicts(df)
     if sentence := answer(every):
         console.print(f"{sentence}.", style="bold")
         console.print()
@@ -131,7 +132,7 @@ def show_verdicts(df: pd.DataFrame) -> None:
             console.print(f"- {reason}")
         if reasons:
             console.print()
-    for doubt in verdicts.doubts(df):
+    for doubt in verdicts.doubts(df, table=every):
         console.print(f"- {doubt}")
 
 

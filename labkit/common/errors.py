@@ -42,6 +42,10 @@ class Failed(LabkitError):
     """A program or a measurement failed. The text contains the program's own message."""
 
 
+class NoEffect(Failed):
+    """A change has no effect on its arm, which therefore equals the unchanged arm. In a sweep it is a row."""
+
+
 def choose(given: object, known: Iterable[object]) -> str:
     """Return `choose A, B, C`, the end of a message about an unknown name, with the name that was probably meant."""
     import difflib  # most processes never need it
@@ -54,7 +58,7 @@ def choose(given: object, known: Iterable[object]) -> str:
 def error_by_name(kind: str, text: str) -> LabkitError:
     """Return the error that another labkit process reported by its class name; Failed for an unknown name."""
     known: dict[str, type[LabkitError]] = {
-        error.__name__: error for error in (BadInput, Unsupported, Isolated, Failed)
+        error.__name__: error for error in (BadInput, Unsupported, Isolated, Failed, NoEffect)
     }
     return known.get(kind, Failed)(text)
 

@@ -112,7 +112,7 @@ COLUMNS: tuple[Column, ...] = (
         ("endpoint", "", "text", "what programs run in: namespace, container, guest or shared_guest"),
         ("change", "", "text", "the change of this arm; null for the unchanged topology"),
         ("time", "", "text", "when it was measured, in UTC (ISO 8601)"),
-        ("status", "", "text", "ok; with a reason: unsupported, isolated (apart by design), failed or invalid"),
+        ("status", "", "text", "ok, unsupported, isolated by design, equal (no effect of its change), failed, invalid"),
         ("reason", "", "text", "why the status is not ok, in a sentence"),
         ("doubts", "", "text", "what weakens the measurement, in sentences separated by '; '"),
     ),

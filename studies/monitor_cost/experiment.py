@@ -54,7 +54,8 @@ class MonitorCost(DatapathParameters, frozen=True, kw_only=True):
     """Parameters of the experiment."""
 
     ABSENT: ClassVar[tuple[str, ...]] = (
-        *usual.LOAD, *usual.REPETITION, *usual.OBSERVATION, *usual.TWO_HOSTS, "change", "generator", "pairs",
+        *usual.LOAD, *usual.REPETITION, *usual.OBSERVATION, *usual.TWO_HOSTS, "change", "without_effect", "generator",
+        "pairs",
     )  # fmt: skip
 
     topology: Annotated[tuple[Any, ...], "the one topology whose server's interface is watched"] = ("veth",)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox import Row, Sandbox, sandbox
+from sandbox import Row, Sandbox, one_sentence, sandbox
 
 from labkit.common import run_folder
 
@@ -123,10 +123,18 @@ def test_shaper_limits_only_its_arm(rows: list[Row]) -> None:
     assert speeds["tbf"] < 1.1e9 < speeds[None]
 
 
-def test_change_without_effect_is_an_error(rows: list[Row]) -> None:
+def test_change_without_effect_leaves_an_equal_arm(rows: list[Row]) -> None:
     status, reason = refused(rows, "none")
-    assert status == "failed"
+    assert status == "equal"
+    assert reason.startswith("it equals veth_bridge by construction: ")
     assert "has no effect: the kernel still reports generic-receive-offload off" in reason
+
+
+def test_change_without_effect_is_refused_before_anything_is_measured(machine: Sandbox) -> None:
+    words = ("change=none: offload gro off at server", "without_effect=refuse")
+    done = machine.labkit("run", "datapaths", "topology=veth_bridge", *words)
+    assert "veth_bridge+none: change none: offload at server0:eth0 has no effect" in one_sentence(done)
+    assert len(list((machine.data / "datapaths").iterdir())) == 1  # the run of the other tests
 
 
 def test_missing_or_refused_setting_is_reported(rows: list[Row]) -> None:

@@ -92,7 +92,8 @@ def forest(
     for panel in parts:
         _draw(figure, marks, panel, texts)
     marks.add()
-    baselines = ", ".join(theme.plain(name) for name in verdicts["baseline"].dropna().unique())
+    first = (next(iter(panel.table["baseline"].dropna()), "the baseline") for panel in parts)
+    baselines = ", ".join(theme.plain(name) for name in dict.fromkeys(first))
     text = f"ratio to {baselines or 'the baseline'} (log scale)"
     figure.update_xaxes(title_text=text, row=max(len(parts), 1), col=1)
     figure.update_layout(margin={"l": texts.left_px, "r": texts.right_px, "b": 0}, showlegend=False)
@@ -153,11 +154,14 @@ def ratio_ticks(low: float, high: float) -> list[float]:
 def _lines(table: pd.DataFrame) -> pd.DataFrame:
     """Return the lines of a panel from top to bottom, by number of pairs, then topology, with column `y`.
 
-    Arms without a ratio at any number of pairs come last, with one line each.
+    A line with another baseline than the first names both arms. Arms without a ratio at any number of pairs come last,
+    with one line each.
     """
-    order = {
-        name: place for place, name in enumerate(sorted(table["topology"].unique(), key=theme.arm_order))
-    }
+    other = table["baseline"].notna() & ~table["baseline"].isin(table["baseline"].dropna().head(1))
+    against = table["topology"] + " to " + table["baseline"].str.split(" on ").str[-1]
+    table = table.assign(topology=table["topology"].mask(other, against))
+    names = sorted(table["topology"].unique(), key=lambda name: (" to " in name, theme.arm_order(name)))
+    order = {name: place for place, name in enumerate(names)}
     absent = table["ratio"].isna().groupby(table["topology"]).transform("all")
     table = table.assign(
         order=table["topology"].map(order), absent=absent, what=table["pairs"].map(pairs_word)

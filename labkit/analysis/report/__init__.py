@@ -16,8 +16,9 @@ from markupsafe import Markup
 from nbformat import NotebookNode
 from plotly.offline import get_plotlyjs
 
-from labkit.analysis import flame, load, verdicts
+from labkit.analysis import flame, load
 from labkit.analysis.answer import answer
+from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.report import notebook_cells as notebooks
 from labkit.analysis.report import provenance
 from labkit.analysis.report.images import images, svgs
@@ -52,7 +53,7 @@ def _answer(folder: Path) -> str:
     """Return the answer of a run or a sweep; an empty text where nothing was compared."""
     try:
         rows = load.load(folder, None)
-        return answer(verdicts.verdicts(rows[rows["part"].fillna("cost").eq("cost")]))
+        return answer(all_verdicts(rows[rows["part"].fillna("cost").eq("cost")]))
     except BadInput:
         return ""
 

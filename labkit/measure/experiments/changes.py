@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
+from labkit.common.errors import BadInput, Failed, LabkitError, NoEffect, Unsupported
 from labkit.common.plain_types import wrong_type
 from labkit.measure.experiments.change_kinds import checks, registry
 from labkit.measure.experiments.change_kinds.base import Files, Place
@@ -284,17 +284,19 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
     """Apply a change to a built topology, and return its effects as the kernel reports them.
 
     Each effect is a mapping: `at` (client, server, between), `count` (number of places), `kind`, `setting`, `before`,
-    `after`. Raises Unsupported if the kernel lacks a feature, Failed if it refuses a step or a step has no effect.
+    `after`. Raises Unsupported if the kernel lacks a feature, Failed if it refuses a step or only a part of the change
+    has an effect, NoEffect if no part has one.
     """
     result: Counter[tuple[str, str, str, str, str]] = Counter()
+    without: list[str] = []
     with while_measured(change, topology) as machine_effects:
         for name, (was, now) in (machine_effects or {}).items():
             if was == now:
-                raise Failed(
-                    f"change {change.name}: machine_sysctl {name}={now} has no effect, because the machine"
-                    " already has this value"
+                without.append(
+                    f"machine_sysctl {name}={now} has no effect, because the machine already has this value"
                 )
-            result["machine", "machine_sysctl", name, was, now] += 1
+            else:
+                result["machine", "machine_sysctl", name, was, now] += 1
     for step in change.steps:
         kind = registry.find(step.kind)
         if step.kind == "function":
@@ -302,9 +304,7 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
             new = _call(step.options, topology)
             differ = [key for key in {**old, **new} if old.get(key) != new.get(key)]
             if not differ:
-                raise Failed(
-                    f"change {change.name}: the function has no effect on any setting or program of {topology.name}"
-                )
+                without.append(f"the function has no effect on any setting or program of {topology.name}")
             result.update(
                 (
                     re.sub(r"\d+$", "", at),
@@ -332,11 +332,13 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
                     after if len(after) < 4 else {name: after[name] for name in after if name in requested}
                 )
                 now = "; ".join(f"{name} {value}" for name, value in shown.items())
-                raise Failed(
-                    f"change {change.name}: {step.kind} at {place} has no effect"
+                without.append(
+                    f"{step.kind} at {place} has no effect"
                     + (f": the kernel still reports {now}; give a value that differs" if now else "")
                 )
             result.update(effects)
+    if without:
+        raise (Failed if result or change.parameters else NoEffect)(f"change {change.name}: {without[0]}")
     names = ("at", "kind", "setting", "before", "after")
     return [{**dict(zip(names, one, strict=True)), "count": count} for one, count in result.items()]
 

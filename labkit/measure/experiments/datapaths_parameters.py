@@ -89,6 +89,12 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         f"changes of the topology, each an arm that is compared with the unchanged topology: {changes.FORM};"
         " separate several by semicolons, or name a YAML file of changes",
     ] = ()
+    without_effect: Annotated[
+        str,
+        "an arm on which its change has no effect: equal (it is reported as equal to the unchanged arm), or refuse"
+        " (the run ends before it measures)",
+        OneOf(("equal", "refuse")),
+    ] = "equal"
     guest: Annotated[
         str | None,
         "kernel and options of a guest: KERNEL[,cpus=N][,queues=N][,offloads=on|off][,vhost=auto|on|off] …;"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.common import run_folder, schema
-from labkit.common.errors import Isolated, LabkitError, Unsupported
+from labkit.common.errors import Isolated, LabkitError, NoEffect, Unsupported
 from labkit.measure.experiments import consistency
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import RunContext
@@ -68,7 +68,7 @@ Measured = tuple[Arm, dict[str, Any]]
 
 def not_measured(error: LabkitError) -> dict[str, Any]:
     """Return the columns status and reason of what could not be measured because of this error."""
-    kinds = {Unsupported: "unsupported", Isolated: "isolated"}
+    kinds = {Unsupported: "unsupported", Isolated: "isolated", NoEffect: "equal"}
     status = next((status for kind, status in kinds.items() if isinstance(error, kind)), "failed")
     return {"status": status, "reason": str(error)}
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from labkit.common import run_folder
-from labkit.common.errors import Failed, Isolated, Unsupported
+from labkit.common.errors import BadInput, Failed, Isolated, NoEffect, Unsupported
 from labkit.measure import topologies
 from labkit.measure.experiments import built_arm, changes, context
 from labkit.measure.experiments.built_arm import LocalArm
@@ -77,6 +77,10 @@ def survey(parameters: DatapathParameters, run_context: RunContext) -> tuple[lis
         if why is not None and why["status"] == "failed":
             # Try again: a single lost ping must not exclude an arm, least of all the baseline.
             why = _why_not(arm, parameters, run_context)
+        if why is not None and why["status"] == "equal":
+            if parameters.without_effect == "refuse":
+                raise BadInput(f"{arm.name}: {why['reason']}")
+            why["reason"] = f"it equals {replace(arm, change=None).name} by construction: {why['reason']}"
         if why is None:
             good.append(arm)
         else:
@@ -288,14 +292,18 @@ def _mtu_of_ends(topology: topologies.Topology) -> int:
 def _set_parameters(
     change: changes.Change, usual: DatapathParameters, own: DatapathParameters
 ) -> list[dict[str, Any]]:
-    """Return the effects of a change on parameters. Raises Failed if a value equals that of the unchanged arm."""
+    """Return the effects of a change on parameters. Raises NoEffect, or Failed if it changes more than parameters, if a
+    value equals that of the unchanged arm."""
     result = []
+    kind = (
+        NoEffect if len(change.parameters) == sum(len(step.options) for step in change.steps) == 1 else Failed
+    )
     for name in change.parameters:
         before, after = (
             getattr(one, "row_length_bytes" if name == "length_bytes" else name) for one in (usual, own)
         )
         if before == after:
-            raise Failed(
+            raise kind(
                 f"change {change.name}: {name}={after} has no effect, the unchanged arm has it as well"
             )
         result.append(changes.parameter_effect(name, before, after))

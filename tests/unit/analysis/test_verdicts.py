@@ -252,7 +252,7 @@ def test_different_parameters_are_judged_separately(name: str, one: object, othe
 
 
 def test_every_parameter_is_classified() -> None:
-    compared = {"topology", "endpoint", "change"}
+    compared = {"topology", "endpoint", "change", "without_effect"}
     how_it_is_measured = {
         "duration_s",
         "omit_s",

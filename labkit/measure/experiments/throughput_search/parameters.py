@@ -38,7 +38,8 @@ MIN_LIMIT_S, LIMIT_SUMS = 60.0, 28
 SERVER_PARAMETERS = ("server", "ports", "force")  # what only a search with a TRex server elsewhere uses
 # What labkit builds, observes and measures with other ends than the ports of such a server
 NOT_OUTSIDE = (
-    "topology", "endpoint", "change", "parent", "guest", "pairs", "nodes", "observe", "family", "vlan", "trial_frames",
+    "topology", "endpoint", "change", "without_effect", "parent", "guest", "pairs", "nodes", "observe", "family",
+    "vlan", "trial_frames",
 )  # fmt: skip
 
 

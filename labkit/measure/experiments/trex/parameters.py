@@ -18,7 +18,7 @@ from labkit.measure.traffic.trex.generator import Trex
 from labkit.measure.traffic.trex.streams import PROFILES, STATEFUL
 
 # What labkit builds between the ports of its own server
-DEVICE = ("topology", "endpoint", "change", "parent", "mtu_bytes")
+DEVICE = ("topology", "endpoint", "change", "without_effect", "parent", "mtu_bytes")
 KERNEL_TARGET = "50kpps"
 ONLY_OWN_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
 ONLY_WITH_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"

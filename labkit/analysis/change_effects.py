@@ -1,0 +1,139 @@
+"""What a change does to each topology: verdicts against its own unchanged arm, and whether it matters more for one.
+
+A changed arm of another topology than the baseline's differs from the baseline in two things. Both ratios of this
+module leave one of them out. All arms of a round are measured in turn, so each ratio is paired as those of `verdicts`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import stats, verdicts
+from labkit.analysis.load import GROUP, METRIC, complete, groups
+from labkit.analysis.verdicts import MARGIN, MEASUREMENT, RATIOS
+
+_PAIRED = [*MEASUREMENT, "setup"]
+
+
+def change_ratios(df: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
+    """Return paired log-ratios between changed arms; the columns are those of `verdicts.ratios`.
+
+    `pairs`: the `verdicts.ratios` of the table. An arm `vxlan+gro` has a row with its unchanged arm `vxlan` as
+    baseline, unless that is the baseline of its group. If several topologies have the change, each but the first also
+    has the ratio of its two ratios to the first one's: topology `gro on vxlan`, baseline `gro on veth_bridge`.
+    """
+    found = df.loc[df["change"].notna(), ["topology", "change", "status"]]
+    arms = [
+        ChangedArm(
+            str(arm), str(arm).removesuffix(f"+{change}"), str(change), bool(rows["status"].eq("equal").all())
+        )
+        for (arm, change), rows in found.groupby(["topology", "change"], sort=False)
+        if str(arm).endswith(f"+{change}")  # one topology and endpoint: the arm has the name of its change
+    ]
+    result = [one for _, group in groups(pairs) for one in _of_group(group, arms)]
+    return pd.concat(result, ignore_index=True) if result else pairs.iloc[:0]
+
+
+@dataclass(frozen=True)
+class ChangedArm:
+    """A changed arm and its unchanged arm; `equal`: the change has no effect on it."""
+
+    name: str
+    unchanged: str
+    change: str
+    equal: bool
+
+
+def _of_group(group: pd.DataFrame, changed: Sequence[ChangedArm]) -> Iterator[pd.DataFrame]:
+    arms = {str(name): rows for name, rows in group.groupby("topology", sort=False)}
+    baseline = str(group["baseline"].iloc[0])
+    arms[baseline] = group.drop_duplicates(_PAIRED).assign(topology=baseline, log_ratio=0.0)
+    first: dict[str, tuple[str, pd.DataFrame]] = {}
+    for arm in sorted(changed, key=lambda one: one.unchanged != baseline):
+        unchanged, change = arm.unchanged, arm.change
+        if arm.equal:
+            own = arms[unchanged].assign(log_ratio=0.0) if unchanged in arms else None
+        else:
+            own = _difference(arms.get(arm.name), arms.get(unchanged), arm.name, unchanged)
+            if own is not None and unchanged != baseline:
+                yield own
+        if own is None:
+            continue
+        name, reference = first.setdefault(change, (unchanged, own))
+        if name != unchanged:
+            both = _difference(own, reference, f"{change} on {unchanged}", f"{change} on {name}")
+            if both is not None:
+                yield both
+
+
+def _difference(
+    own: pd.DataFrame | None, other: pd.DataFrame | None, topology: str, baseline: str
+) -> pd.DataFrame | None:
+    """Return the first log-ratios less the second ones of the same measurements; None if there are none in common."""
+    if own is None or other is None:
+        return None
+    both = own.merge(
+        other[[*_PAIRED, "log_ratio", "starved", "placed"]], on=_PAIRED, suffixes=("", "_of_other")
+    )
+    result = both.assign(
+        topology=topology,
+        baseline=baseline,
+        log_ratio=both["log_ratio"] - both["log_ratio_of_other"],
+        starved=both["starved"] | both["starved_of_other"],
+        placed=both["placed"] & both["placed_of_other"],
+    )
+    return result[[*GROUP, *RATIOS]] if len(result) else None
+
+
+def change_verdicts(
+    df: pd.DataFrame,
+    margin: float = MARGIN,
+    metrics: Mapping[str, tuple[str, bool]] = METRIC,
+    pairs: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """Return the verdicts about `change_ratios`, in the columns of `verdicts.verdicts`; empty without any.
+
+    The control of all of them is the group's baseline that is measured twice.
+    """
+    df = complete(df)
+    pairs = verdicts.ratios(df, metrics) if pairs is None else pairs
+    lines: list[dict[str, Any]] = []
+    by_group = dict(groups(pairs))
+    for key, group in groups(change_ratios(df, pairs)):
+        of = dict(zip(GROUP, key, strict=True))
+        control = functools.cache(functools.partial(verdicts.column_effect, by_group[key], "log_control"))
+        for (topology, baseline), mine in group.groupby(["topology", "baseline"], sort=False):
+            line = verdicts.verdict_line(
+                mine, control, str(topology), str(baseline), margin, metrics[of["protocol"]][1]
+            )
+            if " on " in str(topology):
+                line["sentence"] = _interaction(line, str(topology), str(baseline))
+            lines.append({**of, "topology": topology, "baseline": baseline, **line})
+    return verdicts.verdict_table(lines)
+
+
+def _interaction(line: Mapping[str, Any], topology: str, baseline: str) -> str:
+    """Return the sentence of a verdict about two ratios: `faster` says what the change does to one against another."""
+    if line["word"] not in ("faster", "slower"):
+        return str(line["sentence"])
+    change, one = topology.split(" on ", 1)
+    other = baseline.split(" on ", 1)[1]
+    more, less = (
+        ("speeds up", "slows it down") if line["word"] == "faster" else ("slows down", "speeds it up")
+    )
+    shown = stats.ratio_text(line["ratio"], line["low"], line["high"])
+    return f"{change} {more} {one} more than {other}, or {less} less: the two effects have the {shown} ({line['how']})"
+
+
+def all_verdicts(df: pd.DataFrame) -> pd.DataFrame:
+    """Return `verdicts.verdicts` of a table, then its `change_verdicts`: every answer that its rows give."""
+    df = complete(df)
+    pairs = verdicts.ratios(df)
+    changes = change_verdicts(df, pairs=pairs)
+    table = verdicts.verdicts(df, pairs=pairs)
+    return pd.concat([table, changes], ignore_index=True) if len(changes) else table

@@ -1,0 +1,105 @@
+"""What a change does to each topology, against its own unchanged arm and against another topology."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from synthetic_rows import Row, rows, save
+
+from labkit.analysis import answer, change_effects, compare_runs, figures, load, verdicts
+
+# GRO matters twice as much for vxlan as for the bridge.
+ARMS = {
+    "veth_bridge": 1.0,
+    "veth_bridge (again)": 1.0,
+    "veth_bridge+gro": 1.2,
+    "vxlan": 0.5,
+    "vxlan+gro": 1.2,
+}
+
+
+def changed_rows(ratios: dict[str, float] = ARMS, **given: Any) -> list[Row]:
+    """Return rows of two topologies, each with and without the change gro."""
+    return [
+        row | ({"change": "gro", "topology": row["topology"].split("+")[0]} if "+" in row["arm"] else {})
+        for row in rows(ratios, **given)
+    ]
+
+
+def loaded(tmp_path: Path, some: list[Row], name: str = "run") -> pd.DataFrame:
+    return load.load(save(tmp_path / name, some))
+
+
+def judged(table: pd.DataFrame) -> dict[tuple[str, str], Any]:
+    result = change_effects.change_verdicts(table)
+    return {(line["topology"], line["baseline"]): line for _, line in result.iterrows()}
+
+
+@pytest.mark.parametrize(("slices", "whole"), [(12, 0), (0, 5), (12, 5)])
+def test_change_is_compared_with_its_own_topology_and_with_another(
+    tmp_path: Path, slices: int, whole: int
+) -> None:
+    found = judged(loaded(tmp_path, changed_rows(slices=slices, whole=whole)))
+    assert set(found) == {("vxlan+gro", "vxlan"), ("gro on vxlan", "gro on veth_bridge")}
+    own, both = found.values()
+    assert own["word"] == both["word"] == "faster"
+    assert own["low"] < 1.2 / 0.5 < own["high"]
+    assert both["low"] < 2 < both["high"]
+    assert both["sentence"].startswith("gro speeds up vxlan more than veth_bridge, or slows it down less: ")
+
+
+def test_ping_is_better_if_its_ratio_is_smaller(tmp_path: Path) -> None:
+    found = judged(loaded(tmp_path, changed_rows(protocol="ping", throughput_bps=None)))
+    both = found["gro on vxlan", "gro on veth_bridge"]
+    assert both["word"] == "slower"
+    assert both["sentence"].startswith("gro slows down vxlan more than veth_bridge, or speeds it up less: ")
+
+
+def test_arm_that_equals_its_unchanged_arm_counts_as_one(tmp_path: Path) -> None:
+    some = changed_rows()
+    equal = [row for row in some if row["arm"] == "veth_bridge+gro"][:1]
+    for row in equal:
+        row |= {"status": "equal", "reason": "it equals veth_bridge by construction", "throughput_bps": None}
+    table = loaded(tmp_path, [*(row for row in some if row["arm"] != "veth_bridge+gro"), *equal])
+    both = judged(table)["gro on vxlan", "gro on veth_bridge"]
+    assert both["low"] < 1.2 / 0.5 < both["high"]
+    every = change_effects.all_verdicts(table)
+    assert "veth_bridge+gro is equal by construction" in answer.answer(every)
+    assert every.set_index("topology").loc["veth_bridge+gro", "word"] == "equal"
+
+
+def test_nothing_is_claimed_about_nothing(tmp_path: Path) -> None:
+    claims = 0
+    for seed in range(40):
+        table = loaded(tmp_path, changed_rows(dict.fromkeys(ARMS, 1.0), seed=seed), str(seed))
+        claims += sum(not line["word"].startswith("no ") for line in judged(table).values())
+    assert claims <= 9  # of 80; 95 % intervals allow 4, and more than 9 have a probability of 1 in 100
+
+
+def test_one_topology_has_no_such_verdicts(tmp_path: Path) -> None:
+    arms = {name: ratio for name, ratio in ARMS.items() if name.startswith("veth")}
+    table = loaded(tmp_path, changed_rows(arms))
+    assert not len(change_effects.change_verdicts(table))
+    pd.testing.assert_frame_equal(change_effects.all_verdicts(table), verdicts.verdicts(table))
+
+
+def test_answer_and_figure_name_both_arms(tmp_path: Path) -> None:
+    every = change_effects.all_verdicts(loaded(tmp_path, changed_rows()))
+    assert "against gro on veth_bridge: gro on vxlan is" in answer.answer(every)
+    labels = figures.forest(every).layout.yaxis.ticktext
+    assert {label.split("<br>")[0] for label in labels} == {
+        "vxlan", "veth_bridge+gro", "vxlan+gro", "vxlan+gro to vxlan", "gro on vxlan to veth_bridge",
+    }  # fmt: skip
+
+
+def test_two_runs_compare_what_the_change_does(tmp_path: Path) -> None:
+    more = ARMS | {"vxlan+gro": 0.6}
+    paths = [save(tmp_path / name, changed_rows(of)) for name, of in (("old", ARMS), ("new", more))]
+    table, _ = compare_runs.compare(*paths)
+    one = table.set_index("topology").loc["gro on vxlan"]
+    assert (one["baseline"], one["word"]) == ("gro on veth_bridge", "slower")
+    assert one["relative_low"] < 0.5 < one["relative_high"]
+    assert pd.isna(one["left_median"])
