@@ -19,7 +19,7 @@ atexit.register(write)
 MOST_MEASURING, MOST = 115, 145  # in the process that measures; in all processes together
 OTHERS = (
     "studies", "labkit.measure.traffic.trex", "labkit.measure.traffic.packet_sender", "labkit.measure.observers.perf",
-    "labkit.measure.observers.ftrace", "labkit.measure.topologies.open_vswitch.switch", "labkit.measure.hosts.vm",
+    "labkit.measure.observers.ftrace", "labkit.measure.topologies.open_vswitch.topology", "labkit.measure.hosts.vm",
     "labkit.measure.experiments.change_kinds.sysctl", "labkit.measure.experiments.two_hosts", "labkit.analysis.flame",
 )  # fmt: skip
 
