@@ -346,8 +346,7 @@ def _second_folder(first: Path, prefix: str) -> Path | None:
     for sweep, name in ((first, ""), (first.parent, first.name)):
         if (sweep / "sweep.json").exists():
             second = sweep / prefix.rstrip("_")
-            if not (second / "sweep.json").exists():
-                run_folder.write_json(second / "sweep.json", run_folder.read_object(sweep / "sweep.json"))
+            run_folder.write_json(second / "sweep.json", run_folder.read_object(sweep / "sweep.json"))
             return second / name
     return None
 

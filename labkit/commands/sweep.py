@@ -17,7 +17,8 @@ from labkit.runner.progress import Bar
 from labkit.runner.sweep import Measure
 
 NOTES = """\
-An interrupted sweep resumes when the same command is given again. A point on another kernel or
+An interrupted sweep resumes when the same command is given again, and it grows: after a value is
+added to the file, only the new points are measured. A point on another kernel or
 machine that cannot be measured is named, and the sweep goes on. `--dask` needs the extra
 labkit[dask] and workers that take one point at a time.
 
@@ -55,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dask", metavar="ADDRESS", help="measure the points on the workers of this Dask cluster"
     )
+    parser.add_argument(
+        "--reuse",
+        type=run_folder.named,
+        metavar="FOLDER",
+        help="copy the finished points of another sweep's folder that have the same parameters and kernel",
+    )
     arguments.add_json(parser)
     arguments.add_keep_failed(parser)
 
@@ -67,7 +74,9 @@ def run(given: argparse.Namespace) -> int:
     bar = Bar()
     plan = sweep.load(given.file)
     say_limits(bar)
-    folder = sweep.run(plan, bar, bar.say, _on_cluster(given.dask) if given.dask else None, given.keep_failed)
+    folder = sweep.run(
+        plan, bar, bar.say, _on_cluster(given.dask) if given.dask else None, given.keep_failed, given.reuse
+    )
     bar.doing("writing the report")
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     bar.stop()

@@ -14,8 +14,9 @@ import itertools
 import math
 import random
 import re
+import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from labkit.system import machine
 
 MAX_POINTS = 10_000  # in a sweep; at some seconds each, this many take a day
 _DETAIL = re.compile(r'^ +"(\w+)": .*?  # (.+)$', re.MULTILINE)  # a line of a notebook's dictionary `details`
+HERE = ("kernel", "kernel_build", "machine")  # columns that finished points of one folder have in common
 START_S = 6.0  # start time of a notebook, for the estimate of the remaining time
 
 
@@ -39,6 +41,19 @@ class SweepPoint:
 
     name: str
     parameters: dict[str, Any]
+
+    @property
+    def identity(self) -> str:
+        """A digest of the parameters, with the content of the files that they name, and of the kernels on other hosts.
+
+        vm:debian may mean a newer kernel later, and a path may get another build. Then it is another point.
+        """
+        kernels = []
+        for name in ("where", "peer"):
+            with contextlib.suppress(BadInput):  # only workers may have this kernel
+                kernels.append(hosts.identified(str(self.parameters.get(name) or "here")))
+        content = msgspec.json.encode([self.parameters, kernels], order="deterministic")
+        return hashlib.sha256(content).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
@@ -53,8 +68,7 @@ class Sweep:
 
     @property
     def folder(self) -> Path:
-        """The sweep's folder. Its digest covers the parameters and the kernel, so another kernel makes another
-        sweep."""
+        """The sweep's folder. Its digest covers the kernel and the machine, so another kernel makes another sweep."""
         return run_folder.data_root() / self.experiment / f"{self.name}-{self.digest}"
 
     def planned_s(self, point: SweepPoint) -> float:
@@ -93,34 +107,36 @@ def load(path: Path) -> Sweep:
     for point in points:
         check(path, notebook, known, point)
     here = machine.describe()
-    # A change or a network may include the content of other files.
-    changed = [point.parameters["change"] for point in points if point.parameters.get("change")]
-    changed += [
-        one
-        for point in points
-        if isinstance(named := point.parameters.get("topology"), list | tuple)
-        for one in named
-        if isinstance(one, dict)
+    machine_of = [content["notebook"], *(here[name] for name in HERE)]
+    digest = hashlib.sha256(msgspec.json.encode(machine_of)).hexdigest()[:8]
+    sweep = Sweep(path.stem, notebook, experiment, points, digest)
+    return replace(sweep, points=_named_as_before(sweep))
+
+
+def _named_as_before(sweep: Sweep) -> list[SweepPoint]:
+    """Return the points with the names that they had in the folder; another point of that name gets its identity."""
+    path = sweep.folder / "sweep.json"
+    known = _identities(path) if path.exists() else {}
+    names = {identity: name for name, identity in known.items()}
+    return [
+        replace(
+            point,
+            name=names.get(
+                point.identity, f"{point.name}-{point.identity}" if point.name in known else point.name
+            ),
+        )
+        for point in sweep.points
     ]
-    identity = msgspec.json.encode(
-        [content, here["kernel"], here["kernel_build"], here["machine"], *_other_kernels(points), *changed],
-        order="deterministic",
-    )
-    return Sweep(path.stem, notebook, experiment, points, hashlib.sha256(identity).hexdigest()[:8])
 
 
-def _other_kernels(points: list[SweepPoint]) -> list[str]:
-    """Return the kernels of the points on other hosts, by release and image digest.
-
-    vm:debian may mean a newer kernel later, and a path may get another build. Then it is another sweep.
-    """
-    result = set()
-    for point in points:
-        with contextlib.suppress(BadInput):  # only workers may have this kernel
-            result |= {
-                hosts.identified(str(one)) for one in (where(point), point.parameters.get("peer")) if one
-            }
-    return sorted(result - {"here"})
+def _identities(path: Path) -> dict[str, str]:
+    """Return the identities of all points that a sweep ever had, by name."""
+    result = run_folder.read_object(path).get("identities", {})
+    if not isinstance(result, dict) or not all(
+        isinstance(one, str) and run_folder.is_name(name) for name, one in result.items()
+    ):
+        raise BadInput(f"{path} is invalid: its identities are not texts by the names of points")
+    return result
 
 
 def experiment_of(notebook: Path) -> str:
@@ -247,21 +263,32 @@ def run(
     say: Callable[[str], None],
     measure: Measure | None = None,
     keep_failed: bool = False,
+    reuse: Path | None = None,
 ) -> Path:
     """Measure every unfinished point in random order, then execute the notebook once more over all points.
+
+    A sweep grows: its points are known by their parameters, so a new value in its file adds a point, and a value that
+    is taken out leaves the point's rows and takes it from the report. `reuse`: the folder of another sweep, whose
+    finished points are copied where the kernel and the parameters are the same.
 
     Points with failed rows are measured again unless `keep_failed` is set. `measure` puts the points into the sweep's
     folder; without it they are measured here, one by one. Returns that folder, in which notebook.ipynb shows all
     points. If the sweep is interrupted or killed, the same call resumes it.
     """
     folder = sweep.folder
-    state = _state(sweep)
+    state, is_new = _state(sweep)
     order = list(sweep.points)
     random.Random(state["seed"]).shuffle(order)
     # Absolute values of different kernels are not compared, so the points of one kernel can share one boot.
     wheres = list(dict.fromkeys(where(point) for point in order))
     order.sort(key=lambda point: wheres.index(where(point)))
     left = [point for point in order if not (folder / point.name / "notebook.ipynb").exists()]
+    if reuse is not None:
+        left = _without_reused(sweep, left, reuse, say)
+    if elsewhere := len(state["parameters"]) - len(order):
+        say(
+            f"{units.counted(elsewhere, 'point')} of earlier values stay in {folder} and are not in the report"
+        )
     again = [
         point
         for point in order
@@ -279,7 +306,7 @@ def run(
     without = failed(folder)
     if without.keys() >= {point.name for point in order}:
         raise Failed("; ".join(dict.fromkeys(without.values())))
-    if left or not (folder / "notebook.ipynb").exists():
+    if left or is_new or not (folder / "notebook.ipynb").exists():
         bar.before_s, bar.after_s = sum(map(sweep.planned_s, left)), 0.0
         bar.doing(f"executing the notebook over {units.counted(len(order), 'point')}, for the report")
         papermill_run.execute(
@@ -389,17 +416,47 @@ def _show(folder: Path, described: dict[str, Any], result: Path, bar: Bar) -> No
     )
 
 
-def _state(sweep: Sweep) -> dict[str, Any]:
+def _without_reused(
+    sweep: Sweep, points: list[SweepPoint], other: Path, say: Callable[[str], None]
+) -> list[SweepPoint]:
+    """Copy the points that another sweep has finished on this kernel, and return those that are left."""
+    if not (other / "sweep.json").exists():
+        raise BadInput(f"{other} is not the folder of a sweep: it has no sweep.json")
+    there = {identity: name for name, identity in _identities(other / "sweep.json").items()}
+    here = machine.describe()
+    reused = []
+    for point in points:
+        own = other / there.get(point.identity, "")
+        if own == other or not (own / "notebook.ipynb").exists() or run_folder.failed_points(own):
+            continue
+        row = run_folder.read_rows(own)[0]
+        if where(point) != "here" or all(row[name] == here[name] for name in HERE):
+            # A link in the folder of another user could name any file.
+            shutil.copytree(
+                own,
+                sweep.folder / point.name,
+                ignore=lambda folder, names: {one for one in names if (Path(folder) / one).is_symlink()},
+                dirs_exist_ok=True,
+            )
+            reused.append(point)
+    say(f"{units.counted(len(reused), 'point')} of {len(points)} are taken from {other}")
+    return [point for point in points if point not in reused]
+
+
+def _state(sweep: Sweep) -> tuple[dict[str, Any], bool]:
+    """Return what sweep.json says, with the points of the sweep, and whether they differ from those of before."""
     path = sweep.folder / "sweep.json"
-    if path.exists():
-        return run_folder.read_object(path)
+    before = run_folder.read_object(path) if path.exists() else {}
     state = {
         "sweep": sweep.name,
         "notebook": sweep.notebook.name,
         "seed": run_folder.drawn_seed(),
         "created": run_folder.now(),
+        **before,
         "points": [point.name for point in sweep.points],
-        "parameters": {point.name: point.parameters for point in sweep.points},
+        "parameters": before.get("parameters", {}) | {point.name: point.parameters for point in sweep.points},
+        "identities": before.get("identities", {}) | {point.name: point.identity for point in sweep.points},
     }
-    run_folder.write_json(path, state)
-    return state
+    if is_new := msgspec.json.decode(msgspec.json.encode(state)) != before:
+        run_folder.write_json(path, state)
+    return state, is_new

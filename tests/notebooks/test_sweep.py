@@ -138,6 +138,35 @@ def test_report_and_compare_take_a_sweep(done: str, machine: Sandbox) -> None:
     assert point.returncode == 0, point.stderr
 
 
+def test_a_sweep_grows_and_shrinks(done: str, machine: Sandbox) -> None:
+    """A value that is taken out leaves the report, and its rows stay; only the new point is measured."""
+    before = points(machine)
+    path = project(machine) / "params" / "small.yaml"
+    path.write_text(SMALL.replace("[tcp, udp]", "[udp]\n  - {protocol: [udp], length_bytes: [200]}"))
+    grown = machine.run(*SWEEP, cwd=project(machine))
+    path.write_text(SMALL)
+    assert grown.returncode == 0, grown.stderr
+    assert "1 of 2 points were measured before; continuing in " in grown.stderr
+    assert "1 point of earlier values stay in " in grown.stderr
+    assert points(machine).items() > before.items()
+    table = verdicts.load(folder(machine))
+    assert set(zip(table["protocol"], table["length_bytes"], strict=True)) == {("udp", 1472), ("udp", 200)}
+    again = machine.run(*SWEEP, cwd=project(machine))
+    assert set(verdicts.load(folder(machine))["protocol"]) == {"tcp", "udp"}, again.stderr
+
+
+def test_finished_points_of_another_sweep_are_reused(done: str, machine: Sandbox) -> None:
+    (project(machine) / "params" / "same.yaml").write_text(SMALL)
+    same = machine.labkit("sweep", "params/same.yaml", "--reuse", str(folder(machine)), cwd=project(machine))
+    assert same.returncode == 0, same.stderr
+    assert "2 points of 2 are taken from " in same.stderr
+    assert [rows_on_disk(machine.swept("datapaths", "same") / name) for name in ("tcp", "udp")] == [
+        rows_on_disk(folder(machine) / name) for name in ("tcp", "udp")
+    ]
+    words = ("sweep", "params/same.yaml", "--reuse", str(project(machine)))
+    assert "is not the folder of a sweep" in one_sentence(machine.labkit(*words, cwd=project(machine)))
+
+
 def test_interrupt_and_resume(machine: Sandbox, done: str) -> None:
     """Ctrl-C reaches labkit, which ends the notebook. Finished points stay."""
     path = project(machine) / "params" / "other.yaml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts
 from labkit.notebook import measure
 from labkit.runner import sweep
@@ -63,26 +64,56 @@ def test_grid_with_its_own_parameters(project: Path) -> None:
     assert udp.parameters == GOOD["parameters"] | {"protocol": "udp", "rounds": 3}
 
 
-def test_folder_depends_on_the_content(project: Path) -> None:
-    first = sweep.load(written(project, GOOD)).folder
-    assert sweep.load(written(project, GOOD)).folder == first
+def finished(content: Any, project: Path) -> sweep.Sweep:
+    """Return the sweep after its points were measured, as far as its folder shows it."""
+    result = sweep.load(written(project, content))
+
+    def measure(plan: sweep.Sweep, points: list[sweep.SweepPoint], _bar: Bar) -> None:
+        for point in points:
+            (plan.folder / point.name).mkdir(parents=True)
+            (plan.folder / point.name / "notebook.ipynb").touch()
+
+    (result.folder / "notebook.ipynb").parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(BadInput, Failed):  # the report has no rows to show
+        sweep.run(result, Bar(), lambda _text: None, measure)
+    return result
+
+
+def test_points_are_known_by_their_parameters(project: Path) -> None:
+    first = finished(GOOD, project)
     other = GOOD | {"parameters": {**GOOD["parameters"], "rounds": 2}}
-    assert sweep.load(written(project, other)).folder != first
+    second = finished(other, project)
+    assert second.folder == first.folder
+    assert [point.name for point in second.points] == [
+        f"{one.name}-{new.identity}" for one, new in zip(first.points, second.points, strict=True)
+    ]
+    grown = GOOD | {"grid": [{"protocol": ["udp"], "mtu_bytes": [9000, 1400]}]}
+    assert [point.name for point in sweep.load(written(project, grown)).points] == ["udp-9000", "udp-1400"]
+    assert [point.name for point in sweep.load(written(project, other)).points] == [
+        point.name for point in second.points
+    ]
 
 
-def test_folder_depends_on_the_kernel(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_identities_are_refused(project: Path) -> None:
+    path = finished(GOOD, project).folder / "sweep.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"identities": {"../tcp": "01234567"}}))
+    with pytest.raises(BadInput, match="identities are not texts by the names of points"):
+        sweep.load(written(project, GOOD))
+
+
+def test_points_depend_on_the_kernel(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name like vm:debian stands for another kernel after a newer one, or another build of its release, was
     installed."""
     content = GOOD | {"grid": [{"where": ["here", "vm:debian,cpus=1"]}]}
-    folders = []
+    identities = []
     for release, build in (("6.1.0-37-amd64", "one"), ("6.12.9-amd64", "one"), ("6.12.9-amd64", "another")):
         image = project / f"vmlinuz-{build}"
         image.write_text(build)
         kernel = Kernel(release, image, None, "store")
         monkeypatch.setattr("labkit.system.qemu.kernels.find", lambda name, kernel=kernel: kernel)
         assert hosts.resolved("vm:debian,cpus=1") == f"vm:{release},cpus=1"
-        folders.append(sweep.load(written(project, content)).folder)
-    assert len(set(folders)) == 3
+        identities.append(sweep.load(written(project, content)).points[1].identity)
+    assert len(set(identities)) == 3
     assert hosts.resolved("here") == hosts.identified("here") == "here"
 
 
@@ -268,7 +299,7 @@ def test_change_files_beside_the_sweep_only(project: Path) -> None:
     [step] = first.points[0].parameters["change"][0]["steps"]
     assert step["options"]["rules"] == "table inet t { }\n"
     rules.write_text("table inet u { }\n")
-    assert sweep.load(written(project, content)).digest != first.digest
+    assert sweep.load(written(project, content)).points[0].identity != first.points[0].identity
     change["nftables"] = "../secret.nft"
     with pytest.raises(BadInput, match="outside of the folder"):
         sweep.load(written(project, content))
@@ -296,7 +327,7 @@ def test_network_of_a_sweep_travels_in_its_points(project: Path) -> None:
     [network, name] = first.points[0].parameters["topology"]
     assert (network["name"], network["pairs"], name) == ("two sites", [["alice", "bob"]], "veth")
     own.write_text(own.read_text().replace("vxlan7", "vxlan8"))
-    assert sweep.load(written(project, content)).digest != first.digest
+    assert sweep.load(written(project, content)).points[0].identity != first.points[0].identity
     own.write_text(own.read_text().replace("bob]]", "carol]]"))
     with pytest.raises(BadInput, match="a pair has carol, which is not a node"):
         sweep.load(written(project, content))
