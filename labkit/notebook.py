@@ -309,13 +309,13 @@ class Run:
         return pd.DataFrame(lines, columns=["arm", "at", "setting", "before", "after", "count"]).fillna("")
 
     def doubts(self) -> Markdown:
-        """Return every reason for doubt as a Markdown list."""
+        """Return every reason for doubt as a Markdown list, the weightiest first; the lesser ones are folded."""
         result = findings_of.doubts(self.all[~self.all.index.isin(self.rows.index)])
         result += verdict_tables.doubts(self.rows, table=self.verdicts) if len(self.rows) else []
         result += profile_doubts.profile_doubts(self.profiles, self.rows)
-        return displays.markdown(
-            "\n".join(f"- {doubt}" for doubt in result) or "No reason to doubt these numbers was found."
-        )
+        if not result:
+            return displays.markdown("No reason to doubt these numbers was found.")
+        return displays.folded(result)
 
 
 def measure(experiment: str, names: Mapping[str, Any], prefix: str = "") -> Run:

@@ -22,32 +22,35 @@ SLOWDOWN_LIMIT = 3.0
 BUSY_CPUS = 0.5  # an idle machine stays below this
 
 
-def host_doubts(ok: pd.DataFrame) -> list[str]:
-    """Return the doubts about the rows of one host, as `load.measured_rows` returns them."""
-    lines = []
+def host_doubts(ok: pd.DataFrame) -> list[tuple[float, str]]:
+    """Return the doubts about the rows of one host, as `load.measured_rows` returns them, with the share of the CPU
+    time or of the rows that each is about."""
+    lines: list[tuple[float, str]] = []
     capacity = (ok["window_s"] * ok["cpus_count"]).where(ok["steal_s"].notna())
     share = float(ok["steal_s"].sum() / capacity.sum()) if capacity.sum() > 0 else 0.0
     if share >= STOLEN_SHARE:
         most = float((ok["steal_s"] / capacity).max())
-        lines.append(
+        text = (
             f"steal: the hypervisor took {units.percent(share)} of all CPU time, up to {units.percent(most)}"
         )
+        lines.append((share, text))
     by_round = foreign_shares(ok)
     if len(by_round) and (share := float(by_round.mean())) > FOREIGN_SHARE:
-        lines.append(
+        text = (
             f"{other_processes(other_programs(ok['folder']), share)} took {units.percent(share)} of all CPU time, up to"
             f" {units.percent(float(by_round.max()))} in a round"
         )
+        lines.append((share, text))
     if (share := float(ok["throttled_share"].max())) > STOLEN_SHARE:
         count = int(ok["throttled_share"].gt(STOLEN_SHARE).sum())
-        lines.append(
+        text = (
             f"a CPU quota (cgroup) stopped the run in {count} of {units.counted(len(ok), 'row')}, for up to"
             f" {units.percent(share)} of the time: the quota was measured, too"
         )
+        lines.append((count / len(ok), text))
     if count := int(emulated(ok).sum()):
-        lines.append(
-            f"emulated CPU (TCG) in {count} of {units.counted(len(ok), 'row')}: ratios on a real CPU may differ"
-        )
+        text = f"emulated CPU (TCG) in {count} of {units.counted(len(ok), 'row')}: ratios on a real CPU may differ"
+        lines.append((count / len(ok), text))
     return lines
 
 

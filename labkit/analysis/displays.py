@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from labkit.analysis import load, stats
+from labkit.analysis import load, stats, verdicts
 from labkit.common import schema, units
 
 if TYPE_CHECKING:
     from IPython.display import Markdown  # the command line imports this module and needs no IPython
 
 MAX_ROWS = 10  # rows shown in a table
+FOLD = "\n<details><summary>{}</summary>"  # the only HTML in Markdown of labkit's; a report keeps it
 # Columns of long texts with their least and greatest widths, so that a table fits into a report.
 WRAPPED = {
     "stack": (14, 23), "path": (10, 14), "expected path": (10, 14), "packet": (4, 5), "not as expected": (4, 8),
@@ -41,14 +42,28 @@ def inert(text: str) -> str:
 
 def markdown(text: str) -> Markdown:
     """Return text as Markdown for a notebook (`inert`)."""
+    return _as_it_is(inert(text))
+
+
+def _as_it_is(text: str) -> Markdown:
     from IPython.display import Markdown
 
-    return Markdown(inert(text))
+    return Markdown(text)
 
 
 def sentences(lines: Sequence[str]) -> Markdown:
     """Return sentences as a Markdown list. One that is an item already keeps its level."""
     return markdown("\n".join(line if line.startswith("    - ") else f"- {line}" for line in lines))
+
+
+def folded(doubts: Sequence[str]) -> Markdown:
+    """Return doubts as a Markdown list, the weightiest first, and the lesser ones folded."""
+    first, rest = verdicts.weightiest(doubts)
+    lines = [inert("\n".join(f"- {doubt}" for doubt in first))]
+    if rest:
+        lines += [FOLD.format(units.counted(len(rest), "lesser doubt")), ""]
+        lines += [inert("\n".join(f"- {doubt}" for doubt in rest)), "", "</details>"]
+    return _as_it_is("\n".join(lines))
 
 
 def show(*pieces: Any) -> None:

@@ -54,6 +54,8 @@ _NONE = pd.DataFrame({"topology": []})
 ABSENT = ("unsupported", "isolated", "equal", "failed")  # each has its own word in the table of verdicts
 WANDERS_BY = 1.2  # least ratio of the largest to the smallest set-up that is worth a sentence
 SURE = 0.01  # p value for differences between set-ups, and for their correlation with busy CPUs
+Weighted = tuple[float, str]  # a doubt and its weight (`doubts`)
+SHOWN_DOUBTS = 3
 MARGIN = 0.05  # a smaller difference counts as equal
 MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
 
@@ -358,48 +360,69 @@ def _regime(centres: stats.Floats, busy: stats.Floats, placed: bool) -> str:
 def doubts(
     df: pd.DataFrame, pairs: pd.DataFrame | None = None, table: pd.DataFrame | None = None
 ) -> list[str]:
-    """Return every reason for doubt about a table of rows and its verdicts, one sentence each.
+    """Return every reason for doubt about a table of rows and its verdicts, one sentence each, the weightiest first.
 
-    `pairs` and `table`: its `ratios` and its `verdicts`, if they are known. Raises like `verdicts`.
+    A doubt weighs as much as the share of rows or verdicts that it is about, and more if it is about what verdicts are
+    made from. `pairs` and `table`: its `ratios` and its `verdicts`, if they are known. Raises like `verdicts`.
     """
     unfinished = list(df.attrs.get("unfinished", []))
     df = complete(df)
     ok = measured_rows(df)
     pairs = _ratios(ok) if pairs is None else pairs
     table = _verdicts(df, pairs) if table is None else table
-    lines = [*unfinished, *_about_verdicts(table), *_wandering(ok, pairs)]
+    found = [(3.0, sentence) for sentence in unfinished]
+    found += [*_about_verdicts(table), *((2.0, sentence) for sentence in _wandering(ok, pairs))]
     all_hosts = hosts(df)
     for name, rows in all_hosts:
         own = ok[ok.index.isin(rows.index)]
         about = [*_left_out(rows, own), *_row_doubts(own), *conditions.host_doubts(own)]
-        lines += [f"{name}: {doubt}" for doubt in about] if len(all_hosts) > 1 else about
-    return [*lines, *conditions.busy(df), *_mixed(ok)]
+        head = f"{name}: " if len(all_hosts) > 1 else ""
+        found += [(weight, f"{head}{doubt}") for weight, doubt in about]
+    found += [*((0.5, sentence) for sentence in conditions.busy(df)), *_mixed(ok)]
+    return [sentence for _, sentence in sorted(found, key=lambda one: -one[0])]
 
 
-def _about_verdicts(result: pd.DataFrame) -> list[str]:
+def weightiest(doubts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the doubts that are shown, and those that are folded; one alone is not worth a fold."""
+    shown = SHOWN_DOUBTS if len(doubts) > SHOWN_DOUBTS + 1 else len(doubts)
+    return list(doubts[:shown]), list(doubts[shown:])
+
+
+def _about_verdicts(result: pd.DataFrame) -> list[Weighted]:
     compared = result[result["low"].notna()]
     if not len(compared):
         return []
     count = len(compared)
-    lines = [
+    chance = (
         f"{counted(count, 'comparison')} with 95 % intervals: if no arm differed from the baseline, chance would still"
         f" put about {0.05 * count:.1g} of them beside 1"
-    ]
+    )
+    lines = [(0.0, chance)]
     disjoint = compared["low"].gt(compared["whole_high"]) | compared["whole_low"].gt(compared["high"])
     few = compared["rounds_count"].lt(stats.MIN_SETUPS) & compared["how"].str.contains("slice", na=False)
     unchecked = compared["how"].str.contains("slice", na=False) & compared["whole_low"].isna()
     if unchecked.any():
-        lines.append("fewer than two whole runs of each arm, so nothing checks the result of the slices")
-    for which, what in (
-        (compared["disagree"], "the set-ups disagree, so the interval is over set-ups and therefore wider"),
+        lines.append(
+            (0.1, "fewer than two whole runs of each arm, so nothing checks the result of the slices")
+        )
+    for least, which, what in (
         (
+            1.0,
+            compared["disagree"],
+            "the set-ups disagree, so the interval is over set-ups and therefore wider",
+        ),
+        (
+            0.1,
             few,
             f"fewer than {stats.MIN_SETUPS} fresh set-ups: a difference between set-ups may not be detected",
         ),
-        (disjoint, "slices and whole runs contradict each other"),
-        (compared["widened"], "the baseline differs from itself, so the interval is widened by that"),
+        (2.0, disjoint, "slices and whole runs contradict each other"),
+        (1.0, compared["widened"], "the baseline differs from itself, so the interval is widened by that"),
     ):
-        lines += [f"{_together(places)}: {what} ({names})" for places, names in _places(compared[which])]
+        weight = least + float(which.mean())
+        lines += [
+            (weight, f"{_together(places)}: {what} ({names})") for places, names in _places(compared[which])
+        ]
     return lines
 
 
@@ -424,43 +447,44 @@ def _places(result: pd.DataFrame) -> list[tuple[list[str], str]]:
     return [(texts, names) for (_, names), texts in places.items()]
 
 
-def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[str]:
+def _left_out(df: pd.DataFrame, ok: pd.DataFrame) -> list[Weighted]:
     bad = df[df["status"].isin(["invalid", "failed"])]
     reasons = bad["status"] + ": " + bad["reason"].fillna("no reason was recorded")
     lines = [
-        f"{one[0][0]}: {one[0][1]} left out as {reason}"
-        if len(one) == 1
-        else f"left out as {reason} ({_each(one)})"
-        for reason, one in _by_sentence(reasons, bad["topology"], df)
+        (
+            weight,
+            f"{one[0][0]}: {one[0][1]} left out as {reason}"
+            if len(one) == 1
+            else f"left out as {reason} ({_each(one)})",
+        )
+        for weight, reason, one in _by_sentence(reasons, bad["topology"], df)
     ]
     unsupported = unsupported_rates(df)
     if count := int(unsupported.sum()):
-        lines.append(
-            f"{counted(count, 'rate')} left out: at least as many searches of the arm saw frames lost at every load"
-        )
+        text = f"{counted(count, 'rate')} left out: at least as many searches of the arm saw frames lost at every load"
+        lines.append((count / len(df), text))
     if unusable := int((df["status"].eq("ok") & ~unsupported).sum()) - len(ok):
-        lines.append(f"{counted(unusable, 'row')} left out: status ok, but the compared metric is null")
+        text = f"{counted(unusable, 'row')} left out: status ok, but the compared metric is null"
+        lines.append((unusable / len(df), text))
     for topology, rows in ok.groupby("topology", sort=False):
         if count := int(rows["starved"].sum()):
-            lines.append(
-                f"{topology}: in {count} of {counted(len(rows), 'row')} almost nothing arrived; each counts as the"
-                " slowest of the others"
-            )
+            text = f"{topology}: in {count} of {counted(len(rows), 'row')} almost nothing arrived"
+            lines.append((count / len(rows), f"{text}; each counts as the slowest of the others"))
     return lines
 
 
-def _row_doubts(ok: pd.DataFrame) -> list[str]:
+def _row_doubts(ok: pd.DataFrame) -> list[Weighted]:
     """Return the doubts in the rows, with their numbers of rows for each arm; similar doubts are grouped."""
     return [
-        f"{one[0][0]}: {doubt} (in {one[0][1]})" if len(one) == 1 else f"{doubt} ({_each(one)})"
-        for doubt, one in _by_sentence(each_doubt(ok), ok["topology"], ok)
+        (weight, f"{one[0][0]}: {doubt} (in {one[0][1]})" if len(one) == 1 else f"{doubt} ({_each(one)})")
+        for weight, doubt, one in _by_sentence(each_doubt(ok), ok["topology"], ok)
     ]
 
 
 def _by_sentence(
     sentences: pd.Series[str], topology: pd.Series[str], df: pd.DataFrame
-) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return each sentence, the most frequent first, with the arms that it is about: `veth_bridge`, `2 of 48 rows`.
+) -> list[tuple[float, str, list[tuple[str, str]]]]:
+    """Return each sentence with its share of the rows and the arms that it is about: `veth_bridge`, `2 of 48 rows`.
 
     Sentences that differ only in numbers are grouped. `df` has all rows of the arms.
     """
@@ -469,6 +493,7 @@ def _by_sentence(
     arms = topology.loc[sentences.index].reset_index(drop=True)
     return [
         (
+            float(alike.eq(sentence).sum()) / max(len(df), 1),
             sentence,
             [
                 (name, f"{count} of {counted(order[name], 'row')}")
@@ -485,7 +510,7 @@ def _each(arms: list[tuple[str, str]]) -> str:
     return "; ".join(f"{name}: {count}" for name, count in arms)
 
 
-def _mixed(ok: pd.DataFrame) -> list[str]:
+def _mixed(ok: pd.DataFrame) -> list[Weighted]:
     """Return a doubt for each property that is unknown or differs among compared rows."""
     lines = []
     for name in [*RAN_ON, *PEER_RAN_ON, *PROVENANCE]:
@@ -494,12 +519,11 @@ def _mixed(ok: pd.DataFrame) -> list[str]:
             unknown &= ok["generator"].eq(name)
         unknown &= ok["nodes"].eq("two") | (name not in PEER_RAN_ON)
         if unknown.any():
-            lines.append(
-                f"{name} is not recorded in {unknown.sum()} of {counted(len(ok), 'row')}: it may have differed"
-            )
+            text = f"{name} is not recorded in {unknown.sum()} of {counted(len(ok), 'row')}: it may have differed"
+            lines.append((0.1 * float(unknown.mean()), text))
     doubtful, of_arms = varying(ok, DOUBTFUL), varying(ok, ["offloads", "qdisc"])
     narrow = ok[list(dict.fromkeys([*GROUP, "topology", *doubtful, *of_arms]))]
     lesser = {name: name for _, group in groups(narrow) for name in differing(group, doubtful)}
     for (topology, *_), group in groups(narrow, ["topology", *GROUP]):
         lesser |= {f"{name} of {topology}": name for name in differing(group, of_arms)}
-    return [*lines, *(f"compared rows differ in {name}" for name in lesser)]
+    return [*lines, *((1.0, f"compared rows differ in {name}") for name in lesser)]

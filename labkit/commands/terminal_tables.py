@@ -132,8 +132,11 @@ def show_verdicts(df: pd.DataFrame) -> None:
             console.print(f"- {reason}")
         if reasons:
             console.print()
-    for doubt in verdicts.doubts(df, table=every):
+    first, rest = verdicts.weightiest(verdicts.doubts(df, table=every))
+    for doubt in first:
         console.print(f"- {doubt}")
+    if rest:
+        console.print(f"- and {units.counted(len(rest), 'lesser doubt')}: `labkit report RUN` lists them")
 
 
 def _verdicts(suffix: str, result: pd.DataFrame) -> tuple[Table, list[str]]:

@@ -47,6 +47,11 @@ class _Renderer(mistune.HTMLRenderer):
         anchor = re.sub(r"[^\w -]", "", words).replace(" ", "-")
         return super().heading(text, level, **{**attrs, "id": anchor})
 
+    def block_html(self, html: str) -> str:
+        """Return HTML as it is if it only folds a list (displays.FOLD), even where other HTML is escaped."""
+        folds = re.fullmatch(r"<details><summary>[^<>]*</summary>|</details>", html.strip())
+        return html if folds else super().block_html(html)
+
     def image(self, text: str, url: str, title: str | None = None) -> str:
         return f"[image: {text}]"
 

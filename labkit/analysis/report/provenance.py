@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.analysis import published_runs
+from labkit.analysis import conditions, published_runs
 from labkit.analysis.load import emulated
 from labkit.common import run_folder, units
 from labkit.common.errors import BadInput
@@ -53,16 +53,25 @@ def summarize_provenance(folders: Iterable[Path]) -> ProvenanceSummary:
     summary += [f"kernel {kernel}" for kernel in kernels]
     summary += [f"accelerator: {accelerator}" for accelerator in accelerators]
     own = {
-        name: {key: _plain_value(key, value) for key, value in d.items() if key != "parameters"}
+        name: {
+            key: _plain_value(key, value) for key, value in d.items() if key not in ("parameters", "others")
+        }
         for name, d in descriptions.items()
     }
     return ProvenanceSummary(
         summary,
         any(emulated(machine) for machine in machines.values()),
         _merge({name: d.get("parameters") or {} for name, d in descriptions.items()}),
-        _merge(own),
+        _merge(own) | _others(result.values()),
         _merge(machines),
     )
+
+
+def _others(runs: Iterable[Path]) -> Table:
+    """Return the programs outside the experiments as one entry, with their largest shares of all CPUs."""
+    programs = conditions.other_programs(runs)
+    shares = {name: units.percent(share) for name, share in programs.items()}
+    return {"other programs, at most": shares} if shares else {}
 
 
 def _runs(folder: Path) -> list[Path]:

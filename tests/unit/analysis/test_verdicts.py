@@ -461,3 +461,17 @@ def test_slices_that_labkit_placed_have_a_narrower_interval() -> None:
     assert scheduled["control_high"] > placed["control_high"]
     widths = [np.log(one["high"] / one["low"]) for one in (scheduled, placed)]
     assert widths[0] / widths[1] == pytest.approx(stdtrit(4 - stats.LOST_FREEDOM, 0.975) / stdtrit(4, 0.975))
+
+
+def test_doubts_come_by_weight() -> None:
+    """What contradicts a verdict precedes what is about many rows, and that what is about few."""
+    some = rows(whole=4)
+    for place, row in enumerate(some):
+        row["doubts"] = "; ".join(["everywhere"] + ["seldom"] * (place == 7))
+        if row["method"] == "whole" and row["role"] == "variant":
+            row["throughput_bps"] /= 1.5
+    lines = verdicts.doubts(pd.DataFrame(some))
+    of = ["contradict", "everywhere", "seldom", "chance would still"]
+    places = [next(place for place, line in enumerate(lines) if words in line) for words in of]
+    assert places == sorted(places), lines
+    assert places[-1] == len(lines) - 1

@@ -18,7 +18,7 @@ from conftest import ROOT
 from synthetic_rows import rows
 
 from labkit import cli
-from labkit.analysis import compare_runs, why
+from labkit.analysis import compare_runs, verdicts, why
 from labkit.commands import doctor_text, terminal_tables
 from labkit.common.printable import printable, printable_json
 from labkit.measure.capabilities import Capability
@@ -139,3 +139,14 @@ def test_step_between_measurements_is_named(capsys: pytest.CaptureFixture[str]) 
     bar.see({"event": "progress", "what": "a", "done_s": 1.0, "total_s": 2.0})
     bar.doing("executing the notebook")
     assert "labkit: executing the notebook" in capsys.readouterr().err
+
+
+def test_lesser_doubts_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    many = [f"{word} is strange" for word in ("glass", "rain", "soup", "wind", "sand", "salt")]
+    table = pd.DataFrame(rows(doubts="; ".join(many)))
+    terminal_tables.show_verdicts(table)
+    shown = [line for line in capsys.readouterr().out.splitlines() if "is strange" in line]
+    assert len(shown) <= 3
+    terminal_tables.show_verdicts(table)
+    count = len(verdicts.doubts(table)) - 3
+    assert f"- and {count} lesser doubts: `labkit report RUN` lists them" in capsys.readouterr().out

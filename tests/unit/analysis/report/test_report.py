@@ -15,7 +15,7 @@ from nbformat import v4
 from plotly.offline import get_plotlyjs
 from synthetic_report import EVIL
 
-from labkit.analysis import figures, report
+from labkit.analysis import displays, figures, report
 from labkit.common.errors import BadInput
 
 RUN = {
@@ -332,3 +332,25 @@ def test_images_with_a_browser(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert "macvlan_bridge" in (tmp_path / "figures" / f"{name}.svg").read_text()
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {path.name for path in written}
+
+
+def test_lesser_doubts_are_folded(tmp_path: Path) -> None:
+    shown = displays.folded([f"doubt {number} <b>{EVIL}</b>" for number in range(6)]).data
+    output = v4.new_output("display_data", data={"text/markdown": shown})
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_code_cell("f", outputs=[output])]))
+    prose = page[page.index('class="prose"') :]
+    first, rest = prose.split("<details><summary>3 lesser doubts</summary>")
+    assert [f"doubt {number}" in first for number in range(4)] == [True, True, True, False]
+    assert "doubt 5" in rest.partition("</details>")[0]
+    assert "<b>" not in prose.partition("<footer>")[0]
+
+
+def test_other_programs_are_one_table(tmp_path: Path) -> None:
+    for number, share in enumerate((0.12, 0.37)):
+        others = {"others": [{"name": "cc1", "cpu_share": share}]}
+        run_folder(tmp_path / str(number), RUN | others)
+    (tmp_path / "sweep.json").write_text(json.dumps({"points": ["0", "1"]}))
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("# A sweep")]))
+    words = " ".join(re.sub(r"<[^>]+>", " ", page[page.index("<footer>") :]).split())
+    assert "other programs, at most cc1 37 %" in words
+    assert words.count("cc1") == 1
