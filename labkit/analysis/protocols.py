@@ -5,11 +5,21 @@ A further protocol is one entry of PROTOCOLS.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, choose
 
 PACKET_RATE = "throughput_pps"
+# The percentile of latencies that verdicts and figures are about. The notebooks that a command executes inherit it.
+PERCENTILE = "LABKIT_PERCENTILE"
+PERCENTILES = {
+    "p50": "median round-trip time",
+    "p90": "90th percentile of the round-trip time",
+    "p99": "99th percentile of the round-trip time",
+    "p999": "99.9th percentile of the round-trip time",
+    "max": "longest round-trip time",
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,14 @@ class Protocol:
         return PACKET_RATE if self.work == "packet" else self.metric
 
 
+def percentile() -> str:
+    """Return the percentile of latencies that is judged, a key of PERCENTILES. Raises BadInput for an unknown one."""
+    name = os.environ.get(PERCENTILE) or "p50"
+    if name not in PERCENTILES:
+        raise BadInput(f"{PERCENTILE}={name}: {choose(name, PERCENTILES)}")
+    return name
+
+
 # Offloads determine the size of a TCP segment, and a ping has a reply, so each protocol has its own unit of work. A TCP
 # frame that an interface received holds up to 64 KB because of segmentation offload and GRO.
 PROTOCOLS = {
@@ -80,10 +98,10 @@ PROTOCOLS = {
     "udp": Protocol(label="UDP", packet="datagram", work="packet"),
     "ping": Protocol(
         label="ping",
-        metric="latency_p50_s",
+        metric=f"latency_{percentile()}_s",
         higher_is_better=False,
         quantity="round-trip time",
-        average="median round-trip time",
+        average=PERCENTILES[percentile()],
         speed="rate of pings",
         generator="ping",
     ),

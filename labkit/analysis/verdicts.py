@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from labkit.analysis import conditions, stats
+from labkit.analysis import conditions, protocols, stats
 from labkit.analysis.load import GROUP as GROUP
 from labkit.analysis.load import METRIC as METRIC
 from labkit.analysis.load import (
@@ -56,6 +56,8 @@ WANDERS_BY = 1.2  # least ratio of the largest to the smallest set-up that is wo
 SURE = 0.01  # p value for differences between set-ups, and for their correlation with busy CPUs
 Weighted = tuple[float, str]  # a doubt and its weight (`doubts`)
 SHOWN_DOUBTS = 3
+# Round trips of a run that are slower than its percentile; with fewer it is close to the maximum
+TAIL_COUNT = 5
 MARGIN = 0.05  # a smaller difference counts as equal
 MAX_STARVED = 0.25  # share of the slices; above 29 % the Hodges-Lehmann estimate is no longer robust
 
@@ -378,8 +380,25 @@ def doubts(
         about = [*_left_out(rows, own), *_row_doubts(own), *conditions.host_doubts(own)]
         head = f"{name}: " if len(all_hosts) > 1 else ""
         found += [(weight, f"{head}{doubt}") for weight, doubt in about]
-    found += [*((0.5, sentence) for sentence in conditions.busy(df)), *_mixed(ok)]
+    found += [*((0.5, sentence) for sentence in conditions.busy(df)), *_few_in_the_tail(ok), *_mixed(ok)]
     return [sentence for _, sentence in sorted(found, key=lambda one: -one[0])]
+
+
+def _few_in_the_tail(ok: pd.DataFrame) -> list[Weighted]:
+    """Return a doubt if the judged percentile rests on a few of the slowest round trips of a run."""
+    name = protocols.percentile()
+    timed = ok[ok["protocol"].isin(protocols.TIMED)]
+    if not len(timed) or not name.startswith("p"):
+        return []
+    share = 1 - float(f"0.{name[1:]}")
+    few = int(timed["received_count"].mul(share).lt(TAIL_COUNT).sum())
+    if not few:
+        return []
+    sentence = (
+        f"{name}: in {few} of {counted(len(timed), 'run')} fewer than {TAIL_COUNT} round trips were slower, so it is"
+        f" close to the maximum: make duration_s longer, a run needs {np.ceil(TAIL_COUNT / share):,.0f} round trips"
+    )
+    return [(0.5, sentence)]
 
 
 def weightiest(doubts: Sequence[str]) -> tuple[list[str], list[str]]:

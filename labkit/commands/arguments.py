@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -235,6 +236,29 @@ def add_keep_failed(parser: argparse.ArgumentParser) -> None:
     """Add the option --keep-failed."""
     text = "keep failed rows instead of measuring them again"
     parser.add_argument("--keep-failed", action="store_true", help=text)
+
+
+class _JudgePercentile(argparse.Action):
+    """Judge latencies by the given percentile, in this process and in the notebooks that it executes."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        given: argparse.Namespace,
+        value: Any,
+        option: str | None = None,
+    ) -> None:
+        os.environ["LABKIT_PERCENTILE"] = value
+
+
+def add_percentile(parser: argparse.ArgumentParser) -> None:
+    """Add the option --percentile. It acts at once, before anything imports labkit.analysis."""
+    parser.add_argument(
+        "--percentile",
+        action=_JudgePercentile,
+        choices=("p50", "p90", "p99", "p999", "max"),
+        help="the percentile of round-trip times that verdicts and figures are about (p50)",
+    )
 
 
 def add_json(parser: argparse._ActionsContainer, text: str = "print one JSON object instead of text") -> None:

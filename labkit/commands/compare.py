@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     arguments.add_run(parser, "left")
     arguments.add_run(parser, "right", "the folder to compare it with")
+    arguments.add_percentile(parser)
     arguments.add_json(parser)
 
 

@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also write the figures as PNG and SVG into figures/RUN of the project (needs a browser)",
     )
+    arguments.add_percentile(parser)
     arguments.add_json(parser)
 
 

@@ -66,6 +66,7 @@ def add_arguments(parser: arguments.CommandParser) -> None:
     text = f"one of {', '.join(experiments.TABLE)}"
     parser.add_argument("experiment", action=_Chosen, metavar="EXPERIMENT", help=text)
     arguments.add_parameters(parser, "its parameters; lists with commas: pairs=1,2,8")
+    arguments.add_percentile(parser)
     arguments.add_json(parser, "print each row as soon as it is measured, one JSON object per line")
     parser.add_argument(
         "--folder",

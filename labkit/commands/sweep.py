@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="copy the finished points of another sweep's folder that have the same parameters and kernel",
     )
+    arguments.add_percentile(parser)
     arguments.add_json(parser)
     arguments.add_keep_failed(parser)
 

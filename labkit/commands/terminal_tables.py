@@ -39,7 +39,9 @@ def show_rows(df: pd.DataFrame) -> None:
     order = load.complete(df)
     order = order.assign(_rank=order["role"].map(ROLES).fillna(len(ROLES)))
     for suffix, rows in _hosts(order.sort_values(["_rank", "length_bytes"], kind="stable")):
-        console.print(_medians(f"Medians{suffix}", rows))
+        timed = protocols.percentile() != "p50" and order["protocol"].isin(protocols.TIMED).any()
+        of = f" of each run's {protocols.percentile()}" if timed else ""
+        console.print(_medians(f"Medians{of}{suffix}", rows))
         console.print()
     show_verdicts(df)
     for sentence in verdicts.contradicting_medians(df):

@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write the stacks of each side to this folder: folded (flamegraph.pl, Firefox Profiler) and for"
         " speedscope",
     )
+    arguments.add_percentile(parser)
     arguments.add_json(parser)
 
 

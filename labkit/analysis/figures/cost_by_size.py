@@ -117,7 +117,7 @@ def _speeds(panel: Panel, cpu: tuple[Panel, Quantity]) -> list[tuple[Panel, Quan
     """Return the plots of how fast packets arrive, and `cpu`; of a protocol that is timed, only the times."""
     protocol = protocols.find(panel.protocol)
     if not protocol.higher_is_better:
-        return [plot(panel, f"{protocol.quantity} p50", "s", value=protocol.metric)]
+        return [plot(panel, f"{protocol.quantity} {protocols.percentile()}", "s", value=protocol.metric)]
     return [
         plot(panel, protocol.quantity, "bit/s", value="throughput_bps"),
         plot(panel, f"{protocol.packet}s received", "pps", value="throughput_pps"),

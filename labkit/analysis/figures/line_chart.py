@@ -49,7 +49,7 @@ class Axis:
 
 
 THROUGHPUT = Quantity("throughput, Gbit/s", "Gbit/s", 1e9)
-LATENCY = Quantity("round-trip time p50, µs", "µs", 1e-6)
+LATENCY = Quantity(f"round-trip time {protocols.percentile()}, µs", "µs", 1e-6)
 CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
 PAIRS = Axis("pairs", "pairs at once", pairs_word)
 

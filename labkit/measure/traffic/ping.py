@@ -87,8 +87,8 @@ def latency(
 ) -> dict[str, Any]:
     """Measure the round-trip times of all pairs at once, with a request every 2 ms for each pair.
 
-    Returns the count, and p50, p99 and maximum in seconds. Raises Failed with ping's error message if one of them
-    fails or gets no answer at all.
+    Returns the count, and p50, p90, p99, p99.9 and maximum in seconds. Raises Failed with ping's error message if one
+    of them fails or gets no answer at all.
     """
     options = [f"-c{max(1, round(duration_s / INTERVAL_S))}", f"-i{INTERVAL_S}", f"-w{int(duration_s) + 2}"]
     options += [f"-s{56 if length_bytes is None else length_bytes}"]
@@ -114,7 +114,10 @@ def latency(
         "received_count": len(times),
         "sent_count": _sent_by_all(one.stdout for one in ended),
         "latency_p50_s": p50,
-        "latency_p99_s": times[min(len(times) - 1, int(0.99 * len(times)))],
+        **{
+            f"latency_{name}_s": times[min(len(times) - 1, int(share * len(times)))]
+            for name, share in (("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
+        },
         "latency_max_s": times[-1],
         **({"doubts": [doubt]} if (doubt := _step_doubt(times, middle, step)) else {}),
     }

@@ -1,0 +1,90 @@
+"""Verdicts about other percentiles of round-trip times than the median."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sandbox import LABKIT
+from synthetic_rows import rows, save
+
+from labkit.analysis import stats
+
+PINGS = 2500  # of a run of five seconds
+
+
+def run(folder: Path, p99: float) -> Path:
+    """Write a run whose variant has this ratio at p99 and none at p50."""
+    some = rows(
+        {"veth": 1.0, "veth (again)": 1.0, "veth_bridge": 1.0}, slices=0, whole=8, rounds=8, protocol="ping"
+    )
+    for row in some:
+        tail = p99 if row["arm"] == "veth_bridge" else 1.0
+        row |= {
+            "latency_p99_s": row["latency_p50_s"] * 3 * tail,
+            "received_count": PINGS,
+            "throughput_bps": None,
+        }
+    return save(folder, some)
+
+
+def compared(old: Path, new: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    argv = [*LABKIT, "compare", str(old), str(new), "--json", *words]
+    return subprocess.run(argv, capture_output=True, text=True, env=os.environ | environment)
+
+
+def line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    [result] = [one for one in json.loads(done.stdout)["lines"] if one["topology"] == "veth_bridge"]
+    return dict(result)
+
+
+def test_delay_of_few_requests_is_at_p99_and_not_at_p50(tmp_path: Path) -> None:
+    old, new = run(tmp_path / "old", 1.0), run(tmp_path / "new", 1.5)
+    median, tail = line(compared(old, new)), line(compared(old, new, "--percentile", "p99"))
+    assert (median["metric"], median["word"].startswith("no ")) == ("latency_p50_s", True)
+    assert (tail["metric"], tail["word"]) == ("latency_p99_s", "slower")
+    assert tail["relative_low"] < 1.5 < tail["relative_high"]
+
+
+def test_percentile_that_rests_on_a_few_round_trips_is_a_doubt(tmp_path: Path) -> None:
+    old, new = run(tmp_path / "old", 1.0), run(tmp_path / "new", 1.0)
+    for path in tmp_path.glob("*/rows/*.jsonl"):
+        each = [json.loads(text) | {"latency_p999_s": 0.01} for text in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in each))
+    doubts = json.loads(compared(old, new, LABKIT_PERCENTILE="p999").stdout)["doubts"]
+    assert any("a run needs 5,000 round trips" in doubt for doubt in doubts)
+    doubts = json.loads(compared(old, new, LABKIT_PERCENTILE="p99").stdout)["doubts"]
+    assert not any("round trips were slower" in doubt for doubt in doubts)
+
+
+def test_unknown_percentile_is_one_sentence(tmp_path: Path) -> None:
+    old, new = run(tmp_path / "old", 1.0), run(tmp_path / "new", 1.0)
+    done = compared(old, new, LABKIT_PERCENTILE="p98")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(
+        "labkit: LABKIT_PERCENTILE=p98: choose p50, p90, p99, p999, max (did you mean "
+    )
+
+
+@pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99, 0.999])
+def test_intervals_of_quantiles_hold_their_promise(quantile: float) -> None:
+    """Round trips with a heavy tail: 1 % wait for another program. A 95 % interval contains the true ratio, 1."""
+    rng = np.random.default_rng(9)
+
+    def measured() -> float:
+        times = rng.lognormal(0, 0.3, PINGS) + (rng.random(PINGS) < 0.01) * rng.exponential(20, PINGS)
+        return float(np.quantile(times, quantile) * rng.lognormal(0, 0.05))
+
+    right = 0
+    for _ in range(200):
+        arm, one, other = ([measured() for _ in range(10)] for _ in range(3))
+        found = stats.effect(stats.log_ratios(arm, one, other)[0], range(10))
+        assert found.low is not None
+        assert found.high is not None
+        right += found.low <= 1 <= found.high
+    assert right >= 184  # of 200: fewer have a probability of 1 in 50 at 95 %
