@@ -12,9 +12,27 @@ from labkit.common import units
 
 FACTOR = 2.0  # from here on a ratio is said as a factor
 LEAST_FACTOR = 1.3  # of a range up to such a factor: 1.02 times faster would be read as double
+NAMED_COUNT = 4  # of arms in a question
 CLAIMS_COUNT = 6  # in a part of the sentence; the table has all
 WORDS = ("faster", "slower")  # the kinds of verdicts that come first
 PLURALS = {"is": "are", "was": "were", "shows": "show"}
+
+
+def question(verdicts: pd.DataFrame) -> str:
+    """Return what the verdicts answer: `Which is faster, veth or vxlan: ping median round-trip time?`; an empty text if
+    there are none."""
+    if not len(verdicts):
+        return ""
+    own = verdicts[verdicts["baseline"].eq(verdicts["baseline"].iloc[0])]  # not those of changes
+    arms = list(dict.fromkeys([*own["baseline"].astype(str), *own["topology"].astype(str)]))
+    named = " or ".join([", ".join(arms[:-1]), arms[-1]]) if 1 < len(arms) <= NAMED_COUNT else ""
+    about = [protocols.find(str(name)) for name in verdicts["protocol"].unique()]
+    metrics = dict.fromkeys(one.average for one in about)
+    measured = [
+        f"{units.listed([one.label for one in about if one.average == metric])} {metric}"
+        for metric in metrics
+    ]
+    return f"Which is faster{f', {named}' if named else f' of {len(arms)} arms'}: {units.listed(measured)}?"
 
 
 def answer(verdicts: pd.DataFrame) -> str:

@@ -28,6 +28,7 @@ def write(path: Path, experiment: str) -> None:
 
 
 def _cell(kind: str, name: str, text: str) -> dict[str, Any]:
-    tags = {"tags": ["parameters"]} if name == "parameters" else {}
-    cell: dict[str, Any] = {"cell_type": kind, "id": name, "metadata": tags, "source": text}
+    tags = {"parameters": ["parameters"], "title": ["general-question"]}.get(name)
+    metadata = {"tags": tags} if tags else {}
+    cell: dict[str, Any] = {"cell_type": kind, "id": name, "metadata": metadata, "source": text}
     return cell | ({"outputs": [], "execution_count": None} if kind == "code" else {})

@@ -58,13 +58,17 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as its file describes it, checked against the notebook and the experiment."""
+    """A sweep as its file describes it, checked against the notebook and the experiment.
+
+    about: the comment with which the file begins, as one text.
+    """
 
     name: str
     notebook: Path
     experiment: str
     points: list[SweepPoint]
     digest: str
+    about: str = ""
 
     @property
     def folder(self) -> Path:
@@ -109,7 +113,7 @@ def load(path: Path) -> Sweep:
     here = machine.describe()
     machine_of = [content["notebook"], *(here[name] for name in HERE)]
     digest = hashlib.sha256(msgspec.json.encode(machine_of)).hexdigest()[:8]
-    sweep = Sweep(path.stem, notebook, experiment, points, digest)
+    sweep = Sweep(path.stem, notebook, experiment, points, digest, yaml_files.comment(path))
     return replace(sweep, points=_named_as_before(sweep))
 
 
@@ -453,6 +457,7 @@ def _state(sweep: Sweep) -> tuple[dict[str, Any], bool]:
         "seed": run_folder.drawn_seed(),
         "created": run_folder.now(),
         **before,
+        "about": sweep.about,
         "points": [point.name for point in sweep.points],
         "parameters": before.get("parameters", {}) | {point.name: point.parameters for point in sweep.points},
         "identities": before.get("identities", {}) | {point.name: point.identity for point in sweep.points},

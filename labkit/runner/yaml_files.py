@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,14 @@ def read(path: Path) -> Any:
     # PyYAML's constructors raise many kinds of errors: int() and date() ValueError, a wrong !!bool KeyError, …
     except (ValueError, KeyError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise BadInput(f"{path} is not a valid YAML file: {' '.join(str(error).split())[:200]}") from None
+
+
+def comment(path: Path) -> str:
+    """Return the comment with which a file begins, as one text."""
+    lines = safe_files.read_regular(path, MAX_BYTES).decode(errors="replace").splitlines()
+    return " ".join(
+        line.lstrip("# ") for line in itertools.takewhile(lambda line: line.startswith("#"), lines)
+    )
 
 
 def _check_content(content: Any) -> None:

@@ -17,9 +17,10 @@ from labkit.common import run_folder
 
 pytestmark = pytest.mark.needs("user namespaces", "iperf3", "ip", "ping", "ethtool", "veth", "bridge")
 
-SMALL = """
+ABOUT = "Which of the two is faster on this machine?"
+SMALL = f"""# {ABOUT}
 notebook: 01_datapaths
-parameters: {topology: [veth, veth_bridge], pairs: [1], rounds: 3, slices: 3, whole_runs: 0}
+parameters: {{topology: [veth, veth_bridge], pairs: [1], rounds: 3, slices: 3, whole_runs: 0}}
 grid:
   - protocol: [tcp, udp]
 """
@@ -113,7 +114,8 @@ def test_the_report_has_all_points(done: str, machine: Sandbox) -> None:
     page = (folder(machine) / "report.html").read_text()
     for protocol in ("TCP", "UDP"):  # in the panels' titles: a busy machine may leave nothing to conclude
         assert re.search(rf"{protocol} (·|\\u00b7) MTU 1500", page), protocol
-    assert "Which container datapath is faster?" in page
+    assert re.search("<h1>Which is faster, .*: TCP and UDP throughput\\?</h1>", page)
+    assert f'<p class="about">{ABOUT}</p>' in page
 
 
 def test_finished_sweep_measures_nothing(done: str, machine: Sandbox) -> None:

@@ -104,11 +104,12 @@ def forest(
     figure = finish(figure, as_rows(verdicts), title, "<br>".join([*lines, subtitle]))
     if reading is not None:
         return figure
-    return theme.explained(
-        figure,
-        "A ratio above 1 means more throughput (for ping: a longer round trip). The grey band is the baseline against"
-        " itself: a difference within it is none.",
+    quantities = dict.fromkeys(protocols.find(str(name)) for name in verdicts["protocol"].dropna().unique())
+    means = dict.fromkeys(
+        f"more {one.average}" if one.higher_is_better else f"a longer {one.average}" for one in quantities
     )
+    band = "The grey band is the baseline against itself: a difference within it is none."
+    return theme.explained(figure, f"A ratio above 1 means {' or '.join(means)}. {band}" if means else band)
 
 
 def as_rows(verdicts: pd.DataFrame) -> pd.DataFrame:

@@ -7,8 +7,10 @@ scripts but its own, whatever text a tool, a parameter or an HTML output contain
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
@@ -17,7 +19,7 @@ from nbformat import NotebookNode
 from plotly.offline import get_plotlyjs
 
 from labkit.analysis import flame, load
-from labkit.analysis.answer import answer
+from labkit.analysis.answer import answer, question
 from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.report import notebook_cells as notebooks
 from labkit.analysis.report import provenance
@@ -45,17 +47,30 @@ def html(notebook: Path | Sequence[Path], out: Path) -> Path:
     """
     paths = [Path(notebook)] if isinstance(notebook, str | Path) else [Path(path) for path in notebook]
     folders = [path.parent for path in paths]
-    answers = list(filter(None, map(_answer, dict.fromkeys(folders))))
-    return page([notebooks.read(path) for path in paths], folders, out, paths[0].stem, answers)
+    heads = [_head(folder) for folder in dict.fromkeys(folders)]
+    return page([notebooks.read(path) for path in paths], folders, out, paths[0].stem, heads)
 
 
-def _answer(folder: Path) -> str:
-    """Return the answer of a run or a sweep; an empty text where nothing was compared."""
+@dataclass(frozen=True)
+class Head:
+    """What a page says first about a run or a sweep: its question, its file's comment, and its answer. Each may be
+    empty."""
+
+    question: str = ""
+    about: str = ""
+    answer: str = ""
+
+
+def _head(folder: Path) -> Head:
+    about = ""
+    with contextlib.suppress(BadInput):
+        about = str(run_folder.read_object(folder / "sweep.json").get("about", ""))
     try:
         rows = load.load(folder, None)
-        return answer(all_verdicts(rows[rows["part"].fillna("cost").eq("cost")]))
+        compared = all_verdicts(rows[rows["part"].fillna("cost").eq("cost")])
     except BadInput:
-        return ""
+        return Head(about=about)
+    return Head(question(compared), about, answer(compared))
 
 
 def page(
@@ -63,30 +78,47 @@ def page(
     folders: Sequence[Path],
     out: Path,
     name: str,
-    answers: Sequence[str] = (),
+    heads: Sequence[Head] = (),
 ) -> Path:
     """Write notebooks that are in memory, with the known facts about the runs in these folders, and return the path.
 
-    name: the title of a page whose notebooks have no heading. answers: sentences for its head.
+    name: the title of a page whose notebooks have no heading. heads: what it says first.
     """
-    run_folder.write(out, rendered(documents, folders, name, answers).encode())
+    run_folder.write(out, rendered(documents, folders, name, heads).encode())
     return out
 
 
 def rendered(
-    documents: Sequence[NotebookNode], folders: Sequence[Path], name: str, answers: Sequence[str] = ()
+    documents: Sequence[NotebookNode], folders: Sequence[Path], name: str, heads: Sequence[Head] = ()
 ) -> str:
     """Return the HTML that `page` writes."""
-    title = next((result for result in map(notebooks.title, documents) if result), name)
-    pieces = [notebooks.blocks(document, title) for document in documents]
+    asked = next((head.question for head in heads if head.question), "")
+    title, heading = next(
+        filter(None, (notebooks.title(document, asked) for document in documents)), (name, name)
+    )
+    pieces = [notebooks.blocks(document, heading) for document in documents]
+    first = _figure_that_answers(pieces) if any(head.answer for head in heads) else []
     flames = any(block.kind == "flame" for blocks in pieces for block in blocks)
     return _PAGES.get_template("report.html.j2").render(
         title=title,
         notebooks=pieces,
-        answers=answers,
+        first=first,
+        heads=heads,
         report=provenance.summarize_provenance(folders),
         plotlyjs=Markup(get_plotlyjs()),
         flame_css=Markup(flame.style()) if flames else "",
         flame_js=Markup(flame.script()) if flames else "",
         nonce=secrets.token_urlsafe(16),
     )
+
+
+def _figure_that_answers(pieces: list[list[notebooks.Block]]) -> list[notebooks.Block]:
+    """Take the first figure, with the prose that explains it, out of the notebooks' blocks."""
+    for blocks in pieces:
+        for place, block in enumerate(blocks):
+            if block.kind == "figure":
+                following = blocks[place + 1 : place + 2]
+                taken = [block, *(one for one in following if one.kind == "prose" and one.more.get("output"))]
+                del blocks[place : place + len(taken)]
+                return taken
+    return []

@@ -26,6 +26,7 @@ from labkit.common import safe_files
 from labkit.common.errors import BadInput
 
 PLOTLY = "application/vnd.plotly.v1+json"
+GENERAL = "general-question"  # the tag of a heading
 MAX_BYTES = 512 << 20  # an executed notebook holds its figures
 # The display settings that a figure may have. Others can make it send its data to a server.
 _CONFIG = ("displayModeBar", "displaylogo", "responsive", "scrollZoom", "staticPlot")
@@ -116,11 +117,16 @@ def read(path: Path) -> nbformat.NotebookNode:
         raise BadInput(f"{path} is not a notebook: {' '.join(str(error).split())[:200]}") from None
 
 
-def title(document: nbformat.NotebookNode) -> str | None:
-    """Return the first level-1 heading, or None."""
+def title(document: nbformat.NotebookNode, asked: str = "") -> tuple[str, str] | None:
+    """Return the page's title, and the first level-1 heading, which it repeats or replaces; None without a heading.
+
+    asked: the question of the notebook's run. It is the title if the heading's cell has the tag GENERAL, because such a
+    notebook shows runs of many questions.
+    """
     for cell in document.cells:
         if cell.cell_type == "markdown" and (match := _HEADING.search(cell.source)):
-            return _heading_words(match)
+            heading = _heading_words(match)
+            return (asked if asked and GENERAL in cell.metadata.get("tags", []) else heading), heading
     return None
 
 
@@ -128,13 +134,14 @@ def _heading_words(heading: re.Match[str]) -> str:
     return re.sub(r"[*`]", "", heading[1]).strip()
 
 
-def blocks(document: nbformat.NotebookNode, page_title: str) -> list[Block]:
-    """Return all blocks of a notebook that a reader should see, without a heading that repeats the page's title."""
+def blocks(document: nbformat.NotebookNode, heading: str) -> list[Block]:
+    """Return all blocks of a notebook that a reader should see, without the heading in whose place the page's title
+    is."""
     result: list[Block] = []
     for cell in document.cells:
         if cell.cell_type == "markdown":
             source = _HEADING.sub(
-                lambda heading: "" if _heading_words(heading) == page_title else heading[0], cell.source
+                lambda found: "" if _heading_words(found) == heading else found[0], cell.source
             )
             if source.strip():
                 result.append(Block("prose", _clean(str(_cell_markdown(source)))))
@@ -174,7 +181,7 @@ def _output_blocks(data: dict[str, Any]) -> Iterator[Block]:
     elif flame.MIME in data:
         yield Block("flame", _script_json(data[flame.MIME]))
     elif "text/markdown" in data:
-        yield Block("prose", _clean(str(_output_markdown(data["text/markdown"]))))
+        yield Block("prose", _clean(str(_output_markdown(data["text/markdown"]))), {"output": True})
     elif "text/html" in data:
         yield Block("table", _clean(data["text/html"]))
     elif kinds := [kind for kind in ("image/svg+xml", "image/png", "image/jpeg") if kind in data]:

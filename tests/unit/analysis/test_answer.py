@@ -6,7 +6,7 @@ import pandas as pd
 import synthetic_rows
 
 from labkit.analysis import verdicts
-from labkit.analysis.answer import answer
+from labkit.analysis.answer import answer, question
 
 
 def table(arms: dict[str, float], **columns: object) -> pd.DataFrame:
@@ -55,3 +55,19 @@ def test_small_and_large_sizes_are_shares_and_an_absent_baseline_is_not_named() 
     assert "a is 6 % to 150 % faster" in answer(verdicts.verdicts(pd.concat(rows)))
     alone = verdicts.verdicts(table({"veth": 1.0, "a": 0.8})).assign(baseline=None, word="no evidence")
     assert answer(alone) == "TCP throughput: a shows no evidence"
+
+
+def test_the_question_names_what_was_measured() -> None:
+    def asked(*arms: str, **columns: object) -> str:
+        return question(verdicts.verdicts(table(dict.fromkeys(arms, 1.0), **columns)))
+
+    assert asked("veth", "vxlan", "gre") == "Which is faster, veth, vxlan or gre: TCP throughput?"
+    assert (
+        asked("veth", "vxlan", protocol="ping")
+        == "Which is faster, veth or vxlan: ping median round-trip time?"
+    )
+    assert asked(*"abcdef") == "Which is faster of 6 arms: TCP throughput?"
+    assert asked("veth") == ""
+    both = pd.concat([table({"a": 1.0, "b": 1.0}, protocol=name) for name in ("tcp", "udp", "ping")])
+    text = question(verdicts.verdicts(both))
+    assert text == "Which is faster, a or b: ping median round-trip time and TCP and UDP throughput?"

@@ -11,11 +11,13 @@ from typing import Any
 import nbformat
 import pytest
 import synthetic_report
+import synthetic_rows
 from nbformat import v4
 from plotly.offline import get_plotlyjs
 from synthetic_report import EVIL
 
 from labkit.analysis import displays, figures, report
+from labkit.analysis.report import notebook_cells
 from labkit.common.errors import BadInput
 
 RUN = {
@@ -354,3 +356,33 @@ def test_other_programs_are_one_table(tmp_path: Path) -> None:
     words = " ".join(re.sub(r"<[^>]+>", " ", page[page.index("<footer>") :]).split())
     assert "other programs, at most cc1 37 %" in words
     assert words.count("cc1") == 1
+
+
+def general(folder: Path, tags: list[str], **columns: Any) -> str:
+    rows = synthetic_rows.rows({"veth": 1.0, "vxlan": 1.5, "veth (again)": 1.0}, **columns)
+    synthetic_rows.save(folder, rows, parameters={})
+    bundle = {notebook_cells.PLOTLY: {"data": [], "layout": {"title": {"text": "the forest"}}}}
+    outputs = [
+        v4.new_output("display_data", data=bundle),
+        v4.new_output("display_data", data={"text/markdown": "how to read it"}),
+    ]
+    heading = v4.new_markdown_cell("# Any question\n\nsome prose", metadata={"tags": tags})
+    return reported(folder, v4.new_notebook(cells=[heading, v4.new_code_cell("f", outputs=outputs)]))
+
+
+def test_a_report_asks_what_its_run_asked(tmp_path: Path) -> None:
+    page = general(tmp_path / "run", [notebook_cells.GENERAL], protocol="ping")
+    assert "<h1>Which is faster, veth or vxlan: ping median round-trip time?</h1>" in page
+    assert "Any question" not in page
+    order = [page.index(words) for words in ('class="answer"', "the forest", "how to read it", "some prose")]
+    assert order == sorted(order), "the answer, the figure that shows it, and the rest"
+    assert "<h1>Any question</h1>" in general(tmp_path / "own", [])
+
+
+def test_a_sweep_is_about_what_its_file_says(tmp_path: Path) -> None:
+    run_folder(tmp_path / "a")
+    (tmp_path / "sweep.json").write_text(json.dumps({"points": ["a"], "about": f"Ours. {EVIL}"}))
+    page = reported(tmp_path, v4.new_notebook(cells=[v4.new_markdown_cell("# A sweep")]))
+    [about] = re.findall('<p class="about">(.*?)</p>', page)
+    assert about.startswith("Ours. ")
+    assert EVIL not in about
