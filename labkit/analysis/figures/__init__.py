@@ -19,7 +19,7 @@ from labkit.analysis.figures.forest_plot import forest, ratio_ticks
 from labkit.analysis.figures.function_costs import functions
 from labkit.analysis.figures.function_times import function_durations, function_times
 from labkit.analysis.figures.kernels import kernels
-from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against_pairs
+from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against, axis_of
 from labkit.analysis.figures.load_loss import load_loss
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
 from labkit.analysis.load import metric_values
@@ -43,17 +43,19 @@ __all__ = [
 SLICES_PX = 250
 
 
-def throughput(rows: pd.DataFrame) -> go.Figure:
-    """Draw throughput (Gbit/s; for ping the round-trip time in µs) against the number of pairs.
+def throughput(rows: pd.DataFrame, along: str | None = None) -> go.Figure:
+    """Draw throughput (Gbit/s; for ping the round-trip time in µs) against a parameter: `along`, a key of
+    `line_chart.AXES`, or the number of pairs if it varies, else the parameter that varies most.
 
-    There is a panel for each protocol and MTU. A line joins the geometric means of the rounds; bars are 95 % intervals
-    (Student's t on logarithms). A faint point is one round: the mean of its slices, or its whole run (open). The line
-    is of slices if there are any, else of whole runs.
+    There is a panel for each combination of the other parameters. A line joins the geometric means of the rounds; bars
+    are 95 % intervals (Student's t on logarithms). A faint point is one round: the mean of its slices, or its whole run
+    (open). The line is of slices if there are any, else of whole runs.
     """
-    figure = against_pairs(rows.assign(value=metric_values(rows)), THROUGHPUT)
+    axis = axis_of(rows, along)
+    figure = against(rows.assign(value=metric_values(rows)), THROUGHPUT, axis)
     drawn = set(rows["protocol"])
     quantities = dict.fromkeys(one.quantity for name, one in PROTOCOLS.items() if name in drawn)
-    title = f"{units.listed(list(quantities)) or 'throughput'} against number of pairs"
+    title = f"{units.listed(list(quantities)) or 'throughput'} against {axis.noun}"
     subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); {FAINT}"
     figure = finish(figure, rows, title[0].upper() + title[1:], subtitle)
     return theme.explained(
@@ -63,9 +65,9 @@ def throughput(rows: pd.DataFrame) -> go.Figure:
     )
 
 
-def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
-    """Draw busy CPU-seconds of the whole machine per gigabyte received, against the number of pairs; dotted: softirq
-    alone.
+def cpu_per_gigabyte(rows: pd.DataFrame, along: str | None = None) -> go.Figure:
+    """Draw busy CPU-seconds of the whole machine per gigabyte received, against a parameter as `throughput` does;
+    dotted: softirq alone.
 
     A round's value is the sum of its CPU-seconds divided by the sum of its bytes, because one slice has too few clock
     ticks for a ratio. Closed-loop pings are left out, because they receive almost no bytes.
@@ -73,7 +75,7 @@ def cpu_per_gigabyte(rows: pd.DataFrame) -> go.Figure:
     rows = rows[~rows["protocol"].isin(TIMED)]
     weight = rows["received_bytes"].astype(float).where(lambda received: received > 0)
     cpu, softirq = rows["cpu_s"].astype(float), rows["softirq_s"].astype(float)
-    figure = against_pairs(rows.assign(value=cpu, part=softirq, weight=weight), CPU)
+    figure = against(rows.assign(value=cpu, part=softirq, weight=weight), CPU, axis_of(rows, along))
     subtitle = f"whole machine, less is better (open triangle: the interval continues); dotted: softirq alone; {FAINT}"
     figure = finish(figure, rows, "CPU time per gigabyte received", subtitle)
     return theme.explained(

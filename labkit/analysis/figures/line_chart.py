@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -15,7 +15,8 @@ import plotly.graph_objects as go
 
 from labkit.analysis import protocols, stats, theme
 from labkit.analysis.figures.panels import Panel, arms, grid, pairs_word, panels
-from labkit.common.units import counted
+from labkit.common.errors import BadInput, choose
+from labkit.common.units import counted, si
 
 PANEL_PX = 330
 STRANGE = 2.5  # times the highest median; a round beyond is drawn as an arrow at the edge
@@ -40,31 +41,76 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Axis:
-    """A logarithmic x axis: a column of counts, its title, the text of a value (`say`) and its label (`tick`)."""
+    """A logarithmic x axis: a column of counts, its title, the text of a value (`say`) and its label (`tick`).
+
+    name: what the figure's title calls it, if not as the axis. spread: octaves that the arms at one place take at most.
+    """
 
     column: str
     title: str
     say: Callable[[float], str]
     tick: Callable[[float, Panel], str] = lambda count, _panel: f"{count:.0f}"
+    name: str = ""
+    spread: float = math.inf
+
+    @property
+    def noun(self) -> str:
+        """What the axis is called in a figure's title."""
+        return self.name or self.title
+
+
+def _rate_tick(rate: float, _panel: Panel) -> str:
+    return si(rate, "bit/s")
 
 
 THROUGHPUT = Quantity("throughput, Gbit/s", "Gbit/s", 1e9)
 LATENCY = Quantity(f"round-trip time {protocols.percentile()}, µs", "µs", 1e-6)
 CPU = Quantity("CPU-seconds per GB", "CPU-s/GB", 1e-9)
-PAIRS = Axis("pairs", "pairs at once", pairs_word)
+# The parameters that can be an axis; the first one that varies most is the usual one.
+AXES = {
+    axis.column: replace(axis, spread=math.inf if axis.column == "pairs" else 0.3)
+    for axis in (
+        Axis("pairs", "pairs at once", pairs_word, name="number of pairs"),
+        Axis("length_bytes", "bytes of a write or datagram", lambda size: f"{size:.0f} bytes"),
+        Axis("rate_bps", "offered rate of a stream", lambda rate: si(rate, "bit/s"), _rate_tick),
+        Axis("mtu_bytes", "MTU, bytes", lambda size: f"MTU {size:.0f}", name="MTU"),
+        Axis("streams", "parallel streams of a pair", lambda count: counted(int(count), "stream")),
+        Axis("mss_bytes", "TCP maximum segment size, bytes", lambda size: f"MSS {size:.0f}"),
+        Axis("link_rate_bps", "rate of the link", lambda rate: si(rate, "bit/s"), _rate_tick),
+        Axis(
+            "link_delay_s", "delay of the link", lambda delay: si(delay, "s"), lambda delay, _: si(delay, "s")
+        ),
+    )
+}
 
 
-def against_pairs(rows: pd.DataFrame, usual: Quantity) -> go.Figure:
-    """Draw column `value`, divided by column `weight` if there is one, against the number of pairs.
+def axis_of(rows: pd.DataFrame, along: str | None = None) -> Axis:
+    """Return the axis of a chart: `along`, or the number of pairs if it varies, else the parameter that varies most.
+
+    Raises BadInput for a parameter that is no axis, or that some rows leave to its default.
+    """
+    known = {
+        name: rows[name].nunique()
+        for name in AXES
+        if name in rows and rows[name].notna().all() and rows[name].gt(0).all()
+    }
+    if along is not None and along not in known:
+        raise BadInput(f"along={along} cannot be an axis of these rows: {choose(along, known)}")
+    if along is None:
+        along = "pairs" if known.get("pairs", 2) > 1 else max(known, key=lambda name: known[name])
+    return AXES[along]
+
+
+def against(rows: pd.DataFrame, usual: Quantity, axis: Axis) -> go.Figure:
+    """Draw column `value`, divided by column `weight` if there is one, against a parameter.
 
     Column `part` is a thin line.
     """
-    parts = panels(rows)
+    parts = panels(rows, along=axis.column)
     figure, seen = grid(parts, PANEL_PX), set[str]()
     for panel in parts:
-        draw(
-            figure, panel, usual if protocols.find(panel.protocol).higher_is_better else LATENCY, PAIRS, seen
-        )
+        quantity = usual if protocols.find(panel.protocol).higher_is_better else LATENCY
+        draw(figure, panel, quantity, axis, seen)
     return figure
 
 
@@ -73,7 +119,7 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: 
     table = _rounds(panel.table.assign(x=panel.table[axis.column]))
     places = sorted(panel.table[axis.column].unique())
     gap = min((math.log2(more / fewer) for fewer, more in pairwise(places)), default=1.0)
-    gap = max(gap, math.log2(places[-1] / places[0]) * NARROW)
+    gap = min(max(gap, math.log2(places[-1] / places[0]) * NARROW), axis.spread)
     drawn, ends = arms(table), _ends(table, quantity.is_log)
     rounds: dict[str, list[dict[Any, Any]]] = {arm: [] for arm, _ in drawn}
     for one in table.to_dict("records"):  # dicts are faster than tables for the few rounds of an arm

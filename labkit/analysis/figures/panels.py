@@ -95,13 +95,15 @@ def _panels(
     groups = [(dict(zip(keys, values, strict=True)), part) for values, part in _groups(table, keys)]
     groups.sort(key=lambda group: _order(group[0]))
     columns = list(dict.fromkeys(_order(one)[:-1] for one, _ in groups))
-    mtus = sorted({one["mtu_bytes"] for one, _ in groups})
+    mtus = sorted({one.get("mtu_bytes", 0) for one, _ in groups})
     has_holes = len(columns) > 2 and len(groups) < len(columns) * len(mtus)
     wrap = columns_count or (2 if len(columns) > MAX_COLUMNS or has_holes else None)
     result = []
     for place, (one, part) in enumerate(groups):
         row, column = (
-            divmod(place, wrap) if wrap else (mtus.index(one["mtu_bytes"]), columns.index(_order(one)[:-1]))
+            divmod(place, wrap)
+            if wrap
+            else (mtus.index(one.get("mtu_bytes", 0)), columns.index(_order(one)[:-1]))
         )
         title = _title(one, varying[one["protocol"]])
         result.append(Panel(part, one["protocol"], title, row + 1, column + 1))
@@ -115,7 +117,11 @@ def _groups(table: pd.DataFrame, keys: list[str]) -> Iterator[tuple[Any, pd.Data
 def _varying(table: pd.DataFrame, keys: list[str]) -> dict[str, list[str]]:
     """Return for each protocol the parameters that the titles of its panels must name."""
     return {
-        str(protocol): [key for key in keys[2:] if key == "pairs" or part[key].nunique(dropna=False) > 1]
+        str(protocol): [
+            key
+            for key in keys
+            if key not in KEYS[:2] and (key == "pairs" or part[key].nunique(dropna=False) > 1)
+        ]
         for protocol, part in table.groupby("protocol")
     }
 
@@ -129,7 +135,7 @@ def _order(one: dict[str, Any]) -> tuple[Any, ...]:
         for key, value in one.items()
         if key not in KEYS[:2]
     ]
-    return (known, protocol, *rest, one["mtu_bytes"])
+    return (known, protocol, *rest, one.get("mtu_bytes", 0))
 
 
 def _title(one: dict[str, Any], varying: list[str]) -> str:
@@ -151,7 +157,7 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
     }
     words = [
         protocols.find(one["protocol"]).label,
-        f"MTU {one['mtu_bytes']:.0f}",
+        *(f"MTU {one[key]:.0f}" for key in ("mtu_bytes",) if key in one),
         *(lines[key](one[key]) for key in varying),
     ]
     return theme.plain(" · ".join(words))

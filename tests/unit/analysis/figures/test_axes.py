@@ -1,0 +1,57 @@
+"""Charts against the parameter that varies, or against one of choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from synthetic_rows import rows
+
+from labkit.analysis import figures, load
+from labkit.common.errors import BadInput
+
+
+def swept(name: str, values: tuple[float, ...], **given: Any) -> pd.DataFrame:
+    """Return rows of a sweep over one parameter."""
+    each = [row for value in values for row in rows(**{name: value}, **given)]
+    return load.complete(pd.DataFrame(each))
+
+
+def drawn(rows: pd.DataFrame, **given: Any) -> tuple[str, list[str], list[str]]:
+    """Return the title, the ticks of the first axis, and the titles of the panels."""
+    figure = figures.throughput(rows, **given)
+    panels = [text.text for text in figure.layout.annotations if text.text.startswith("<b>")]
+    return figure.layout.title.text, list(figure.layout.xaxis.ticktext), panels
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "title", "ticks"),
+    [
+        ("pairs", (1, 2, 8), "number of pairs", ["1", "2", "8"]),
+        ("length_bytes", (64, 512, 1400), "bytes of a write or datagram", ["64", "512", "1400"]),
+        ("mtu_bytes", (1500, 9000), "MTU", ["1500", "9000"]),
+        ("rate_bps", (1e8, 1e9), "offered rate of a stream", ["100 Mbit/s", "1 Gbit/s"]),
+        ("streams", (1, 4), "parallel streams of a pair", ["1", "4"]),
+    ],
+)
+def test_swept_parameter_is_the_axis(
+    name: str, values: tuple[float, ...], title: str, ticks: list[str]
+) -> None:
+    found, labels, panels = drawn(swept(name, values, protocol="udp"))
+    assert f"Throughput against {title}" in found
+    assert labels == ticks
+    assert len(panels) == 1
+
+
+def test_pairs_stay_the_axis_if_they_vary_too() -> None:
+    table = pd.concat([swept("length_bytes", (64, 1400)), swept("pairs", (1, 2), length_bytes=512)])
+    assert "against number of pairs" in drawn(table)[0]
+    title, labels, panels = drawn(table[table["pairs"].eq(1)], along="length_bytes")
+    assert "against bytes of a write" in title
+    assert (labels, len(panels)) == (["64", "512", "1400"], 1)
+
+
+def test_parameter_that_is_no_axis_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"along=congestion cannot be an axis of these rows: choose pairs, "):
+        figures.throughput(swept("pairs", (1, 2)), along="congestion")
