@@ -11,10 +11,10 @@ from pathlib import Path
 
 from labkit.commands import arguments
 from labkit.commands.arguments import CommandParser
+from labkit.common import switch_options
 from labkit.measure import experiments, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.change_kinds.registry import KINDS
-from labkit.measure.topologies.open_vswitch import switch_options
 
 BEGINNING = """\
 # Commands

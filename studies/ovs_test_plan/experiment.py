@@ -11,14 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from labkit.common import schema
 from labkit.common.errors import BadInput
-from labkit.measure.experiments import measuring_loop
-from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS
-from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.experiments.throughput_search import experiment
-from labkit.measure.experiments.throughput_search.parameters import Throughput
-from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
-from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions, options
-from labkit.measure.topologies.open_vswitch.switch_options import (
+from labkit.common.switch_options import (
     ANY_NAME,
     CASES,
     KINDS,
@@ -26,6 +19,13 @@ from labkit.measure.topologies.open_vswitch.switch_options import (
     MIN_RULES,
     PLAN_TUNNELS,
 )
+from labkit.measure.experiments import measuring_loop
+from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS
+from labkit.measure.experiments.measuring_loop import Plan
+from labkit.measure.experiments.throughput_search import experiment
+from labkit.measure.experiments.throughput_search.parameters import Throughput
+from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
+from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions, options
 from labkit.measure.traffic import packet_sender
 from labkit.measure.traffic.packet_sender import Mix
 

@@ -7,7 +7,7 @@ until they are ready, `topology` builds the ports and mirrors and joins the endp
 from __future__ import annotations
 
 from labkit.common.extensions import on_call
-from labkit.measure.topologies.open_vswitch.switch_options import (
+from labkit.common.switch_options import (
     NAMES,
     SwitchOptions,
     copies_leave,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from labkit.common.errors import Unsupported
+from labkit.common.switch_options import SwitchOptions
 from labkit.measure.endpoints import Namespace
 from labkit.measure.endpoints.ingress_counters import count_at_ingress
 from labkit.measure.topologies.base import Copies
-from labkit.measure.topologies.open_vswitch.switch_options import SwitchOptions
 from labkit.system import netlink
 
 RSPAN_VLAN = 4000  # the VLAN of the first mirror's copies

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from labkit.common.switch_options import Datapath
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.rpc import a_map, a_set, named_uuid
-from labkit.measure.topologies.open_vswitch.switch_options import Datapath
 
 Operation = dict[str, Any]
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import msgspec
 
+from labkit.common import switch_options
 from labkit.measure.endpoints import namespaces
 from labkit.measure.topologies.base import Copies, Spec
-from labkit.measure.topologies.open_vswitch import switch_options
 from labkit.measure.topologies.open_vswitch.arrivals import counting
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR
 from labkit.measure.topologies.open_vswitch.readers import reading

@@ -20,6 +20,7 @@ import msgspec
 
 from labkit.common import units
 from labkit.common.errors import BadInput, Failed
+from labkit.common.switch_options import TUNNELS, Datapath, SwitchOptions
 from labkit.measure.endpoints import Endpoint, Pair, RemoteEnd, RemotePair
 from labkit.measure.topologies.base import (
     BETWEEN,
@@ -46,7 +47,6 @@ from labkit.measure.topologies.open_vswitch.arrivals import counting, mark
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
 from labkit.measure.topologies.open_vswitch.readers import reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
-from labkit.measure.topologies.open_vswitch.switch_options import TUNNELS, Datapath, SwitchOptions
 from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import machine, netlink, process
 

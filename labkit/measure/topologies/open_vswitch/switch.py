@@ -17,10 +17,10 @@ from typing import Any
 
 from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.switch_options import Datapath
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.rpc import Connection, Database
-from labkit.measure.topologies.open_vswitch.switch_options import Datapath
 from labkit.system import machine, process
 from labkit.system.temporary_files import in_memory, short_folder
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
+from labkit.common import switch_options
 from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Endpoint, RemotePair
 from labkit.measure.topologies.base import (
@@ -28,7 +29,7 @@ from labkit.measure.topologies.containers_and_guests import nic_of
 from labkit.measure.topologies.linux_datapaths import ends_with_known_macs, network, ports
 from labkit.measure.topologies.network.build import BuiltNetwork, joined
 from labkit.measure.topologies.network.parts import Network, Nic, Node, Part
-from labkit.measure.topologies.open_vswitch import dpdk, switch_options
+from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.configuration import Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import Mirrors, monitor_parts
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets

@@ -13,7 +13,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from labkit.common import switch_options
 from labkit.common.errors import BadInput
+from labkit.common.switch_options import Datapath
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.topologies.base import (
     BETWEEN,
@@ -32,13 +34,12 @@ from labkit.measure.topologies.network.build import BuiltNetwork, joined
 from labkit.measure.topologies.network.kinds import headers, length_bytes
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Neighbour, Network, Node, Part, Tunnel
 from labkit.measure.topologies.network.validate import MAX_BYTES
-from labkit.measure.topologies.open_vswitch import dpdk, rules, switch_options
+from labkit.measure.topologies.open_vswitch import dpdk, rules
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
 from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
-from labkit.measure.topologies.open_vswitch.switch_options import Datapath
 from labkit.system import netlink
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labkit.analysis.why import switch_work
-from labkit.measure.topologies.open_vswitch.switch_options import NAMES, Datapath
+from labkit.common.switch_options import NAMES, Datapath
 
 
 def test_every_switch_has_its_work_explained() -> None:

@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 from labkit.common.errors import BadInput
+from labkit.common.switch_options import Datapath
 from labkit.measure import topologies
 from labkit.measure.topologies.open_vswitch import SwitchOptions, options
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import selected, tunnel_headers
 from labkit.measure.topologies.open_vswitch.rpc import plain
-from labkit.measure.topologies.open_vswitch.switch_options import Datapath
 
 
 def test_options_from_a_name() -> None:

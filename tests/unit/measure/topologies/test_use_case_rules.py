@@ -9,9 +9,9 @@ import re
 import pytest
 
 from labkit.common.errors import BadInput
+from labkit.common.switch_options import CASES
 from labkit.measure import topologies
 from labkit.measure.topologies.open_vswitch.rules import Port, bits, directions, rules
-from labkit.measure.topologies.open_vswitch.switch_options import CASES
 
 NET = Port(1, "02:00:00:00:00:04")
 VMS = [Port(10 + number, f"02:00:00:00:00:0{number}") for number in range(4)]
