@@ -18,7 +18,7 @@ import pandas as pd
 
 from labkit.analysis import protocols, published_runs
 from labkit.analysis.protocols import PROTOCOLS
-from labkit.common import run_folder, schema
+from labkit.common import run_folder, schema, switch_options
 from labkit.common.errors import BadInput
 from labkit.common.units import percent, si
 
@@ -162,7 +162,7 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     usual = whole["protocol"].map(lambda name: protocols.find(name).generator, na_action="ignore")
     whole["generator"] = whole["generator"].fillna(usual.astype("str"))
     whole["nodes"] = whole["nodes"].fillna("one")  # older rows are all of one node
-    return _parameters_of_points(_variants(_second_measurements(whole)))
+    return _parameters_of_points(_variants(_switches(_second_measurements(whole))))
 
 
 def _is_complete(df: pd.DataFrame) -> bool:
@@ -184,6 +184,17 @@ def _second_measurements(df: pd.DataFrame) -> pd.DataFrame:
     if "again" in df:
         by_name = df["again"].eq(True).where(df["again"].notna(), by_name)
     df["again"] = by_name.astype(bool)
+    return df
+
+
+def _switches(df: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the columns about a switch, which rows of older runs lack: there its name says them."""
+    built = df["built_topology" if "built_topology" in df else "topology"]
+    older = built[df["mirrors"].isna()]
+    for name, rows in older.groupby(older):
+        for column, value in switch_options.columns(name).items():
+            if value is not None:
+                df.loc[rows.index, column] = value
     return df
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -107,12 +106,11 @@ def _switch_options() -> Iterator[str]:
         f"The topologies {', '.join(f'`{name}`' for name in switch_options.NAMES)} take options in their name, for"
         " example `ovs_netdev+mirrors=2+readers=count`.\n"
     )
-    usual = dataclasses.asdict(switch_options.SwitchOptions())
     yield _table(
         ("option", "default", "meaning"),
         [
-            (f"`{name}`", f"`{arguments.typed(usual[name])}`", text)
-            for name, text in switch_options.HELP.items()
+            (f"`{name}`", f"`{arguments.typed(switch_options.USUAL[name])}`", one.help)
+            for name, one in switch_options.OPTIONS.items()
         ],
     )
 

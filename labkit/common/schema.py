@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from labkit.common.switch_options import OPTIONS
+
 TARGET_HELD = "the target was held"  # in the column `ended`: the load test reached no limit
 
 Type = Literal["text", "number", "integer", "flag", "list", "object"]
@@ -35,12 +37,12 @@ WRITERS = {
     "endpoint": "guests and containers",
     "peer": "the servers' host, with two nodes",
     "switch": "Open vSwitch",
+    "options": "topologies with a switch: the options in their names",
     "machine": "the host that measures",
     "runner": "the command that started the run",
     "vm": "the host of a lab VM",
     "throughput": "experiments that send frames at a rate (`part` also by those that follow packets)",
     "trex": "the experiments with TRex",
-    "rules": "experiments with the rules of a switch",
     "reader": "experiments with programs that watch an interface",
     "observation": "experiments that follow packets: their parts path, reachability, failure and headers",
 }
@@ -395,13 +397,10 @@ COLUMNS: tuple[Column, ...] = (
         ("wanted_throughput_pps", "1/s", "number", "frames of that flow that arrived per second"),
     ),
     *_columns(
-        "rules",
+        "options",
         "parametrises",
         ("datapath", "", "text", "the switch's datapath: system (the kernel), netdev (ovs-vswitchd) or dpdk"),
-        ("use_case", "", "text", "net_to_vm, vm_to_net or vm_to_vm"),
-        ("rules", "", "text", "what the rules match beside the input port: l2 or l3"),
-        ("rules_count", "1", "integer", "wildcard rules of the switch"),
-        ("tunnel", "", "text", "how the network reaches the switch: off (directly) or vxlan"),
+        *((one.column or name, one.unit, one.type, one.help) for name, one in OPTIONS.items()),
     ),
     *_columns(
         "observation",

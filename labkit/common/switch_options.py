@@ -1,16 +1,18 @@
-"""The switch options in a topology's name: `ovs_netdev+mirrors=4+readers=count`.
+"""The options of a switch, `ovs_netdev+mirrors=4+readers=count`: in a topology's name, and as columns of a row.
 
-Options are part of the name, so that switches with different mirrors are arms of one experiment.
+Options are part of the name, so that switches with different mirrors are arms of one experiment. Users write the name,
+and tables show it. Everything else has the options as data: the experiment as `SwitchOptions`, a row in columns.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from labkit.common.errors import BadInput
 
@@ -46,98 +48,6 @@ OUTPUTS = (*LOCAL, *TUNNELS, "vlan")
 PLAN_TUNNELS = ("off", "vxlan")
 MIN_RULES, MAX_RULES = 4, 65536  # flows differ in 16 bits of an IP address
 SELECT = r"all|(client|server)\d{1,3}(:in|:out)?|vlan:\d{1,4}"
-
-HELP = {
-    "mirrors": f"number of mirrors, 0 to {MAX_MIRRORS}",
-    "select": "what each mirror copies: all, client0 (its port, both ways), client0:in or client0:out (as the switch"
-    " sees it), vlan:N",
-    "output": "where each mirror's copies go: internal or veth (a port, in a namespace of its own); gre, erspan, vxlan"
-    " (a tunnel to a second host); vlan (RSPAN: a VLAN of its own, to a trunk port)",
-    "readers": "who reads the copies at the end of each mirror: none, count (a process that receives and counts each),"
-    " tcpdump (to /dev/null), record (labkit's own recorder, to /dev/null)",
-    "snaplen": "bytes of a packet that a mirror copies; none: all",
-    "vlans": "number of VLANs, to which pairs belong in turn; 0: none",
-    "uplink_bps": "rate of the link by which tunnels leave the host (tbf); none: unlimited",
-    "uplink_mtu": "MTU of that link; none: as large as the copies with their outer headers need",
-    "cpu": "the CPU on which ovs-vswitchd runs; none: any",
-    "flow_limit": "most flows in the datapath's table; none: 200,000, the most",
-    "sampling": "sflow:N or ipfix:N samples one packet of N; none: no sampling",
-    "case": f"a use case of the OVS test plan, with a network and as many VMs as pairs: {', '.join(CASES)}; none: pairs"
-    " of endpoints, and a switch that learns",
-    "rules": "what the rules of a case match beside the input port: l2 (low bits of the destination MAC address) or l3"
-    " (of the IP address)",
-    "rules_count": f"number of rules of a case, {MIN_RULES} to {MAX_RULES}",
-    "tunnel": "how the network of a case reaches the switch: off (directly) or vxlan",
-}
-
-
-@dataclass(frozen=True)
-class SwitchOptions:
-    """The options of a switch; HELP describes each."""
-
-    mirrors: int = 0
-    select: str = "client0"
-    output: str = "veth"
-    readers: str = "none"
-    snaplen: int | None = None
-    vlans: int = 0
-    uplink_bps: float | None = None
-    uplink_mtu: int | None = None
-    cpu: int | None = None
-    flow_limit: int | None = None
-    sampling: str | None = None
-    case: str | None = None
-    rules: str = "l2"
-    rules_count: int = 1000
-    tunnel: str = "off"
-
-    def name(self, topology: str) -> str:
-        """Return the name of `topology` with those of these options that differ from the defaults."""
-        plain = SwitchOptions()
-        words = [
-            f"{one.name}={value:.0f}" if isinstance(value, float) else f"{one.name}={value}"
-            for one in dataclasses.fields(self)
-            if (value := getattr(self, one.name)) != getattr(plain, one.name)
-        ]
-        return "+".join([topology, *words])
-
-
-def options(name: str) -> SwitchOptions:
-    """Parse the options in a topology's name. Raises BadInput, with one sentence, for invalid ones."""
-    topology, *words = name.split("+")
-    given: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if key not in HELP or not equals:
-            raise BadInput(
-                f"{name}: {topology} has no option {word!r}: choose {', '.join(f'{one}=' for one in HELP)}"
-            )
-        if key in given:
-            raise BadInput(f"{name}: {key} is given twice")
-        given[key] = _value(name, key, text)
-    result = SwitchOptions(**given)
-    _check(name, result)
-    return result
-
-
-def why_no_tags(name: str) -> str | None:
-    """Return why a switch with this name passes no frame with a VLAN tag; None if it does."""
-    wanted = options(name)
-    if not wanted.vlans and wanted.output != "vlan":
-        return None
-    why = f"vlans={wanted.vlans}" if wanted.vlans else "output=vlan"
-    return f"{why} makes the ends' ports access ports"
-
-
-def copies_leave(name: str) -> bool:
-    """Return whether the copies of a switch with this name go through a tunnel to another host."""
-    wanted = options(name)
-    return wanted.mirrors > 0 and wanted.output in TUNNELS
-
-
-def shares_ends(name: str) -> bool:
-    """Return whether an end of a switch with this name belongs to several pairs, as those of a use case do."""
-    return options(name).case is not None
 
 
 def _choice(*known: str) -> Callable[[str], str]:
@@ -183,59 +93,258 @@ def _selection(text: str) -> str:
     return _form(SELECT, "all, client0, server0:in, vlan:1")(text)
 
 
-_VALUES: dict[str, Callable[[str], Any]] = {
-    "mirrors": _number(0, MAX_MIRRORS),
-    "select": _selection,
-    "output": _choice(*OUTPUTS),
-    "readers": _choice(*READERS),
-    "snaplen": _number(14, 65535),
-    "vlans": _number(0, 500),
-    "uplink_bps": _number(1e5, 1e11, whole=False),
-    "uplink_mtu": _number(68, 65535),
-    "cpu": _number(0, 4095),
-    "flow_limit": _number(1, 200_000),
-    "sampling": _form(r"(sflow|ipfix):[1-9]\d{0,5}", "sflow:100 or ipfix:100"),
-    "case": _choice(*CASES),
-    "rules": _choice(*KINDS),
-    "rules_count": _number(MIN_RULES, MAX_RULES),
-    "tunnel": _choice(*PLAN_TUNNELS),
+# Without these an option means nothing: whether a switch has it, and what to add.
+_NEEDS: dict[str, tuple[Callable[[SwitchOptions], bool], str]] = {
+    "case": (lambda one: one.case is not None, f"a case: add case={'|'.join(CASES)}"),
+    "mirrors": (lambda one: one.mirrors > 0, "mirrors: add mirrors=1"),
+    "tunnel": (lambda one: one.output in TUNNELS, f"a tunnel: add output={'|'.join(TUNNELS)}"),
 }
 
 
-def _value(name: str, key: str, text: str) -> Any:
-    try:
-        return _VALUES[key](text)
-    except ValueError as error:
-        raise BadInput(f"{name}: {key}={text}: {error}") from None
+@dataclass(frozen=True)
+class Option:
+    """One option: what it means, how its text is read, and the row's column, with its type and unit.
+
+    `read` raises ValueError. `needs`: a key of _NEEDS, or "".
+    """
+
+    help: str
+    read: Callable[[str], Any]
+    type: Literal["text", "integer", "number"] = "text"
+    unit: str = ""
+    needs: str = ""
+    column: str = ""
 
 
-def _check(name: str, parameters: SwitchOptions) -> None:
+def _option(default: Any, *given: Any, **more: Any) -> Any:
+    return dataclasses.field(default=default, metadata={"option": Option(*given, **more)})
+
+
+@dataclass(frozen=True)
+class SwitchOptions:
+    """A switch: the topology's name without options, and each option. A new option is one field here."""
+
+    topology: str = "ovs"
+    mirrors: int = _option(
+        0, f"number of mirrors, 0 to {MAX_MIRRORS}", _number(0, MAX_MIRRORS), "integer", "1"
+    )
+    select: str = _option(
+        "client0",
+        "what each mirror copies: all, client0 (its port, both ways), client0:in or client0:out (as the switch sees"
+        " it), vlan:N",
+        _selection,
+        needs="mirrors",
+    )
+    output: str = _option(
+        "veth",
+        "where each mirror's copies go: internal or veth (a port, in a namespace of its own); gre, erspan, vxlan (a"
+        " tunnel to a second host); vlan (RSPAN: a VLAN of its own, to a trunk port)",
+        _choice(*OUTPUTS),
+        needs="mirrors",
+    )
+    readers: str = _option(
+        "none",
+        "who reads the copies at the end of each mirror: none, count (a process that receives and counts each), tcpdump"
+        " (to /dev/null), record (labkit's own recorder, to /dev/null)",
+        _choice(*READERS),
+        needs="mirrors",
+    )
+    snaplen: int | None = _option(
+        None,
+        "bytes of a packet that a mirror copies; none: all",
+        _number(14, 65535),
+        "integer",
+        "byte",
+        "mirrors",
+    )
+    vlans: int = _option(
+        0, "number of VLANs, to which pairs belong in turn; 0: none", _number(0, 500), "integer", "1"
+    )
+    uplink_bps: float | None = _option(
+        None,
+        "rate of the link by which tunnels leave the host (tbf); none: unlimited",
+        _number(1e5, 1e11, whole=False),
+        "number",
+        "bit/s",
+        "tunnel",
+    )
+    uplink_mtu: int | None = _option(
+        None,
+        "MTU of that link; none: as large as the copies with their outer headers need",
+        _number(68, 65535),
+        "integer",
+        "byte",
+        "tunnel",
+    )
+    cpu: int | None = _option(
+        None,
+        "the CPU on which ovs-vswitchd runs; none: any",
+        _number(0, 4095),
+        "integer",
+        column="switch_cpu",  # `cpu` is the machine's
+    )
+    flow_limit: int | None = _option(
+        None,
+        "most flows in the datapath's table; none: 200,000, the most",
+        _number(1, 200_000),
+        "integer",
+        "1",
+    )
+    sampling: str | None = _option(
+        None,
+        "sflow:N or ipfix:N samples one packet of N; none: no sampling",
+        _form(r"(sflow|ipfix):[1-9]\d{0,5}", "sflow:100 or ipfix:100"),
+    )
+    case: str | None = _option(
+        None,
+        f"a use case of the OVS test plan, with a network and as many VMs as pairs: {', '.join(CASES)}; none: pairs of"
+        " endpoints, and a switch that learns",
+        _choice(*CASES),
+        column="use_case",
+    )
+    rules: str = _option(
+        "l2",
+        "what the rules of a case match beside the input port: l2 (low bits of the destination MAC address) or l3 (of"
+        " the IP address)",
+        _choice(*KINDS),
+        needs="case",
+    )
+    rules_count: int = _option(
+        1000,
+        f"number of rules of a case, {MIN_RULES} to {MAX_RULES}",
+        _number(MIN_RULES, MAX_RULES),
+        "integer",
+        "1",
+        "case",
+    )
+    tunnel: str = _option(
+        "off",
+        "how the network of a case reaches the switch: off (directly) or vxlan",
+        _choice(*PLAN_TUNNELS),
+        needs="case",
+    )
+
+    @property
+    def datapath(self) -> Datapath:
+        """What forwards packets."""
+        return NAMES[self.topology]
+
+    @property
+    def name(self) -> str:
+        """The topology's name with those of these options that differ from the defaults."""
+        words = [
+            f"{name}={value:.0f}" if isinstance(value, float) else f"{name}={value}"
+            for name in OPTIONS
+            if (value := getattr(self, name)) != USUAL[name]
+        ]
+        return "+".join([self.topology, *words])
+
+    @property
+    def without_mirrors(self) -> SwitchOptions:
+        """The same switch without mirrors."""
+        of_mirrors = [name for name, one in OPTIONS.items() if one.needs in ("mirrors", "tunnel")]
+        return replace(self, **{name: USUAL[name] for name in ("mirrors", *of_mirrors)})
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of a row about the switch; null for options that mean nothing beside the others."""
+        own = {name: one for name, one in OPTIONS.items() if not one.needs or _NEEDS[one.needs][0](self)}
+        return NO_SWITCH | {
+            "datapath": str(self.datapath),
+            **{one.column or name: getattr(self, name) for name, one in own.items()},
+        }
+
+
+OPTIONS: dict[str, Option] = {
+    one.name: one.metadata["option"] for one in dataclasses.fields(SwitchOptions) if one.metadata
+}
+USUAL = {name: getattr(SwitchOptions(), name) for name in OPTIONS}
+NO_SWITCH: dict[str, Any] = dict.fromkeys(
+    ["datapath", *(one.column or name for name, one in OPTIONS.items())]
+)  # the columns of a row whose topology has no switch
+
+
+def is_switch(topology: object) -> bool:
+    """Return whether this is the name of a switch, with or without options."""
+    return str(topology).partition("+")[0] in NAMES
+
+
+@functools.lru_cache(maxsize=1024)
+def options(name: str) -> SwitchOptions:
+    """Parse the options in a topology's name. Raises BadInput, with one sentence, for invalid ones."""
+    topology, *words = name.split("+")
+    given: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if key not in OPTIONS or not equals:
+            choices = ", ".join(f"{one}=" for one in OPTIONS)
+            raise BadInput(f"{name}: {topology} has no option {word!r}: choose {choices}")
+        if key in given:
+            raise BadInput(f"{name}: {key} is given twice")
+        try:
+            given[key] = OPTIONS[key].read(text)
+        except ValueError as error:
+            raise BadInput(f"{name}: {word}: {error}") from None
+    result = SwitchOptions(topology, **given)
+    _check(name, result)
+    return result
+
+
+def columns(topology: object) -> dict[str, Any]:
+    """Return the columns of a row about the switch of this topology. Raises BadInput for invalid options."""
+    return options(str(topology)).columns if is_switch(topology) else NO_SWITCH
+
+
+def of_row(row: Mapping[Any, Any]) -> SwitchOptions:
+    """Return the switch of a row of a table, of which `datapath` is not null."""
+    [topology] = [name for name, datapath in NAMES.items() if datapath == row["datapath"]]
+    given: dict[str, Any] = {}
+    for name, one in OPTIONS.items():
+        value = row[one.column or name]
+        if value is not None and value == value:  # a table has NaN for null, and whole numbers as floats
+            given[name] = int(value) if one.type == "integer" else value
+    return SwitchOptions(topology, **given)
+
+
+def why_no_tags(name: str) -> str | None:
+    """Return why a switch with this name passes no frame with a VLAN tag; None if it does."""
+    wanted = options(name)
+    if not wanted.vlans and wanted.output != "vlan":
+        return None
+    why = f"vlans={wanted.vlans}" if wanted.vlans else "output=vlan"
+    return f"{why} makes the ends' ports access ports"
+
+
+def copies_leave(name: str) -> bool:
+    """Return whether the copies of a switch with this name go through a tunnel to another host."""
+    wanted = options(name)
+    return wanted.mirrors > 0 and wanted.output in TUNNELS
+
+
+def shares_ends(name: str) -> bool:
+    """Return whether an end of a switch with this name belongs to several pairs, as those of a use case do."""
+    return options(name).case is not None
+
+
+def _check(name: str, wanted: SwitchOptions) -> None:
     """Raise BadInput for options that contradict each other."""
-    plain = SwitchOptions()
-    if parameters.case is None:
-        for key in ("rules", "rules_count", "tunnel"):
-            if getattr(parameters, key) != getattr(plain, key):
-                raise BadInput(f"{name}: {key} needs a case: add case={'|'.join(CASES)}")
-    else:
-        for key in ("mirrors", "vlans", "sampling"):
-            if getattr(parameters, key) != getattr(plain, key):
-                raise BadInput(f"{name}: a case does not use {key}; leave it out")
-        if parameters.case == "vm_to_vm" and parameters.tunnel != "off":
-            raise BadInput(
-                f"{name}: tunnel={parameters.tunnel}: vm_to_vm has no network behind a tunnel; use tunnel=off"
-            )
-    for key in ("select", "output", "readers", "snaplen"):
-        if not parameters.mirrors and getattr(parameters, key) != getattr(plain, key):
-            raise BadInput(f"{name}: {key} needs mirrors: add mirrors=1")
-    for key in ("uplink_bps", "uplink_mtu"):
-        if getattr(parameters, key) is not None and parameters.output not in TUNNELS:
-            raise BadInput(f"{name}: {key} needs a tunnel: add output={'|'.join(TUNNELS)}")
-    if parameters.select.startswith("vlan:"):
-        number = int(parameters.select.partition(":")[2])
-        if not (1 <= number <= parameters.vlans or number == parameters.vlans == 0):
+    for key, one in OPTIONS.items():
+        if getattr(wanted, key) == USUAL[key]:
+            continue
+        if one.needs and not _NEEDS[one.needs][0](wanted):
+            raise BadInput(f"{name}: {key} needs {_NEEDS[one.needs][1]}")
+        if wanted.case is not None and key in ("mirrors", "vlans", "sampling"):
+            raise BadInput(f"{name}: a case does not use {key}; leave it out")
+    if wanted.case == "vm_to_vm" and wanted.tunnel != "off":
+        raise BadInput(
+            f"{name}: tunnel={wanted.tunnel}: vm_to_vm has no network behind a tunnel; use tunnel=off"
+        )
+    if wanted.select.startswith("vlan:"):
+        number = int(wanted.select.partition(":")[2])
+        if not (1 <= number <= wanted.vlans or number == wanted.vlans == 0):
             there = (
-                f"VLANs 1 to {parameters.vlans}"
-                if parameters.vlans
+                f"VLANs 1 to {wanted.vlans}"
+                if wanted.vlans
                 else "no VLANs: add vlans=N, or use select=vlan:0"
             )
-            raise BadInput(f"{name}: select={parameters.select}, but there are {there}")
+            raise BadInput(f"{name}: select={wanted.select}, but there are {there}")

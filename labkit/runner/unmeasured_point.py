@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.common import run_folder
+from labkit.common import run_folder, switch_options
 from labkit.measure import experiments
 from labkit.measure.experiments.rows import COLUMNS
 
@@ -43,6 +43,7 @@ def _row(folder: Path, experiment: str, own: dict[str, Any], reason: str) -> run
         "arm": topology,
         "role": "baseline",
         "topology": topology,
+        **switch_options.columns(topology),
         "protocol": own.get("protocol") or _first(own.get("loads")) or "ping",
         "pairs": _first(own.get("pairs")),
         "time": run_folder.now(),

@@ -7,9 +7,8 @@ experiment `throughput`. The VMs of the plan are namespaces, containers or guest
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-from labkit.common import schema
 from labkit.common.errors import BadInput
 from labkit.common.switch_options import (
     ANY_NAME,
@@ -17,7 +16,10 @@ from labkit.common.switch_options import (
     KINDS,
     MAX_RULES,
     MIN_RULES,
+    NAMES,
     PLAN_TUNNELS,
+    SwitchOptions,
+    options,
 )
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS
@@ -25,13 +27,11 @@ from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
-from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions, options
 from labkit.measure.traffic import packet_sender
 from labkit.measure.traffic.packet_sender import Mix
 
 VARY = {"l2": "target_mac", "l3": "target_ip"}  # what the rules match, so what flows differ in
 SIZES = ("64", "128", "256", "512", "1024", "1514")
-COLUMNS = schema.names(writer=("rules",))
 
 
 class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class OvsTestPlanParameters(Throughput, frozen=True, kw_only=True):
     def arms(self) -> tuple[str, ...]:
         """The switches under comparison, as topologies with options."""
         return tuple(
-            SwitchOptions(case=case, rules=rules, rules_count=count, tunnel=tunnel).name(topology)
+            SwitchOptions(topology, case=case, rules=rules, rules_count=count, tunnel=tunnel).name
             for tunnel in self.tunnel
             for count in self.rules_count
             for rules in self.rules
@@ -119,18 +119,6 @@ class SwitchSearch(Throughput, frozen=True, kw_only=True):
     def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
         """Return the mix for a switch: flows differ in the field that the rules match."""
         return dataclasses.replace(self.mix(frame, flows), vary=(VARY[options(topology).rules],))
-
-    def columns_of(self, topology: str) -> dict[str, Any]:
-        """Return the columns that describe a switch."""
-        wanted = options(topology)
-        values = {
-            "datapath": str(NAMES[topology.partition("+")[0]]),
-            "use_case": wanted.case,
-            "rules": wanted.rules,
-            "rules_count": wanted.rules_count,
-            "tunnel": wanted.tunnel,
-        }
-        return {name: values[name] for name in COLUMNS}
 
 
 def plan(parameters: OvsTestPlanParameters, seed: int) -> Plan:

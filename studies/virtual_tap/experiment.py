@@ -14,16 +14,17 @@ from labkit.common.errors import BadInput
 from labkit.common.switch_options import (
     ANY_NAME,
     MAX_MIRRORS,
+    NAMES,
+    OPTIONS,
     OUTPUTS,
     READERS,
     TUNNELS,
+    SwitchOptions,
 )
-from labkit.common.switch_options import HELP as SWITCH
 from labkit.measure.experiments import datapaths, measuring_loop
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
-from labkit.measure.topologies.open_vswitch import NAMES, SwitchOptions
 
 LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the thesis' own
 LOAD = r"(tcp|udp)(:\d{1,6})?(@\d+(\.\d+)?(e\d{1,2})?)?"
@@ -61,12 +62,14 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
         EACH_ONCE,
     ] = (0, 1, 2, 4, 8)
     readers: Annotated[
-        tuple[str, ...], f"{SWITCH['readers']}; several are compared; an empty list is none", OneOf(READERS)
+        tuple[str, ...],
+        f"{OPTIONS['readers'].help}; several are compared; an empty list is none",
+        OneOf(READERS),
     ] = ("none", "count")
-    select: Annotated[str, SWITCH["select"]] = "client0"
-    output: Annotated[str, SWITCH["output"], OneOf(OUTPUTS)] = "veth"
-    uplink_bps: Annotated[float | None, SWITCH["uplink_bps"]] = None
-    uplink_mtu: Annotated[int | None, SWITCH["uplink_mtu"]] = None
+    select: Annotated[str, OPTIONS["select"].help] = "client0"
+    output: Annotated[str, OPTIONS["output"].help, OneOf(OUTPUTS)] = "veth"
+    uplink_bps: Annotated[float | None, OPTIONS["uplink_bps"].help] = None
+    uplink_mtu: Annotated[int | None, OPTIONS["uplink_mtu"].help] = None
     cores: Annotated[
         str,
         "any, or thesis: the switch and the clients on CPU 0, the servers on CPU 1, as taskset bound them there",
@@ -137,15 +140,15 @@ class VirtualTapParameters(DatapathParameters, frozen=True, kw_only=True):
         for topology in self.topology:
             for count in self.mirrors:
                 for reader in self.readers if count and self.readers else ("none",):
-                    result[self._options(count, reader).name(topology)] = None
+                    result[self._switch(topology, count, reader).name] = None
         return (*result, *(name for name in self.also if name not in result))
 
-    def _options(self, count: int, reader: str) -> SwitchOptions:
+    def _switch(self, topology: str, count: int, reader: str) -> SwitchOptions:
         cpu = CORES[self.cores].switch
         if not count:
-            return SwitchOptions(cpu=cpu)
+            return SwitchOptions(topology, cpu=cpu)
         given = {name: getattr(self, name) for name in ("select", "output", "uplink_bps", "uplink_mtu")}
-        return SwitchOptions(mirrors=count, readers=reader, cpu=cpu, **given)
+        return SwitchOptions(topology, mirrors=count, readers=reader, cpu=cpu, **given)
 
     def switch_parameters(self, **changed: Any) -> DatapathParameters:
         """Return the parameters of `datapaths` with the switches as topologies."""

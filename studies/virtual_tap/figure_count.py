@@ -18,7 +18,7 @@ def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFram
 
     There is a line for each switch, with 95 % intervals, and grey lines for the thesis where the load is the thesis'.
     Loads and switches with a single number of mirrors are left out if others have several. rows: the measurements.
-    lines: `virtual_tap.against_none(verdicts)`. published: `reference_tables.thesis_count()`.
+    lines: `virtual_tap.against_none(rows, verdicts)`. published: `reference_tables.thesis_count()`.
     """
     drawn = lines[lines["ratio"].notna()]
     several = drawn.groupby([*GROUP, "curve"], dropna=False)["mirrors"].transform("nunique").gt(1)

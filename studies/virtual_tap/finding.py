@@ -54,7 +54,7 @@ class VirtualTapFindings:
     def by_mirror_count(self) -> None:
         """Show the throughput against the number of mirrors, beside that of the thesis."""
         show(
-            mirror_count(self.rows, against_none(self.compared), reference_tables.thesis_count()),
+            mirror_count(self.rows, against_none(self.rows, self.compared), reference_tables.thesis_count()),
             reference_tables.thesis_count(),
         )
 
@@ -67,7 +67,7 @@ class VirtualTapFindings:
 
     def by_packet_size(self) -> None:
         """Show the drop of throughput with a mirror by size of packets, beside that of the thesis."""
-        show(drops(self.compared))
+        show(drops(self.rows, self.compared))
 
     def copies(self) -> None:
         """Show whether mirrors made all copies."""
@@ -184,15 +184,14 @@ def _uneven(of_mirrors: Sequence[float]) -> str:
     )
 
 
-def against_none(compared: pd.DataFrame) -> pd.DataFrame:
-    """Return the verdicts against a switch without mirrors, with the columns `mirrors`, `curve` (the switch with its
-    other options) and `load` (in words)."""
-    lines = compared.assign(
-        mirrors=[mirror_tax.arm(str(name)).mirrors for name in compared["topology"]],
-        curve=[mirror_tax.arm(str(name)).curve for name in compared["topology"]],
+def against_none(rows: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts against a switch without mirrors, with the columns of `mirror_tax.switches` and `load` (in
+    words)."""
+    of = mirror_tax.switches(rows)
+    lines = compared.join(of, "topology")
+    lines = lines[compared["baseline"].map(of["mirrors"]).eq(0) & lines["mirrors"].gt(0)].astype(
+        {"mirrors": int}
     )
-    plain = [mirror_tax.arm(str(name)).mirrors == 0 for name in compared["baseline"]]
-    lines = lines[pd.Series(plain, index=lines.index, dtype=bool) & lines["mirrors"].gt(0)]
     keys = [
         tuple(None if pd.isna(value) else value for value in line)
         for line in lines[load.GROUP].itertuples(index=False)
@@ -200,12 +199,12 @@ def against_none(compared: pd.DataFrame) -> pd.DataFrame:
     return lines.assign(load=[load_label(key, keys) for key in keys])
 
 
-def drops(compared: pd.DataFrame) -> pd.DataFrame:
+def drops(rows: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
     """Return the drop of throughput with the fewest mirrors, by load and switch, in per cent with its 95 % interval.
 
-    `compared`: verdicts. The column `thesis` has what the thesis found with one mirror under the same load.
+    `compared`: their verdicts. The column `thesis` has what the thesis found with one mirror under the same load.
     """
-    lines = against_none(compared)
+    lines = against_none(rows, compared)
     lines = lines[lines["mirrors"].eq(lines["mirrors"].min())] if len(lines) else lines
     result = [
         {
@@ -321,7 +320,7 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
 
 
 def _mirror_count(rows: pd.DataFrame) -> go.Figure:
-    return mirror_count(rows, against_none(verdicts.verdicts(rows)), reference_tables.thesis_count())
+    return mirror_count(rows, against_none(rows, verdicts.verdicts(rows)), reference_tables.thesis_count())
 
 
 def _uplink(rows: pd.DataFrame) -> go.Figure:

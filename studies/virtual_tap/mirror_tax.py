@@ -17,6 +17,7 @@ import pandas as pd
 
 from labkit.analysis import load
 from labkit.analysis.load import GROUP, Key
+from labkit.common import switch_options
 from labkit.common.units import counted
 from studies import linear_fit
 from studies.linear_fit import Estimate, Fit, Floats
@@ -29,37 +30,24 @@ COSTS = {
 }
 # Whose CPU time a cost is.
 CPU_TIME_OF = {"switch_per_packet_s": "ovs-vswitchd", "cpu_per_packet_s": "whole machine"}
-MIRROR_OPTIONS = (
-    "readers",
-    "select",
-    "output",
-    "snaplen",
-    "uplink_bps",
-    "uplink_mtu",
-)  # options that need mirrors
-# Switches whose CPU time is not a cost of packets: ovs-vswitchd beside the kernel's datapath, and DPDK, which polls
-WITHOUT_COST = {"switch_per_packet_s": ("ovs", "ovs_dpdk"), "cpu_per_packet_s": ("ovs_dpdk",)}
+# Datapaths whose CPU time is not a cost of packets: ovs-vswitchd beside the kernel's, and DPDK, which polls
+WITHOUT_COST = {"switch_per_packet_s": ("system", "dpdk"), "cpu_per_packet_s": ("dpdk",)}
 
 
-@dataclass(frozen=True)
-class Arm:
-    """The parts of an arm's name: the switch, the number of mirrors, and all other options."""
+def switches(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the switch of each topology that has one, with the topologies as index.
 
-    switch: str
-    mirrors: int
-    others: str
-
-    @property
-    def curve(self) -> str:
-        """Return the name without the number of mirrors: `ovs_netdev+readers=count`."""
-        return "+".join(filter(None, [self.switch, self.others]))
-
-
-def arm(topology: str) -> Arm:
-    """Parse a topology's name."""
-    switch, *words = topology.split("+")
-    mirrors = next((int(word.partition("=")[2]) for word in words if word.startswith("mirrors=")), 0)
-    return Arm(switch, mirrors, "+".join(word for word in words if not word.startswith("mirrors=")))
+    Columns: datapath, mirrors, switch (without options), curve (with its options, but without the number of mirrors:
+    `ovs_netdev+readers=count`), and plain (the same without all options of mirrors).
+    """
+    some = rows[rows["datapath"].notna()].drop_duplicates("topology").set_index("topology")
+    of = [switch_options.of_row(row) for row in some[list(switch_options.NO_SWITCH)].to_dict("records")]
+    return some[["datapath"]].assign(
+        mirrors=[one.mirrors for one in of],
+        switch=[one.topology for one in of],
+        curve=[replace(one, mirrors=0).name for one in of],
+        plain=[one.without_mirrors.name for one in of],
+    )
 
 
 @dataclass(frozen=True)
@@ -92,7 +80,7 @@ class Tax:
 def per_round(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each topology and round.
 
-    Columns: GROUP, topology, switch, curve, mirrors, setup, packets_count, copies_ratio (copies per packet), and those
+    Columns: GROUP, topology, those of `switches`, setup, packets_count, copies_ratio (copies per packet), and those
     of COSTS. Both measurements of the baseline are pooled.
     """
     ok = _with_switch(rows)
@@ -106,19 +94,18 @@ def per_round(rows: pd.DataFrame) -> pd.DataFrame:
         "copies_unread_count",
     ]
     result = ok.groupby([*GROUP, "topology", "setup"], dropna=False, sort=False)[sums].sum().reset_index()
-    named = result["topology"].map(arm)
     packets = result["switched_count"].where(result["switched_count"] > 0)
-    result = result.assign(
-        switch=[one.switch for one in named],
-        curve=[one.curve for one in named],
-        mirrors=[one.mirrors for one in named],
+    result = result.join(switches(rows), "topology").assign(
         packets_count=result["switched_count"],
         copies_ratio=result["copies_count"] / packets,
         switch_per_packet_s=result["switch_cpu_s"] / packets,
         cpu_per_packet_s=result["cpu_s"] / packets,
     )
     return result.assign(
-        **{cost: result[cost].mask(result["switch"].isin(without)) for cost, without in WITHOUT_COST.items()}
+        **{
+            cost: result[cost].mask(result["datapath"].isin(without))
+            for cost, without in WITHOUT_COST.items()
+        }
     )
 
 
@@ -138,12 +125,9 @@ def _taxes(rounds: pd.DataFrame) -> Iterator[Tax]:
     for key, group in load.groups(rounds, GROUP):
         plain = group[group["mirrors"].eq(0)]
         for curve, some in group[group["mirrors"].gt(0)].groupby("curve", sort=False):
-            switch = some["switch"].iloc[0]
-            alike = "+".join(
-                word for word in str(curve).split("+") if word.partition("=")[0] not in MIRROR_OPTIONS
-            )
+            alike = some["plain"].iloc[0]
             base = plain[plain["curve"].eq(alike)]
-            base = plain[plain["curve"].eq(switch)] if base.empty else base
+            base = plain[plain["curve"].eq(some["switch"].iloc[0])] if base.empty else base
             for cost in COSTS:
                 table = pd.concat([base, some])
                 if table[cost].notna().any() and some["mirrors"].nunique() > 1:
@@ -202,12 +186,12 @@ class CopyCounts:
 def copy_counts(rows: pd.DataFrame) -> list[CopyCounts]:
     """Return made and unread copies for each arm with mirrors, in all and for each mirror."""
     measured = _with_switch(rows)
-    measured = measured[[arm(str(name)).mirrors > 0 for name in measured["topology"]]]
+    measured = measured[measured["mirrors"].gt(0)]
     result = []
     for key, group in load.groups(measured, GROUP):
         for topology, some in group.groupby("topology", sort=False):
             expected, copies = some["copies_expected_count"].sum(), some["copies_count"].sum()
-            unread, mirrors = some["copies_unread_count"].sum(), arm(str(topology)).mirrors
+            unread, mirrors = some["copies_unread_count"].sum(), int(some["mirrors"].iloc[0])
             made, lost = (_sums(some, name, mirrors) for name in ("copies_of_mirrors", "unread_of_mirrors"))
             of_mirrors = [_ratio(one, expected / mirrors) for one in made]
             unread_of_mirrors = (

@@ -21,12 +21,9 @@ from labkit.analysis.why import code_paths
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
+from labkit.common.switch_options import OPTIONS, USUAL
 
 ABSENT = "absent"
-UNSET = {
-    "mirrors": "0",
-    "readers": "none",
-}  # options of a topology that mean nothing is there; others have a default
 # Columns that describe the machine of a row; the peer's columns have the prefix peer_.
 COLUMNS = (
     "kernel", "kernel_build", "kernel_config_digest", "cpu", "microcode", "cpus_count", "accelerator", "machine",
@@ -224,7 +221,7 @@ def _requested_settings(point: ProfiledPoint) -> list[Setting]:
     result = []
     names = [built_topology(point, at) for at in (0, 1)]
     if names[0] != names[1]:
-        result += _topology(*names)
+        result += _topology(point, *names)
     for name in ("endpoint", *(one for one in load.GROUP if one not in load.HOST)):
         one, other = (_value(rows, name) for rows in point.rows[:2])
         if one != other:
@@ -239,18 +236,16 @@ def _requested_settings(point: ProfiledPoint) -> list[Setting]:
     return result
 
 
-def _topology(left: str, right: str) -> list[Setting]:
-    """Return the difference of two topologies: the options behind `+` if only these differ, else the names."""
-    (one, *given), (other, *more) = left.split("+"), right.split("+")
-    if one != other or not all("=" in word for word in (*given, *more)):
-        return [Setting("topology", left, right, (), requested=True)]
-    before, after = (dict(word.split("=", 1) for word in words) for words in (given, more))
-    return [
-        Setting(name, before.get(name, unset), after.get(name, unset), (), requested=True)
-        for name in dict.fromkeys([*after, *before])
-        for unset in [UNSET.get(name, "default")]
-        if before.get(name) != after.get(name)
-    ]
+def _topology(point: ProfiledPoint, left: str, right: str) -> list[Setting]:
+    """Return the difference of two topologies: the options of a switch if only these differ, else the names."""
+    result = []
+    if _value(point.rows[0], "datapath") == _value(point.rows[1], "datapath") != ABSENT:
+        for name, one in OPTIONS.items():
+            usual = "default" if USUAL[name] is None else str(USUAL[name])
+            before, after = (_value(rows, one.column or name, usual) for rows in point.rows[:2])
+            if before != after:
+                result.append(Setting(name, before, after, (), requested=True))
+    return result or [Setting("topology", left, right, (), requested=True)]
 
 
 def built_topology(point: ProfiledPoint, at: int) -> str:
@@ -294,8 +289,8 @@ def _purpose(name: str) -> int:
     return next((at for at, one in enumerate(_PURPOSES) if one.match(name)), 0)
 
 
-def _value(rows: pd.DataFrame, name: str) -> str:
-    return " and ".join(load.values(rows[name])) if name in rows and rows[name].notna().any() else ABSENT
+def _value(rows: pd.DataFrame, name: str, absent: str = ABSENT) -> str:
+    return " and ".join(load.values(rows[name])) if name in rows and rows[name].notna().any() else absent
 
 
 def _once(settings: Iterable[Setting]) -> list[Setting]:

@@ -24,8 +24,7 @@ from labkit.analysis.flame.significance import Estimate, RunVariation, beyond_co
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import MIN_SHARE, OUTSIDE, SOFTIRQ, Round
 
-SWITCHES = re.compile(r"(ovs|ovs_netdev|ovs_dpdk)(\+.*)?")  # names of topologies that have a switch
-POLLING = re.compile(r"ovs_dpdk(\+.*)?")  # of these, the ones whose thread never pauses
+POLLING = "dpdk"  # the datapath whose threads never pause
 ENDPOINTS = "the endpoints and everything else"
 COPYING = (
     "copying the data of packets",
@@ -111,7 +110,12 @@ def _does(functions: str, name: str) -> bool:
 def polls(point: ProfiledPoint) -> bool:
     """Return whether the switch of a side polls without a pause: then CPU time per packet is the inverse of the
     speed."""
-    return any(POLLING.fullmatch(side.topology) for side in point.sides[:2] if side is not None)
+    return POLLING in _datapaths(point)
+
+
+def _datapaths(point: ProfiledPoint) -> set[str]:
+    """Return the datapaths of the sides that have a switch."""
+    return {str(one) for rows in point.rows[:2] for one in rows["datapath"].dropna()}
 
 
 def parts(
@@ -124,7 +128,7 @@ def parts(
 
     control: the rounds of left measured again: what they show as well is no difference.
     """
-    if not any(SWITCHES.fullmatch(side.topology) for side in point.sides[:2] if side is not None):
+    if not _datapaths(point):
         return []
     counts = [[_count_copies(one) for one in side] for side in rounds]
     names = dict.fromkeys(name for side in counts for each in side for name in each)

@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.common import run_folder, schema
+from labkit.common import run_folder, schema, switch_options
 from labkit.common.errors import Isolated, LabkitError, NoEffect, Unsupported
 from labkit.measure.experiments import consistency
 from labkit.measure.experiments.changes import Change
@@ -17,7 +17,7 @@ from labkit.measure.traffic import registry
 from labkit.system import machine
 
 # Every row of a comparison has all these columns; a value that was not measured is null.
-WRITERS = ("rows", "traffic", "profile", "endpoint", "switch", "peer")
+WRITERS = ("rows", "traffic", "profile", "endpoint", "switch", "options", "peer")
 COLUMNS = [name for name in schema.names(writer=WRITERS) if name != "status"]
 # What rows say about the servers' host if that is another one; the column is peer_ and this name.
 PEER_COLUMNS = [name.removeprefix("peer_") for name in schema.names(writer=("peer",), role=("describes",))]
@@ -96,6 +96,7 @@ def row_of(
         "again": arm.is_second,
         "role": arm.role,
         "topology": arm.topology,
+        **switch_options.columns(arm.topology),
         "network": getattr(parameters.described_network(arm.topology), "digest", None),
         "endpoint": arm.endpoint,
         "change": None if arm.change is None else arm.change.name,

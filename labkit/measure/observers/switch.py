@@ -14,13 +14,12 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from labkit.common import errors
+from labkit.common import errors, switch_options
 from labkit.common.errors import BadInput
 from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import changes
-from labkit.measure.topologies import open_vswitch
 from labkit.system import netlink
 
 MAX_FLOWS = 10
@@ -274,8 +273,8 @@ def _armed(
 
 
 def _check(parameters: ObservedLoad) -> None:
-    if not any(name.partition("+")[0] in open_vswitch.NAMES for name in parameters.topology_names):
-        names = " or ".join(open_vswitch.NAMES)
+    if not any(map(switch_options.is_switch, parameters.topology_names)):
+        names = " or ".join(switch_options.NAMES)
         raise BadInput(f"observe=switch needs topology={names}")
 
 

@@ -1,4 +1,4 @@
-"""The table of topologies. The names of Open vSwitch come from `open_vswitch.switch_options.NAMES`."""
+"""The table of topologies. The names of Open vSwitch come from `switch_options.NAMES`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
-from labkit.common import extensions
+from labkit.common import extensions, switch_options
 from labkit.common.errors import BadInput, choose
 from labkit.common.extensions import on_call
-from labkit.measure.topologies import linux_datapaths, open_vswitch
+from labkit.measure.topologies import linux_datapaths
 from labkit.measure.topologies.base import BuiltSide, Spec, Topology, TopologyKind
 from labkit.measure.topologies.network import build as network_builder
 from labkit.measure.topologies.network.build import described, entered, one_side
@@ -18,6 +18,7 @@ from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.network.parts import Network
 
 _GUESTS = "labkit.measure.topologies.containers_and_guests"
+_SWITCH = "labkit.measure.topologies.open_vswitch.topology"
 _PUBLISHED = "labkit.measure.topologies.published_ports"
 _MACVLAN = TopologyKind(described(linux_datapaths.macvlan), takes_parent=True)
 _IPVLAN = TopologyKind(described(linux_datapaths.ipvlan), takes_parent=True)
@@ -29,13 +30,13 @@ _TUNNEL = TopologyKind(
     check_load=lambda name, _pairs, mtu_bytes, family: linux_datapaths.outside_bytes(name, mtu_bytes, family),
 )
 _OVS = TopologyKind(
-    open_vswitch.ovs,
-    check_options=open_vswitch.options,
-    guests={"guest": open_vswitch.ovs_guests},
-    side=open_vswitch.side,
-    copies_leave=open_vswitch.copies_leave,
-    shares_ends=open_vswitch.shares_ends,
-    why_no_tags=open_vswitch.why_no_tags,
+    on_call(f"{_SWITCH}:ovs"),
+    check_options=switch_options.options,
+    guests={"guest": on_call(f"{_SWITCH}:ovs_guests")},
+    side=on_call(f"{_SWITCH}:side"),
+    copies_leave=switch_options.copies_leave,
+    shares_ends=switch_options.shares_ends,
+    why_no_tags=switch_options.why_no_tags,
 )
 TABLE: dict[str, TopologyKind] = {
     "loopback": TopologyKind(linux_datapaths.loopback),
@@ -68,7 +69,7 @@ TABLE: dict[str, TopologyKind] = {
     "ipvlan_l2": replace(_IPVLAN, side=partial(one_side, linux_datapaths.ipvlan)),
     **dict.fromkeys(linux_datapaths.TUNNELS, _TUNNEL),
     "overlay": TopologyKind(network_builder.overlay),
-    **dict.fromkeys(open_vswitch.NAMES, _OVS),
+    **dict.fromkeys(switch_options.NAMES, _OVS),
 }
 TABLE |= extensions.load_all("labkit.topologies", TopologyKind, TABLE)
 KINDS.update({link.name: link for kind in TABLE.values() for link in kind.links})

@@ -19,9 +19,16 @@ PACKETS = 1000
 
 
 def row(
-    round_: int, mirrors: int, cost_s: float, *, switch: str = "ovs_netdev", options: str = "", **given: Any
+    round_: int,
+    mirrors: int,
+    cost_s: float,
+    *,
+    switch: str = "ovs_netdev",
+    options: str = "",
+    plain: str = "",
+    **given: Any,
 ) -> dict[str, Any]:
-    name = switch + (f"+mirrors={mirrors}{options}" if mirrors else "")
+    name = switch + (f"+mirrors={mirrors}{options}" if mirrors else plain)
     return {
         "experiment": "virtual_tap", "run": "made", "point": f"1-r{round_}", "method": "slice", "arm": name,
         "role": "variant" if mirrors else "baseline", "where": "here", "topology": name, "protocol": "udp",
@@ -103,7 +110,7 @@ def test_readers_and_loads_are_separate() -> None:
 
 
 def test_switch_bound_to_a_cpu_has_its_own_baseline() -> None:
-    bound = rounds(options="+cpu=0").replace({"topology": r"ovs_netdev$"}, "ovs_netdev+cpu=0", regex=True)
+    bound = rounds(options="+cpu=0", plain="+cpu=0")
     slower = bound.assign(switch_cpu_s=2 * bound["switch_cpu_s"])
     result = mirror_tax.taxes(pd.concat([rounds(), slower], ignore_index=True))
     of_curve = {one.curve: one for one in result if one.cost == "switch_per_packet_s"}
@@ -114,7 +121,7 @@ def test_switch_bound_to_a_cpu_has_its_own_baseline() -> None:
 
 
 def test_kernel_datapath_has_no_vswitchd_cost() -> None:
-    result = mirror_tax.taxes(rounds().replace({"topology": "ovs_netdev"}, "ovs", regex=True))
+    result = mirror_tax.taxes(rounds(switch="ovs"))
     assert {one.cost for one in result} == {"cpu_per_packet_s"}
 
 

@@ -69,9 +69,9 @@ class Search(Load):
     method: ClassVar[str] = METHOD
     keeps_rows: ClassVar[bool] = True
 
-    def columns(self, arm: Arm) -> dict[str, Any]:
+    def columns(self, _arm: Arm) -> dict[str, Any]:
         """Return the columns of the frames and flows, and those that describe a switch."""
-        return profiles.columns(self.parameters, self.frame, self.flows, arm.topology)
+        return profiles.columns(self.parameters, self.frame, self.flows)
 
     def trial_s(self, pairs: int) -> float:
         """Estimate the duration of a search of one arm in seconds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure import topologies
@@ -293,10 +293,6 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     def mix_of(self, topology: str, frame: str, flows: int) -> Mix:
         """Return the frames to send through one topology."""
         return self.mix(frame, flows)
-
-    def columns_of(self, topology: str) -> dict[str, Any]:
-        """Return additional columns for the rows of one topology."""
-        return {}
 
     def bounds(self, frame: str) -> tuple[float, float | None]:
         """Return the minimum and maximum load in frames per second; a maximum of None is what the generator reaches.

@@ -32,7 +32,7 @@ SHARE = 0.5  # of the lowest rate that the arms carry
 OBSERVED_S = 2.0  # a trial under an observer
 
 
-def columns(parameters: Throughput, frame: str, flows: int, topology: str) -> dict[str, Any]:
+def columns(parameters: Throughput, frame: str, flows: int) -> dict[str, Any]:
     """Return the columns that all rows with these frames and flows share; those not measured are null."""
     return dict.fromkeys(COLUMNS) | {
         "part": "cost",
@@ -41,7 +41,6 @@ def columns(parameters: Throughput, frame: str, flows: int, topology: str) -> di
         "flows_count": flows,
         "vlan": parameters.vlan,
         "length_bytes": None,
-        **parameters.columns_of(topology),
     }
 
 
@@ -63,7 +62,7 @@ class SearchProfile(Profile):
     def run(self, built_arm: LocalArm, _artefacts: Path, counting: Counting | None, _suffix: str) -> Measured:
         """Run one trial of an arm while `counting` is open."""
         parameters, frame, rate_pps = self.parameters, self.frame, self.rate_pps
-        shared = columns(parameters, frame, self.flows, built_arm.arm.topology)
+        shared = columns(parameters, frame, self.flows)
         shared |= {"loss_goal_ratio": parameters.loss[0]}
         try:
             mix = parameters.mix_of(built_arm.arm.topology, frame, self.flows)

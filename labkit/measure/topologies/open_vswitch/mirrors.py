@@ -129,7 +129,6 @@ class Mirrors:
         self,
         parameters: SwitchOptions,
         spec: Spec,
-        datapath: Datapath,
         built: BuiltNetwork,
         indices: Mapping[int, int],
     ) -> None:
@@ -138,7 +137,6 @@ class Mirrors:
         self._arriving, self._leaving = selected(parameters, spec)
         self.outputs = outputs(parameters)
         self._indices = indices  # of the ends' ports, by the ends' numbers
-        self._datapath = datapath
         # where copies arrive: names and indexes in `monitor`
         self._ends = [(name, index) for (at, name), index in built.index.items() if at == MONITOR]
         self._remote = spec.monitor if parameters.mirrors and parameters.output in TUNNELS else None
@@ -150,14 +148,19 @@ class Mirrors:
 
     @property
     def _userspace(self) -> bool:
-        return self._datapath.in_userspace
+        return self._parameters.datapath.in_userspace
 
     def bridges(self, name: str, ports: Sequence[Port]) -> list[Bridge]:
         """Return the switch with all ports, and a bridge for the outer side of tunnels if the datapath needs one."""
         kind, _, of = (self._parameters.sampling or "").partition(":")
         sampling = (kind, int(of)) if kind else None
         main = Bridge(
-            name, self._datapath, [*ports, *self._ports()], self._mirrors(), ports[0].vlan, sampling
+            name,
+            self._parameters.datapath,
+            [*ports, *self._ports()],
+            self._mirrors(),
+            ports[0].vlan,
+            sampling,
         )
         if self._parameters.output in TUNNELS and self._parameters.mirrors and self._userspace:
             # Also with DPDK: the frames of tunnels are too large for its driver.
@@ -225,7 +228,7 @@ class Mirrors:
             self._uplink = next((one.name, index) for one in netlink.links(kernel) if one.index == index)
             stack.callback(remote.stop)
             self._remote_mac = remote.receive(
-                self._parameters.name("ovs"), uplink_mtu_bytes(self._parameters, self._spec)
+                self._parameters.name, uplink_mtu_bytes(self._parameters, self._spec)
             )
             yield
 
@@ -314,7 +317,7 @@ class Mirrors:
             copies = msgspec.structs.replace(self._arrived(), unread=self._unread())
         assert self._sockets is not None, "the switch is counted"
         # Rings of DPDK's packet sockets drop without a count there.
-        total = sum(self._sockets.drops().values()) if self._datapath is Datapath.SOCKETS else None
+        total = sum(self._sockets.drops().values()) if self._parameters.datapath is Datapath.SOCKETS else None
         switched = sum(arrived.values())
         if self._spec.side is not None:  # what the cable brought
             switched += sum(left.values())
@@ -367,7 +370,7 @@ class Mirrors:
         return (
             *self._shared_cpus(),
             *self._oversize_doubts(),
-            *([polls] if self._datapath is Datapath.DPDK else []),
+            *([polls] if self._parameters.datapath is Datapath.DPDK else []),
         )
 
     def _shared_cpus(self) -> tuple[str, ...]:

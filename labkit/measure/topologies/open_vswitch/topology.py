@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import msgspec
 
-from labkit.common import switch_options
 from labkit.common.errors import BadInput
+from labkit.common.switch_options import Datapath, SwitchOptions, options
 from labkit.measure.endpoints import Endpoint, RemotePair
 from labkit.measure.topologies.base import (
     BETWEEN,
@@ -45,8 +45,8 @@ def ovs(name: str, spec: Spec) -> Iterator[Topology]:
     Raises BadInput for invalid options (`switch_options.options`), Unsupported if Open vSwitch or its datapath is
     missing, Failed with its message.
     """
-    if switch_options.options(name).case is not None:
-        with use_case(name, spec, _datapath(name)) as topology:
+    if options(name).case is not None:
+        with use_case(name, spec) as topology:
             yield topology
         return
     with joined(_network(name, spec), spec) as built, _start_switch(name, spec, built) as (one, mirrors):
@@ -64,14 +64,14 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
     from labkit.measure.endpoints.guest.qemu_guest import guests  # what only guests need
     from labkit.measure.endpoints.guest.spec import GuestAdditions, parse
 
-    parameters = parse(spec.guest)
-    if _datapath(name).in_userspace and parameters.offloads:
+    parameters, wanted = parse(spec.guest), options(name)
+    if wanted.datapath.in_userspace and parameters.offloads:
         raise BadInput(
             f"guest={spec.guest}: {name} receives through packet sockets, which need complete packets: use"
             f" guest={spec.guest},offloads=off"
         )
-    if switch_options.options(name).case is not None:
-        with use_case(name, spec, _datapath(name)) as topology:
+    if wanted.case is not None:
+        with use_case(name, spec) as topology:
             yield topology
         return
     with joined(_network(name, spec, with_ends=False), spec) as built, ExitStack() as stack:
@@ -99,10 +99,10 @@ def side(name: str, spec: Spec) -> Iterator[BuiltSide]:
 
     Mirrors are on the clients' host. Raises as `ovs`, and BadInput for a use case.
     """
-    parameters = switch_options.options(name)
+    parameters = options(name)
     if parameters.case is not None:
         raise BadInput(f"{name}: a case has its network and its VMs on one host: use nodes=one")
-    here = name if spec.side == CLIENTS else _without_mirrors(name)
+    here = name if spec.side == CLIENTS else parameters.without_mirrors.name
     with joined(_network(here, spec), spec) as built, ExitStack() as stack:
         nic = built.index[BETWEEN, "nic"]
         [cable] = [link.name for link in netlink.links(built.space[BETWEEN].netlink) if link.index == nic]
@@ -121,12 +121,12 @@ def _network(name: str, spec: Spec, *, with_ends: bool = True) -> Network:
     """Describe the ends with their ports, the NIC of one of two hosts, and where mirrors' copies arrive."""
     own: list[Part] = [*ends_with_known_macs(spec), *ports(spec, None)] if with_ends else []
     nic = [Nic(BETWEEN, "nic", moves=True)] if spec.side else []
-    monitor = monitor_parts(switch_options.options(name), spec)
+    monitor = monitor_parts(options(name), spec)
     described = network(name, spec, [*own, Node(BETWEEN), *nic, *monitor])
     return described if with_ends else msgspec.structs.replace(described, pairs=())
 
 
-def _cable(nic: str, numbers: Iterable[int], parameters: switch_options.SwitchOptions) -> Port:
+def _cable(nic: str, numbers: Iterable[int], parameters: SwitchOptions) -> Port:
     """Return the port of the cable to the other host. It carries no VLAN of copies."""
     if parameters.output != "vlan":
         return Port(nic)
@@ -134,18 +134,6 @@ def _cable(nic: str, numbers: Iterable[int], parameters: switch_options.SwitchOp
         return Port(nic, vlan=vlan_of(0, parameters))
     vlans = {vlan for number in numbers if (vlan := vlan_of(number, parameters)) is not None}
     return Port(nic, trunks=tuple(sorted(vlans)))
-
-
-def _without_mirrors(name: str) -> str:
-    """Return the name of the same switch without mirrors."""
-    given, plain = switch_options.options(name), switch_options.SwitchOptions()
-    of_mirrors = ("mirrors", "select", "output", "readers", "snaplen", "uplink_bps", "uplink_mtu")
-    usual = {one: getattr(plain, one) for one in of_mirrors}
-    return replace(given, **usual).name(name.partition("+")[0])
-
-
-def _datapath(name: str) -> switch_options.Datapath:
-    return switch_options.NAMES[name.partition("+")[0]]
 
 
 @contextmanager
@@ -156,20 +144,21 @@ def _start_switch(
 
     Its ports are the ends' interfaces there, or those of guests (`taps`: indexes by the ends' numbers), and `more`.
     """
-    parameters, between = switch_options.options(name), built.space[BETWEEN]
-    if _datapath(name) is switch_options.Datapath.DPDK:
+    parameters, between = options(name), built.space[BETWEEN]
+    datapath = parameters.datapath
+    if datapath is Datapath.DPDK:
         dpdk.check_mtu(spec.mtu_bytes)
-    if _datapath(name).in_userspace and taps is None:
+    if datapath.in_userspace and taps is None:
         for number in numbers(spec):
             complete_packets(built.space[end_name(number)], "eth0")
     indices = taps or {number: built.index[BETWEEN, f"port{number}"] for number in numbers(spec)}
-    mirrors = Mirrors(parameters, spec, _datapath(name), built, indices)
+    mirrors = Mirrors(parameters, spec, built, indices)
     ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]
     with mirrors.uplink(), switch(between) as one:
         configuration = operations(
             mirrors.bridges(BRIDGE, [*ports, *more]), parameters.flow_limit, parameters.cpu
         )
-        one.start(*configuration, datapath=_datapath(name), cpu=parameters.cpu)
+        one.start(*configuration, datapath=datapath, cpu=parameters.cpu)
         mirrors.connect(one)
         with mirrors.counted():
             yield one, mirrors
@@ -183,7 +172,7 @@ def _prove_mirrors(topology: Topology, one: Switch, mirrors: Mirrors) -> Iterato
         yield
 
 
-def vlan_of(number: int, parameters: switch_options.SwitchOptions) -> int | None:
+def vlan_of(number: int, parameters: SwitchOptions) -> int | None:
     """Return the VLAN of end `number`'s port; None makes it a trunk of all VLANs.
 
     If mirrors copy into a VLAN, an end must not be in all VLANs, or it would receive the copies.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.common import switch_options
 from labkit.common.errors import BadInput
-from labkit.common.switch_options import Datapath
+from labkit.common.switch_options import Datapath, SwitchOptions
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.topologies.base import (
     BETWEEN,
@@ -72,12 +72,13 @@ class _End:
 
 
 @contextmanager
-def use_case(name: str, spec: Spec, datapath: Datapath) -> Iterator[Topology]:
+def use_case(name: str, spec: Spec) -> Iterator[Topology]:
     """Build the use case that `name` asks for.
 
     Raises BadInput for too few rules, and the errors of `switch`, of a port, and of a rule that the switch refuses.
     """
     options = switch_options.options(name)
+    datapath = options.datapath
     if datapath is Datapath.DPDK:
         dpdk.check_mtu(spec.mtu_bytes)
     assert options.case is not None, "the name of the topology has a case"
@@ -228,7 +229,7 @@ def _neighbours(spec: Spec, end: _End, all_ends: Sequence[_End]) -> list[tuple[s
 
 
 def _install(
-    options: switch_options.SwitchOptions, spec: Spec, one: Switch, vms: Sequence[_End], net: Sequence[_End]
+    options: SwitchOptions, spec: Spec, one: Switch, vms: Sequence[_End], net: Sequence[_End]
 ) -> None:
     """Add the rules. What no rule takes, as the answers to a ping, is switched by learning."""
     assert options.case is not None, "the name of the topology has a case"

@@ -57,7 +57,7 @@ def rows() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def lines(rows: pd.DataFrame) -> pd.DataFrame:
-    return virtual_tap.against_none(verdicts.verdicts(rows))
+    return virtual_tap.against_none(rows, verdicts.verdicts(rows))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,8 @@ def test_drop_by_size_beside_the_thesis(
     rows: pd.DataFrame, protocol: str, rate_bps: float | None, thesis: str
 ) -> None:
     """The thesis' number is of unlimited TCP in writes of 1,024 bytes, and of no other load."""
-    result = virtual_tap.drops(verdicts.verdicts(rows.assign(protocol=protocol, rate_bps=rate_bps)))
+    rows = rows.assign(protocol=protocol, rate_bps=rate_bps)
+    result = virtual_tap.drops(rows, verdicts.verdicts(rows))
     assert [load.partition(" bytes")[0] for load in result["load"]] == [
         f"{protocol}, 512",
         f"{protocol}, 1024",

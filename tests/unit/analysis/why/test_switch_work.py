@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import synthetic_rows
 
-from labkit.analysis import flame, why
+from labkit.analysis import flame, load, why
 from labkit.analysis.flame import processes
 from labkit.analysis.why import conclusion, conclusion_tables, environment, selection, switch_work
 
@@ -211,7 +213,10 @@ def test_page_has_the_parts_and_the_actions(tmp_path: Path) -> None:
 def test_options_of_a_topology_are_settings(
     left: str, right: str, settings: list[tuple[str, str, str]]
 ) -> None:
-    assert [(one.name, one.left, one.right) for one in environment._topology(left, right)] == settings
+    rows = [load.complete(pd.DataFrame([synthetic_rows.ROW | {"topology": one}])) for one in (left, right)]
+    point = SimpleNamespace(rows=(*rows, None))
+    made = environment._topology(point, left, right)  # type: ignore[arg-type]
+    assert [(one.name, one.left, one.right) for one in made] == settings
 
 
 @pytest.mark.parametrize("name", ["ovs_netdev+mirrors=4", "ovs_netdev+mirrors=4,length_bytes=512"])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pandas as pd
 import pytest
+import synthetic_rows
+from conftest import ROOT
 
+from labkit.analysis import load, published_runs
+from labkit.common import switch_options
 from labkit.common.errors import BadInput
-from labkit.common.switch_options import Datapath
+from labkit.common.switch_options import Datapath, SwitchOptions, options
 from labkit.measure import topologies
-from labkit.measure.topologies.open_vswitch import SwitchOptions, options
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import selected, tunnel_headers
 from labkit.measure.topologies.open_vswitch.rpc import plain
@@ -21,22 +25,45 @@ def test_options_from_a_name() -> None:
         "ovs_netdev+mirrors=4+readers=count+select=server1:in+uplink_bps=1e8+output=gre+snaplen=96"
     )
     assert result == SwitchOptions(
-        mirrors=4, readers="count", select="server1:in", uplink_bps=1e8, output="gre", snaplen=96
+        "ovs_netdev",
+        mirrors=4,
+        readers="count",
+        select="server1:in",
+        uplink_bps=1e8,
+        output="gre",
+        snaplen=96,
     )
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        SwitchOptions(),
-        SwitchOptions(mirrors=8, readers="tcpdump"),
-        SwitchOptions(mirrors=1, output="vxlan", uplink_bps=1e9, uplink_mtu=1500),
-        SwitchOptions(vlans=2, mirrors=1, select="vlan:2", sampling="ipfix:100"),
-    ],
+SWITCHES = (
+    SwitchOptions(),
+    SwitchOptions("ovs_dpdk", mirrors=8, readers="tcpdump", cpu=0),
+    SwitchOptions("ovs_netdev", mirrors=1, output="vxlan", uplink_bps=1e9, uplink_mtu=1500),
+    SwitchOptions(vlans=2, mirrors=1, select="vlan:2", sampling="ipfix:100"),
+    SwitchOptions(case="net_to_vm", rules="l3", rules_count=16),
 )
+
+
+@pytest.mark.parametrize("given", SWITCHES)
 def test_name_round_trip(given: SwitchOptions) -> None:
-    assert options(given.name("ovs")) == given
-    topologies.check_names([given.name("ovs")])
+    assert options(given.name) == given
+    topologies.check_names([given.name])
+
+
+@pytest.mark.parametrize("given", SWITCHES)
+def test_columns_of_a_row_round_trip(given: SwitchOptions) -> None:
+    row = load.complete(pd.DataFrame([synthetic_rows.ROW | {"topology": "veth"} | given.columns])).iloc[0]
+    assert switch_options.of_row(row) == given
+    assert set(given.columns) == set(switch_options.columns("veth"))
+
+
+def test_options_that_mean_nothing_are_null() -> None:
+    plain, mirrored, case = (options(f"ovs{one}").columns for one in ("", "+mirrors=1", "+case=net_to_vm"))
+    assert (plain["mirrors"], plain["readers"], plain["rules_count"]) == (0, None, None)
+    assert (mirrored["readers"], mirrored["output"], mirrored["uplink_mtu"]) == ("none", "veth", None)
+    assert (case["use_case"], case["rules_count"], case["tunnel"]) == ("net_to_vm", 1000, "off")
+    assert switch_options.columns("veth+x").keys() == case.keys()
+    assert set(switch_options.columns("veth").values()) == {None}
 
 
 @pytest.mark.parametrize(
@@ -154,3 +181,13 @@ def test_configuration_transaction() -> None:
 )
 def test_database_values(value: object, python: object) -> None:
     assert plain(value) == python
+
+
+def test_older_rows_get_the_columns() -> None:
+    """The published run was measured before rows had them."""
+    path = ROOT / "data/results/virtual_tap"
+    assert "mirrors" not in published_runs.read_rows(path)[0]
+    rows = load.load(path).drop_duplicates("topology").set_index("topology")
+    given = rows.loc["ovs_netdev+mirrors=8+readers=count"]
+    assert tuple(given[["datapath", "mirrors", "readers", "output"]]) == ("netdev", 8, "count", "veth")
+    assert rows.loc["ovs_netdev", "mirrors"] == 0

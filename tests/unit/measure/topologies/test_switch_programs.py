@@ -121,7 +121,7 @@ class CopyingSwitch:
 
 def prove(copying: CopyingSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
     built = cast(BuiltNetwork, SimpleNamespace(space={BETWEEN: SPACE, MONITOR: SPACE}, index={}))
-    made = Mirrors(SwitchOptions(mirrors=2), Spec(), Datapath.SOCKETS, built, {0: 7, 1: 8})
+    made = Mirrors(SwitchOptions("ovs_netdev", mirrors=2), Spec(), built, {0: 7, 1: 8})
     monkeypatch.setattr(made, "counts", copying.counts)
     monkeypatch.setattr(mirrors, "_send", copying.send)
     monkeypatch.setattr(mirrors, "TRY_S", 0.01)
