@@ -32,6 +32,9 @@ from labkit.measure import experiments
 from labkit.measure.agent import main as agent_main
 from labkit.measure.endpoints import exec_server
 from labkit.measure.endpoints.exec_server import ByteStream, ClientDisconnected
+from labkit.measure.experiments.change_kinds.registry import KINDS
+from labkit.measure.observers.registry import TABLE as OBSERVERS
+from labkit.measure.traffic.registry import GENERATORS
 from labkit.system import machine, netlink, process
 from labkit.system.qemu import command
 
@@ -178,7 +181,9 @@ def main() -> None:
         sys.exit("labkit: the lab VM has no port to its host")
     [port] = ports
     for name in experiments.OWN:
-        experiments.find(name)  # import it before any request
+        experiments.find(name)  # import it before any request, and all that only some requests need
+    for table in (GENERATORS, OBSERVERS, KINDS):
+        list(table.values())
     gc.freeze()  # children share these pages
     while True:
         exec_server.reap()
