@@ -25,7 +25,8 @@ from labkit.measure.observers.capture import CapturePoint
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import Trial, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, Mix
-from labkit.system import machine, netlink
+from labkit.system import machine
+from labkit.system.netlink.nft_counters import NftCounter
 from studies.monitor_cost import experiment, readers
 
 FLOWS = 1000
@@ -130,7 +131,7 @@ class _Traffic(NamedTuple):
 
     trials: Trials
     server: Endpoint
-    observed: netlink.NftCounter
+    observed: NftCounter
 
 
 def measured(rounds: int) -> Results:

@@ -32,12 +32,13 @@ from labkit.common import errors, packets, run_folder
 from labkit.common.errors import BadInput, Failed, LabkitError
 from labkit.common.packets import pcapng
 from labkit.common.printable import printable
+from labkit.common.topology_state import State
 from labkit.measure import hosts
 from labkit.measure.observers.capture import RATE_PPS, SETTLE_S, SNAP_BYTES, check_limits, doubt
 from labkit.measure.observers.monitor import Selection
 from labkit.measure.observers.monitor import monitor as monitoring
 from labkit.measure.observers.monitor.live_monitor import LiveMonitor
-from labkit.measure.topologies import Network, State
+from labkit.measure.topologies import Network
 from labkit.runner import run
 
 PATIENCE_S = 60.0

@@ -12,9 +12,9 @@ from labkit.common.topology_state import (
     PairEnd,
     Place,
     Route,
+    State,
     TunnelState,
 )
-from labkit.measure.topologies import State
 
 LO = InterfaceState(
     name="lo", index=1, kind="loopback", up=True, carrier=True, mtu_bytes=65536, addresses=["127.0.0.1/8"]

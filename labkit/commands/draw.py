@@ -9,9 +9,8 @@ import msgspec
 
 from labkit.commands import arguments
 from labkit.commands.messages import note
-from labkit.common import run_folder
+from labkit.common import run_folder, topology_state
 from labkit.common.printable import printable, printable_json
-from labkit.measure import topologies
 from labkit.runner import run as running
 
 NOTES = """\
@@ -50,7 +49,7 @@ def run(given: argparse.Namespace) -> int:
 
     request = running.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
     [answer] = running.ask(request["parameters"]["where"], {"do": "draw", **request}, note)
-    state = msgspec.convert(answer["state"], topologies.State)
+    state = msgspec.convert(answer["state"], topology_state.State)
     if given.html:
         from labkit.analysis.drawing import figure
 

@@ -13,7 +13,8 @@ from labkit.commands import arguments
 from labkit.commands.messages import print_error
 from labkit.common import run_folder
 from labkit.common.printable import printable_json
-from labkit.measure import experiments, hosts, topologies
+from labkit.measure import experiments, topologies
+from labkit.measure.hosts import local
 from labkit.runner import run as running
 from labkit.runner import yaml_files
 from labkit.runner.progress import Bar
@@ -146,7 +147,7 @@ def run(given: argparse.Namespace) -> int:
 
 def say_limits(bar: Bar) -> None:
     """Say what of this machine limits the measurement."""
-    if lines := hosts.local.limits():
+    if lines := local.limits():
         bar.say(lines)
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from labkit.commands import arguments
 from labkit.common.errors import BadInput
-from labkit.measure import hosts
+from labkit.measure.hosts import local
 from labkit.runner import run as running
 from labkit.system import process
 
@@ -34,11 +34,11 @@ def run(given: argparse.Namespace) -> int:
             f"where={where} is not possible: `labkit shell` runs on this kernel only; leave where out"
         )
     fds: tuple[int, ...] = ()
-    if hosts.local.privileged():
+    if local.privileged():
         fds = (os.open("/proc/self/ns/net", os.O_RDONLY),)
         request["machine_netns"] = fds[0]
     argv = [
-        *hosts.local.prefix(),
+        *local.prefix(),
         *process.python("-m", "labkit.measure.agent.main", msgspec.json.encode(request).decode()),
     ]
     return process.interactive(argv, pass_fds=fds)

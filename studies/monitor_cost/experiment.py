@@ -37,7 +37,8 @@ from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure.traffic import packet_ends, packet_generator, rates, registry
 from labkit.measure.traffic.base import TrialGenerator, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix
-from labkit.system import machine, netlink
+from labkit.system import machine
+from labkit.system.netlink.nft_counters import NftCounter
 from studies.monitor_cost import readers
 from studies.monitor_cost.readers import READERS
 
@@ -122,7 +123,7 @@ class Session:
     """
 
     trials: Trials
-    observed: netlink.NftCounter
+    observed: NftCounter
     offered_count: int = 0
 
 
@@ -252,7 +253,7 @@ def measure(parameters: MonitorCost, built_arm: WatchedArm, pps: float | None) -
     return built_arm.measured(metrics, doubts)
 
 
-def observed_flow(server: Endpoint) -> AbstractContextManager[netlink.NftCounter]:
+def observed_flow(server: Endpoint) -> AbstractContextManager[NftCounter]:
     """Count the frames of the flow that readers look for where they arrive, before the receiver drops the load."""
     match = f"udp sport {FIRST_PORT} udp dport {PORT}"
     return packet_ends.frame_counter(server, OBSERVED_TABLE, match, priority=-1)

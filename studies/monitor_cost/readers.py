@@ -26,6 +26,7 @@ from labkit.common.packets import ETHERNET
 from labkit.measure.observers.capture import SNAP_BYTES, CapturePoint
 from labkit.measure.observers.monitor import Monitor, Request, Selection
 from labkit.system import libpcap, machine, netlink, process, temporary_files
+from labkit.system.netlink.packet_sockets import PacketSockets
 from labkit.system.recording.packet_ring import SOL_PACKET, attach
 
 START_S, STOP_S = 30.0, 60.0
@@ -191,7 +192,7 @@ def _wait_ready(name: str, hop: CapturePoint, program: process.Running) -> None:
     """Wait until the interface has had a packet socket for a while."""
     with netlink.inside(hop.namespace.fd):
         index = netlink.index_of(hop.interface)
-    sockets = netlink.PacketSockets(hop.namespace.fd)
+    sockets = PacketSockets(hop.namespace.fd)
     deadline, since = time.monotonic() + START_S, None
     try:
         while since is None or time.monotonic() - since < READY_S:

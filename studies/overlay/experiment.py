@@ -27,6 +27,7 @@ from labkit.measure.topologies import Topology
 from labkit.measure.topologies.linux_datapaths import TUNNELS
 from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay
 from labkit.measure.topologies.network.parts import Network
+from labkit.measure.topologies.state import read
 from labkit.measure.traffic import ping
 from studies.overlay import header_overhead
 from studies.overlay import spine_failure as failing
@@ -220,7 +221,7 @@ def _follow_pings(topology: Topology, payload_bytes: int, folder: Path) -> list[
     """
     for pair in topology.pairs:
         ping.answered(pair.client, pair.server.address, 1, payload_bytes)
-    state = topologies.state(topology)
+    state = read.state(topology)
     run_folder.write_json(folder / "state.json", state)
     with capture(every_interface(topology.namespaces), folder) as seen:
         for pair in topology.pairs:

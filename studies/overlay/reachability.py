@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from labkit.common.packets import Journey
 from labkit.measure.endpoints import Namespace
 from labkit.measure.observers.capture import capture, every_interface
-from labkit.measure.topologies import Topology, state
+from labkit.measure.topologies import Topology
 from labkit.measure.topologies.network.model import address_of
 from labkit.measure.topologies.network.parts import Network, Node
+from labkit.measure.topologies.state import read
 from studies.overlay import ping_probes
 from studies.overlay.expected_paths import no_path, paths
 from studies.overlay.ping_probes import Answers
@@ -67,7 +68,7 @@ def reachability(network: Network, topology: Topology, count: int, folder: Path)
     )
     with capture(every_interface(topology.namespaces), folder) as seen:
         answered = [_ping_all(spaces, ends, count) for ends in order]
-    now = state(topology)
+    now = read.state(topology)
     journeys = seen.journeys(now.ports())
     seen.comment(journeys, now.owners())
     paths_taken = _paths_taken(journeys)

@@ -17,6 +17,7 @@ from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.topologies.base import address
 from labkit.measure.topologies.linux_datapaths import TUNNELS
+from labkit.measure.topologies.state import read
 from labkit.measure.traffic import ping
 from labkit.system import process
 from studies.overlay import header_overhead
@@ -65,7 +66,7 @@ def seen(topology: topologies.Topology, isolated: bool) -> dict[str, Any]:
         "interfaces": [pair.server.interface for pair in pairs],
     }  # fmt: skip
     if topology.name in TUNNELS:
-        answer["state"] = msgspec.to_builtins(topologies.state(topology))
+        answer["state"] = msgspec.to_builtins(read.state(topology))
         answer["headers"] = header_overhead.measure_overhead(topology)
     if isolated:
         return answer | {"silent": ping.silent(pairs[0])}

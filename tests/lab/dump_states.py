@@ -15,6 +15,7 @@ import msgspec
 
 from labkit.common.errors import LabkitError
 from labkit.measure import topologies
+from labkit.measure.topologies.state import read
 from labkit.system import process
 
 OBJECTS = {"links": ["-d", "link"], "addresses": ["addr"], "routes": ["route"], "routes6": ["-6", "route"]}
@@ -35,7 +36,7 @@ def report(name: str, pairs: int, family: int, parent: str | None) -> dict[str, 
                 }
                 for space in topology.namespaces
             }
-            return {"state": msgspec.to_builtins(topologies.state(topology)), "ip": seen}
+            return {"state": msgspec.to_builtins(read.state(topology)), "ip": seen}
     except LabkitError as error:
         return {"error": type(error).__name__, "text": str(error)}
 

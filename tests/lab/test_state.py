@@ -13,7 +13,7 @@ from conftest import Need
 from sandbox import printed
 from topology_kinds import IPV4_ALONE, PAIRED_TOPOLOGIES, require_kind
 
-from labkit.measure.topologies import State
+from labkit.common.topology_state import State
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "veth")
 

@@ -11,7 +11,7 @@ from browser import ARGUMENTS
 from example_states import bridged, overlay, tunnelled
 
 from labkit.analysis.drawing import figure
-from labkit.measure.topologies import State
+from labkit.common.topology_state import State
 
 pytestmark = pytest.mark.needs("chromium")
 

@@ -12,8 +12,7 @@ from conftest import ROOT, SharedVm
 
 from labkit import live
 from labkit.analysis import drawing
-from labkit.common.topology_state import Place
-from labkit.measure.topologies import State
+from labkit.common.topology_state import Place, State
 from labkit.measure.topologies.linux_datapaths import TUNNELS
 from labkit.measure.topologies.network.kinds import overhead_bytes
 

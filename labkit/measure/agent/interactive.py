@@ -26,6 +26,7 @@ from labkit.measure.observers import monitor
 from labkit.measure.observers.capture import CapturePoint, capture, every_interface
 from labkit.measure.observers.monitor import Monitor
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR
+from labkit.measure.topologies.state import read
 from labkit.system import process, temporary_files
 
 Answer = dict[str, Any]
@@ -47,7 +48,7 @@ def answers(topology: topologies.Topology, requests: io.RawIOBase) -> Iterator[A
         stack.callback(monitors.close)
         programs = _Programs(topology, stack.enter_context(process.all_ended([])))
         known: dict[str, Callable[[Answer], Answer | None]] = {
-            "state": lambda _request: {"event": "state", "state": topologies.state(topology)},
+            "state": lambda _request: {"event": "state", "state": read.state(topology)},
             "run": programs.run,
             "start": programs.start,
             "wait": programs.wait,

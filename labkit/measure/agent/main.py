@@ -22,10 +22,10 @@ import msgspec
 
 from labkit.common import run_folder
 from labkit.common.errors import BadInput, LabkitError, Unsupported
+from labkit.common.extensions import on_call
 from labkit.common.printable import printable
 from labkit.measure import endpoints, experiments, topologies
-from labkit.measure.agent import notebook_kernel
-from labkit.system import machine, netlink, process, temporary_files
+from labkit.system import machine, netlink, process
 
 # How long the machine is looked at before the run itself makes load: 50 steps of the kernel's clock.
 BEFORE_S = 0.5
@@ -58,7 +58,10 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     run_context = experiments.RunContext(
         *given, companion_fd=request.get("companion_fd"), again=again, send=write_event
     )
-    if "finished" in request:
+    written = "finished" in request  # on another machine
+    if written:
+        from labkit.system import temporary_files
+
         temporary_files.prepare(folder, request["finished"])
     parameters.check_programs()
     details = request.get("details") or machine.details()
@@ -67,7 +70,7 @@ def experiment(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     environment |= {} if peer is None else {"peer": peer.environment}
     run_folder.write_json(folder / "environment.json", environment)
     events = found_experiment.run(parameters, run_context)
-    yield from temporary_files.with_written_files(events, folder) if "finished" in request else events
+    yield from temporary_files.with_written_files(events, folder) if written else events
 
 
 def _ask_peer(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -154,19 +157,22 @@ def _machine(request: dict[str, Any]) -> Iterator[topologies.Topology]:
 
 def draw(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Build a topology, report its state, and remove it."""
+    from labkit.measure.topologies.state import read  # no measurement needs it
+
     with _build_requested(request) as topology:
-        yield {"event": "state", "state": topologies.state(topology)}
+        yield {"event": "state", "state": read.state(topology)}
 
 
 def live(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Build a topology, report its state, and answer requests as long as standard input is open."""
     from labkit.measure.agent import interactive  # it brings captures, which no measurement needs
+    from labkit.measure.topologies.state import read
 
     # An interrupt is meant for the programs in the topology. A handler is not inherited; SIG_IGN or a block would be.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     with _build_requested(request) as topology:
-        yield {"event": "state", "state": topologies.state(topology)}
+        yield {"event": "state", "state": read.state(topology)}
         with open(0, "rb", buffering=0, closefd=False) as requests:
             yield from interactive.answers(topology, requests)
 
@@ -248,7 +254,7 @@ REQUESTS = {
     "draw": draw,
     "live": live,
     "serve": serve,
-    "notebook kernel": notebook_kernel.answer,
+    "notebook kernel": on_call("labkit.measure.agent.notebook_kernel:answer"),
 }
 
 

@@ -25,7 +25,6 @@ from labkit.measure.experiments.change_kinds import checks, registry
 from labkit.measure.experiments.change_kinds.base import Files, Place
 from labkit.measure.topologies import Topology
 from labkit.system import machine, netlink
-from labkit.system.machine import sysctl_journal
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.=-]{0,39}"
 INTERFACE = r"[A-Za-z0-9_.-]{1,15}"
@@ -352,6 +351,8 @@ def while_measured(
     """
     if change is None or not change.machine_sysctls:
         return nullcontext()
+    from labkit.system.machine import sysctl_journal  # what only such a change needs
+
     return sysctl_journal.changed(change.machine_sysctls, topology.spec.machine_netns)
 
 

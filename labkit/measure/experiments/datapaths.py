@@ -17,13 +17,12 @@ from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
-from labkit.measure.experiments.measuring_loop import Plan, shuffled
-from labkit.measure.experiments.profiled_runs import profiles
+from labkit.measure.experiments.measuring_loop import Plan, Point, shuffled
 
 
-def points(parameters: DatapathParameters, seed: int, loads: Sequence[Load]) -> list[MeasurementPoint]:
+def points(parameters: DatapathParameters, seed: int, loads: Sequence[Load]) -> list[Point]:
     """Return every point in measuring order: round by round, the numbers of pairs shuffled in each."""
-    result = []
+    result = list[Point]()
     for number, pairs in shuffled(parameters.rounds, seed, parameters.pairs):
         text = f"{counted(pairs, 'pair')}, round {number + 1} of {parameters.rounds}"
         result.append(MeasurementPoint(f"{pairs}-r{number}", pairs, number, loads, text))
@@ -34,7 +33,11 @@ def plan(parameters: DatapathParameters, seed: int) -> Plan:
     """Return the plan of the experiment; `seed` decides the random orders."""
     measured = points(parameters, seed, [Load(parameters)])
     finished = f"all {counted(parameters.rounds, 'round')} were measured"
-    return Plan(parameters, [*measured, *profiles(parameters)], finished, early_stop=True)
+    if parameters.observe:
+        from labkit.measure.experiments.profiled_runs import profiles  # what only observers need
+
+        measured += profiles(parameters)
+    return Plan(parameters, measured, finished, early_stop=True)
 
 
 def plan_of_loads(
@@ -53,8 +56,11 @@ def plan_of_loads(
         observed = [("", observed[0][1])]
     measured = points(parameters, seed, [Load(own, name) for name, own in loads.items()])
     finished = f"all {parameters.rounds} rounds of {len(loads)} loads were measured"
-    every = [*measured, *profiles(parameters, lambda _name: observed)]
-    return Plan(parameters, every, finished, list(loads.values()))
+    if parameters.observe:
+        from labkit.measure.experiments.profiled_runs import profiles
+
+        measured += profiles(parameters, lambda _name: observed)
+    return Plan(parameters, measured, finished, list(loads.values()))
 
 
 EXPERIMENT = measuring_loop.experiment(

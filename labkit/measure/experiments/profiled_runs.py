@@ -31,6 +31,7 @@ from labkit.measure.experiments.whole_runs import Counting
 from labkit.measure.observers.registry import TABLE
 from labkit.measure.traffic.base import FlowGenerator
 from labkit.system import machine
+from labkit.system.machine.load_programs import program_settings
 
 ARMING_S = 1.0  # about how long an observer needs to arm and to report
 BETWEEN = 6  # the largest number of namespaces between the ends whose settings are kept
@@ -153,7 +154,7 @@ def _recording_programs(built_arm: LocalArm, programs: dict[str, dict[str, dict[
     @contextmanager
     def record() -> Iterator[None]:
         inodes = {os.fstat(space.fd).st_ino: name for name, space in _spaces(built_arm).items()}
-        programs[built_arm.arm.label] = machine.program_settings(inodes)
+        programs[built_arm.arm.label] = program_settings(inodes)
         yield
 
     return record

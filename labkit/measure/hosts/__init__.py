@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.common.errors import BadInput
-from labkit.measure.hosts import local
 from labkit.system import process
-from labkit.system.qemu import vm_spec
 
 KINDS = "here (the running kernel), vm:KERNEL (a lab VM), ssh:NAME (another machine)"
 
@@ -22,6 +20,8 @@ def check(where: str) -> None:
     if where == "here":
         return
     if where.startswith("vm:"):
+        from labkit.system.qemu import vm_spec  # imported here because only lab VMs need it
+
         vm_spec.check(where)
     elif where.startswith("ssh:"):
         from labkit.measure.hosts import ssh  # imported here because only machines behind ssh need it
@@ -37,7 +37,7 @@ def check_tracing(where: str) -> None:
     A tracer rewrites the kernel's code while another emulated CPU executes it, so the lab VM may panic or hang.
     """
     if where.startswith("vm:"):
-        from labkit.system.qemu import boot  # what only lab VMs need
+        from labkit.system.qemu import boot, vm_spec  # what only lab VMs need
 
         parameters = vm_spec.parse(where)
         if parameters.cpus > 1 and parameters.profile != "tracing" and not boot.kvm_worth_trying():
@@ -82,6 +82,8 @@ def conversation(
     """
     check(where)
     if where == "here":
+        from labkit.measure.hosts import local  # the process that measures does not need it
+
         return local.conversation(request)
     if where.startswith("ssh:"):
         from labkit.measure.hosts import ssh
@@ -114,8 +116,11 @@ def measuring_lock(
     A host reached through ssh takes the lock of its own machine. If that is this machine, a host of the same `command`
     shares the lock. `still_waits` is called about twice a second while another measurement has the lock.
     """
-    far = all(where.startswith("ssh:") for where in nodes)
-    return nullcontext() if far else local.measuring_lock(say, command, still_waits=still_waits)
+    if all(where.startswith("ssh:") for where in nodes):
+        return nullcontext()
+    from labkit.measure.hosts import local
+
+    return local.measuring_lock(say, command, still_waits=still_waits)
 
 
 def leasing(folder: Path, say: Callable[[str], None]) -> AbstractContextManager[Callable[[str], bool]]:
@@ -131,7 +136,9 @@ def leasing(folder: Path, say: Callable[[str], None]) -> AbstractContextManager[
 
 def shared_vm_scratch() -> str | None:
     """Return the folder of the lab VM that a sweep shares with this process (its QEMU command line has it), or None."""
-    result: str | None = json.loads(os.environ.get(vm_spec.SHARED) or "{}").get("scratch")
+    from labkit.measure.hosts import local
+
+    result: str | None = json.loads(os.environ.get(local.SHARED_VM) or "{}").get("scratch")
     return result
 
 

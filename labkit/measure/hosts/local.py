@@ -17,12 +17,11 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import Failed
-from labkit.measure.traffic import registry as generators
 from labkit.system import machine, process
-from labkit.system.machine import tracing_guard
 from labkit.system.machine.locked_file import open_locked
 
 CAP_SYS_ADMIN = 21
+SHARED_VM = "LABKIT_LAB_VM"  # environment variable: the lab VM that a sweep shares with its notebooks
 LOCK = b"\0labkit-measuring"
 RUN = Path("/run")
 
@@ -71,8 +70,12 @@ def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
             stack.callback(os.close, pass_fds[0])
             report["machine_netns"] = pass_fds[0]
         if request.get("traces") or request.get("changes_machine"):
+            from labkit.system.machine import tracing_guard  # what only such a request needs
+
             outliving.append(stack.enter_context(tracing_guard.start_guard()))
         if request.get("companion"):
+            from labkit.measure.traffic import registry as generators
+
             outliving.append(
                 stack.enter_context(generators.GENERATORS.find(request["companion"]).companion())
             )

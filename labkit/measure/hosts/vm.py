@@ -242,7 +242,7 @@ def leasing(folder: Path, say: Say) -> Iterator[Callable[[str], bool]]:
             if held and (held[0].where != where or held[0].suspect()):
                 held.clear()
                 stack.close()
-            os.environ.pop(vm_spec.SHARED, None)
+            os.environ.pop(local.SHARED_VM, None)
             if not where.startswith("vm:") or vm_spec.parse(where).fresh:
                 return False
             if not held:
@@ -251,13 +251,13 @@ def leasing(folder: Path, say: Say) -> Iterator[Callable[[str], bool]]:
                 opened.end()
                 held.append(guest)
             shared = {"where": where, "scratch": str(held[0].scratch), "folder": str(held[0].folder)}
-            os.environ[vm_spec.SHARED] = json.dumps(shared)
+            os.environ[local.SHARED_VM] = json.dumps(shared)
             return replaced
 
         try:
             yield lease
         finally:
-            os.environ.pop(vm_spec.SHARED, None)
+            os.environ.pop(local.SHARED_VM, None)
 
 
 def booted(
@@ -406,7 +406,7 @@ def _script(
 
 def _find_lease(where: str, folder: str | None) -> LabVm | None:
     """Return the lab VM that is shared with this process, if it is the requested one."""
-    report = json.loads(os.environ.get(vm_spec.SHARED) or "{}")
+    report = json.loads(os.environ.get(local.SHARED_VM) or "{}")
     if report.get("where") != where or not Path(report["scratch"], "channel").exists():
         return None
     guest = LabVm(where, Path(report["scratch"]), Path(report["folder"]))

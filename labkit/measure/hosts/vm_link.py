@@ -18,6 +18,7 @@ from labkit.common.errors import Failed, LabkitError
 from labkit.measure.hosts import local
 from labkit.measure.hosts.vm import VmNic
 from labkit.system import netlink, process
+from labkit.system.netlink.taps import check_taps, new_tap
 from labkit.system.qemu import command
 
 BRIDGE = netlink.FIRST_INDEX
@@ -33,7 +34,7 @@ def link(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[VmNic, VmNic]
     `rate_bps` limits each direction, for packets of up to `mtu_bytes`. Raises Unsupported without taps, Failed with
     the error message if this kernel or user cannot create the link.
     """
-    netlink.check_taps()
+    check_taps()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     user = [] if local.privileged() else ["--user", "--map-root-user"]
     argv = ["unshare", *user, "--net", "--", *process.python("-m", "labkit.measure.hosts.vm_link")]
@@ -68,7 +69,7 @@ def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:
     kernel.do(netlink.new_link("bridge", "wire", index=BRIDGE, mtu_bytes=LARGEST_MTU))
     fds = []
     for name in ("one", "other"):
-        fds += netlink.new_tap(name)
+        fds += new_tap(name)
         index = netlink.index_of(name)
         kernel.do(netlink.set_link(index, mtu_bytes=LARGEST_MTU), netlink.set_master(index, BRIDGE))
         if rate_bps is not None:

@@ -21,6 +21,7 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import changes
 from labkit.system import netlink
+from labkit.system.netlink.packet_sockets import PacketSockets
 
 MAX_FLOWS = 10
 FULL = "upcall_flow_limit_hit"  # the coverage counter of flows that were not installed
@@ -143,7 +144,7 @@ def read(switch: Switch | None) -> Counts:
     if switch is None:
         return {}
     ports, datapath, state = datapaths(switch.command("dpctl/show", "-s"))
-    sockets = netlink.PacketSockets(switch.space.fd)
+    sockets = PacketSockets(switch.space.fd)
     try:
         dropped = sockets.drops()
     finally:

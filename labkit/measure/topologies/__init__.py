@@ -3,9 +3,9 @@
 A new topology is one function in a module of this package and one entry in TABLE.
 """
 
-from labkit.common.topology_state import State
 from labkit.measure.topologies.base import (
     CLIENTS,
+    MACHINE,
     SERVERS,
     BuiltSide,
     Copies,
@@ -34,8 +34,6 @@ from labkit.measure.topologies.registry import (
     kind_of,
     usual,
 )
-from labkit.measure.topologies.state.packet_path import Step, packet_paths
-from labkit.measure.topologies.state.read import MACHINE, state
 
 __all__ = [
     "ACROSS",
@@ -50,8 +48,6 @@ __all__ = [
     "Network",
     "RemoteMonitor",
     "Spec",
-    "State",
-    "Step",
     "Topology",
     "build",
     "build_network",
@@ -65,8 +61,6 @@ __all__ = [
     "check_tags",
     "half",
     "kind_of",
-    "packet_paths",
     "remote_ends",
-    "state",
     "usual",
 ]  # fmt: skip

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from labkit.measure.topologies.open_vswitch.switch import Switch
 
 EDGE = netlink.FIRST_INDEX  # the index of eth0 in guests
+MACHINE = "machine"  # the machine's own network namespace, which holds a NIC that is a parent
 BETWEEN = "between"  # the name of the namespace between the endpoints
 
 Interface = IPv4Interface | IPv6Interface

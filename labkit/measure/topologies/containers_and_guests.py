@@ -20,6 +20,7 @@ from labkit.measure.topologies.base import (
     paired,
 )
 from labkit.system import netlink
+from labkit.system.netlink.taps import Tap
 
 if TYPE_CHECKING:
     from labkit.measure.endpoints.guest.spec import Nic
@@ -61,7 +62,7 @@ def tap_bridge(name: str, spec: Spec) -> Iterator[Topology]:
         nics = []
         queues = parse(spec.guest).queues
         for number in numbers(spec):
-            tap = netlink.Tap(between.fd, f"port{number}", queues)
+            tap = Tap(between.fd, f"port{number}", queues)
             stack.callback(tap.close)
             between.netlink.do(
                 netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes), netlink.set_master(tap.index, BRIDGE)

@@ -1,10 +1,11 @@
 """iperf3 as a traffic generator: one process for each end of each pair.
 
-`labkit.measure.traffic.iperf3_json` parses its JSON output (iperf3 3.12; `tests/samples` has real output).
+It parses the JSON output of both ends (iperf3 3.12; `tests/samples` has real output).
 """
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -15,7 +16,6 @@ from typing import Any
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair, Reading, RemotePair
-from labkit.measure.traffic import iperf3_json
 from labkit.measure.traffic.base import (
     FLOW_TURN_S,
     LARGEST_DATAGRAM,
@@ -24,6 +24,7 @@ from labkit.measure.traffic.base import (
     FlowGenerator,
     LoadParameters,
     Page,
+    skew,
 )
 from labkit.system import process
 
@@ -132,7 +133,7 @@ class Servers:
         for program in process.wait(self.programs, deadline):
             program.go()
             program.kill()
-        return [iperf3_json.page(program) for program in self.programs]
+        return [page_of(program) for program in self.programs]
 
 
 def _kill(programs: list[process.Running]) -> None:
@@ -283,10 +284,8 @@ class Flows:
             program.go()
             program.kill()
         ends = zip(self.clients, (served or self.server_pages)(), strict=True)
-        result = [{"client": iperf3_json.page(client), "server": page} for client, page in ends]
-        problems = (
-            iperf3_json.problem(client, both) for client, both in zip(self.clients, result, strict=True)
-        )
+        result = [{"client": page_of(client), "server": page} for client, page in ends]
+        problems = (problem(client, both) for client, both in zip(self.clients, result, strict=True))
         return result, late_words or next((problem for problem in problems if problem), None)
 
     def server_pages(self) -> list[Page]:
@@ -350,15 +349,109 @@ def _why(flow: Flow) -> str:
     for program in flow.programs():
         program.poll()
     both = {
-        "client": iperf3_json.page(flow.client) if flow.client and flow.client.poll() else {},
+        "client": page_of(flow.client) if flow.client and flow.client.poll() else {},
         "server": {},
     }
     if flow.server is not None and flow.server.poll():
-        both["server"] = iperf3_json.page(flow.server)
+        both["server"] = page_of(flow.server)
         text = flow.server.ended().message()
         return f"iperf3 server: {both['server']['error']}" if "error" in both["server"] else text
-    words_of = None if flow.client is None else iperf3_json.problem(flow.client, both)
+    words_of = None if flow.client is None else problem(flow.client, both)
     return words_of or "iperf3 ended before its time"
+
+
+def page_of(program: process.Running | None) -> Page:
+    """Return the JSON that iperf3 wrote; text that is not JSON is under the key "unreadable"."""
+    if program is None:
+        return {}
+    return parse(program.ended().stdout)
+
+
+def parse(text: str) -> Page:
+    """Parse the JSON of one end; text that is not JSON is under the key "unreadable"."""
+    try:
+        result = json.loads(text)
+    except (ValueError, RecursionError):
+        return {"unreadable": text[:2000]}
+    return result if isinstance(result, dict) else {"unreadable": text[:2000]}
+
+
+def problem(client: process.Running, pages: Page) -> str | None:
+    """Return the problem of a flow whose client has ended, from the JSON of its two ends, or None."""
+    near, far = pages["client"], pages["server"]
+    if "error" in near:
+        return f"iperf3: {near['error']}"
+    if "unreadable" in near:
+        ended = client.ended()
+        if ended.returncode == 0:
+            return f"iperf3 wrote invalid JSON: {' '.join(near['unreadable'].split())[:120]!r}"
+        return ended.message()
+    if "error" in far:
+        return f"iperf3 server: {far['error']}"
+    return None
+
+
+def metrics(pages: Sequence[Page], protocol: str) -> dict[str, Any]:
+    """Compute the columns of a row: sums over all flows, from the JSON of both ends of each.
+
+    iperf3_bps is the receivers' throughput. CPU seconds are iperf3's own utilisation over the run without
+    the omitted part. Raises Failed if a page lacks a value that this version of iperf3 should write.
+    """
+    try:
+        ends = [page["client"]["end"] for page in pages]
+        received = [end["sum_received"] for end in ends]
+        sent = [end["sum_sent"] for end in ends]
+        cpu = [end["cpu_utilization_percent"] for end in ends]
+        row: dict[str, Any] = {
+            "iperf3_bps": sum(part["bits_per_second"] for part in received),
+            "sent_bps": sum(part["bits_per_second"] for part in sent),
+            "client_cpu_s": sum(
+                use["host_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
+            ),
+            "server_cpu_s": sum(
+                use["remote_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
+            ),
+        }
+        return row | (_udp(pages) if protocol == "udp" else _tcp(ends))
+    except (LookupError, TypeError, ArithmeticError) as error:
+        raise Failed(f"iperf3's JSON lacks what a row needs: {error}") from None
+
+
+def _udp(pages: Sequence[Page]) -> dict[str, Any]:
+    # Take the losses from the server: the client's JSON (3.12) also counts losses in the omitted seconds.
+    servers = [page["server"]["end"] for page in pages]
+    received = [end["sum_received"] for end in servers]
+    arrived = sum(part["packets"] - part["lost_packets"] for part in received)
+    sent = sum(page["client"]["end"]["sum_sent"]["packets"] for page in pages)
+    lost = sum(part["lost_packets"] for part in received)
+    streams = [stream["udp"] for end in servers for stream in end["streams"]]
+    return {
+        "sent_count": sent,
+        "reported_received_count": arrived,
+        "lost_count": _lost(sent, arrived, lost, skew(pages[0]["client"]["start"]["test_start"]["duration"])),
+        "out_of_order_count": sum(stream["out_of_order"] for stream in streams),
+        "jitter_s": sum(part["jitter_ms"] for part in received) / len(received) / 1e3,
+        "length_bytes": pages[0]["client"]["start"]["test_start"]["blksize"],
+    }
+
+
+def _lost(sent: int, arrived: int, lost: int, most: float) -> int | None:
+    """Return how many of the sent datagrams were lost, or None if the counts differ by more than the share `most`.
+
+    Each end leaves out the omitted seconds by its own clock, so a late server also counts losses in them.
+    """
+    if arrived + lost > sent * (1 + most):
+        return None
+    return max(0, min(lost, sent - arrived))
+
+
+def _tcp(ends: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    rtts = [stream["sender"]["mean_rtt"] for end in ends for stream in end["streams"]]
+    return {
+        "retransmits_count": sum(end["sum_sent"]["retransmits"] for end in ends),
+        "rtt_s": sum(rtts) / len(rtts) / 1e6,
+        "sender_congestion": ends[0].get("sender_tcp_congestion"),
+    }
 
 
 class Iperf3(FlowGenerator):
@@ -404,7 +497,7 @@ class Iperf3(FlowGenerator):
 
     def metrics(self, reports: Sequence[Page], protocol: str) -> dict[str, Any]:
         """Compute the columns of a row from the JSON of both ends of each flow."""
-        return iperf3_json.metrics(reports, protocol)
+        return metrics(reports, protocol)
 
     def block_bytes(self, parameters: LoadParameters) -> int:
         """Return the bytes of one write: for TCP without a length, iperf3's default of 128 KiB."""

@@ -29,6 +29,7 @@ from labkit.measure.traffic.packet_sender import (
     Mix,
 )
 from labkit.system import netlink, process
+from labkit.system.netlink.nft_counters import NftCounter
 from labkit.system.process import Forked
 
 TABLE, COUNTER = "labkit_load", "arrived"
@@ -317,7 +318,7 @@ def _load_ports(mix: Mix) -> str:
 @contextmanager
 def frame_counter(
     end: Endpoint, table: str, match: str, priority: int = 0, verdict: str = ""
-) -> Iterator[netlink.NftCounter]:
+) -> Iterator[NftCounter]:
     """Count frames at an end as soon as its interface receives them, during the block, in a table of that name.
 
     match: the frames that count, as nft(8) writes it. priority: the load is dropped at 0, so a lower number counts
@@ -325,7 +326,7 @@ def frame_counter(
     """
     rule = f"{match} counter name {COUNTER} {verdict}"
     count_at_ingress(end.namespace, end.interface, table, [COUNTER], rule, priority)
-    counter = netlink.NftCounter(end.namespace.fd, table, COUNTER)
+    counter = NftCounter(end.namespace.fd, table, COUNTER)
     try:
         yield counter
     finally:

@@ -19,7 +19,6 @@ from labkit.system.machine.cpu_time import (
 )
 from labkit.system.machine.host_load import HostLoad, with_host_load
 from labkit.system.machine.interfaces import offloads, qdisc
-from labkit.system.machine.load_programs import program_settings
 from labkit.system.machine.programs import (
     asking_versions,
     kill_descendants,
@@ -65,7 +64,6 @@ __all__ = [
     "namespace_settings",
     "offloads",
     "program",
-    "program_settings",
     "qdisc",
     "quota_cpus",
     "require_program",

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from labkit.common.errors import BadInput
 
 PROFILES = ("traffic", "tracing")
-SHARED = "LABKIT_LAB_VM"  # environment variable: the lab VM that a sweep shares with its notebooks
 FORM = "vm:KERNEL[,cpus=N][,memory_mib=N][,profile=traffic|tracing][,append=WORD+WORD][,modules=NAME+NAME][,fresh]"
 
 

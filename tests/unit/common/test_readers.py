@@ -28,7 +28,7 @@ from labkit.measure.observers.ftrace import bpftrace_times, ring_buffer, session
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.fold_stacks import StackCounter
 from labkit.measure.topologies.open_vswitch import rpc
-from labkit.measure.traffic import iperf3_json, ping
+from labkit.measure.traffic import iperf3, ping
 from labkit.measure.traffic.trex import readings
 from labkit.runner import yaml_files
 from labkit.system import machine, process
@@ -46,9 +46,9 @@ def sample(name: str) -> str:
     return name if "\n" in name else (SAMPLES / name).read_text()
 
 
-def iperf3(text: str) -> dict[str, Any]:
+def of_iperf3(text: str) -> dict[str, Any]:
     page = json.loads(sample("iperf3-3.12-udp-client.json"))
-    return iperf3_json.metrics([{"client": page, "server": iperf3_json.parse(text)}], "udp")
+    return iperf3.metrics([{"client": page, "server": iperf3.parse(text)}], "udp")
 
 
 def softnet(text: str) -> Any:
@@ -156,7 +156,7 @@ TEXTS: dict[str, tuple[Callable[[str], Any], str]] = {
     "ping": (ping.round_trip_times, "ping-20221126-answered.txt"),
     "ping's answers": (ping_probes.answers, "ping-20221126-lost.txt"),
     "ping's probes": (ping_probes.probes, "ping-20221126-outage.txt"),
-    "iperf3": (iperf3, "iperf3-3.12-udp-server.json"),
+    "iperf3": (of_iperf3, "iperf3-3.12-udp-server.json"),
     "folded": (lambda text: folded_stacks.parse(text.splitlines()), "inferno-0.12.8-folded.txt"),
     "trace stats": (session.lost, "proc-stat-6.18.txt"),
     "perf script": (lambda text: folded(text, False), "perf-script-6.1.txt"),

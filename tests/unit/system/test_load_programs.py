@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from labkit.system import machine
+from labkit.system.machine import load_programs
 
 
 def test_settings_of_a_running_program() -> None:
@@ -19,10 +19,10 @@ def test_settings_of_a_running_program() -> None:
         try:
             assert program.stdout is not None
             program.stdout.readline()
-            before = machine.program_settings(here)["client0"]
+            before = load_programs.program_settings(here)["client0"]
             os.setpriority(os.PRIO_PROCESS, program.pid, 7)
             os.sched_setscheduler(program.pid, os.SCHED_BATCH, os.sched_param(0))
-            after = machine.program_settings(here)["client0"]
+            after = load_programs.program_settings(here)["client0"]
         finally:
             program.kill()
     name = "a-niced-program"
@@ -32,4 +32,4 @@ def test_settings_of_a_running_program() -> None:
     }
     assert after[f"{name} Seccomp"].isdigit()
     assert after[f"{name} executable"].startswith(f"{Path(sys.executable).resolve()} digest ")
-    assert machine.program_settings({1: "elsewhere"}) == {}
+    assert load_programs.program_settings({1: "elsewhere"}) == {}

@@ -17,8 +17,9 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.observers import switch as counters
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic.base import Trial
-from labkit.system import machine, netlink
+from labkit.system import machine
 from labkit.system.machine import mibs
+from labkit.system.netlink.packet_sockets import PacketSockets
 
 # Share of a trial: a busy thread that waited longer, or a sender that slipped more, was disturbed.
 WAITED = 0.01
@@ -89,7 +90,7 @@ class ConditionsMonitor:
     ) -> None:
         self._in_guests = in_guests
         self.pids = machine.descendants(os.getpid()) - generator
-        self._sockets = [netlink.PacketSockets(space.fd) for space in namespaces]
+        self._sockets = [PacketSockets(space.fd) for space in namespaces]
         self._files = [(space.name, space.open("/proc/net/dev")) for space in namespaces]
         self._before = self._now()
 

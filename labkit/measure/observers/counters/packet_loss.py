@@ -27,6 +27,7 @@ from labkit.measure.observers import switch as switch_observer
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer
 from labkit.measure.observers.counters.kernel_counters import Counters, counters
 from labkit.measure.topologies.network.parts import UDP_PORTS
+from labkit.measure.topologies.state import packet_path, read
 from labkit.measure.topologies.state.packet_path import IN, OUT
 
 Step = tuple[str, str, str]  # namespace, interface, out or in
@@ -380,14 +381,14 @@ def _followed(
     topology: topologies.Topology,
 ) -> tuple[list[tuple[str, str, list[Step]]], list[tuple[str, str]]]:
     """Return the pairs with their paths, and the interfaces that decapsulate UDP, as `losses` takes them."""
-    state = topologies.state(topology)
+    state = read.state(topology)
     outside = [
         (space.name, link.name)
         for space in state.namespaces
         for link in space.interfaces
         if link.kind in UDP_PORTS
     ]
-    paths = zip(topology.pairs, state.pairs, topologies.packet_paths(state), strict=True)
+    paths = zip(topology.pairs, state.pairs, packet_path.packet_paths(state), strict=True)
     return [
         (client.name, server.name, _pair_path(pair, steps)) for pair, (client, server), steps in paths
     ], outside
@@ -426,7 +427,7 @@ def _guests(topology: topologies.Topology) -> list[Endpoint]:
     return [end for pair in topology.pairs for end in (pair.client, pair.server) if end.kernel]
 
 
-def _pair_path(pair: Pair, steps: Sequence[topologies.Step]) -> list[tuple[str, str, str]]:
+def _pair_path(pair: Pair, steps: Sequence[packet_path.Step]) -> list[tuple[str, str, str]]:
     """Return the path of a pair, with the interfaces inside guests, which this kernel does not see."""
     path = [(step.namespace, step.interface, step.direction) for step in steps]
     if pair.client.kernel is not None:

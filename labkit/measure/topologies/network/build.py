@@ -17,7 +17,6 @@ from labkit.common.units import counted
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, namespaces
 from labkit.measure.topologies.base import BuiltSide, Spec, Topology, end_name, numbers
 from labkit.measure.topologies.network import kinds, validate
-from labkit.measure.topologies.network.leaf_spine_overlay import leaf_spine_network
 from labkit.measure.topologies.network.model import DescribedInterface, Key, NetworkIndex, RouteChoice, target
 from labkit.measure.topologies.network.parts import (
     Bridge,
@@ -30,7 +29,6 @@ from labkit.measure.topologies.network.parts import (
     UpperDevice,
 )
 from labkit.measure.topologies.network.validate import MAX_BYTES, Mtus, check_unique
-from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import netlink
 
 SETTLE_S = 30.0  # for a slow machine; usually a second is enough
@@ -125,6 +123,8 @@ def overlay(name: str, spec: Spec) -> Iterator[Topology]:
             f"mtu_bytes={spec.mtu_bytes} does not fit into {name}:"
             f" {kinds.arithmetic(MAX_BYTES, 'a veth', kinds.headers('gre', 'vxlan'))}"
         )
+    from labkit.measure.topologies.network.leaf_spine_overlay import leaf_spine_network  # no other needs it
+
     network = leaf_spine_network(fabric_mtu_bytes=fabric, mtu_bytes=spec.mtu_bytes)
     with build(msgspec.structs.replace(network, pairs=network.pairs[:1])) as topology:
         yield dataclasses.replace(topology, spec=spec)
@@ -240,6 +240,8 @@ class BuiltNetwork:
 
     def borrow(self, nic: Nic, spec: Spec, stack: ExitStack) -> None:
         """Borrow a NIC of the machine until the network is gone."""
+        from labkit.measure.topologies.physical_nic import borrowed_nic  # what only such a network needs
+
         key, space = (nic.at, nic.name), self.space[nic.at]
         self._kernel[key], self.index[key] = stack.enter_context(borrowed_nic(spec, space, moved=nic.moves))
         if nic.master is not None:

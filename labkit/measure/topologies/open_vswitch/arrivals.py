@@ -15,7 +15,7 @@ from labkit.common.switch_options import SwitchOptions
 from labkit.measure.endpoints import Namespace
 from labkit.measure.endpoints.ingress_counters import count_at_ingress
 from labkit.measure.topologies.base import Copies
-from labkit.system import netlink
+from labkit.system.netlink.nft_counters import NftCounters
 
 RSPAN_VLAN = 4000  # the VLAN of the first mirror's copies
 TABLE = "mirrors"
@@ -56,7 +56,7 @@ def counting(
     names = [f"mirror{number}" for number in range(options.mirrors)]
     of_marks = ", ".join(f'{mark(options.output, number)} : "{one}"' for number, one in enumerate(names))
     rule = f"{ONLY.get(options.output, '')} counter name {MARKS[options.output]} map {{ {of_marks} }} drop"
-    with closing(netlink.NftCounters(space.fd, TABLE)) as counters:
+    with closing(NftCounters(space.fd, TABLE)) as counters:
         try:
             count_at_ingress(space, cable, TABLE, names, rule)
         except Unsupported:

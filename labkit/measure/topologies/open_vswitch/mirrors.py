@@ -49,6 +49,7 @@ from labkit.measure.topologies.open_vswitch.readers import reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import machine, netlink, process
+from labkit.system.netlink.packet_sockets import PacketSockets
 
 MONITOR = "monitor"  # the namespace where copies arrive: on this host, or a second host behind a tunnel
 UPLINK = "uplink"
@@ -142,7 +143,7 @@ class Mirrors:
         self._remote = spec.monitor if parameters.mirrors and parameters.output in TUNNELS else None
         self._uplink = (UPLINK, built.index.get((BETWEEN, UPLINK), 0))
         self._remote_mac = mac(1, UPLINK_SIDE)
-        self._sockets: netlink.PacketSockets | None = None  # of the switch
+        self._sockets: PacketSockets | None = None  # of the switch
         self._arrived: Callable[[], Copies] = lambda: Copies(0)
         self._unread: Callable[[], tuple[int | None, ...]] = lambda: (0,) * len(self._ends)
 
@@ -292,7 +293,7 @@ class Mirrors:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count drops at the switch's packet sockets, and copies that arrive on this host, until the block ends."""
-        with closing(netlink.PacketSockets(self._between.fd)) as self._sockets, ExitStack() as stack:
+        with closing(PacketSockets(self._between.fd)) as self._sockets, ExitStack() as stack:
             if self._monitor is not None:
                 self._arrived = stack.enter_context(counting(self._parameters, self._monitor, self._ends))
             yield

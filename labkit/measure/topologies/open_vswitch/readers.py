@@ -16,6 +16,7 @@ from pathlib import Path
 from labkit.common.errors import Failed
 from labkit.measure.endpoints import Namespace
 from labkit.system import machine, netlink, process
+from labkit.system.netlink.packet_sockets import PacketSockets
 from labkit.system.recording.packet_ring import Ring
 from labkit.system.recording.recorder import Limits, Recorder
 
@@ -57,7 +58,7 @@ def reading(
         yield lambda: (0,) * len(interfaces)
         return
     with ExitStack() as stack:
-        sockets = stack.enter_context(contextlib.closing(netlink.PacketSockets(space.fd)))
+        sockets = stack.enter_context(contextlib.closing(PacketSockets(space.fd)))
         running = [KINDS[kind](stack, space, name) for name, _index in interfaces]
         _wait(sockets, {index for _name, index in interfaces}, running)
 
@@ -78,7 +79,7 @@ def _end(running: Sequence[_Reader]) -> str | None:
     return next((words for one in running if (words := one.end()) is not None), None)
 
 
-def _wait(sockets: netlink.PacketSockets, wanted: set[int], running: Sequence[_Reader]) -> None:
+def _wait(sockets: PacketSockets, wanted: set[int], running: Sequence[_Reader]) -> None:
     """Wait until every interface has a packet socket that receives from it."""
     deadline = time.monotonic() + START_S
     while not wanted <= set(sockets.drops()):

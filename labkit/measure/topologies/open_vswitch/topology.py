@@ -36,6 +36,7 @@ from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
 from labkit.measure.topologies.open_vswitch.use_cases import BRIDGE, use_case
 from labkit.system import netlink
+from labkit.system.netlink.taps import Tap
 
 
 @contextmanager
@@ -77,7 +78,7 @@ def ovs_guests(name: str, spec: Spec) -> Iterator[Topology]:
     with joined(_network(name, spec, with_ends=False), spec) as built, ExitStack() as stack:
         between, nics, indices = built.space[BETWEEN], [], {}
         for number in numbers(spec):
-            tap = netlink.Tap(between.fd, f"port{number}", parameters.queues)
+            tap = Tap(between.fd, f"port{number}", parameters.queues)
             stack.callback(tap.close)
             between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
             nics.append(nic_of(spec, number, tap.fds))

@@ -41,6 +41,7 @@ from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
 from labkit.system import netlink
+from labkit.system.netlink.taps import Tap
 
 if TYPE_CHECKING:
     from labkit.measure.endpoints.guest.qemu_guest import QemuGuest
@@ -132,7 +133,7 @@ def _tap(stack: ExitStack, spec: Spec, end: _End, built: BuiltNetwork) -> Sequen
     from labkit.measure.endpoints.guest.spec import parse  # what only guests need
 
     between = built.space[BETWEEN]
-    tap = netlink.Tap(between.fd, f"port{end.number}", parse(spec.guest).queues)
+    tap = Tap(between.fd, f"port{end.number}", parse(spec.guest).queues)
     stack.callback(tap.close)
     between.netlink.do(netlink.set_link(tap.index, mtu_bytes=spec.mtu_bytes))
     return tap.fds

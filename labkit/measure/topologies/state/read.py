@@ -22,12 +22,11 @@ from labkit.common.topology_state import (
     TunnelState,
 )
 from labkit.measure import endpoints
-from labkit.measure.topologies.base import Topology
+from labkit.measure.topologies.base import MACHINE, Topology
 from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.state.tunnel_peers import with_peers
 from labkit.system import netlink
 
-MACHINE = "machine"  # the machine's own network namespace, which holds a NIC that is a parent
 ELSEWHERE = "elsewhere"  # a namespace outside the topology
 
 

@@ -16,8 +16,7 @@ from labkit.analysis import drawing
 from labkit.analysis.drawing import figure
 from labkit.analysis.drawing.flat_layout import Layout, TextBox
 from labkit.analysis.drawing.folded_layout import Levels, places
-from labkit.common.topology_state import Namespace, Place
-from labkit.measure.topologies import State
+from labkit.common.topology_state import Namespace, Place, State
 
 
 def test_joins_are_listed_once() -> None:

@@ -146,7 +146,7 @@ def test_settings_are_those_after_the_load(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(profiled_runs, "FREED_S", 0.0)
     parameters = DatapathParameters.of({"topology": "veth", "observe": "counters", "placement": "scheduler"})
     programs_there = {"client0": {"iperf3 nice": "0"}}
-    monkeypatch.setattr(profiled_runs.machine, "program_settings", lambda _inodes: programs_there)
+    monkeypatch.setattr(profiled_runs, "program_settings", lambda _inodes: programs_there)
     monkeypatch.setattr(profiled_runs, "measure_observed", run)
     running = Running(Plan(parameters, [], ""), RunContext("datapaths", tmp_path, 1, {}), [ONE], [])
     list(profiled_runs.Profile("1-p0", 1, 0, parameters).measure(running))

@@ -14,7 +14,7 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers.counters import kernel_counters, packet_loss
 from labkit.measure.observers.perf import control, record, stat
-from labkit.measure.topologies import Step
+from labkit.measure.topologies.state.packet_path import Step
 from labkit.system import process
 from labkit.system.machine import mibs, programs
 

@@ -6,7 +6,7 @@ import msgspec
 from example_states import LO, bridged, tunnelled
 
 from labkit.common.topology_state import Namespace, PairEnd
-from labkit.measure import topologies
+from labkit.measure.topologies.state import packet_path
 
 
 def test_path_through_bridge_and_tunnel() -> None:
@@ -14,7 +14,7 @@ def test_path_through_bridge_and_tunnel() -> None:
         (bridged(1), ["client0:eth0 out", "between:port0 in", "between:port1 out", "server0:eth0 in"]),
         (tunnelled(), ["client0:eth0 out", "client0:under out", "server0:under in", "server0:eth0 in"]),
     ):
-        [way] = topologies.packet_paths(state)
+        [way] = packet_path.packet_paths(state)
         assert [f"{step.namespace}:{step.interface} {step.direction}" for step in way] == steps
 
 
@@ -25,4 +25,4 @@ def test_endpoint_of_another_kernel() -> None:
     (_, server), inside = state.pairs[0], Namespace("shared", [LO], [])
     pairs = [(ends[0], ends[1]), (ends[0], server), (server, ends[1])]
     state = msgspec.structs.replace(state, pairs=pairs, namespaces=[*state.namespaces, inside])
-    assert topologies.packet_paths(state) == [[], [], []]
+    assert packet_path.packet_paths(state) == [[], [], []]

@@ -22,7 +22,7 @@ from labkit.measure.topologies.base import BETWEEN
 from labkit.measure.topologies.network.build import BuiltNetwork
 from labkit.measure.topologies.open_vswitch import mirrors, readers, switch
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Counts, Mirrors
-from labkit.system import machine, netlink, process
+from labkit.system import machine, process
 
 SPACE = cast(Namespace, SimpleNamespace(fd=-1, prefix=[]))
 SOCKETS = SimpleNamespace(drops=lambda: {7: 0}, close=lambda: None)
@@ -31,7 +31,7 @@ SOCKETS = SimpleNamespace(drops=lambda: {7: 0}, close=lambda: None)
 def test_reader_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent holds the recorder's ring, which therefore exists whether or not the recorder still runs."""
     recording = Recording()
-    monkeypatch.setattr(netlink, "PacketSockets", lambda _fd: SOCKETS)
+    monkeypatch.setattr(readers, "PacketSockets", lambda _fd: SOCKETS)
     monkeypatch.setattr(
         readers, "Ring", lambda *_: SimpleNamespace(close=lambda: None, counts=lambda: (9, 4))
     )

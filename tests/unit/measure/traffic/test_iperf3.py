@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import Failed, Unsupported
-from labkit.measure.traffic import iperf3, iperf3_json
+from labkit.measure.traffic import iperf3
 
 SAMPLES = Path(__file__).parents[3] / "samples"
 Page = dict[str, Any]
@@ -27,7 +27,7 @@ def both(name: str) -> Page:
 
 
 def test_tcp_report() -> None:
-    row = iperf3_json.metrics([both("tcp")], "tcp")
+    row = iperf3.metrics([both("tcp")], "tcp")
     server = end("tcp", "server")["end"]["sum_received"]
     assert row["iperf3_bps"] == pytest.approx(server["bytes"] * 8 / server["seconds"])
     assert row["retransmits_count"] == 2
@@ -39,7 +39,7 @@ def test_tcp_report() -> None:
 
 
 def test_tcp_streams_are_summed() -> None:
-    row = iperf3_json.metrics([both("tcp-2-streams")], "tcp")
+    row = iperf3.metrics([both("tcp-2-streams")], "tcp")
     streams = end("tcp-2-streams", "client")["end"]["streams"]
     assert row["retransmits_count"] == 46 + 90
     assert row["rtt_s"] == pytest.approx((242e-6 + 391e-6) / 2)
@@ -49,7 +49,7 @@ def test_tcp_streams_are_summed() -> None:
 
 
 def test_udp_report() -> None:
-    row = iperf3_json.metrics([both("udp")], "udp")
+    row = iperf3.metrics([both("udp")], "udp")
     received = end("udp", "server")["end"]["sum_received"]
     assert row["reported_received_count"] == received["bytes"] / 1472
     # The server reports 96395. With the received datagrams that is six more than were sent in the same seconds.
@@ -66,12 +66,12 @@ def test_warm_up_losses_do_not_count() -> None:
     right."""
     client = end("udp", "client")["end"]["sum_received"]
     assert client["lost_packets"] > client["packets"]
-    row = iperf3_json.metrics([both("udp")], "udp")
+    row = iperf3.metrics([both("udp")], "udp")
     assert row["reported_received_count"] + row["lost_count"] == pytest.approx(row["sent_count"], rel=0.001)
 
 
 def test_udp_streams_are_summed() -> None:
-    row = iperf3_json.metrics([both("udp-2-streams")], "udp")
+    row = iperf3.metrics([both("udp-2-streams")], "udp")
     received = end("udp-2-streams", "server")["end"]["sum_received"]
     assert row["reported_received_count"] == received["bytes"] / 1472
     assert row["lost_count"] == 41678 + 41693
@@ -86,7 +86,7 @@ def test_udp_streams_are_summed() -> None:
     ],
 )
 def test_flows_are_summed(name: str, protocol: str, sums: list[str]) -> None:
-    one, three = (iperf3_json.metrics([both(name)] * count, protocol) for count in (1, 3))
+    one, three = (iperf3.metrics([both(name)] * count, protocol) for count in (1, 3))
     for column in sums:
         assert three[column] == pytest.approx(3 * one[column]), column
     for column in {"rtt_s", "jitter_s"} & one.keys():
@@ -105,7 +105,7 @@ def test_received_and_lost_are_bounded_by_sent() -> None:
     sent = page["client"]["end"]["sum_sent"]["packets"]
     page["server"]["end"]["sum_received"]["lost_packets"] += round(0.05 * sent)
     page["server"]["end"]["sum_received"]["packets"] += round(0.05 * sent)
-    row = iperf3_json.metrics([page], "udp")
+    row = iperf3.metrics([page], "udp")
     assert row["reported_received_count"] + row["lost_count"] == row["sent_count"]
 
 
@@ -113,7 +113,7 @@ def test_impossible_loss_is_not_reported() -> None:
     page = both("udp")
     page["server"]["end"]["sum_received"]["lost_packets"] += page["client"]["end"]["sum_sent"]["packets"]
     page["server"]["end"]["sum_received"]["packets"] += page["client"]["end"]["sum_sent"]["packets"]
-    assert iperf3_json.metrics([page], "udp")["lost_count"] is None
+    assert iperf3.metrics([page], "udp")["lost_count"] is None
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
@@ -128,12 +128,12 @@ def test_impossible_loss_is_not_reported() -> None:
 )
 def test_incomplete_json_is_one_sentence(page: Page, protocol: str) -> None:
     with pytest.raises(Failed, match="iperf3's JSON lacks what a row needs"):
-        iperf3_json.metrics([page], protocol)
+        iperf3.metrics([page], protocol)
 
 
 def test_refused_connection() -> None:
     with pytest.raises(Failed, match="lacks what a row needs"):
-        iperf3_json.metrics([{"client": end("refused", "client"), "server": {}}], "tcp")
+        iperf3.metrics([{"client": end("refused", "client"), "server": {}}], "tcp")
 
 
 @pytest.mark.parametrize("missing", ["streams", "sum_sent", "sum_received", "cpu_utilization_percent"])
@@ -141,7 +141,7 @@ def test_missing_json_fields(missing: str) -> None:
     page = both("tcp")
     page["client"]["end"][missing] = [] if missing == "streams" else None
     with pytest.raises(Failed, match="lacks what a row needs"):
-        iperf3_json.metrics([page], "tcp")
+        iperf3.metrics([page], "tcp")
 
 
 @pytest.mark.parametrize(
