@@ -12,11 +12,13 @@ key completes commands, experiments, parameters and their values.
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import yaml
+from IPython.core import completer
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Markdown, display
@@ -39,8 +41,8 @@ COMMANDS = [OPEN, *(name for name in registry.COMMANDS if name not in ("shell", 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Register the magics and their completion."""
     shell.register_magic_function(labkit, "line_cell", "labkit")  # type: ignore[arg-type]
-    for word in ("%labkit", "%%labkit"):
-        shell.set_hook("complete_command", _complete, str_key=word)
+    if _completes not in shell.Completer.custom_matchers:  # it is loaded a second time
+        shell.Completer.custom_matchers.append(_completes)
 
 
 def labkit(line: str, cell: str | None = None) -> notebook.Run | why.Explanation | None:
@@ -112,10 +114,21 @@ def _parse_cell(cell: str | None) -> dict[str, Any]:
     return content
 
 
-def _complete(_shell: Any, event: Any) -> list[str]:
-    """Return the completions of the word before the cursor."""
-    words, symbol = event.line.split()[1:], event.symbol
-    last = words.pop() if words and not event.line.endswith(" ") else ""
+@completer.context_matcher()  # type: ignore[untyped-decorator]
+def _completes(context: completer.CompletionContext) -> completer.SimpleMatcherResult:
+    """Complete the word before the cursor. What fits is all that is offered: names of Python are no values."""
+    line = context.text_until_cursor
+    own = re.match(r"\s*%%?labkit\s", line)
+    found = _completions(line, context.token) if own else []
+    return {
+        "completions": [completer.SimpleCompletion(one) for one in found], "suppress": True, "ordered": True,
+    }  # fmt: skip
+
+
+def _completions(line: str, symbol: str) -> list[str]:
+    """Return the completions of a line's last word, whose part behind `=` and `,` is the symbol."""
+    words = line.split()[1:]
+    last = words.pop() if words and not line.endswith(" ") else ""
     if not words:
         return [name for name in COMMANDS if name.startswith(last)]
     if words[0] in ("open", "report", "compare", "publish", "why", "rows"):

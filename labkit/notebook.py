@@ -394,17 +394,22 @@ def run_experiment(
 ) -> Run:
     """Measure, or resume the run in `folder`, and return the run. In a notebook, a bar shows the progress.
 
-    Raises like `runner.run.measure`.
+    Raises like `runner.run.measure`, and Failed if a person interrupts the cell.
     """
     shell = get_ipython()
     if shell is None or not hasattr(shell, "kernel") or permissions.is_of_a_sweep():
         return Run(running.measure(experiment, parameters, folder, None, keep_failed))
     bar = progress_bar.NotebookBar()
+    folder = run_folder.new_run(experiment) if folder is None else folder
     try:
         return Run(running.measure(experiment, parameters, folder, bar.see, keep_failed))
     except KeyboardInterrupt:
-        bar.end("interrupted: finished rows are kept; repeat the call with this folder to resume")
-        raise
+        bar.end("interrupted: finished rows are kept")
+        shown = run_folder.display_path(folder)
+        raise Failed(
+            f"interrupted: finished rows are in {shown}; repeat the same with this folder to resume (--folder {shown},"
+            f" or folder={str(shown)!r})"
+        ) from None
     except LabkitError:
         bar.end("ended early")
         raise

@@ -112,6 +112,13 @@ class _Displayed(pd.DataFrame):
         """Return the parts of the display: a line above, a table, and sentences below."""
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        """Return the display as text, for print()."""
+        head, table, sentences = self._summary()
+        shown = _whole(table).to_string(index=False, na_rep="–", float_format=_number) if len(table) else ""
+        columns = f"A DataFrame of {len(self.columns)} columns, which .columns names."
+        return "\n".join(filter(None, (head, shown, *(f"- {one}" for one in sentences), columns)))
+
     def _repr_html_(self) -> str:
         head, table, sentences = self._summary()
         items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)

@@ -15,6 +15,7 @@ from synthetic_why_run import run as profiled_run
 from labkit import notebook
 from labkit.analysis.why import Explanation
 from labkit.common import run_folder
+from labkit.measure import topologies
 from labkit.notebook import Run
 
 
@@ -144,3 +145,26 @@ def test_errors_in_cells_are_one_sentence(
 ) -> None:
     shell.run_cell("from labkit.common.errors import BadInput\nraise BadInput('duration_s=0.5: no')")
     assert capsys.readouterr().out.strip() == "BadInput: duration_s=0.5: no"
+
+
+def test_values_alone_are_offered(shell: InteractiveShell) -> None:
+    """The names of Python would hide them: they are two hundred."""
+    assert set(completed(shell, "%labkit run datapaths topology=")) == set(topologies.TABLE)
+    assert "abs" in completed(shell, "a")
+
+
+def test_interrupted_run_says_how_to_resume(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[Path] = []
+
+    def measure(_experiment: str, _parameters: Any, folder: Path, *_: Any) -> Path:
+        folders.append(folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(notebook.running, "measure", measure)
+    monkeypatch.setattr(shell, "kernel", object(), raising=False)
+    assert not shell.run_cell("%labkit run datapaths").success
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("UsageError: interrupted: finished rows are in ")
+    assert f"(--folder {run_folder.display_path(folders[0])}, or folder=" in line

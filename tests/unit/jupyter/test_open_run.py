@@ -80,6 +80,26 @@ def test_display_of_a_strangers_run_is_inert(tmp_path: Path) -> None:
         assert all(address == text for address, text in re.findall(r'<a href="(.*?)">(.*?)</a>', page)), page
 
 
+def test_printed_verdicts_are_those_of_the_display(run: Run) -> None:
+    lines = str(run.verdicts).splitlines()
+    heads = [
+        "topology",
+        "baseline",
+        "protocol",
+        "pairs",
+        "mtu_bytes",
+        "ratio",
+        "95",
+        "%",
+        "interval",
+        "verdict",
+    ]
+    assert lines[1].split() == heads
+    assert lines[-1] == f"A DataFrame of {len(run.verdicts.columns)} columns, which .columns names."
+    assert "control_low" in run.verdicts, "the data has all columns"
+    assert str(run.verdicts[["ratio"]]) == str(pd.DataFrame(run.verdicts)[["ratio"]])
+
+
 def test_inert_text_reads_as_before() -> None:
     plain = "p < 0.05, cs1 > cs5, ratio 1.2 [1.1, 1.3]: **faster**, `a<b`"
     assert displays.inert(plain) == plain.replace("a<b", "a&lt;b")
