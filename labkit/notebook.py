@@ -445,6 +445,8 @@ def _host(row: pd.Series[Any], is_elsewhere: bool) -> str:
     peer = f", the other node `{row['peer']}`" if not pd.isna(row["peer"]) else ""
     if peer and not pd.isna(row["peer_kernel"]):
         peer += f": Linux {row['peer_kernel']} ({_accelerator(row['peer_accelerator'])})"
+    if pd.isna(row["cpu"]):  # of an imported run
+        return f"{where} Linux {row['kernel']}, on an unknown CPU{peer}.".strip()
     on = f"Linux {row['kernel']} on {row['cpu']}, {row['cpus_count']:g} CPUs"
     return f"{where} {on} ({_accelerator(row['accelerator'])}){peer}.{emulated}".strip()
 
@@ -459,7 +461,8 @@ def _findings(verdicts: pd.DataFrame) -> list[str]:
     names = [name for name in load.GROUP if name not in (*load.HOST, "pairs")]
     for key, group in load.groups(known, names):
         values = dict(zip(names, key, strict=True))
-        labels = [str(values["protocol"]).upper(), f"MTU {values['mtu_bytes']:g}", *load.non_defaults(values)]
+        mtu = [] if values["mtu_bytes"] is None else [f"MTU {values['mtu_bytes']:g}"]
+        labels = [str(values["protocol"]).upper(), *mtu, *load.non_defaults(values)]
         for (topology, _), rows in group.groupby(["topology", "baseline"], sort=False):
             lines.append(f"- **{', '.join(labels)}:** {_claims(str(topology), rows)}")
     return [*lines, *_without_ratio(verdicts)]

@@ -53,9 +53,10 @@ def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], 
     by_protocol = rows[rows["status"].eq("ok")].groupby("protocol")
     if by_protocol[_UNDIVIDED].nunique(dropna=False).gt(1).to_numpy().any():
         return made
+    made["throughput"] = lambda: figures.throughput(rows)
+    if rows["cpu_s"].notna().any():
+        made["cpu_per_gigabyte"] = lambda: figures.cpu_per_gigabyte(rows)
     return made | {
-        "throughput": lambda: figures.throughput(rows),
-        "cpu_per_gigabyte": lambda: figures.cpu_per_gigabyte(rows),
         "slices": lambda: figures.slices(rows),
     }
 

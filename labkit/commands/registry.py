@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "run one experiment",
     "sweep": "run a notebook for every point of a grid, and write one report about all of them",
     "report": "write the executed notebook of a run or a sweep as one HTML file that works offline",
+    "import": "make a run of files that iperf3 -J wrote, and judge it",
     "rows": "write the rows of a run or a sweep as Parquet, CSV or JSON for other programs",
     "publish": "write a run or a sweep as two files for others, in data/results for example",
     "compare": "compare two runs or sweeps point by point",

@@ -18,6 +18,7 @@ import msgspec
 
 from labkit import __version__
 from labkit.analysis import parquet_rows, published_runs
+from labkit.analysis.benchmark_formats import bencher_metric_format, github_action_benchmark
 from labkit.commands import arguments
 from labkit.commands.messages import note
 from labkit.common import run_folder, schema, units
@@ -64,11 +65,19 @@ def parquet(rows: Sequence[Row]) -> bytes:
     return parquet_rows.encode(rows, __version__)
 
 
-FORMS = {"parquet": parquet, "csv": csv_text, "json": json_lines}
+FORMS = {
+    "parquet": parquet,
+    "csv": csv_text,
+    "json": json_lines,
+    "github": github_action_benchmark,
+    "bencher": bencher_metric_format,
+}
 FORM_TEXTS = {
     "parquet": "Parquet, with units and meanings",
     "csv": "CSV",
     "json": "JSON, one object per line",
+    "github": "JSON for github-action-benchmark, a mean for each arm at each point",
+    "bencher": "JSON in the Bencher Metric Format, a mean for each arm at each point",
 }
 
 
@@ -85,7 +94,7 @@ def write(folder: Path, form: str, out: Path) -> int:
         run_folder.write(out, content)
     else:
         text = content.decode()
-        sys.stdout.write(printable_json(text) if form == "json" else printable(text.replace("\r\n", "\n")))
+        sys.stdout.write(printable_json(text) if form != "csv" else printable(text.replace("\r\n", "\n")))
     return len(rows)
 
 

@@ -157,7 +157,7 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
     }
     words = [
         protocols.find(one["protocol"]).label,
-        *(f"MTU {one[key]:.0f}" for key in ("mtu_bytes",) if key in one),
+        *(f"MTU {one[key]:.0f}" for key in ("mtu_bytes",) if pd.notna(one.get(key))),
         *(lines[key](one[key]) for key in varying),
     ]
     return theme.plain(" · ".join(words))

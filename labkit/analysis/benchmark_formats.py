@@ -1,0 +1,70 @@
+"""Results in the formats that trackers of benchmarks read: github-action-benchmark and Bencher.
+
+A series is an arm at a point. Its value is the geometric mean over fresh set-ups, with the 95 % interval of it, as
+figures show it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from labkit.analysis import load, stats
+from labkit.analysis.load import METRIC, group_text, groups, measured_rows
+from labkit.common.errors import BadInput
+
+
+def _series(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, bool, stats.Effect]]:
+    """Yield the name, the metric, its direction (whether more is better) and the mean of each arm at each point."""
+    table = load.complete(pd.DataFrame([{**row, "folder": row["run"]} for row in rows]))
+    ok = measured_rows(table[table["part"].fillna("cost").eq("cost")])
+    ok = ok[ok["role"].ne("control") & ok["value"].gt(0)]
+    if ok.empty:
+        raise BadInput("these rows have no valid measurement of throughput or latency")
+    for key, group in groups(ok):
+        for arm, each in group.groupby("topology", sort=False):
+            slices = each[each["method"].eq("slice")]
+            used = slices if len(slices) else each
+            mean = stats.effect(np.log(used["value"].to_numpy(float)), list(used["setup"]))
+            metric, more = METRIC[str(used["protocol"].iloc[0])]
+            yield f"{arm} ({group_text(key)})", metric, more, mean
+
+
+def github_action_benchmark(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Return the rows as JSON for github-action-benchmark: its tool customBiggerIsBetter, or customSmallerIsBetter for
+    round-trip times. Raises BadInput for both together, because a file has one direction."""
+    each = list(_series(rows))
+    if len({more for _, _, more, _ in each}) > 1:
+        raise BadInput("throughput and round-trip times have no common direction: export two runs")
+    return msgspec.json.format(
+        msgspec.json.encode(
+            [
+                {
+                    "name": name,
+                    "unit": "s" if metric.endswith("_s") else "bit/s",
+                    "value": mean.ratio,
+                    **({} if mean.low is None else {"range": f"{mean.low:.4g} to {mean.high:.4g}"}),
+                }
+                for name, metric, _, mean in each
+            ]
+        )
+    )
+
+
+def bencher_metric_format(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Return the rows as JSON in the Bencher Metric Format: throughput in bit/s, latency in ns."""
+    result: dict[str, dict[str, dict[str, float]]] = {}
+    for name, metric, _, mean in _series(rows):
+        measure, scale = ("latency", 1e9) if metric.endswith("_s") else ("throughput", 1.0)
+        bounds = (("value", mean.ratio), ("lower_value", mean.low), ("upper_value", mean.high))
+        result[name] = {
+            measure: {
+                key: value * scale for key, value in bounds if value is not None and math.isfinite(value)
+            }
+        }
+    return msgspec.json.format(msgspec.json.encode(result))

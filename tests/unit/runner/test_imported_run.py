@@ -1,0 +1,149 @@
+"""Runs of files that `iperf3 -J` wrote, and results for trackers of benchmarks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from labkit import cli
+from labkit.analysis import load, verdicts
+
+# Written by iperf3 3.12; without its intervals.
+SAMPLES = {
+    name: json.loads((ROOT / f"tests/samples/iperf3_client_{name}.json").read_text())
+    for name in ("tcp", "udp")
+}
+RUNS = 8
+
+
+def written(folder: Path, arm: str, ratio: float, seed: int, protocol: str = "tcp", turn: int = 100) -> str:
+    """Write the files of an arm, one every `turn` seconds, and return its word on the command line."""
+    rng, paths = np.random.default_rng(seed), []
+    for number in range(RUNS):
+        page = json.loads(json.dumps(SAMPLES[protocol]))
+        page["end"]["sum_received"]["bits_per_second"] = 1e10 * ratio * rng.lognormal(0, 0.02)
+        page["start"]["timestamp"]["timesecs"] += number * turn + seed
+        paths.append(folder / f"{arm}-{seed}-{number}.json")
+        paths[-1].write_text(json.dumps(page))
+    return f"{arm}={','.join(map(str, paths))}"
+
+
+def imported(capsys: pytest.CaptureFixture[str], folder: Path, words: Sequence[str]) -> tuple[int, str, str]:
+    code = cli.main(["import", *words, "--folder", str(folder)])
+    out, err = capsys.readouterr()
+    return code, " ".join(out.split()), err
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    words = [
+        written(tmp_path, "veth", 1.0, 1),
+        written(tmp_path, "veth", 1.0, 2),
+        written(tmp_path, "vxlan", 0.8, 3),
+    ]
+    code, out, err = imported(capsys, tmp_path / "run", words)
+    assert (code, err) == (0, "")
+    assert "TCP throughput against veth: vxlan is 2" in out
+    return tmp_path / "run"
+
+
+def test_files_become_verdicts(run: Path) -> None:
+    [one] = verdicts.verdicts(load.load(run)).to_dict("records")
+    assert (one["topology"], one["baseline"], one["word"]) == ("vxlan", "veth", "slower")
+    assert one["low"] < 0.8 < one["high"]
+    assert one["control_low"] < 1 < one["control_high"]
+    [row] = [one for one in load.load(run).to_dict("records") if (one["arm"], one["round"]) == ("vxlan", 0)]
+    assert (row["kernel"], row["machine"], row["iperf3"]) == ("6.1.0-37-amd64", "host", "3.12")
+    assert (row["method"], row["streams"], row["family"]) == ("whole", 1, 4)
+
+
+def test_what_is_unknown_stays_unknown(run: Path) -> None:
+    table = load.load(run)
+    assert table[["cpu_s", "mtu_bytes", "placement", "cpu"]].isna().all().all()
+    assert any(doubt.startswith("cpu is not recorded") for doubt in verdicts.doubts(table))
+
+
+def test_without_a_second_measurement_there_is_no_evidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [written(tmp_path, "veth", 1.0, 1), written(tmp_path, "vxlan", 0.5, 2)]
+    _, out, _ = imported(capsys, tmp_path / "run", words)
+    assert "veth was not measured twice, so the noise of this machine is unknown" in out
+
+
+def test_arms_that_were_not_measured_in_turn_are_a_doubt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [written(tmp_path, "veth", 1.0, 1, turn=1), written(tmp_path, "vxlan", 0.5, 1000, turn=1)]
+    _, out, _ = imported(capsys, tmp_path / "run", words)
+    assert "the arms were measured one after the other, not in turn" in out
+
+
+def test_udp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [written(tmp_path, "veth", 1.0, 1, "udp"), written(tmp_path, "vxlan", 1.0, 2, "udp")]
+    assert imported(capsys, tmp_path / "run", words)[0] == 0
+    table = load.load(tmp_path / "run")
+    assert set(table["protocol"]) == {"udp"}
+    assert set(zip(table["length_bytes"], table["rate_bps"], strict=True)) == {(32768, 1e8)}
+    assert table["sent_count"].gt(0).all()
+
+
+def page(**start: Any) -> str:
+    return json.dumps(SAMPLES["tcp"] | {"start": SAMPLES["tcp"]["start"] | start})
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "cannot be read"),
+        ("{}", "is not what iperf3 -J writes at the client"),
+        (json.dumps({"error": "unable to connect"}), "iperf3 failed: unable to connect; leave the file out"),
+        (page(connected=[]), "lacks what a row needs"),
+        (page(timestamp={"timesecs": 1e300}), "lacks what a row needs"),
+        (
+            page(test_start=SAMPLES["tcp"]["start"]["test_start"] | {"protocol": "SCTP"}),
+            "labkit compares tcp and udp",
+        ),
+    ],
+)
+def test_other_files_are_refused(
+    content: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.json").write_text(content)
+    code, out, err = imported(capsys, tmp_path / "run", [f"veth={tmp_path / 'a.json'}"])
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert says in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_words_that_name_no_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("veth", "veth=", "../veth=a.json", "=a.json"):
+        assert "write ARM=FILE,FILE" in imported(capsys, tmp_path / "run", [word])[2]
+    one, other = written(tmp_path, "veth", 1.0, 1), written(tmp_path, "vxlan", 1.0, 2)
+    assert "vxlan is named too often" in imported(capsys, tmp_path / "run", [one, other, other])[2]
+
+
+def test_reverse_and_forward_are_not_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    test = SAMPLES["tcp"]["start"]["test_start"]
+    for name, reverse in (("a", 0), ("b", 1)):
+        (tmp_path / f"{name}.json").write_text(page(test_start=test | {"reverse": reverse}))
+    words = [f"{name}={tmp_path / name}.json" for name in ("a", "b")]
+    assert "with iperf3 -R and others not" in imported(capsys, tmp_path / "run", words)[2]
+
+
+def test_trackers_get_a_mean_for_each_arm(run: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("github.json", "bencher.json")]
+    assert cli.main(["rows", str(run), "--github", str(paths[0]), "--bencher", str(paths[1])]) == 0
+    github, bencher = (json.loads(path.read_text()) for path in paths)
+    assert [(one["name"], one["unit"]) for one in github] == [
+        ("veth (tcp, 1 pair)", "bit/s"), ("vxlan (tcp, 1 pair)", "bit/s"),
+    ]  # fmt: skip
+    assert github[1]["value"] == pytest.approx(8e9, rel=0.03)
+    measured = bencher["vxlan (tcp, 1 pair)"]["throughput"]
+    assert measured["lower_value"] < measured["value"] == github[1]["value"] < measured["upper_value"]
