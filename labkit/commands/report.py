@@ -51,6 +51,7 @@ def run(given: argparse.Namespace) -> int:
 
     if not notebook.is_file():
         sweep.show(given.run, Bar())
+    report.add_stills(notebook)
     page = report.html(notebook, given.run / "report.html")
     figures = run_folder.project_root() / "figures" / given.run.resolve().name
     images = report.images(notebook, figures) if given.images else []

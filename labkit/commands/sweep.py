@@ -79,6 +79,7 @@ def run(given: argparse.Namespace) -> int:
         plan, bar, bar.say, _on_cluster(given.dask) if given.dask else None, given.keep_failed, given.reuse
     )
     bar.doing("writing the report")
+    report.add_stills(folder / "notebook.ipynb")
     page = report.html(folder / "notebook.ipynb", folder / "report.html")
     bar.stop()
     if given.json:

@@ -23,11 +23,11 @@ from labkit.analysis.answer import answer, question
 from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.report import notebook_cells as notebooks
 from labkit.analysis.report import provenance
-from labkit.analysis.report.images import images, svgs
+from labkit.analysis.report.images import add_stills, images, svgs
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 
-__all__ = ["html", "images", "page", "svgs"]
+__all__ = ["add_stills", "html", "images", "page", "svgs"]
 
 _PAGES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -97,13 +97,15 @@ def rendered(
         filter(None, (notebooks.title(document, asked) for document in documents)), (name, name)
     )
     pieces = [notebooks.blocks(document, heading) for document in documents]
+    kinds = {(block.kind, bool(block.more.get("still"))) for blocks in pieces for block in blocks}
+    flames = ("flame", False) in kinds
     first = _figure_that_answers(pieces) if any(head.answer for head in heads) else []
-    flames = any(block.kind == "flame" for blocks in pieces for block in blocks)
     return _PAGES.get_template("report.html.j2").render(
         title=title,
         notebooks=pieces,
         first=first,
         heads=heads,
+        needs_scripts=flames or ("figure", False) in kinds,
         report=provenance.summarize_provenance(folders),
         plotlyjs=Markup(get_plotlyjs()),
         flame_css=Markup(flame.style()) if flames else "",

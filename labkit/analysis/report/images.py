@@ -1,19 +1,24 @@
-"""Write figures as files: always as HTML, and as PNG and SVG if there is a browser to draw them (through kaleido)."""
+"""Draw figures as files, and as still pictures in an executed notebook for readers without plotly.
+
+A file is always HTML, and PNG and SVG if there is a browser to draw them (through kaleido).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import plotly.graph_objects as go
 
 from labkit.analysis import theme
@@ -24,6 +29,7 @@ from labkit.common.printable import printable
 
 WIDTH_PX = 900
 SCALES = {"png": 2, "svg": 1}
+STILL_BYTES = 256 << 10  # a larger SVG has more points than anybody sees, and a PNG takes its place
 # The browser would look for updates and the like, and kaleido cannot switch that off. With a proxy that does not exist
 # (port 9 is "discard"), it reaches nobody, not even a name server.
 NOWHERE = "127.0.0.1:9"
@@ -44,10 +50,9 @@ def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[P
         run_folder.write(_ending(path, "html"), page.encode())
     written = [_ending(path, "html") for path in figures]
     try:
-        with ThreadPoolExecutor(1) as thread:  # in a notebook, this thread's event loop is already running
-            drawn = thread.submit(asyncio.run, _draw_all(figures, deadline_s)).result()
-    except Exception as error:  # the HTML is complete, however the browser fails
-        print(printable(f"no PNG and SVG, only HTML: {_why(error, deadline_s)}"), file=sys.stderr)
+        drawn = _drawn(figures, deadline_s, SCALES)
+    except Failed as error:  # the HTML is complete, however the browser fails
+        print(printable(f"no PNG and SVG, only HTML: {error}"), file=sys.stderr)
         return written
     for path, content in drawn.items():
         run_folder.write(path, content)
@@ -57,11 +62,38 @@ def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[P
 def svgs(figures: Mapping[str, go.Figure], deadline_s: float = 60.0) -> dict[str, bytes]:
     """Return SVGs of figures, all drawn by one browser. Raises Failed without a browser, or after the deadline."""
     paths = {Path(name): figure for name, figure in figures.items()}
-    try:
-        drawn = asyncio.run(_draw_all(paths, deadline_s, {"svg": 1}))
-    except Exception as error:  # whatever kaleido or the browser raise
-        raise Failed(f"no figure was drawn: {_why(error, deadline_s)}") from None
+    drawn = _drawn(paths, deadline_s, {"svg": 1})
     return {name: drawn[_ending(path, "svg")] for name, path in zip(figures, paths, strict=True)}
+
+
+def add_stills(notebook: Path, deadline_s: float = 60.0) -> None:
+    """Add a still picture, an SVG or PNG, beside each figure of an executed notebook that has none.
+
+    Viewers without plotly (nbconvert, GitHub, a page without scripts) show it. Without a browser the notebook stays as
+    it is, and a sentence goes to standard error. Raises Failed if the notebook cannot be written.
+    """
+    document = notebooks.read(notebook)
+    outputs = {
+        Path(str(number)): output
+        for number, output in enumerate(_figure_outputs(document))
+        if not notebooks.STILLS & output.data.keys()
+    }
+    if not outputs:
+        return
+    figures = {path: _figure(output) for path, output in outputs.items()}
+    try:
+        drawn = _drawn(figures, deadline_s, {"svg": 1})
+        large = {path: figures[path] for path in figures if len(drawn[_ending(path, "svg")]) > STILL_BYTES}
+        drawn |= _drawn(large, deadline_s, {"png": 1}) if large else {}
+    except Failed as error:
+        print(printable(f"figures need JavaScript, without still pictures: {error}"), file=sys.stderr)
+        return
+    for path, output in outputs.items():
+        if path in large:
+            output.data["image/png"] = base64.b64encode(drawn[_ending(path, "png")]).decode()
+        else:
+            output.data["image/svg+xml"] = drawn[_ending(path, "svg")].decode()
+    run_folder.write(notebook, nbformat.writes(document).encode())  # type: ignore[no-untyped-call]
 
 
 def _ending(path: Path, ending: str) -> Path:
@@ -71,17 +103,36 @@ def _ending(path: Path, ending: str) -> Path:
 def _figures_in(path: Path, folder: Path) -> dict[Path, go.Figure]:
     """Return the figures of an executed notebook, by a path made of their number and title."""
     result: dict[Path, go.Figure] = {}
-    for cell in notebooks.read(path).cells:
-        for output in cell.get("outputs", []):
-            if content := output.get("data", {}).get(notebooks.PLOTLY):
-                figure = go.Figure({name: content[name] for name in ("data", "layout")}, skip_invalid=True)
-                words = re.findall(r"[a-z0-9]+", str(figure.layout.title.text or "").lower())
-                result[folder / "-".join([f"{len(result) + 1:02}", *words])] = figure
+    for output in _figure_outputs(notebooks.read(path)):
+        figure = _figure(output)
+        words = re.findall(r"[a-z0-9]+", str(figure.layout.title.text or "").lower())
+        result[folder / "-".join([f"{len(result) + 1:02}", *words])] = figure
     return result
 
 
+def _figure_outputs(document: nbformat.NotebookNode) -> Iterator[nbformat.NotebookNode]:
+    for cell in document.cells:
+        yield from (one for one in cell.get("outputs", []) if notebooks.PLOTLY in one.get("data", {}))
+
+
+def _figure(output: nbformat.NotebookNode) -> go.Figure:
+    content = output.data[notebooks.PLOTLY]
+    return go.Figure({name: content[name] for name in ("data", "layout")}, skip_invalid=True)
+
+
+def _drawn(
+    figures: dict[Path, go.Figure], deadline_s: float, scales: Mapping[str, float]
+) -> dict[Path, bytes]:
+    """Return what `_draw_all` draws. Raises Failed, with the reason, however kaleido or the browser fails."""
+    try:
+        with ThreadPoolExecutor(1) as thread:  # in a notebook, this thread's event loop is already running
+            return thread.submit(asyncio.run, _draw_all(figures, deadline_s, scales)).result()
+    except Exception as error:
+        raise Failed(f"no figure was drawn: {_why(error, deadline_s)}") from None
+
+
 async def _draw_all(
-    figures: dict[Path, go.Figure], deadline_s: float, scales: Mapping[str, int] = SCALES
+    figures: dict[Path, go.Figure], deadline_s: float, scales: Mapping[str, float]
 ) -> dict[Path, bytes]:
     """Return all figures, drawn by one browser, in the formats that `scales` names (with a scale each)."""
     import kaleido  # takes half a second, so only those who want images pay for it

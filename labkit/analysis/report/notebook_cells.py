@@ -27,6 +27,7 @@ from labkit.common.errors import BadInput
 
 PLOTLY = "application/vnd.plotly.v1+json"
 GENERAL = "general-question"  # the tag of a heading
+STILLS = {"image/svg+xml", "image/png"}  # of a figure, beside plotly's type
 MAX_BYTES = 512 << 20  # an executed notebook holds its figures
 # The display settings that a figure may have. Others can make it send its data to a server.
 _CONFIG = ("displayModeBar", "displaylogo", "responsive", "scrollZoom", "staticPlot")
@@ -177,19 +178,26 @@ def _output_blocks(data: dict[str, Any]) -> Iterator[Block]:
     if PLOTLY in data:
         figure = data[PLOTLY]
         height = (figure.get("layout") or {}).get("height") or 450
-        yield Block("figure", _json(figure), {"height": int(height)})
+        yield Block("figure", _json(figure), {"height": int(height), "still": _picture(data)})
     elif flame.MIME in data:
         yield Block("flame", _script_json(data[flame.MIME]))
     elif "text/markdown" in data:
         yield Block("prose", _clean(str(_output_markdown(data["text/markdown"]))), {"output": True})
     elif "text/html" in data:
         yield Block("table", _clean(data["text/html"]))
-    elif kinds := [kind for kind in ("image/svg+xml", "image/png", "image/jpeg") if kind in data]:
-        content = data[kinds[0]]
-        coded = content if kinds[0] != "image/svg+xml" else base64.b64encode(content.encode()).decode()
-        yield Block("image", f"data:{kinds[0]};base64,{''.join(coded.split())}")
+    elif picture := _picture(data):
+        yield Block("image", picture)
     elif data.get("text/plain", "").strip():
         yield Block("text", _colourless(data["text/plain"]))
+
+
+def _picture(data: dict[str, Any]) -> str:
+    """Return the address of an output's picture, which holds all of it; an empty text if there is none."""
+    for kind in ("image/svg+xml", "image/png", "image/jpeg"):
+        if content := data.get(kind):
+            coded = content if kind != "image/svg+xml" else base64.b64encode(content.encode()).decode()
+            return f"data:{kind};base64,{''.join(coded.split())}"
+    return ""
 
 
 def _colourless(text: str) -> str:

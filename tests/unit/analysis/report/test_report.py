@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import stat
@@ -12,6 +13,7 @@ import nbformat
 import pytest
 import synthetic_report
 import synthetic_rows
+from nbconvert.exporters import MarkdownExporter
 from nbformat import v4
 from plotly.offline import get_plotlyjs
 from synthetic_report import EVIL
@@ -20,6 +22,7 @@ from labkit.analysis import displays, figures, report
 from labkit.analysis.report import notebook_cells
 from labkit.common.errors import BadInput
 
+images = importlib.import_module("labkit.analysis.report.images")  # the package has a function of its name
 RUN = {
     "experiment": "datapaths",
     "run": "20261121-091200-ab12",
@@ -386,3 +389,39 @@ def test_a_sweep_is_about_what_its_file_says(tmp_path: Path) -> None:
     [about] = re.findall('<p class="about">(.*?)</p>', page)
     assert about.startswith("Ours. ")
     assert EVIL not in about
+
+
+@pytest.mark.needs("chromium")
+def test_figures_have_still_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "notebook.ipynb"
+    nbformat.write(synthetic_report.notebook(synthetic_report.rows(pairs=(1,))), path)
+    monkeypatch.setattr(images, "STILL_BYTES", 30_000)
+    report.add_stills(path)
+    shown = [output.data for output in images._figure_outputs(notebook_cells.read(path))]
+    assert len(shown) == len(synthetic_report.FIGURES)
+    kinds = [notebook_cells.STILLS & data.keys() for data in shown]
+    assert {"image/svg+xml"} in kinds
+    assert {"image/png"} in kinds, "of a figure whose SVG is too large"
+    assert all(len(one) == 1 for one in kinds)
+    assert all(len(data.get("image/svg+xml", "")) <= images.STILL_BYTES for data in shown)
+    page = report.html(path, tmp_path / "report.html").read_text()
+    assert page.count('<noscript><img alt="" src="data:image/') == len(shown)
+    assert "need JavaScript" not in page
+    text, _ = MarkdownExporter().from_filename(str(path))
+    alone = [data for data in shown if "text/html" not in data]
+    assert text.count("![svg]") + text.count("![png]") == len(alone), "nbconvert shows them"
+    monkeypatch.setattr(images, "_drawn", None)  # nothing is drawn a second time
+    report.add_stills(path)
+
+
+def test_figures_without_a_browser_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "notebook.ipynb"
+    nbformat.write(synthetic_report.notebook(synthetic_report.rows(pairs=(1,))), path)
+    before = path.read_bytes()
+    monkeypatch.setenv("BROWSER_PATH", "/nowhere")
+    report.add_stills(path)
+    assert path.read_bytes() == before
+    assert len(capfd.readouterr().err.splitlines()) == 1
+    assert "figures need JavaScript" in report.html(path, tmp_path / "report.html").read_text()
