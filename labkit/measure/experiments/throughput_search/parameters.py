@@ -8,24 +8,15 @@ from typing import Annotated, ClassVar
 from labkit.common.errors import BadInput
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths_parameters as usual
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.throughput_search.mlrsearch import LONGEST_S, PRESETS, Settings
-from labkit.measure.experiments.trex.parameters import (
-    FORCE,
-    LINE_TAG,
-    ONLY_OWN_SERVER,
-    ONLY_WITH_SERVER,
-    PORTS,
-    SERVER,
-)
+from labkit.measure.experiments.trex.parameters import LINE_TAG, ServerParameters
 from labkit.measure.observers import registry as observing
-from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within, refuse_given
+from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure.traffic import packet_generator, packet_sender, rates, registry
 from labkit.measure.traffic.base import TrialGenerator
 from labkit.measure.traffic.packet_generator import PacketGenerator
 from labkit.measure.traffic.packet_sender import Mix
 from labkit.measure.traffic.rates import TAGS_BYTES, Line
-from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.generator import Trex
 
 # The OVS test plan's flow profile: N flows send one packet each, M times, then the next N flows, and so on,
@@ -35,18 +26,17 @@ PROFILES = {"turns": (0, 1), "test_plan": (2000, 10)}
 # The preset's passes share this limit. More passes than the preset has extend it.
 MIN_LIMIT_S, LIMIT_SUMS = 60.0, 28
 
-SERVER_PARAMETERS = ("server", "ports", "force")  # what only a search with a TRex server elsewhere uses
-# What labkit builds, observes and measures with other ends than the ports of such a server
-NOT_OUTSIDE = (
-    "topology", "endpoint", "change", "without_effect", "parent", "guest", "pairs", "nodes", "observe", "family",
-    "vlan", "trial_frames",
-)  # fmt: skip
 
-
-class Throughput(DatapathParameters, frozen=True, kw_only=True):
+class Throughput(ServerParameters, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths` that define what is measured, and the search's."""
 
     ABSENT: ClassVar[tuple[str, ...]] = (*usual.LOAD, *usual.REPETITION, "duration_s")
+
+    # What labkit builds, observes and measures with other ends than the ports of a server elsewhere
+    OWN_DEVICE: ClassVar[tuple[str, ...]] = (
+        "topology", "endpoint", "change", "without_effect", "parent", "guest", "pairs", "nodes", "observe", "family",
+        "vlan", "trial_frames",
+    )  # fmt: skip
 
     generator: Annotated[
         str | None,
@@ -135,9 +125,6 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         bool,
         "after each search, one-way latency at 10, 50 and 90 % of the last rate found; not between two kernels",
     ] = True
-    server: Annotated[str | None, SERVER] = None
-    ports: Annotated[tuple[int, ...], PORTS] = (0, 1)
-    force: Annotated[bool, FORCE] = False
 
     def check(self) -> None:
         """Raise BadInput, with one sentence, for parameters that cannot be searched."""
@@ -157,7 +144,11 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
                 "vary=target_mac needs pairs=1: a switch sends a frame to an address that it has not learned to every"
                 " port, so each server would count it"
             )
-        self._check_server()
+        self.check_server()
+        if self.server is not None and self.load_generator.name != Trex.name:
+            raise BadInput(
+                f"generator={self.generator}: server={self.server} is a TRex server: leave generator out"
+            )
         self._check_generator()
         if self.vlan is not None:
             for one in self.topology:
@@ -178,21 +169,6 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
     def _check_load(self) -> None:
         """Raise BadInput for a load that the generator's trials do not support."""
         registry.find_trial(self.load_generator.name)
-
-    def _check_server(self) -> None:
-        """Raise BadInput for what a TRex server elsewhere cannot be given, or what only such a server has."""
-        if self.server is None:
-            refuse_given(self, ("ports", "force"), ONLY_WITH_SERVER)
-            return
-        refuse_given(self, NOT_OUTSIDE, ONLY_OWN_SERVER)
-        client.address(self.server)
-        client.ports(self.ports)
-        if self.load_generator.name != Trex.name:
-            raise BadInput(
-                f"generator={self.generator}: server={self.server} is a TRex server: leave generator out"
-            )
-        if self.where != "here":
-            raise BadInput(f"where={self.where}: a TRex server is reached from this machine: leave where out")
 
     def _check_generator(self) -> None:
         """Raise BadInput for what this generator cannot do."""
@@ -238,17 +214,6 @@ class Throughput(DatapathParameters, frozen=True, kw_only=True):
         """The generator of the load."""
         usual_name = PacketGenerator.name if self.server is None else Trex.name
         return registry.find_trial(self.generator or usual_name)
-
-    @property
-    def companion(self) -> str | None:
-        """TRex, for a server that runs elsewhere: its client must leave the server in order after the run."""
-        return None if self.server is None else Trex.name
-
-    @property
-    def address(self) -> client.Address:
-        """Where the server listens."""
-        assert self.server is not None
-        return client.address(self.server)
 
     def check_programs(self) -> None:
         """Raise Unsupported where the program that makes the load is missing. A server elsewhere is one already."""

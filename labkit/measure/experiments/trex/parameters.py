@@ -17,28 +17,67 @@ from labkit.measure.traffic.trex import client, server
 from labkit.measure.traffic.trex.generator import Trex
 from labkit.measure.traffic.trex.streams import PROFILES, STATEFUL
 
-# What labkit builds between the ports of its own server
-DEVICE = ("topology", "endpoint", "change", "without_effect", "parent", "mtu_bytes")
 KERNEL_TARGET = "50kpps"
 ONLY_OWN_SERVER = "not used with server=…: its ports reach a device that labkit does not build"
 ONLY_WITH_SERVER = "not used without server=…: labkit's own server has the ports 0 and 1"
 
-SERVER = (
-    "HOST or HOST:PORT of a TRex server that runs: PORT (4501) is that of its RPC, and its publisher has the port below"
-    " (4500), as TRex's own; none: labkit starts one on the topology"
-)
-PORTS = (
-    "pairs of its ports that send to each other through the device: 0,1; a throughput search sends from the first of"
-    " each pair alone"
-)
-FORCE = "take ports that somebody else owns, and stop their traffic"
 LINE_TAG = f"what encapsulation adds to a frame on the line: {', '.join(TAGS_BYTES)}"
 
 
-class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
+class ServerParameters(DatapathParameters, frozen=True, kw_only=True):
+    """What experiments share that can use a TRex server elsewhere.
+
+    `OWN_DEVICE`: the parameters of what labkit builds, which lies between the ports of its own server only.
+    """
+
+    OWN_DEVICE: ClassVar[tuple[str, ...]] = ()
+
+    server: Annotated[
+        str | None,
+        "HOST or HOST:PORT of a TRex server that runs: PORT (4501) is that of its RPC, and its publisher has the port"
+        " below (4500), as TRex's own; none: labkit starts one on the topology",
+    ] = None
+    ports: Annotated[
+        tuple[int, ...],
+        "pairs of its ports that send to each other through the device: 0,1; a throughput search sends from the first"
+        " of each pair alone",
+    ] = (0, 1)
+    force: Annotated[bool, "take ports that somebody else owns, and stop their traffic"] = False
+
+    def check_server(self) -> None:
+        """Raise BadInput for what a server elsewhere cannot be given, or what only such a server has."""
+        if self.server is None:
+            refuse_given(self, ("ports", "force"), ONLY_WITH_SERVER)
+            return
+        refuse_given(self, self.OWN_DEVICE, ONLY_OWN_SERVER)
+        client.address(self.server)
+        client.ports(self.ports)
+        self.check_is_here()
+
+    def check_is_here(self) -> None:
+        """Raise BadInput for another host: this one starts or reaches the server."""
+        if self.where != "here":
+            raise BadInput(f"where={self.where}: a TRex server is reached from this machine: leave where out")
+
+    @property
+    def companion(self) -> str | None:
+        """TRex, for a server that runs elsewhere: its client must leave the server in order after the run."""
+        return None if self.server is None else Trex.name
+
+    @property
+    def address(self) -> client.Address:
+        """Where the server listens."""
+        assert self.server is not None
+        return client.address(self.server)
+
+
+class TrexParameters(ServerParameters, frozen=True, kw_only=True):
     """What the experiments with a TRex server share."""
 
     NAMED: ClassVar[tuple[str, ...]] = ()
+    OWN_DEVICE: ClassVar[tuple[str, ...]] = (
+        "topology", "endpoint", "change", "without_effect", "parent", "mtu_bytes", "trex",
+    )  # fmt: skip
     CODE: ClassVar[Mapping[str, CodeParameter]] = {
         "trex": CodeParameter("is the folder of a program", "trex_folder"),
         "profile": CodeParameter("is code", "trex_profile", digest_parameter="profile_digest"),
@@ -50,13 +89,10 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
 
     protocol: str = "udp"
     rounds: Annotated[int, "load tests, one after the other"] = 1
-    server: Annotated[str | None, SERVER] = None
     trex: Annotated[
         str | None,
         "the folder of an unpacked TRex release, to start the server from; none: that of LABKIT_TREX",
     ] = None
-    ports: Annotated[tuple[int, ...], PORTS] = (0, 1)
-    force: Annotated[bool, FORCE] = False
     profile: Annotated[
         str,
         f"{', '.join(PROFILES)}, or FILE.py: a stateless profile of TRex; labkit runs it as Python code with your"
@@ -68,14 +104,12 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise BadInput in one sentence for what cannot be measured."""
         super().check()
+        self.check_server()
         if self.server is None:
-            self._check_own()
-        else:
-            refuse_given(self, (*DEVICE, "trex"), ONLY_OWN_SERVER)
-            client.address(self.server)
-            client.ports(self.ports)
-        if self.where != "here":
-            raise BadInput(f"where={self.where}: a TRex server is reached from this machine: leave where out")
+            self.refuse_guests("TRex")
+            self.refuse_changes_at_ends("TRex")
+            self.refuse_shared_ends("TRex")
+        self.check_is_here()
         if self.profile not in self.NAMED and not is_file(self.profile):
             raise BadInput(
                 f"profile={self.profile}: there are {', '.join(self.NAMED)}, or the name of a file, FILE.py"
@@ -86,12 +120,6 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
                 " notebook"
             )
 
-    def _check_own(self) -> None:
-        refuse_given(self, ("ports", "force"), ONLY_WITH_SERVER)
-        self.refuse_guests("TRex")
-        self.refuse_changes_at_ends("TRex")
-        self.refuse_shared_ends("TRex")
-
     def _check_load(self) -> None:
         """TRex makes the load."""
 
@@ -99,17 +127,6 @@ class TrexParameters(DatapathParameters, frozen=True, kw_only=True):
         """Raise Unsupported without TRex, if labkit starts it. Its client says itself whether its package is there."""
         if self.server is None:
             server.find(self.trex)
-
-    @property
-    def companion(self) -> str | None:
-        """TRex, for a server that runs outside: its client must leave the server in order after the run."""
-        return Trex.name if self.server is not None else None
-
-    @property
-    def address(self) -> client.Address:
-        """Where the server listens."""
-        assert self.server is not None
-        return client.address(self.server)
 
     @property
     def row_length_bytes(self) -> int | None:
