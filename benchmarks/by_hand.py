@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.promise import LABKIT, NotMeasuredError, Promise, inside, note, output
 from labkit.analysis import stats
-from labkit.measure.endpoints import Pair, Reading
+from labkit.measure.endpoints import Pair
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.context import RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -85,15 +85,16 @@ def _whole() -> Promise:
 class Typed:
     """iperf3 as a person types it: a server, a client, and the interface's counters in /proc/net/dev."""
 
-    def __init__(self, pair: Pair, client: subprocess.Popen[bytes], counters: Reading) -> None:
-        self._interface = pair.server.interface
+    def __init__(self, pair: Pair, client: subprocess.Popen[bytes]) -> None:
+        self._server = pair.server
         self._client = client
-        self._counters = counters
 
     def received_bytes(self) -> int:
         """Return the number of bytes that the server's interface has received."""
-        text = self._counters.read()
-        line = next(line for line in text.splitlines() if line.strip().startswith(f"{self._interface}:"))
+        text = self._server.kernel.read("/proc/net/dev")
+        line = next(
+            line for line in text.splitlines() if line.strip().startswith(f"{self._server.interface}:")
+        )
         return int(line.split(":")[1].split()[0])
 
     def slice_bps(self) -> float:
@@ -116,18 +117,14 @@ def typed(pair: Pair) -> Iterator[Typed]:
         "server": [*pair.server.prefix, "iperf3", "-s", "-p", str(PORT)],
         "client": [*pair.client.prefix, "iperf3", "-c", pair.server.address, "-p", str(PORT), "-t", "3600"],
     }
-    with (
-        pair.server.namespace.open("/proc/net/dev") as counters,
-        pair.server.namespace.open("/proc/net/tcp6") as sockets,
-        subprocess.Popen(words["server"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
-    ):
+    with subprocess.Popen(words["server"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
-            _until(lambda: f":{PORT:04X} " in sockets.read())
+            _until(lambda: pair.server.kernel.listens(PORT))
             with subprocess.Popen(
                 words["client"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             ) as client:
                 try:
-                    one = Typed(pair, client, counters)
+                    one = Typed(pair, client)
                     before = one.received_bytes()
                     _until(lambda: one.received_bytes() > before + (1 << 20))
                     client.send_signal(signal.SIGSTOP)
@@ -203,11 +200,10 @@ def _one_setup(number: int, rng: random.Random, result: Throughputs) -> None:
         with survey.built(parameters, run_context, 1, [arm], rng) as ((live,), _failed):
             pairs = live.topology.pairs
             with (
-                receivers(pairs, "tcp", None) as counters,
                 iperf3.flows(pairs, iperf3.Load(duration_s=3600, omit_s=0)) as flows,
                 typed(pairs[0]) as hand,
             ):
-                sender = Sender(live, flows, counters)
+                sender = Sender(live, flows, receivers(pairs, "tcp", None))
                 sender.establish()
                 for place in range(SLICES):
                     by_hand_first = rng.random() < 0.5

@@ -276,5 +276,4 @@ def _sysctl(space: Namespace, name: str, value: int) -> Iterator[None]:
 
 
 def _read(space: Namespace, name: str) -> int:
-    with space.open(f"/proc/sys/net/{name}") as file:
-        return int(file.read())
+    return int(space.read(f"/proc/sys/net/{name}"))

@@ -105,7 +105,7 @@ def counted(name: str, spec: topologies.Spec) -> dict[str, Any]:
 
 def received(pair: topologies.Pair) -> int:
     """Return the number of echo requests that the server of a pair has received."""
-    text = pair.server.namespace.open("/proc/net/snmp").read()
+    text = pair.server.kernel.read("/proc/net/snmp")
     names, values = (line.split() for line in text.splitlines() if line.startswith("Icmp:"))
     return int(dict(zip(names, values, strict=True))["InEchos"])
 

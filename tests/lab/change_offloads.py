@@ -10,7 +10,6 @@ import sys
 
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint
-from labkit.measure.experiments import built_arm
 from labkit.system import machine, process
 
 
@@ -18,8 +17,8 @@ def answer(end: Endpoint) -> dict[str, object]:
     """Return the settings as read by netlink and by programs."""
     prefix, interface = end.prefix, end.interface
     return {
-        "offloads": [built_arm.offloads(end), machine.offloads(prefix, interface)],
-        "qdisc": [built_arm.qdisc(end), machine.qdisc(prefix, interface)],
+        "offloads": [end.kernel.offloads(interface), machine.offloads(prefix, interface)],
+        "qdisc": [end.kernel.qdisc(interface, end.index), machine.qdisc(prefix, interface)],
     }
 
 
@@ -36,5 +35,8 @@ with topologies.build(sys.argv[1], topologies.Spec()) as built:
 
     after = [answer(client), answer(server)]
     machine.interfaces.program = no_program  # type: ignore[assignment]
-    alone = [built_arm.offloads(client), built_arm.qdisc(client)]
+    alone = [
+        client.kernel.offloads(client.interface),
+        client.kernel.qdisc(client.interface, client.index),
+    ]
 print(json.dumps({"before": before, "after": after, "alone": alone}))

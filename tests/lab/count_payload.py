@@ -58,11 +58,11 @@ def counted(name: str, family: int, offloads: bool) -> tuple[float, float] | str
             [pair] = topology.pairs
             for end in () if offloads else (pair.client, pair.server):
                 process.output([*end.prefix, "ethtool", "-K", end.interface, *OFF])
-            with receivers(topology.pairs, "tcp", None) as counters:
-                before = counters.read()
-                tcp_bytes = send_all(pair)
-                size = (counters.read() - before).received_bytes
-                return size / SENT_BYTES, size / tcp_bytes
+            counters = receivers(topology.pairs, "tcp", None)
+            before = counters.read()
+            tcp_bytes = send_all(pair)
+            size = (counters.read() - before).received_bytes
+            return size / SENT_BYTES, size / tcp_bytes
     except LabkitError as error:
         return str(error)
 

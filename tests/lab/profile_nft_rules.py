@@ -38,8 +38,7 @@ def ruled(space: Namespace, count: int) -> None:
 
 def received(pair: Pair) -> int:
     """Return the number of datagrams that the server has read."""
-    with pair.server.namespace.open("/proc/net/snmp") as file:
-        return datagrams(file.read())[0]
+    return datagrams(pair.server.kernel.read("/proc/net/snmp"))[0]
 
 
 def profile(folded: Path, rules: int) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sandbox import LABKIT, Sandbox, Trap, sandbox, until
@@ -150,8 +152,9 @@ def test_dead_container_program_is_reported_at_once(tmp_path: Path) -> None:
     program = process.Running(["sh", "-c", "echo it goes >&2; echo $$ >$0/pid", str(tmp_path)])
     with process.all_ended([program]):
         assert not process.wait([program], time.monotonic() + 20)
+        space: Any = SimpleNamespace(name="client0")
         with pytest.raises(Failed, match="client0 ended before it was ready: it goes"):
-            oci_container._wait(oci_container.Container("client0", tmp_path, "runc"), program)
+            oci_container._wait(oci_container.Container(space, tmp_path, "runc"), program)
 
 
 def test_foreign_control_group_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -41,6 +41,41 @@ def test_guest_against_namespace(lab_kernel: str, machine: Sandbox) -> None:
         assert "emulated" in row["doubts"]
 
 
+@pytest.mark.parametrize("endpoint", ["guest", "shared_guest"])
+def test_changes_in_a_guest(lab_kernel: str, machine: Sandbox, endpoint: str) -> None:
+    """A change in a guest writes the guest's files only, of one namespace where ends share a guest."""
+    steps = (
+        "offload tso off at client", "mtu 1400 at client", "txqueuelen 10 at client", "route 192.0.2.0/24 at client",
+        "neighbour 10.2.0.9 02:00:00:00:00:09 at client", "sysctl net.ipv4.conf.all.rp_filter=1 at server",
+        "rps 0 at server",
+    )  # fmt: skip
+    changes = f"all: {' and '.join(steps)}; absent: rules 1 at server; watched: monitor one_in:1 at server"
+    here = Path("/proc/sys/net/ipv4/conf/all/rp_filter").read_text()
+    words = (
+        *COMMON,
+        f"endpoint={endpoint}",
+        f"guest={lab_kernel}",
+        "protocol=ping",
+        "rounds=1",
+        "duration_s=1",
+    )
+    rows = machine.rows(*words, f"change={changes}", timeout=500, code=2)
+    assert Path("/proc/sys/net/ipv4/conf/all/rp_filter").read_text() == here
+    changed = {row["change"]: row for row in rows}
+    assert changed["all"]["changed"] is not None, changed["all"]["reason"]
+    effects = {(one["at"], one["setting"], one["after"]) for one in changed["all"]["changed"]}
+    assert effects >= {
+        ("client", "tcp-segmentation-offload", "off"),
+        ("client", "mtu_bytes", "1400"),
+        ("client", "txqueuelen", "10"),
+        ("server", "net.ipv4.conf.all.rp_filter", "1"),
+        ("server", "rps rx-0", "1"),
+    }
+    assert {"routes", "neighbour 10.2.0.9"} <= {setting for _, setting, _ in effects}
+    assert changed["watched"]["reason"].startswith("the monitor cannot watch inside a guest")
+    assert "nft" in changed["absent"]["reason"]
+
+
 @pytest.mark.parametrize(
     ("options", "says"), [("boot_s=1", "did not boot in time"), ("append=rdinit=/nothing", "Kernel panic")]
 )

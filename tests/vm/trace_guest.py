@@ -26,7 +26,7 @@ STATE = ("current_tracer", "set_ftrace_filter", "tracing_on")
 
 def received_count(end: Any) -> int:
     """Return how many packets IP has received at an end (InReceives counts each packet that reaches ip_rcv)."""
-    names, values = [line.split() for line in end.runtime.open("/proc/net/snmp").read().splitlines()[:2]]
+    names, values = [line.split() for line in end.kernel.read("/proc/net/snmp").splitlines()[:2]]
     return int(values[names.index("InReceives")])
 
 
@@ -51,7 +51,7 @@ def seen(word: str, folder: Path) -> dict[str, Any]:
         assert not failed, failed
         topology = live[0].topology
         ends = [topology.pairs[0].client, topology.pairs[0].server]
-        guest = ends[0].runtime.guest
+        guest = ends[0].kernel
         accepts = refused(parameters, topology)
         for _ in range(ATTEMPTS):
             before = sum(map(received_count, ends))
@@ -69,7 +69,7 @@ def seen(word: str, folder: Path) -> dict[str, Any]:
             "counted": counted,
             "accepts": accepts,
             "received_count": received,
-            "state": {name: guest.read(f"{TRACEFS}/{name}").decode() for name in STATE},
+            "state": {name: guest.read(f"{TRACEFS}/{name}") for name in STATE},
             "refused": refused(DatapathParameters(**given, functions=("ip_rcv", "ip_recv")), topology),
         }
 

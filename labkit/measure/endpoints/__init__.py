@@ -1,23 +1,25 @@
 """Endpoints: where programs run in an experiment. Each has a command line prefix and an address."""
 
+from labkit.measure.endpoints.kernel import Kernel
 from labkit.measure.endpoints.namespace import (
     Endpoint,
     EndpointRuntime,
     Namespace,
     Pair,
-    Reading,
     RemoteEnd,
     RemotePair,
     namespaces,
+    of_guests,
 )
 
 __all__ = [
     "Endpoint",
     "EndpointRuntime",
+    "Kernel",
     "Namespace",
     "Pair",
-    "Reading",
     "RemoteEnd",
     "RemotePair",
     "namespaces",
+    "of_guests",
 ]

@@ -7,59 +7,29 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from pathlib import Path
+from typing import Any, Protocol
 
+from labkit.common.errors import Unsupported
+from labkit.measure.endpoints.kernel import Kernel
 from labkit.system import netlink, process
+from labkit.system.netlink import ethtool
+
+# Files that are read around slices of 100 ms stay open: opening one anew takes three times as long as reading it.
+KEPT_OPEN = ("/proc/net/snmp", "/proc/net/snmp6", "/proc/net/dev")
 
 
-class Reading(Protocol):
-    """An open kernel file at an endpoint; every `read` starts at its beginning."""
-
-    def read(self) -> str:
-        """Return its current content."""
-
-    def close(self) -> None:
-        """Close it."""
-
-    def __enter__(self) -> Self:
-        """Return itself, for `with`."""
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-
-
-class Opened:
-    """An open kernel file on this host."""
-
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def read(self) -> str:
-        """Return its current content."""
-        # A read of a file that the kernel makes record by record ends with a page (fs/seq_file.c).
-        content = b""
-        while part := os.pread(self._fd, 1 << 16, len(content)):
-            content += part
-        return content.decode()
-
-    def close(self) -> None:
-        """Close it."""
-        os.close(self._fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class Namespace:
+class Namespace(Kernel):
     """A network namespace held by a file descriptor, with a netlink socket in it."""
 
+    is_here = True
+
     def __init__(self, name: str, fd: int, socket: netlink.Netlink) -> None:
+        self._open: dict[str, int] = {}
         self.name = name
         self.fd = fd
         self.netlink = socket
@@ -72,33 +42,59 @@ class Namespace:
         """
         return ["nsenter", f"--net=/proc/{os.getpid()}/fd/{self.fd}", "--"]
 
-    def open(self, path: str) -> Opened:
-        """Open a file as this namespace sees it; an open file below /proc/net keeps showing this namespace."""
-        with netlink.inside(self.fd):
-            return Opened(path.replace("/proc/net/", "/proc/thread-self/net/"))
+    def read_bytes(self, path: str) -> bytes:
+        """Return the content of a file as this namespace sees it. Raises OSError."""
+        file = self._open.get(path)
+        if file is None:
+            with netlink.inside(self.fd):
+                # An open file below /proc/net keeps showing the namespace in which it was opened.
+                own = path.replace("/proc/net/", "/proc/thread-self/net/")
+                file = os.open(own, os.O_RDONLY | os.O_CLOEXEC)
+            if path in KEPT_OPEN:
+                self._open[path] = file
+        try:
+            # A read of a file that the kernel makes record by record ends with a page (fs/seq_file.c).
+            content = b""
+            while part := os.pread(file, 1 << 16, len(content)):
+                content += part
+            return content
+        finally:
+            if path not in self._open:
+                os.close(file)
 
-    def sysctl(self, name: str, value: int | str) -> None:
-        """Set the sysctl net.`name` in this namespace."""
-        with netlink.inside(self.fd), open(f"/proc/sys/net/{name}", "w") as file:
-            file.write(str(value))
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file as this namespace sees it. Raises OSError."""
+        with netlink.inside(self.fd):
+            Path(path).write_bytes(content)
+
+    @contextmanager
+    def file(self, name: str, content: bytes) -> Iterator[str]:
+        """Yield the path of a file of this name and content."""
+        with tempfile.TemporaryDirectory() as folder:
+            (path := Path(folder) / name).write_bytes(content)
+            yield str(path)
+
+    def counters(self, _interface: str, index: int) -> netlink.LinkCounters:
+        """Return the counters of an interface."""
+        return self.netlink.counters(index)
+
+    def offloads(self, interface: str) -> dict[str, bool]:
+        """Return the features of an interface over netlink, because starting a program takes long on an emulated CPU;
+        of an old kernel, with ethtool."""
+        with suppress(Unsupported), netlink.inside(self.fd):
+            return ethtool.features(interface)
+        return super().offloads(interface)
+
+    def qdisc(self, _interface: str, index: int) -> str:
+        """Return the root queueing discipline of an interface. Raises Failed if there is no such interface."""
+        return netlink.qdisc(self.netlink, index)
 
     def close(self) -> None:
-        """Close the descriptor and the socket; the kernel frees the namespace if nothing else holds it."""
+        """Close the descriptors and the socket; the kernel frees the namespace if nothing else holds it."""
+        for file in self._open.values():
+            os.close(file)
         self.netlink.close()
         os.close(self.fd)
-
-
-class Kernel(Protocol):
-    """The kernel of a guest, which labkit reaches through the endpoint runtime."""
-
-    def open(self, path: str) -> Reading:
-        """Open a file as this kernel shows it."""
-
-    def counters(self, interface: str) -> netlink.LinkCounters:
-        """Return the counters of one of its interfaces."""
-
-    def sysctl(self, name: str, value: int | str) -> None:
-        """Set the sysctl net.`name` of this kernel."""
 
 
 class EndpointRuntime(Protocol):
@@ -115,8 +111,8 @@ class EndpointRuntime(Protocol):
         """The command line prefix that runs a program in it."""
 
     @property
-    def kernel(self) -> Kernel | None:
-        """Its own kernel; None if it shares this host's kernel."""
+    def kernel(self) -> Kernel:
+        """The kernel on which they run."""
 
 
 @dataclass(frozen=True)
@@ -159,24 +155,14 @@ class Endpoint:
         report = ["held"] if held else []
         return process.Running([*words[:ends], *report, *words[ends:], *argv], stops=signal.SIGTSTP)
 
-    def open(self, path: str) -> Reading:
-        """Open a kernel file below /proc/net, as this end sees it."""
-        return (self.kernel or self.namespace).open(path)
-
     def counters(self) -> netlink.LinkCounters:
         """Return the counters of its interface."""
-        if (kernel := self.kernel) is not None:
-            return kernel.counters(self.interface)
-        return self.namespace.netlink.counters(self.index)
-
-    def sysctl(self, name: str, value: int | str) -> None:
-        """Set the sysctl net.`name` at this end."""
-        (self.kernel or self.namespace).sysctl(name, value)
+        return self.kernel.counters(self.interface, self.index)
 
     @property
-    def kernel(self) -> Kernel | None:
-        """The kernel of its guest; None if programs run on this host's kernel."""
-        return None if self.runtime is None else self.runtime.kernel
+    def kernel(self) -> Kernel:
+        """The kernel on which its programs run: that of its guest, or this host's through its namespace."""
+        return self.namespace if self.runtime is None else self.runtime.kernel
 
 
 @dataclass(frozen=True)
@@ -194,7 +180,7 @@ class Pair:
     @property
     def shares_a_clock(self) -> bool:
         """Whether both ends have this host's clock, so that their times can be compared."""
-        return self.client.kernel is None and self.server.kernel is None
+        return self.client.kernel.is_here and self.server.kernel.is_here
 
 
 @dataclass(frozen=True)
@@ -216,6 +202,11 @@ class RemotePair:
     def server_address(self) -> str:
         """The address to which the client sends."""
         return self.server.address
+
+
+def of_guests(ends: Iterable[Endpoint]) -> dict[str, Kernel]:
+    """Return the kernels of the guests at these ends by the names of the guests, which several ends may share."""
+    return {end.kernel.name: end.kernel for end in ends if not end.kernel.is_here}
 
 
 def first_sysctls(family: int) -> dict[str, int]:

@@ -44,10 +44,11 @@ _TMPFS = {"type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev", "mo
 
 
 class Container:
-    """A running container: its name, the folder of its socket, and its columns for rows."""
+    """A running container in a network namespace: the folder of its socket, and its columns for rows."""
 
-    def __init__(self, name: str, folder: Path, runtime: str) -> None:
-        self.name = name
+    def __init__(self, space: Namespace, folder: Path, runtime: str) -> None:
+        self.name = space.name
+        self.kernel = space  # whose files show the same as those of the container
         self.folder = folder
         self.report: dict[str, Any] = {"container_runtime": runtime}
 
@@ -55,11 +56,6 @@ class Container:
     def prefix(self) -> list[str]:
         """The command line prefix that runs a program in it."""
         return [sys.executable, "-I", "-S", exec_client.__file__, str(self.folder), "--"]
-
-    @property
-    def kernel(self) -> None:
-        """None, because a container shares this host's kernel."""
-        return
 
 
 def runtime() -> str:
@@ -95,8 +91,8 @@ def containers(spaces: Sequence[Namespace]) -> Iterator[list[Container]]:
         for space in spaces:
             bundle = scratch / space.name
             bundle.mkdir()
-            own = Container(space.name, bundle, runtime_version)
-            (bundle / "config.json").write_text(json.dumps(config(own, space, root)))
+            own = Container(space, bundle, runtime_version)
+            (bundle / "config.json").write_text(json.dumps(config(own, root)))
             words = [path, "--root", str(scratch / "state")]
             name = f"{OURS}-{os.getpid()}-{scratch.name[-8:]}-{space.name}"
             # Registered before the start, because a failed start may leave a half-made container.
@@ -139,7 +135,7 @@ def _runs(pid: str) -> bool:
         return False
 
 
-def config(own: Container, space: Namespace, root: Path) -> dict[str, Any]:
+def config(own: Container, root: Path) -> dict[str, Any]:
     """Return the configuration of its bundle (OCI Runtime Specification 1.0)."""
     capabilities = [f"CAP_{name}" for name in CAPABILITIES]
     kinds: list[dict[str, str]] = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount")]
@@ -174,7 +170,7 @@ def config(own: Container, space: Namespace, root: Path) -> dict[str, Any]:
         },
         "mounts": mounts,
         "linux": {
-            "namespaces": [*kinds, {"type": "network", "path": f"/proc/{os.getpid()}/fd/{space.fd}"}],
+            "namespaces": [*kinds, {"type": "network", "path": f"/proc/{os.getpid()}/fd/{own.kernel.fd}"}],
             "cgroupsPath": f"/{OURS}/{os.getpid()}-{own.folder.parent.name[-8:]}-{own.name}",
             "resources": {"devices": [{"allow": False, "access": "rwm"}]},
             "seccomp": system_call_filter(),

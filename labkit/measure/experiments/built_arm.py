@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from labkit.common.errors import Unsupported
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemotePair
 from labkit.measure.experiments import changes, consistency, rows
@@ -18,8 +17,6 @@ from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.experiments.server_counters import LocalServer, ServerSide, guests_cpu
 from labkit.measure.observers.counters.receive_counters import receivers
 from labkit.measure.traffic.base import FlowGenerator, Flows, TrialGenerator, Trials
-from labkit.system import machine, netlink
-from labkit.system.netlink import ethtool
 
 if TYPE_CHECKING:
     from labkit.measure.topologies.open_vswitch.switch import Switch
@@ -174,10 +171,8 @@ class LocalArm(BuiltArm):
         self, parameters: DatapathParameters, generator: FlowGenerator
     ) -> Iterator[tuple[Flows, ServerSide]]:
         """Start servers; yield the flows and the servers' counters."""
-        with (
-            receivers(self.pairs, parameters.protocol, parameters.datagram_bytes) as counters,
-            generator.flows(self.pairs, parameters, emulated=self.emulated) as flows,
-        ):
+        counters = receivers(self.pairs, parameters.protocol, parameters.datagram_bytes)
+        with generator.flows(self.pairs, parameters, emulated=self.emulated) as flows:
             if self.placements is not None:
                 flows.move_ends(self.placements())
             yield flows, LocalServer(flows, counters, self._ends)
@@ -235,30 +230,11 @@ def local_arm(
         arm=arm,
         topology=topology,
         effects=effects,
-        offloads=offloads(client),
-        server_offloads=offloads(server),
-        qdisc=qdisc(client),
+        offloads=client.kernel.offloads(client.interface),
+        server_offloads=server.kernel.offloads(server.interface),
+        qdisc=client.kernel.qdisc(client.interface, client.index),
         doubts=list(topology.doubts),
     )
-
-
-def offloads(end: Endpoint) -> dict[str, bool]:
-    """Return the features of an end's interface by ethtool's names; empty if neither the kernel nor ethtool reports
-    them.
-
-    Raises Failed if there is no such interface.
-    """
-    if end.kernel is None:  # over netlink, because starting a program takes long on an emulated CPU
-        with suppress(Unsupported), netlink.inside(end.namespace.fd):
-            return ethtool.features(end.interface)
-    return machine.offloads(end.prefix, end.interface)
-
-
-def qdisc(end: Endpoint) -> str:
-    """Return the root queueing discipline of an end's interface. Raises Failed if there is no such interface."""
-    if end.kernel is None:
-        return netlink.qdisc(end.namespace.netlink, end.index)
-    return machine.qdisc(end.prefix, end.interface)
 
 
 def _short(features: dict[str, bool]) -> str:

@@ -366,10 +366,7 @@ def parameter_effect(name: str, before: Any, after: Any) -> dict[str, Any]:
 def _places(at: str, topology: Topology, per_interface: bool) -> list[Place]:
     """Return the places of a built topology that `at` names, each once. Raises Unsupported if there are none."""
     result = list(_all_places(at, topology))
-    once = {
-        (id(one.namespace), one.kernel and id(one.kernel), one.interface if per_interface else ""): one
-        for one in result
-    }
+    once = {(id(one.kernel), one.interface if per_interface else ""): one for one in result}
     if not once:
         spaces = ", ".join(f"{space.name}" for space in topology.namespaces)
         raise Unsupported(f"{topology.name} has nothing at {at!r}; its namespaces are {spaces}")
@@ -381,7 +378,7 @@ def _all_places(at: str, topology: Topology) -> Iterator[Place]:
         for pair in topology.pairs:
             for role, end in (("client", pair.client), ("server", pair.server)):
                 if at in (role, "both"):
-                    yield Place(role, end.namespace, end.interface, end.kernel, topology.at_end)
+                    yield Place(role, end.kernel, end.interface, topology.at_end)
         return
     ends = {
         id(end.namespace) for pair in topology.pairs for end in (pair.client, pair.server) if end.tap is None
@@ -392,4 +389,4 @@ def _all_places(at: str, topology: Topology) -> Iterator[Place]:
             role = "between" if id(space) not in ends else re.sub(r"\d+$", "", space.name)
             for link in netlink.links(space.netlink):
                 if link.name == interface or (at == "between" and link.kind is not None):
-                    yield Place(role, space, link.name, at_end=topology.at_end)
+                    yield Place(role, space, link.name, topology.at_end)

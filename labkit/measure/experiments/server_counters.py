@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from labkit.common.errors import Failed
-from labkit.measure.endpoints import Endpoint, Reading
+from labkit.measure.endpoints import Endpoint, Kernel, of_guests
 from labkit.measure.observers.counters.receive_counters import Receivers
 from labkit.measure.traffic.base import Flows, Page
 from labkit.system import machine
@@ -135,18 +135,14 @@ def guests_cpu(ends: Sequence[Endpoint]) -> Callable[[float], dict[str, Any]]:
     Returns a function. Call it with the length of the measured window in seconds; it returns columns of the row. Each
     guest answers at its own moment, so its CPU time between two answers is scaled to the window.
     """
-    # Once per guest, which several ends may share.
-    guests = {
-        end.runtime.name: end for end in ends if end.runtime is not None and end.runtime.kernel is not None
-    }
-    files = [end.open("/proc/stat") for end in guests.values()]
-    if not files:
+    guests = list(of_guests(ends).values())
+    if not guests:
         return lambda _window_s: {}
-    before = [_moment(file) for file in files]
+    before = [_moment(guest) for guest in guests]
 
     def used(window_s: float) -> dict[str, Any]:
         busy_s = softirq_s = 0.0
-        for (begin, then), (end, now) in zip(before, map(_moment, files), strict=True):
+        for (begin, then), (end, now) in zip(before, map(_moment, guests), strict=True):
             passed, share = now - then, window_s / (end - begin)
             busy_s, softirq_s = busy_s + share * passed.busy_s, softirq_s + share * passed.softirq_s
         return {"guest_cpu_s": busy_s, "guest_softirq_s": softirq_s}
@@ -154,10 +150,10 @@ def guests_cpu(ends: Sequence[Endpoint]) -> Callable[[float], dict[str, Any]]:
     return used
 
 
-def _moment(file: Reading) -> tuple[float, machine.CpuTimes]:
+def _moment(guest: Kernel) -> tuple[float, machine.CpuTimes]:
     """Return the CPU times of a guest and their moment (time.monotonic()): the middle of the request."""
     before = time.monotonic()
-    text = file.read()
+    text = guest.read("/proc/stat")
     return (before + time.monotonic()) / 2, machine.cpu_times_of(text.splitlines()[0])
 
 

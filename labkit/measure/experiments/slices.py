@@ -168,7 +168,7 @@ def measure(
         senders = []
         for one in built_arms:
             own = one.arm.parameters(parameters)
-            counters = stack.enter_context(receivers(one.topology.pairs, own.protocol, own.datagram_bytes))
+            counters = receivers(one.topology.pairs, own.protocol, own.datagram_bytes)
             try:
                 # Some sysctls act when a socket is made, others while it sends.
                 with one.while_measured():

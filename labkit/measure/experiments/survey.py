@@ -317,4 +317,4 @@ def _keep_window(topology: topologies.Topology) -> None:
     # A sender that is held between its slices must keep its congestion window, so this disables RFC 2861.
     for pair in topology.pairs:
         for end in (pair.client, pair.server):
-            end.sysctl("ipv4/tcp_slow_start_after_idle", 0)
+            end.kernel.sysctl("ipv4/tcp_slow_start_after_idle", 0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from labkit.common.errors import Failed, Unsupported
-from labkit.measure.endpoints import Endpoint, Pair, Reading, RemotePair
+from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.traffic.base import (
     FLOW_TURN_S,
     LARGEST_DATAGRAM,
@@ -324,25 +324,15 @@ def servers(ends: Sequence[Endpoint], *, emulated: bool = False) -> Iterator[Ser
 
 
 def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running], within_s: float) -> None:
-    """Wait until every server's port listens (state 0A of /proc/net/tcp and tcp6)."""
-    wanted = f":{PORT:04X} "
+    """Wait until every server's port listens."""
     deadline = time.monotonic() + within_s
     for server, program in zip(servers, programs, strict=True):
-        tables = [server.open(f"/proc/net/{name}") for name in ("tcp6", "tcp")]
-        try:
-            while not any(_listens(table, wanted) for table in tables):
-                if program.poll():
-                    raise Failed(f"the iperf3 server ended before it listened: {program.ended().message()}")
-                if time.monotonic() > deadline:
-                    raise Failed(f"the iperf3 server at {server.name} did not listen within {within_s:.0f} s")
-                time.sleep(0.002)
-        finally:
-            for table in tables:
-                table.close()
-
-
-def _listens(table: Reading, wanted: str) -> bool:
-    return any(wanted in line and line.split()[3] == "0A" for line in table.read().splitlines()[1:])
+        while not server.kernel.listens(PORT):
+            if program.poll():
+                raise Failed(f"the iperf3 server ended before it listened: {program.ended().message()}")
+            if time.monotonic() > deadline:
+                raise Failed(f"the iperf3 server at {server.name} did not listen within {within_s:.0f} s")
+            time.sleep(0.002)
 
 
 def _why(flow: Flow) -> str:

@@ -201,7 +201,7 @@ class SendingProcess(Worker):
     ) -> None:
         name = f"the packet generator at {client.name}"
         self._begun_s: float | None = None
-        self.in_guest = client.kernel is not None
+        self.in_guest = not client.kernel.is_here
         if self.in_guest:
             request = {"addresses": dataclasses.asdict(addresses), "mix": dataclasses.asdict(mix)}
             agent = Agent(client, request)
@@ -245,15 +245,15 @@ class Receivers:
     """
 
     def __init__(self, stack: ExitStack, reversed_pairs: Sequence[Pair | RemotePair], mix: Mix) -> None:
-        ends: dict[tuple[int, str], Endpoint] = {}
+        ends: dict[int, Endpoint] = {}
         self._learn: list[Callable[[], object]] = []
         self._counts: list[Callable[[], int]] = []
         for pair in reversed_pairs:
             end, addresses = pair.client, frame_addresses(pair)
-            first = endpoint_key(end) not in ends  # several clients may send to one receiver
-            ends.setdefault(endpoint_key(end), end)
+            first = id(end.kernel) not in ends  # several clients may send to one receiver
+            ends.setdefault(id(end.kernel), end)
             frame = learning_frame(addresses, mix)
-            if end.kernel is None:
+            if end.kernel.is_here:
                 self._learn.append(stack.enter_context(LearningFrameSender(end, frame)).send)
                 if first:
                     match = f"udp dport {{ {_load_ports(mix)} }}"
@@ -270,7 +270,7 @@ class Receivers:
                 self._counts.append(counting.read)
         self._ends = list(ends.values())
         self.names = [end.name for end in self._ends]
-        self.settle_s = GUEST_SETTLE_S if any(end.kernel is not None for end in self._ends) else SETTLE_S
+        self.settle_s = GUEST_SETTLE_S if any(not end.kernel.is_here for end in self._ends) else SETTLE_S
 
     def learn(self) -> None:
         """Send a frame from each receiver, from which switches learn its port."""
@@ -281,11 +281,6 @@ class Receivers:
         """Return what has arrived since the receivers exist."""
         load = [count() for count in self._counts]
         return Arrived(load, sum(end.counters().received_count for end in self._ends))
-
-
-def endpoint_key(end: Endpoint) -> tuple[int, str]:
-    """Return a key that is equal for ends in the same namespace or the same guest."""
-    return id(end.namespace), "" if end.kernel is None else end.name
 
 
 class _GuestCounter(Worker):

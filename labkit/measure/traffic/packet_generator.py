@@ -122,9 +122,9 @@ class PacketTrials:
         self, pairs: Sequence[Pair | RemotePair], mix: Mix, receiving: Receiving, stack: ExitStack
     ) -> None:
         self._mix, self._receiving, self._stack = mix, receiving, stack
-        first_of: dict[tuple[int, str], Pair | RemotePair] = {}
+        first_of: dict[int, Pair | RemotePair] = {}
         for pair in pairs:
-            first_of.setdefault(packet_ends.endpoint_key(pair.client), pair)
+            first_of.setdefault(id(pair.client.kernel), pair)
         self._sending = list(first_of.values())
         self.addresses = [frame_addresses(pair) for pair in self._sending]
         if mix.vlan is not None and not all(one.ethernet for one in self.addresses):

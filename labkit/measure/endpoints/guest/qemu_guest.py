@@ -19,8 +19,8 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.measure.endpoints import exec_client
 from labkit.measure.endpoints.guest import initramfs
 from labkit.measure.endpoints.guest.spec import NO_ADDITIONS, GuestAdditions, GuestSpec, Nic, parse
-from labkit.system import netlink, process
-from labkit.system.machine import mibs
+from labkit.measure.endpoints.kernel import Kernel
+from labkit.system import process
 from labkit.system.qemu import boot, command, kernels
 from labkit.system.temporary_files import in_memory
 
@@ -33,27 +33,7 @@ OFFLOADS = (
 )  # fmt: skip
 
 
-class Reading:
-    """A file in a guest, read again by each `read`."""
-
-    def __init__(self, guest: QemuGuest, path: str) -> None:
-        self._guest, self._path = guest, path
-
-    def read(self) -> str:
-        """Return its current content."""
-        return self._guest.read(self._path).decode()
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: no file stays open."""
-
-
-class QemuGuest(boot.Machine):
+class QemuGuest(boot.Machine, Kernel):
     """A running guest."""
 
     def __init__(self, name: str, scratch: Path, qemu: process.Running, report: dict[str, Any]) -> None:
@@ -99,31 +79,20 @@ class QemuGuest(boot.Machine):
         except (exec_client.ServerDisconnected, TimeoutError):
             how = f"has gone ({ended})" if (ended := self.ended()) else "does not answer"
             raise Failed(f"{self.label} {how}{self.last_words()}") from None
-        except OSError as error:
-            raise Failed(f"in {self.label}: {error.strerror}: {error.filename}") from None
 
-    def read(self, path: str) -> bytes:
-        """Return the content of a file in the guest. Raises Failed."""
+    def read_bytes(self, path: str) -> bytes:
+        """Return the content of a file in the guest. Raises OSError, or Failed if it does not answer."""
         return self._ask(b"F", os.fsencode(path))
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file in the guest. Raises Failed."""
+        """Write a file in the guest. Raises OSError, or Failed if it does not answer."""
         self._ask(b"W", os.fsencode(path) + b"\0" + content)
 
-    def open(self, path: str) -> Reading:
-        """Return a file of the guest for reading."""
-        return Reading(self, path)
-
-    def counters(self, interface: str, path: str = "/proc/net/dev") -> netlink.LinkCounters:
-        """Return the counters of an interface in the guest."""
-        counts = mibs.interfaces(self.read(path).decode()).get(interface)
-        if counts is None:
-            raise Failed(f"{self.label} has no interface {interface}")
-        return netlink.LinkCounters(counts["rx_bytes"], counts["rx_packets"], counts["tx_packets"])
-
-    def sysctl(self, name: str, value: int | str) -> None:
-        """Set the sysctl net.`name` in the guest."""
-        self.write(f"/proc/sys/net/{name}", str(value).encode())
+    @contextmanager
+    def file(self, name: str, content: bytes) -> Iterator[str]:
+        """Yield the path of a file of this name and content, which stays until the guest ends."""
+        self.write(f"/run/{name}", content)
+        yield f"/run/{name}"
 
 
 @contextmanager

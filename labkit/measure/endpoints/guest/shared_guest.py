@@ -7,54 +7,61 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Self
 
 from labkit.common.errors import Failed
 from labkit.measure.endpoints.guest.initramfs import address_lines, sysctl_line
-from labkit.measure.endpoints.guest.qemu_guest import QemuGuest, Reading
+from labkit.measure.endpoints.guest.qemu_guest import QemuGuest
 from labkit.measure.endpoints.guest.spec import Nic
+from labkit.measure.endpoints.kernel import Kernel
 from labkit.measure.endpoints.namespace import first_sysctls
-from labkit.system import machine, netlink, process
+from labkit.system import machine, process
 
 MODULES = ("veth", "bridge")
 PROGRAMS = ("nsenter",)  # busybox's nsenter would run its own ping instead of the packed one
 PATIENCE_S = 60.0  # an emulated guest is slow, especially on a loaded machine
+SYSCTLS = "/proc/sys/net/"  # shows the network namespace of the process that opens it
 HELD_S = 2147483  # sleep time of a process that holds a namespace
 
 
-class GuestNamespace:
+class GuestNamespace(Kernel):
     """A network namespace in a guest, where the programs of one endpoint run; process `pid` holds it."""
 
     def __init__(self, guest: QemuGuest, pid: int) -> None:
         self.name = guest.name
         self.report: dict[str, Any] = guest.report
-        self.guest, self._pid = guest, pid
+        self._guest, self._pid = guest, pid
 
     @property
     def prefix(self) -> list[str]:
         """The command line prefix that runs a program in the namespace."""
-        return [*self.guest.prefix, machine.program("nsenter"), "-t", str(self._pid), "-n"]
+        return [*self._guest.prefix, machine.program("nsenter"), "-t", str(self._pid), "-n"]
 
     @property
     def kernel(self) -> Self:
         """The namespace's view of the guest's kernel."""
         return self
 
-    def open(self, path: str) -> Reading:
-        """Return a file as the namespace sees it."""
-        return Reading(self.guest, self._path(path))
+    def read_bytes(self, path: str) -> bytes:
+        """Return the content of a file as the namespace sees it. Raises OSError, or Failed."""
+        if path.startswith(SYSCTLS):
+            return self._shell('cat "$1"', path).encode()
+        return self._guest.read_bytes(path.replace("/proc/net/", f"/proc/{self._pid}/net/"))
 
-    def counters(self, interface: str) -> netlink.LinkCounters:
-        """Return the counters of an interface in the namespace."""
-        return self.guest.counters(interface, self._path("/proc/net/dev"))
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file as the namespace sees it. Raises OSError, or Failed."""
+        if path.startswith(SYSCTLS):
+            self._shell('echo "$2" >"$1"', path, content.decode())
+        else:
+            self._guest.write(path, content)
 
-    def sysctl(self, name: str, value: int | str) -> None:
-        """Set the sysctl net.`name` in the namespace."""
-        process.output([*self.prefix, "sh", "-c", sysctl_line(name, value)], PATIENCE_S)
+    def file(self, name: str, content: bytes) -> AbstractContextManager[str]:
+        """Return a context with the path of a file of this name and content."""
+        return self._guest.file(name, content)
 
-    def _path(self, path: str) -> str:
-        return path.replace("/proc/net/", f"/proc/{self._pid}/net/")
+    def _shell(self, script: str, *words: str) -> str:
+        return process.output([*self.prefix, "sh", "-c", script, "sh", *words], PATIENCE_S)
 
 
 def guest_namespaces(guest: QemuGuest, nics: Sequence[Nic], family: int) -> list[GuestNamespace]:

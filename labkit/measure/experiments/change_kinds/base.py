@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import inspect
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,9 +12,7 @@ from typing import Any
 
 from labkit.common import safe_files
 from labkit.common.errors import BadInput
-from labkit.measure.endpoints import Namespace
-from labkit.measure.endpoints.namespace import Kernel
-from labkit.system import machine, process
+from labkit.measure.endpoints import Kernel
 
 LARGEST_FILE = 4 << 20
 State = dict[str, str]  # settings of a place by name, as the kernel reports them
@@ -23,32 +20,18 @@ State = dict[str, str]  # settings of a place by name, as the kernel reports the
 
 @dataclass(frozen=True)
 class Place:
-    """A namespace, or an interface in it.
+    """A kernel as a network namespace or a guest sees it, or an interface there.
 
-    `role`: client, server or between. `kernel`: a guest's kernel, or None for this host's kernel. `at_end`: what has to
-    be undone before the topology is removed.
+    `role`: client, server or between. `at_end`: what has to be undone before the topology is removed.
     """
 
     role: str
-    namespace: Namespace
+    kernel: Kernel
     interface: str
-    kernel: Kernel | None = None
     at_end: ExitStack = field(default_factory=ExitStack, compare=False)
 
-    def program(
-        self, name: str, *words: str, text: str | None = None, timeout_s: float = 20.0
-    ) -> process.Ended:
-        """Run a program in the namespace, with `text` as its standard input; `words` are arguments, never a shell's."""
-        argv = [*self.namespace.prefix, machine.program(name), *words]
-        if text is None:
-            return process.run(argv, timeout_s)
-        with tempfile.TemporaryFile() as file:
-            file.write(text.encode())
-            file.seek(0)
-            return process.run(argv, timeout_s, stdin=file)
-
     def __str__(self) -> str:
-        return f"{self.namespace.name}:{self.interface}"
+        return f"{self.kernel.name}:{self.interface}"
 
 
 class Files:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
-from labkit.measure.experiments.change_kinds.base import Place
 from labkit.system import process
 
 FORBIDDEN = ("operation not permitted", "permission denied")
@@ -53,14 +52,6 @@ def text_options(kind: str, options: Mapping[str, Any], *names: str) -> None:
     if set(options) != set(names) or not all(isinstance(value, str) for value in options.values()):
         raise BadInput(
             f"{kind} takes {', '.join(names)}, each as a text; it was given {', '.join(options) or 'nothing'}"
-        )
-
-
-def no_guest(kind: str, place: Place) -> None:
-    """Raise Unsupported for a place in the kernel of a guest."""
-    if place.kernel is not None:
-        raise Unsupported(
-            f"{kind} cannot be changed inside a guest: use endpoint=namespace or container, or a sysctl"
         )
 
 

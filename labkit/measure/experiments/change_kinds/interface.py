@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from labkit.common import packages
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
-from labkit.system import machine, netlink, process
 
 CPUS = r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*"
 OFFLOAD_NAMES = {
@@ -43,8 +39,7 @@ class Offload(Kind):
         return OFFLOAD_NAMES.get(option, option)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("offload", place)
-        result = machine.offloads(place.namespace.prefix, place.interface)
+        result = place.kernel.offloads(place.interface)
         if not result:
             raise Unsupported(packages.missing("ethtool"))
         for name in options:
@@ -56,7 +51,7 @@ class Offload(Kind):
         words = [word for pair in options.items() for word in pair]
         values_text = ", ".join(f"{name} {value}" for name, value in options.items())
         checks.output_or_raise(
-            place.program("ethtool", "-K", place.interface, *words),
+            place.kernel.run("ethtool", "-K", place.interface, *words),
             f"offload {values_text} of {place}",
             ("could not change",),
         )
@@ -89,9 +84,8 @@ class Counts(Kind):
             checks.whole_number(f"{self._name} {name}", value, 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest(self._name, place)
         text = checks.output_or_raise(
-            place.program("ethtool", self._get, place.interface), f"{self._name} of {place}"
+            place.kernel.run("ethtool", self._get, place.interface), f"{self._name} of {place}"
         )
         current = text.partition("Current hardware settings:")[2]
         return {
@@ -103,7 +97,7 @@ class Counts(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [word for pair in options.items() for word in pair]
         report = f"{self._name} {' '.join(words)} of {place}"
-        checks.output_or_raise(place.program("ethtool", self._put, place.interface, *words), report)
+        checks.output_or_raise(place.kernel.run("ethtool", self._put, place.interface, *words), report)
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         for name, value in options.items():
@@ -112,63 +106,33 @@ class Counts(Kind):
                 raise Failed(f"{place}: the driver set {setting} to {now} instead of {value}")
 
 
-class Mtu(Kind):
-    """The MTU of an interface. The MTU of a whole path is the parameter mtu_bytes."""
+class LinkNumber(Kind):
+    """A number of an interface that ip-link(8) sets: its MTU, or the length of its transmission queue, which queueing
+    disciplines take as their limit. The MTU of a whole path is the parameter mtu_bytes."""
 
-    example = "mtu 9000 at both"
-
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"bytes": checks.whole_number("mtu", text, 68, 65535)}
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        if options.keys() != {"bytes"}:
-            raise BadInput(f"mtu takes a number of bytes, for example `{self.example}`")
-        checks.whole_number("mtu", options["bytes"], 68, 65535)
-
-    def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("mtu", place)
-        return {"mtu_bytes": str(_link(place).mtu_bytes)}
-
-    def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        try:
-            place.namespace.netlink.do(
-                netlink.set_link(_link(place).index, up=False, mtu_bytes=int(options["bytes"]))
-            )
-        except netlink.LinkError as error:
-            raise Failed(f"{place} does not accept an MTU of {options['bytes']} bytes: {error}") from None
-
-
-class TxQueueLength(Kind):
-    """The length of an interface's transmission queue, which queueing disciplines take as their limit."""
-
-    example = "txqueuelen 10 at client"
+    def __init__(
+        self, name: str, unit: str, setting: str, shown: str, bounds: tuple[int, int], example: str
+    ) -> None:
+        self._name, self._unit, self._setting, self._shown = name, unit, setting, shown
+        self._bounds, self.example = bounds, example
 
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"packets": text}
+        return {self._unit: checks.whole_number(self._name, text, *self._bounds)}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        if options.keys() != {"packets"}:
-            raise BadInput(f"txqueuelen takes a number of packets, for example `{self.example}`")
-        checks.whole_number("txqueuelen", options["packets"], 0, 1 << 20)
+        if options.keys() != {self._unit}:
+            raise BadInput(f"{self._name} takes a number of {self._unit}, for example `{self.example}`")
+        checks.whole_number(self._name, options[self._unit], *self._bounds)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("txqueuelen", place)
-        shown = checks.output_or_raise(
-            place.program("ip", "-j", "link", "show", "dev", place.interface), f"the queue of {place}"
-        )
-        [link] = json.loads(shown)
-        return {"txqueuelen": str(link.get("txqlen", 0))}
+        shown = place.kernel.run("ip", "-j", "link", "show", "dev", place.interface)
+        [link] = json.loads(checks.output_or_raise(shown, f"{self._name} of {place}"))
+        return {self._setting: str(link.get(self._shown, 0))}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        words = ("dev", place.interface, "txqueuelen", str(int(options["packets"])))
-        checks.output_or_raise(place.program("ip", "link", "set", *words), f"txqueuelen of {place}")
-
-
-def _link(place: Place) -> netlink.Link:
-    result = [one for one in netlink.links(place.namespace.netlink) if one.name == place.interface]
-    if not result:
-        raise Unsupported(f"there is no interface {place}")
-    return result[0]
+        number = str(int(options[self._unit]))
+        ended = place.kernel.run("ip", "link", "set", "dev", place.interface, self._name, number)
+        checks.output_or_raise(ended, f"{self._name} {number} of {place}")
 
 
 class Steering(Kind):
@@ -187,17 +151,9 @@ class Steering(Kind):
             raise BadInput(f"{self._name} {options['cpus']}: CPUs are like 0 or 0,2-3")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest(self._name, place)
-        with self._files(place) as files:
-            return {f"{self._name} {path.parent.name}": self._read(path) for path in files}
-
-    def _read(self, path: Path) -> str:
-        try:
-            return path.read_text().strip()
-        except OSError as error:
-            raise Unsupported(
-                f"{self._name} cannot be set for an interface of one queue ({error.strerror})"
-            ) from None
+        script = 'for file; do cpus=$(cat "$file"); echo "${file%/*} $cpus"; done'
+        lines = self._at_queues(place, f"{self._name} of {place}", script).splitlines()
+        return {f"{self._name} {queue}": cpus for queue, _, cpus in (line.partition(" ") for line in lines)}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         mask = 0
@@ -208,32 +164,31 @@ class Steering(Kind):
         groups = f"{mask:x}"
         # The kernel takes a mask in groups of 32 bits (lib/bitmap-str.c, bitmap_parse).
         text = ",".join(groups[max(0, end - 8) : end] for end in range(len(groups), 0, -8)[::-1])
-        with self._files(place) as files:
-            for path in files:
-                try:
-                    path.write_text(text)
-                except OSError as error:
-                    raise checks.refused(error, f"{self._name} {options['cpus']}") from None
+        # tee says why a file cannot be written; the shell's own echo does not.
+        script = f'for file; do echo {text} | tee "$file"; done'
+        self._at_queues(place, f"{self._name} {options['cpus']}", script)
 
-    @contextmanager
-    def _files(self, place: Place) -> Iterator[list[Path]]:
-        """Yield the files of the queues.
+    def _at_queues(self, place: Place, what: str, script: str) -> str:
+        """Return the output of a shell script whose arguments are the files of the queues.
 
-        sysfs shows the network namespace in which it was mounted, so it is mounted again in the experiment's mount
-        namespace.
+        sysfs shows the network namespace in which it was mounted, so it is mounted again in a mount namespace.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            argv = [*place.namespace.prefix, "mount", "-t", "sysfs", "labkit", folder]
-            process.output(argv)
-            try:
-                result = sorted(Path(folder, "class/net", place.interface, "queues").glob(self._queues))
-                if not result:
-                    raise Unsupported(f"this kernel has no {self._name} for {place}")
-                yield result
-            finally:
-                process.output(["umount", "--lazy", folder])
+        lines = [
+            "set -e",
+            "mount -t sysfs labkit /sys/kernel",  # on /sys, the same sysfs would be refused as busy
+            'cd "/sys/kernel/class/net/$1/queues"',
+            f"set -- {self._queues}",
+            f'[ -e "$1" ] || {{ echo "this kernel has no {self._name} for it" >&2; exit 1; }}',
+            script,
+        ]
+        words = ("-c", 'exec unshare -m /bin/sh -c "$@"', "sh", "\n".join(lines), "sh", place.interface)
+        # The kernel refuses to show xps_cpus of an interface with one queue (ENOENT).
+        return checks.output_or_raise(place.kernel.run("/bin/sh", *words), what, ("no such file", "has no"))
 
 
-OFFLOAD, MTU, TXQUEUELEN = Offload(), Mtu(), TxQueueLength()
-RING, CHANNELS = Counts("ring", "-g", "-G"), Counts("channels", "-l", "-L")
+OFFLOAD, RING, CHANNELS = Offload(), Counts("ring", "-g", "-G"), Counts("channels", "-l", "-L")
+MTU = LinkNumber("mtu", "bytes", "mtu_bytes", "mtu", (68, 65535), "mtu 9000 at both")
+TXQUEUELEN = LinkNumber(
+    "txqueuelen", "packets", "txqueuelen", "txqlen", (0, 1 << 20), "txqueuelen 10 at client"
+)
 RPS, XPS = Steering("rps", "rx-*/rps_cpus"), Steering("xps", "tx-*/xps_cpus")

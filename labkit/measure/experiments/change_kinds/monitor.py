@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from labkit.common.errors import Unsupported
+from labkit.measure.endpoints import Namespace
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.measure.observers.capture import CapturePoint
@@ -27,13 +28,19 @@ class Monitored(Kind):
         sampler(options["sample"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("monitor", place)
-        with netlink.inside(place.namespace.fd):
-            return settings.packet_sockets(Path("/proc/thread-self/net/packet").read_text())
+        space = _space(place)
+        with netlink.inside(space.fd):  # which names its interfaces
+            return settings.packet_sockets(space.read("/proc/net/packet"))
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        hop = CapturePoint(place.namespace, place.interface)
+        hop = CapturePoint(_space(place), place.interface)
         place.at_end.callback(Monitor(hop, Request(sample=options["sample"])).kill)
+
+
+def _space(place: Place) -> Namespace:
+    if not isinstance(place.kernel, Namespace):
+        raise Unsupported("the monitor cannot watch inside a guest: use endpoint=namespace or container")
+    return place.kernel
 
 
 MONITOR = Monitored()

@@ -43,8 +43,7 @@ class Nftables(Kind):
             )
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("nftables", place)
-        listed = checks.output_or_raise(place.program("nft", "list", "ruleset"), "nftables")
+        listed = checks.output_or_raise(place.kernel.run("nft", "list", "ruleset"), "nftables")
         rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
         return {
             "nftables ruleset": f"{rules} lines of rules, {checks.digest(listed.encode())[:19]}"
@@ -53,9 +52,12 @@ class Nftables(Kind):
         }
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        checks.output_or_raise(
-            place.program("nft", "-f", "-", text=options["rules"]), f"nftables {options['file']}"
-        )
+        _load(place, options["rules"], f"nftables {options['file']}")
+
+
+def _load(place: Place, rules: str, what: str) -> None:
+    with place.kernel.file("rules.nft", rules.encode()) as path:
+        checks.output_or_raise(place.kernel.run("nft", "-f", path), what, ("no such file",))
 
 
 class Conntrack(Nftables):
@@ -80,11 +82,7 @@ class Conntrack(Nftables):
             raise BadInput("conntrack has one value, on: write `conntrack on`")
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        checks.output_or_raise(
-            place.program("nft", "-f", "-", text=self.RULES),
-            "connection tracking by nftables",
-            ("no such file",),
-        )
+        _load(place, self.RULES, "connection tracking by nftables")
 
 
 class Rules(Nftables):
@@ -112,11 +110,7 @@ class Rules(Nftables):
         ]
         chain = ["  chain in {", "    type filter hook input priority 0; policy accept;", *lines, "  }"]
         text = "\n".join(["table inet labkit_rules {", *chain, "}", ""])
-        checks.output_or_raise(
-            place.program("nft", "-f", "-", text=text),
-            f"{options['count']} nftables rules",
-            ("no such file",),
-        )
+        _load(place, text, f"{options['count']} nftables rules")
 
 
 NFTABLES, RULES, CONNTRACK = Nftables(), Rules(), Conntrack()

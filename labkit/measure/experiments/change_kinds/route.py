@@ -37,10 +37,9 @@ class Route(Kind):
                 checks.whole_number(f"route {name}", options[name], 1, 1 << 30)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("route", place)
         version = "-6" if ":" in options["to"] else "-4"
         listed = checks.output_or_raise(
-            place.program("ip", version, "route", "show", "table", "main"), "routes"
+            place.kernel.run("ip", version, "route", "show", "table", "main"), "routes"
         )
         return {"routes": " | ".join(line.strip() for line in listed.splitlines())}
 
@@ -52,7 +51,7 @@ class Route(Kind):
             for word in (name, str(options[name]))
         ]
         checks.output_or_raise(
-            place.program("ip", "route", "add", options["to"], *words, "dev", place.interface),
+            place.kernel.run("ip", "route", "add", options["to"], *words, "dev", place.interface),
             f"route to {options['to']}",
         )
 
@@ -75,9 +74,8 @@ class Neighbour(Kind):
             raise BadInput(f"neighbour {options['mac']}: a MAC address is like 02:00:00:00:00:09")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("neighbour", place)
         shown = checks.output_or_raise(
-            place.program("ip", "neighbour", "show", "dev", place.interface), "neighbours"
+            place.kernel.run("ip", "neighbour", "show", "dev", place.interface), "neighbours"
         )
         own = [line for line in shown.splitlines() if line.split()[:1] == [options["address"]]]
         return {f"neighbour {options['address']}": " ".join(own).strip() or "none"}
@@ -85,7 +83,7 @@ class Neighbour(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = [options["address"], "lladdr", options["mac"], "nud", "permanent", "dev", place.interface]
         checks.output_or_raise(
-            place.program("ip", "neighbour", "replace", *words), f"neighbour {options['address']}"
+            place.kernel.run("ip", "neighbour", "replace", *words), f"neighbour {options['address']}"
         )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
-from labkit.system import netlink
 from labkit.system.machine import sysctl_journal
 
 NAME = r"[a-z0-9_-]+([./][A-Za-z0-9_-][A-Za-z0-9_.-]*)+"
@@ -60,7 +59,7 @@ class Sysctl(Kind):
         for name, value in options.items():
             outside = _outside(name)
             _write(place, name, value)
-            if place.kernel is None and (now := _outside(name)) != outside and outside is not None:
+            if (now := _outside(name)) != outside and outside is not None:
                 _path(name).write_text(outside)
                 raise Failed(
                     f"sysctl {name} is the machine's, not the namespace's: labkit restored {outside!r} after {now!r}:"
@@ -98,13 +97,8 @@ def _outside(name: str) -> str | None:
 
 
 def _read(place: Place, name: str) -> str:
-    path = _path(name)
     try:
-        if place.kernel is not None:
-            with place.kernel.open(str(path)) as file:
-                return " ".join(file.read().split())
-        with netlink.inside(place.namespace.fd):
-            return " ".join(path.read_text().split())
+        return " ".join(place.kernel.read(str(_path(name))).split())
     except (OSError, LabkitError) as error:
         words = getattr(error, "strerror", None) or error
         raise Unsupported(
@@ -114,13 +108,8 @@ def _read(place: Place, name: str) -> str:
 
 
 def _write(place: Place, name: str, value: str) -> None:
-    path = _path(name)
-    if place.kernel is not None:
-        place.kernel.sysctl("/".join(path.parts[4:]), value)
-        return
     try:
-        with netlink.inside(place.namespace.fd):
-            path.write_text(value)
+        place.kernel.write(str(_path(name)), value.encode())
     except OSError as error:
         raise checks.refused(error, f"sysctl {name}={value}") from None
 

@@ -7,9 +7,7 @@ import binascii
 import itertools
 import json
 import re
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +39,9 @@ class Qdisc(Kind):
         _check_arguments("qdisc", options["words"], self.example)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("qdisc", place)
         shown = checks.output_or_raise(
-            place.program("tc", "qdisc", "show", "dev", place.interface), f"queueing disciplines of {place}"
+            place.kernel.run("tc", "qdisc", "show", "dev", place.interface),
+            f"queueing disciplines of {place}",
         )
         lines = [line for line in shown.splitlines() if " clsact " not in line and " ingress " not in line]
         result = re.sub(r"(?m)^qdisc (\S+) [0-9a-f]+: ", r"\1 ", "\n".join(lines))
@@ -52,7 +50,7 @@ class Qdisc(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = options["words"].split()
         checks.output_or_raise(
-            place.program("tc", "qdisc", "replace", "dev", place.interface, "root", *words),
+            place.kernel.run("tc", "qdisc", "replace", "dev", place.interface, "root", *words),
             f"qdisc {options['words']}",
             ("qdisc not found", "no such file"),
         )
@@ -96,13 +94,12 @@ class Filter(Kind):
         _check_arguments("tc_filter", options["words"], self.example)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("tc_filter", place)
         return {f"filters {options['hook']}": _filters(place, options["hook"])}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         _clsact(place, options["hook"])
         checks.output_or_raise(
-            place.program(
+            place.kernel.run(
                 "tc", "filter", "add", "dev", place.interface, options["hook"], *options["words"].split()
             ),
             f"tc_filter {options['words']}",
@@ -113,13 +110,13 @@ class Filter(Kind):
 def _clsact(place: Place, hook: str) -> None:
     if hook == "root":
         return
-    ended = place.program("tc", "qdisc", "add", "dev", place.interface, "clsact")
+    ended = place.kernel.run("tc", "qdisc", "add", "dev", place.interface, "clsact")
     if "exclusivity flag on" not in ended.stderr.lower() and "file exists" not in ended.stderr.lower():
         checks.output_or_raise(ended, "clsact, the place for filters", ("no such file",))
 
 
 def _filters(place: Place, hook: str) -> str:
-    ended = place.program("tc", "filter", "show", "dev", place.interface, hook)
+    ended = place.kernel.run("tc", "filter", "show", "dev", place.interface, hook)
     text = ended.stdout if ended.returncode == 0 else ""
     return (
         " | ".join(" ".join(re.sub(r"\bid \d+\b", "", line).split()) for line in text.splitlines()) or "none"
@@ -183,13 +180,6 @@ class Bpf(Kind):
         except binascii.Error:
             raise BadInput(f"{self._name}: the object is not valid base64 text") from None
 
-    @contextmanager
-    def _file(self, options: Mapping[str, Any]) -> Iterator[str]:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "program.o"  # the kernel shows this name
-            path.write_bytes(self._object(options))
-            yield str(path)
-
 
 class Xdp(Bpf):
     """A BPF program at XDP of an interface."""
@@ -197,19 +187,18 @@ class Xdp(Bpf):
     example = "xdp pass.o xdp sha256:0123456789ab at server"
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("xdp", place)
         [link] = json.loads(
             checks.output_or_raise(
-                place.program("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP"
+                place.kernel.run("ip", "-j", "-d", "link", "show", "dev", place.interface), "XDP"
             )
         )
         program = link.get("xdp", {}).get("prog", {})
         return {"xdp": f"program of tag {program['tag']}" if program.get("tag") else "none"}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
-        with self._file(options) as path:
+        with place.kernel.file("program.o", self._object(options)) as path:
             checks.output_or_raise(
-                place.program(
+                place.kernel.run(
                     "ip", "link", "set", "dev", place.interface, "xdp", "obj", path, "sec", options["section"]
                 ),
                 f"XDP program {options['file']} {options['section']}",
@@ -248,7 +237,6 @@ class TcBpf(Bpf):
         super().check(self._split(options)[0])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        checks.no_guest("tc_bpf", place)
         hook = self._hook(options)
         return {f"filters {hook}": _filters(place, hook)}
 
@@ -256,9 +244,9 @@ class TcBpf(Bpf):
         hook = self._hook(options)
         _clsact(place, hook)
         words = ("bpf", "direct-action", "object-file")
-        with self._file(options) as path:
+        with place.kernel.file("program.o", self._object(options)) as path:
             checks.output_or_raise(
-                place.program(
+                place.kernel.run(
                     "tc",
                     "filter",
                     "add",

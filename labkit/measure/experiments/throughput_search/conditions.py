@@ -91,15 +91,13 @@ class ConditionsMonitor:
         self._in_guests = in_guests
         self.pids = machine.descendants(os.getpid()) - generator
         self._sockets = [PacketSockets(space.fd) for space in namespaces]
-        self._files = [(space.name, space.open("/proc/net/dev")) for space in namespaces]
+        self._spaces = namespaces
         self._before = self._now()
 
     def close(self) -> None:
-        """Close files and sockets."""
+        """Close the sockets."""
         for one in self._sockets:
             one.close()
-        for _, file in self._files:
-            file.close()
 
     def begin(self) -> None:
         """Start a trial."""
@@ -118,7 +116,7 @@ class ConditionsMonitor:
         return Conditions(
             slip_s=trial.slip_s,
             wait_s=max(busy, default=0) / 1e9,
-            steal_s=used.steal_s if self._files else 0.0,  # else nothing of the datapath is on this machine
+            steal_s=used.steal_s if self._spaces else 0.0,  # else nothing of the datapath is on this machine
             cpu_s=used.busy_s,
             softirq_s=used.softirq_s,
             datapath_cpu_s=sum(run for run, _ in ran.values()) / 1e9,
@@ -134,9 +132,9 @@ class ConditionsMonitor:
 
     def _now(self) -> tuple[dict[str, int], int, int, dict[str, tuple[int, int]], machine.CpuTimes]:
         drops = {
-            f"{name} {interface}": count
-            for name, file in self._files
-            for interface, count in interface_drops(file.read()).items()
+            f"{space.name} {interface}": count
+            for space in self._spaces
+            for interface, count in interface_drops(space.read("/proc/net/dev")).items()
         }
         sockets = sum(sum(one.drops().values()) for one in self._sockets)
         return drops, softnet_drops(), sockets, machine.thread_times(self.pids), machine.cpu_times()

@@ -18,7 +18,7 @@ import msgspec
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure import topologies
 from labkit.measure.endpoints import Namespace, RemotePair
-from labkit.measure.experiments.built_arm import BuiltArm, offloads, qdisc
+from labkit.measure.experiments.built_arm import BuiltArm
 from labkit.measure.experiments.context import Peer, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
@@ -205,9 +205,9 @@ def across(parameters: DatapathParameters, run_context: RunContext, arm: Arm, pa
         side.begin(made)
         one = Across(
             arm=arm,
-            offloads=offloads(side.ends[0]),
+            offloads=side.ends[0].kernel.offloads(side.ends[0].interface),
             server_offloads=report["offloads"],
-            qdisc=qdisc(side.ends[0]),
+            qdisc=side.ends[0].kernel.qdisc(side.ends[0].interface, side.ends[0].index),
             peer=peer,
             remote_pairs=made,
             side=side,

@@ -15,10 +15,9 @@ from labkit.common.errors import LabkitError
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, RemoteEnd, RemotePair
 from labkit.measure.experiments import server_counters
-from labkit.measure.experiments.built_arm import offloads
 from labkit.measure.experiments.context import Event, RunContext
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.observers.counters.receive_counters import Receivers, server_receivers
+from labkit.measure.observers.counters.receive_counters import Receivers
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import FlowGenerator, Receiving, Servers, TrialGenerator
 from labkit.measure.traffic.packet_sender import Mix
@@ -60,7 +59,7 @@ class ServerHost:
         )
         self._ends = self._arm.enter_context(topologies.half(topology, spec)).ends
         self._remote = topologies.remote_ends(spec)
-        return {"offloads": offloads(self._ends[0])}
+        return {"offloads": self._ends[0].kernel.offloads(self._ends[0].interface)}
 
     def clear(self) -> dict[str, Any]:
         """Remove everything that was built."""
@@ -73,8 +72,7 @@ class ServerHost:
         parameters = self._parameters
         emulated = self._run_context.machine.get("accelerator") == "tcg"
         self._servers = self._run.enter_context(self._generator.servers(self._ends, emulated=emulated))
-        counters = server_receivers(self._ends, parameters.protocol, parameters.datagram_bytes)
-        self._counters = self._run.enter_context(counters)
+        self._counters = Receivers(self._ends, parameters.protocol, parameters.datagram_bytes)
         self._before = self._counters.per_server()
         return {}
 

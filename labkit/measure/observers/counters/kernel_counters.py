@@ -9,23 +9,23 @@ there shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any
 
 from labkit.common import errors
-from labkit.common.errors import Failed
-from labkit.measure.endpoints import Endpoint, Namespace, Reading
+from labkit.measure.endpoints import Endpoint, Kernel, Namespace, of_guests
 from labkit.measure.observers.base import Observation
 from labkit.system import netlink
 from labkit.system.machine.cpu_time import TICKS_PER_S
 from labkit.system.machine.mibs import interfaces, mibs, mibs6, softnet_counts
 
+OF_CPUS = ("/proc/net/softnet_stat", "/proc/softirqs", "/proc/stat")
 SOFTIRQS = ("NET_RX", "NET_TX")
 NOT_READ = "queueing disciplines in guests"
 
 Counts = dict[str, Any]  # nested by place; the innermost values are numbers
-Opens = Callable[[str], Reading | TextIO]
 
 
 class Counters:
@@ -59,13 +59,13 @@ def read(namespaces: Sequence[Namespace], ends: Sequence[Endpoint] = ()) -> Coun
     the endpoints' names; `cpus` by number; `guests` by name (cpus).
     """
     result = {space.name: _read_namespace(space) for space in namespaces}
-    result |= {end.name: _read_kernel(end.open) for end in ends}
-    # Several endpoints may share a guest.
-    guests = {end.runtime.name: end for end in ends if end.runtime is not None}
+    result |= {end.name: _read_kernel(end.kernel) for end in ends}
     return {
         "namespaces": result,
-        "cpus": _cpus(open),
-        "guests": {name: {"cpus": _cpus(end.open)} for name, end in guests.items()},
+        "cpus": cpus(*(Path(path).read_text() for path in OF_CPUS)),
+        "guests": {
+            name: {"cpus": cpus(*map(kernel.read, OF_CPUS))} for name, kernel in of_guests(ends).items()
+        },
     }
 
 
@@ -74,27 +74,18 @@ def _read_namespace(space: Namespace) -> Counts:
     disciplines: dict[str, dict[str, Counts]] = {}
     for index, name, counts in netlink.qdiscs(space.netlink):
         disciplines.setdefault(names.get(index, str(index)), {})[name] = dict(counts)
-    return _read_kernel(space.open) | {"qdiscs": disciplines}
+    return _read_kernel(space) | {"qdiscs": disciplines}
 
 
-def _read_kernel(opens: Opens) -> Counts:
-    def text(name: str) -> str:
-        with opens(f"/proc/net/{name}") as file:
-            return file.read()
-
+def _read_kernel(kernel: Kernel) -> Counts:
     try:
-        six = mibs6(text("snmp6"))
-    except (FileNotFoundError, Failed):  # a kernel without IPv6
+        six = mibs6(kernel.read("/proc/net/snmp6"))
+    except FileNotFoundError:  # a kernel without IPv6
         six = {}
     return {
-        "interfaces": interfaces(text("dev")),
-        "mibs": {**mibs(text("snmp")), **mibs(text("netstat")), **six},
+        "interfaces": interfaces(kernel.read("/proc/net/dev")),
+        "mibs": {**mibs(kernel.read("/proc/net/snmp")), **mibs(kernel.read("/proc/net/netstat")), **six},
     }
-
-
-def _cpus(opens: Opens) -> Counts:
-    with opens("/proc/net/softnet_stat") as one, opens("/proc/softirqs") as two, opens("/proc/stat") as three:
-        return cpus(one.read(), two.read(), three.read())
 
 
 @errors.reading("/proc/softirqs or /proc/stat")

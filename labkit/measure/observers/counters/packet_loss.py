@@ -424,15 +424,15 @@ def refusals(topology: topologies.Topology) -> Callable[[], str]:
 
 
 def _guests(topology: topologies.Topology) -> list[Endpoint]:
-    return [end for pair in topology.pairs for end in (pair.client, pair.server) if end.kernel]
+    return [end for pair in topology.pairs for end in (pair.client, pair.server) if not end.kernel.is_here]
 
 
 def _pair_path(pair: Pair, steps: Sequence[packet_path.Step]) -> list[tuple[str, str, str]]:
     """Return the path of a pair, with the interfaces inside guests, which this kernel does not see."""
     path = [(step.namespace, step.interface, step.direction) for step in steps]
-    if pair.client.kernel is not None:
+    if not pair.client.kernel.is_here:
         path.insert(0, (pair.client.name, pair.client.interface, OUT))
-    if pair.server.kernel is not None:
+    if not pair.server.kernel.is_here:
         path.append((pair.server.name, pair.server.interface, IN))
     return path
 

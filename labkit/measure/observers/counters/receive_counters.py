@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.common import errors
-from labkit.measure.endpoints import Endpoint, Pair, Reading
+from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.topologies.network.kinds import ETHERNET, IP, tunnels
 from labkit.measure.topologies.network.parts import UDP_PORTS
 from labkit.system import netlink
@@ -51,7 +50,8 @@ class Receivers:
     offload, and then headers are 0.1 % of it. Without, they are 4.6 %, and would look like payload. UDP: datagrams that
     the servers have read (InDatagrams) times their length, so datagrams dropped at a full socket buffer or left unread
     do not count. On lo, acknowledgements are frames without payload. A tunnel's outer datagrams in the server's
-    namespace do not count either (see `_outside`).
+    namespace do not count either (see `_outside`). For UDP `length_bytes` is the payload of a datagram. What was sent
+    is known only if the clients are on this host.
     """
 
     def __init__(
@@ -59,18 +59,18 @@ class Receivers:
         servers: Sequence[Endpoint],
         protocol: str,
         length_bytes: int | None,
-        files: list[Reading],
-        client_files: list[Reading],
-        *,
-        local: bool = True,
+        clients: Sequence[Endpoint] = (),
     ) -> None:
         self._servers = servers
         self._protocol = protocol
         self._length_bytes = length_bytes
-        self._files = files
-        self._client_files = client_files
+        # Clients may share a namespace, whose counters must count once.
+        self._clients = {id(client.kernel): client.kernel for client in clients}.values()
+        self._mibs = "/proc/net/snmp6" if ":" in servers[0].address else "/proc/net/snmp"
         self._outside = [_outside(server) if protocol == "udp" else [] for server in servers]
-        self._header_bytes = [_header_bytes(server, local) if protocol != "udp" else 0 for server in servers]
+        self._header_bytes = [
+            _header_bytes(server, bool(clients)) if protocol != "udp" else 0 for server in servers
+        ]
 
     def read(self) -> ReceiveCounts:
         """Return the current sums over all pairs."""
@@ -78,7 +78,7 @@ class Receivers:
             assert self._length_bytes is not None
             counts = self.per_server()
             of_received = sum(counts) * self._length_bytes, sum(counts)
-            texts = [client.read() for client in self._client_files]
+            texts = [client.read(self._mibs) for client in self._clients]
             if not texts:
                 return ReceiveCounts(*of_received)
             return ReceiveCounts(
@@ -94,8 +94,8 @@ class Receivers:
     def per_server(self) -> list[int]:
         """Return what each server has received: bytes of its interface (TCP) or datagrams (UDP)."""
         if self._protocol == "udp":
-            ends = zip(self._servers, self._files, self._outside, strict=True)
-            return [_received_datagrams(server, file, outside) for server, file, outside in ends]
+            ends = zip(self._servers, self._outside, strict=True)
+            return [_received_datagrams(server, self._mibs, outside) for server, outside in ends]
         return [server.counters().received_bytes for server in self._servers]
 
     def carrying(self, before: list[int]) -> list[bool]:
@@ -104,28 +104,10 @@ class Receivers:
         return [now >= then + enough for now, then in zip(self.per_server(), before, strict=True)]
 
 
-@contextmanager
-def receivers(pairs: Sequence[Pair], protocol: str, length_bytes: int | None) -> Iterator[Receivers]:
-    """Open the counters of these pairs; for UDP `length_bytes` is the payload of a datagram."""
+def receivers(pairs: Sequence[Pair], protocol: str, length_bytes: int | None) -> Receivers:
+    """Return the counters of the servers of these pairs."""
     servers, clients = [pair.server for pair in pairs], [pair.client for pair in pairs]
-    with server_receivers(servers, protocol, length_bytes, clients) as result:
-        yield result
-
-
-@contextmanager
-def server_receivers(
-    servers: Sequence[Endpoint], protocol: str, length_bytes: int | None, clients: Sequence[Endpoint] = ()
-) -> Iterator[Receivers]:
-    """Open the counters of these servers; what was sent is known only if the clients are on this host."""
-    # Clients may share a namespace, whose counters must count once.
-    clients = list({(end.namespace.name, end.kernel and end.name): end for end in clients}.values())
-    with ExitStack() as stack:
-        path = "/proc/net/snmp6" if ":" in servers[0].address else "/proc/net/snmp"
-        files, client_files = (
-            [stack.enter_context(end.open(path)) for end in ends] if protocol == "udp" else []
-            for ends in (servers, clients)
-        )
-        yield Receivers(servers, protocol, length_bytes, files, client_files, local=bool(clients))
+    return Receivers(servers, protocol, length_bytes, clients)
 
 
 def _header_bytes(server: Endpoint, local: bool) -> int:
@@ -137,7 +119,7 @@ def _header_bytes(server: Endpoint, local: bool) -> int:
     """
     family = 6 if ":" in server.address else 4
     kind = None
-    if server.kernel is None:
+    if server.kernel.is_here:
         links = netlink.links(server.namespace.netlink)
         kind = next((link.kind for link in links if link.index == server.index), None)
     if server.interface == "lo" or (kind in tunnels() and kind != "gretap"):
@@ -147,7 +129,7 @@ def _header_bytes(server: Endpoint, local: bool) -> int:
     return ethernet_count * ETHERNET.length_bytes + IP[family].length_bytes + TCP_BYTES
 
 
-def _received_datagrams(server: Endpoint, file: Reading, outside: list[int]) -> int:
+def _received_datagrams(server: Endpoint, path: str, outside: list[int]) -> int:
     """Return the datagrams that a server received, without the outer datagrams of tunnels.
 
     The two counters are not read at the same moment. Reading is repeated while packets arrive in between; finally the
@@ -155,7 +137,7 @@ def _received_datagrams(server: Endpoint, file: Reading, outside: list[int]) -> 
     """
     for _ in range(ATTEMPTS if outside else 1):
         before = _taken_out(server, outside)
-        count, after = _datagrams(file)[0], _taken_out(server, outside)
+        count, after = datagrams(server.kernel.read(path))[0], _taken_out(server, outside)
         if before == after:
             break
     return count - (before + after) // 2
@@ -174,10 +156,6 @@ def _outside(server: Endpoint) -> list[int]:
     if ":" in server.address:
         return []
     return [link.index for link in netlink.links(server.namespace.netlink) if link.kind in UDP_PORTS]
-
-
-def _datagrams(file: Reading) -> tuple[int, int]:
-    return datagrams(file.read())
 
 
 @errors.reading("/proc/net/snmp")

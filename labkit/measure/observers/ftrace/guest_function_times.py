@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import topologies
+from labkit.measure.endpoints import Kernel, of_guests
 from labkit.measure.observers.base import ArmedObserver, Observation, ObservedLoad, Observer, own_parameters
 from labkit.measure.observers.ftrace import kernel_functions, ring_buffer, session
 from labkit.measure.observers.ftrace.function_times import FIELDS, Collected, check_functions, collect
@@ -43,27 +43,11 @@ for cpu in sys.argv[1:]:
 """
 
 
-class Machine(Protocol):
-    """The part of a guest that this module uses."""
-
-    name: str
-
-    @property
-    def prefix(self) -> list[str]:
-        """The command line prefix that runs a program in it."""
-
-    def read(self, path: str) -> bytes:
-        """Return the content of a file in it."""
-
-    def write(self, path: str, content: bytes) -> None:
-        """Write a file in it."""
-
-
 class GuestTimes:
     """The armed tracers of guests, each with its kernel's names of the functions."""
 
     def __init__(
-        self, guests: Sequence[Machine], names: Sequence[str], traced: Sequence[dict[str, str]]
+        self, guests: Sequence[Kernel], names: Sequence[str], traced: Sequence[dict[str, str]]
     ) -> None:
         self._guests, self._names, self._traced = guests, names, traced
         self._window_s = 0.0
@@ -104,7 +88,7 @@ class GuestTimes:
 
 
 @contextmanager
-def guest_function_times(guests: Sequence[Machine], names: Sequence[str]) -> Iterator[GuestTimes]:
+def guest_function_times(guests: Sequence[Kernel], names: Sequence[str]) -> Iterator[GuestTimes]:
     """Arm the times of these functions in the guests' kernels, before the traffic.
 
     Raises Unsupported without guests or without a tracer in them, BadInput for a function that a guest cannot trace.
@@ -125,18 +109,18 @@ def guest_function_times(guests: Sequence[Machine], names: Sequence[str]) -> Ite
         yield GuestTimes(guests, names, armed)
 
 
-def _run(guest: Machine, script: str) -> str:
+def _run(guest: Kernel, script: str) -> str:
     return process.output([*guest.prefix, "sh", "-e", "-c", script], PATIENCE_S)
 
 
-def traced(guest: Machine, names: Sequence[str]) -> dict[str, str]:
+def traced(guest: Kernel, names: Sequence[str]) -> dict[str, str]:
     """Return a guest kernel's name of each function, mapped to the requested name.
 
     Raises Unsupported without a tracer, BadInput for a function that it cannot trace.
     """
     try:
-        tracers = guest.read(f"{TRACEFS}/available_tracers").decode().split()
-    except Failed:
+        tracers = guest.read(f"{TRACEFS}/available_tracers").split()
+    except OSError:
         tracers = []
     if session.TRACER not in tracers:
         raise Unsupported(f"the kernel of the guest {guest.name} has no tracer {session.TRACER}")
@@ -150,7 +134,7 @@ def traced(guest: Machine, names: Sequence[str]) -> dict[str, str]:
     return {one: name for name, all_of in result.items() for one in all_of}
 
 
-def _arm(guest: Machine, names: Sequence[str]) -> None:
+def _arm(guest: Kernel, names: Sequence[str]) -> None:
     lines = [
         f"cd {TRACEFS}",
         "echo 0 >tracing_on",
@@ -165,11 +149,10 @@ def _arm(guest: Machine, names: Sequence[str]) -> None:
         raise Failed(f"the guest {guest.name} cannot trace {', '.join(names)}: {error}") from None
 
 
-def _collect(guest: Machine, traced: dict[str, str], result: Collected) -> int:
+def _collect(guest: Kernel, traced: dict[str, str], result: Collected) -> int:
     """Add what a guest's buffers hold; return how many events were lost."""
     texts = [
-        guest.read(f"{TRACEFS}/events/{name}").decode()
-        for name in ("header_page", "ftrace/funcgraph_exit/format")
+        guest.read(f"{TRACEFS}/events/{name}") for name in ("header_page", "ftrace/funcgraph_exit/format")
     ]
     try:
         layout = ring_buffer.layout(texts[0], texts[1], FIELDS)
@@ -187,48 +170,41 @@ def _collect(guest: Machine, traced: dict[str, str], result: Collected) -> int:
 
     lost = 0
     for cpu in cpus:
-        data, size = guest.read(f"/run/{cpu}"), layout.page_bytes
+        data, size = guest.read_bytes(f"/run/{cpu}"), layout.page_bytes
         pages = (data[at : at + size] for at in range(0, len(data), size))
         number = cpu.removeprefix("cpu")
         collect(
             result, f"{guest.name}:{number}", pages, layout, name_of, lambda pid: processes.get(pid, str(pid))
         )
-        lost += session.lost(guest.read(f"{TRACEFS}/per_cpu/{cpu}/stats").decode())
+        lost += session.lost(guest.read(f"{TRACEFS}/per_cpu/{cpu}/stats"))
     return lost
 
 
-def _addresses(guest: Machine, names: Sequence[str]) -> dict[int, str]:
+def _addresses(guest: Kernel, names: Sequence[str]) -> dict[int, str]:
     wanted = "|".join(re.escape(name) for name in names)
     lines = _run(guest, f"grep -E {shlex.quote(f' ({wanted})([[:space:]]|$)')} /proc/kallsyms").splitlines()
     return {int(line.split()[0], 16): line.split()[2] for line in lines}
 
 
-def _processes(guest: Machine) -> dict[int, str]:
-    lines = guest.read(f"{TRACEFS}/saved_cmdlines").decode(errors="replace").splitlines()
+def _processes(guest: Kernel) -> dict[int, str]:
+    lines = guest.read(f"{TRACEFS}/saved_cmdlines").splitlines()
     return {int(pid): name for pid, _, name in (line.partition(" ") for line in lines)} | {0: "swapper"}
 
 
-def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[Machine]:
+def _guests(parameters: ObservedLoad, topology: topologies.Topology) -> list[Kernel]:
     """Return the guests at the ends, each once. Raises Unsupported if their kernel may panic when it is traced."""
     from labkit.measure.endpoints.guest import spec  # what only guests need
 
     ends = [end for pair in topology.pairs for end in (pair.client, pair.server)]
-    runtimes = {
-        end.runtime.name: end.runtime
-        for end in ends
-        if end.runtime is not None and end.runtime.kernel is not None
-    }
     word = parameters.guest_word
-    for runtime in runtimes.values():
-        columns = runtime.report
-        several = columns["guest_accelerator"] == "tcg" and columns["guest_cpus_count"] > 1
+    for columns in (end.runtime.report for end in ends if end.runtime is not None):
+        several = columns.get("guest_accelerator") == "tcg" and columns["guest_cpus_count"] > 1
         if several and spec.parse(word).machine.profile != "tracing":
             raise Unsupported(
                 "an emulated guest with several CPUs may panic when its functions are traced:"
                 f" use guest={word},profile=tracing, which runs all of them in one thread"
             )
-    result: list[Machine] = [getattr(one, "guest", one) for one in runtimes.values()]  # type: ignore[arg-type]
-    return result
+    return list(of_guests(ends).values())
 
 
 def _armed(

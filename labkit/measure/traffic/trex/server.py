@@ -52,7 +52,6 @@ PAGE_BYTES = 4096
 FRAMES_BYTES = (2048, 4096, 8192, 9216)
 RUNTIME = Path("/var/run/dpdk")  # of DPDK programs that do not know RUNTIME_DIRECTORY
 TABLE = "labkit_trex"
-LISTENING = "0A"  # the state of such a socket in /proc/net/tcp
 
 
 def find(given: str | None = None) -> Path:
@@ -157,7 +156,7 @@ def argv(folder: Path, configuration: Path, *, stateful: bool) -> list[str]:
 def check(pairs: Sequence[Pair]) -> None:
     """Raise Unsupported, with one sentence, for ends whose interface TRex cannot have."""
     for end in (end for pair in pairs for end in (pair.client, pair.server)):
-        if end.kernel is not None:
+        if not end.kernel.is_here:
             raise Unsupported(
                 f"TRex cannot use an interface inside the guest {end.name}: use endpoint=namespace or"
                 " endpoint=container"
@@ -303,7 +302,7 @@ def _scratch() -> Iterator[Path]:
 def _wait_until_ready(server: process.Running, space: Namespace) -> None:
     """Wait until the server listens for requests. Raises Failed, with its last words, if it ends or takes too long."""
     deadline = time.monotonic() + READY_S
-    while not _listens(space):
+    while not space.listens(client.RPC_PORT):
         if server.poll():
             raise Failed(f"the TRex server ended before it was ready: {_last_words(server.ended())}")
         if time.monotonic() > deadline:
@@ -312,18 +311,6 @@ def _wait_until_ready(server: process.Running, space: Namespace) -> None:
                 f"the TRex server was not ready after {READY_S:.0f} s: {_last_words(server.ended())}"
             )
         time.sleep(POLL_S)
-
-
-def _listens(space: Namespace) -> bool:
-    """Return whether something listens on TRex's RPC port (/proc/net/tcp; proc(5))."""
-    wanted = f"{client.RPC_PORT:04X}"
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError), space.open(f"/proc/net/{name}") as table:
-            for line in table.read().splitlines()[1:]:
-                fields = line.split()
-                if fields[1].rpartition(":")[2] == wanted and fields[3] == LISTENING:
-                    return True
-    return False
 
 
 def _last_words(ended: process.Ended) -> str:

@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 
 from labkit.common.errors import BadInput, Failed
-from labkit.measure.endpoints import Namespace
+from labkit.measure.endpoints import Kernel
 from labkit.measure.experiments.change_kinds.base import Place
 from labkit.measure.experiments.change_kinds.registry import KINDS
 
-PLACE = Place("server", cast("Namespace", type("Space", (), {"name": "server0"})()), "eth0")
+PLACE = Place("server", cast("Kernel", type("Space", (), {"name": "server0"})()), "eth0")
 TBF = "tbf root rate 1Gbit burst 256Kb lat 10ms"
 
 

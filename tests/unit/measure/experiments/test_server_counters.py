@@ -19,9 +19,14 @@ SLACK_S = 0.1  # on a loaded machine
 
 
 class Stat:
-    """/proc/stat of a guest that answers late and whose single CPU is always busy."""
+    """The kernel of a guest that answers late and whose single CPU is always busy."""
 
-    def read(self) -> str:
+    is_here = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def read(self, _path: str) -> str:
         time.sleep(SLOW_S / 2)
         ticks = round(time.monotonic() * TICKS_PER_S)
         time.sleep(SLOW_S / 2)
@@ -29,8 +34,7 @@ class Stat:
 
 
 def end(name: str) -> Any:
-    runtime = SimpleNamespace(name=name, kernel=object())
-    return SimpleNamespace(runtime=runtime, open=lambda _path: Stat())
+    return SimpleNamespace(kernel=Stat(name))
 
 
 def with_guests() -> server_counters.LocalServer:

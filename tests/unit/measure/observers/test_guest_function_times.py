@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import BadInput, Unsupported
+from labkit.measure.endpoints import Kernel
 from labkit.measure.experiments import DatapathParameters, RunContext, survey
 from labkit.measure.observers.ftrace import guest_function_times
 from labkit.measure.observers.ftrace.guest_function_times import guest_function_times as watched
@@ -17,10 +18,12 @@ from labkit.measure.observers.ftrace.guest_function_times import guest_function_
 THERE = "ip_rcv\n__netif_receive_skb_core.constprop.0\nbr_handle_frame [bridge]\n"
 
 
-class Folder:
+class Folder(Kernel):
     """A folder that stands in for a guest's tracefs."""
 
-    prefix: tuple[str, ...] = ()
+    @property
+    def prefix(self) -> list[str]:
+        return []
 
     def __init__(self, path: Path, name: str, tracers: str = "function_graph nop") -> None:
         self.name, self._top = name, path
@@ -28,11 +31,14 @@ class Folder:
         self.write("available_tracers", tracers.encode())
         self.write("available_filter_functions", THERE.encode())
 
-    def read(self, path: str) -> bytes:
+    def read_bytes(self, path: str) -> bytes:
         return (self._top / path).read_bytes()
 
     def write(self, path: str, content: bytes) -> None:
         (self._top / path).write_bytes(content)
+
+    def file(self, name: str, content: bytes) -> Any:
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -52,8 +58,8 @@ def test_guest_symbol_names(top: Path) -> None:
 
 def test_failed_arming_disarms_other_guests(top: Path) -> None:
     class Bare(Folder):
-        def read(self, path: str) -> bytes:
-            return b"nop" if path.endswith("available_tracers") else super().read(path)
+        def read_bytes(self, path: str) -> bytes:
+            return b"nop" if path.endswith("available_tracers") else super().read_bytes(path)
 
     guests: list[Any] = [Folder(top, "client0"), Bare(top, "client1")]
     with pytest.raises(Unsupported, match="client1"), watched(guests, ["ip_rcv"]):
@@ -76,8 +82,9 @@ def test_untraceable_functions_are_refused_before_measuring(
     top: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest: Any = Folder(top, "client0")
-    guest.kernel, guest.report = guest, {"guest_accelerator": "tcg", "guest_cpus_count": 1}
-    ends = SimpleNamespace(client=SimpleNamespace(runtime=guest), server=SimpleNamespace(runtime=None))
+    guest.report = {"guest_accelerator": "tcg", "guest_cpus_count": 1}
+    end = SimpleNamespace(kernel=guest, runtime=guest)
+    ends = SimpleNamespace(client=end, server=end)
     monkeypatch.setattr(
         survey.topologies, "build", lambda *_, **__: nullcontext(SimpleNamespace(pairs=[ends]))
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers.counters import kernel_counters, packet_loss
 from labkit.measure.observers.perf import control, record, stat
@@ -153,18 +152,20 @@ def test_only_changes_are_reported() -> None:
 class Inside:
     """A guest's kernel with its own counters; `times` are those of the samples."""
 
+    name, is_here = "shared", False
+
     def __init__(self) -> None:
         self.times = 1
 
-    def open(self, path: str) -> io.StringIO:
+    def read(self, path: str) -> str:
         name = path.removeprefix("/").replace("/", "-") + "-6.18.txt"
         if name.startswith("proc-net-snmp6"):
-            raise Failed("in the guest client0: No such file or directory: /proc/net/snmp6")
-        return io.StringIO(re.sub(r"(?<=[ :])231332\b", str(231332 * self.times), sample(name)))
+            raise FileNotFoundError
+        return re.sub(r"(?<=[ :])231332\b", str(231332 * self.times), sample(name))
 
 
 def test_guest_kernel_counters() -> None:
-    kernel, place = Inside(), SimpleNamespace(name="between")
+    kernel, place = Inside(), SimpleNamespace(name="between", is_here=True)
     runtime = SimpleNamespace(name="shared", kernel=kernel)
     ends = [Endpoint(name, place, "eth0", 100, "10.1.0.1", runtime) for name in ("client0", "server0")]  # type: ignore[arg-type]
     watch = kernel_counters.Counters([], ends)

@@ -3,14 +3,16 @@ subtracted."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from labkit.measure.endpoints.namespace import Opened
+from labkit.measure.endpoints import Namespace, namespace
 from labkit.measure.observers.counters import receive_counters
 from labkit.measure.observers.counters.receive_counters import ReceiveCounts
 from labkit.system.netlink import LinkCounters
@@ -21,7 +23,8 @@ SNMP = "Udp: InDatagrams NoPorts InErrors OutDatagrams\nUdp: {} 0 0 7\n"
 def server(taken_out: Iterator[int]) -> Any:
     """Return an endpoint whose namespace has decapsulated these numbers of packets, one for each reading."""
     kernel = SimpleNamespace(counters=lambda _index: LinkCounters(0, next(taken_out)))
-    return SimpleNamespace(namespace=SimpleNamespace(netlink=kernel))
+    read = lambda _path: SNMP.format(100)  # noqa: E731
+    return SimpleNamespace(kernel=SimpleNamespace(read=read), namespace=SimpleNamespace(netlink=kernel))
 
 
 @pytest.mark.parametrize(
@@ -32,20 +35,14 @@ def server(taken_out: Iterator[int]) -> Any:
         ([50, 60, 50, 60, 50, 60, 50, 60], 45),  # packets always arrive between the readings
     ],
 )
-def test_tunnel_datagrams_are_not_the_load(taken_out: list[int], expected: int, tmp_path: Path) -> None:
-    path = tmp_path / "snmp"
-    path.write_text(SNMP.format(100))
+def test_tunnel_datagrams_are_not_the_load(taken_out: list[int], expected: int) -> None:
     readings = iter(taken_out)
-    with Opened(str(path)) as file:
-        assert receive_counters._received_datagrams(server(readings), file, [100]) == expected
+    assert receive_counters._received_datagrams(server(readings), "snmp", [100]) == expected
     assert list(readings) == []
 
 
-def test_all_datagrams_without_a_tunnel(tmp_path: Path) -> None:
-    path = tmp_path / "snmp"
-    path.write_text(SNMP.format(100))
-    with Opened(str(path)) as file:
-        assert receive_counters._received_datagrams(server(iter(())), file, []) == 100
+def test_all_datagrams_without_a_tunnel() -> None:
+    assert receive_counters._received_datagrams(server(iter(())), "snmp", []) == 100
 
 
 @pytest.mark.parametrize(
@@ -72,35 +69,36 @@ def test_headers_of_tcp_are_no_payload(
     links = [SimpleNamespace(index=7, kind=kind), SimpleNamespace(index=8, kind="vxlan")]
     monkeypatch.setattr(receive_counters.netlink, "links", lambda _kernel: links)
     end: Any = SimpleNamespace(
-        interface=interface, index=7, address=address, kernel=None, namespace=SimpleNamespace(netlink=None),
+        interface=interface, index=7, address=address, kernel=SimpleNamespace(is_here=True),
+        namespace=SimpleNamespace(netlink=None),
         counters=lambda: LinkCounters(1514 * 1000, 1000),
     )  # fmt: skip
-    counts = receive_counters.Receivers([end, end], "tcp", None, [], [], local=local).read()
+    counts = receive_counters.Receivers([end, end], "tcp", None, [end] * local).read()
     assert counts == ReceiveCounts(2 * payload_bytes * 1000, 2000)
 
 
 def test_long_files_of_the_kernel_are_read_to_their_end() -> None:
     """A read of a file that the kernel makes record by record ends with a page."""
     path = "/proc/kallsyms"
-    with Opened(path) as file:
-        assert len(file.read()) == len(Path(path).read_bytes().decode()) > 1 << 16
-        assert len(file.read()) > 1 << 16, "the next reading begins anew"
+    here = os.open("/proc/self/ns/net", os.O_RDONLY)
+    kernel = Namespace("client0", here, Any)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(namespace.netlink, "inside", lambda _fd: nullcontext())  # which needs root
+        patch.setattr(namespace, "KEPT_OPEN", (path,))
+        assert len(kernel.read(path)) == len(Path(path).read_bytes().decode()) > 1 << 16
+        assert len(kernel.read(path)) > 1 << 16, "the next reading begins anew"
 
 
-def test_clients_that_share_a_namespace_count_once(tmp_path: Path) -> None:
-    path = tmp_path / "snmp"
-    path.write_text(f"Ip: FragCreates\nIp: 5\n{SNMP.format(100)}")
-    shared, other = SimpleNamespace(name="shared"), SimpleNamespace(name="other")
-
-    def end(space: Any) -> Any:
+def test_clients_that_share_a_namespace_count_once() -> None:
+    def end() -> Any:
+        text = "Ip6FragCreates 5\nUdp6InDatagrams 100\nUdp6OutDatagrams 7\n"
         return SimpleNamespace(
-            name="end", namespace=space, kernel=None, address="fd00::1", open=lambda _path: Opened(str(path))
+            kernel=SimpleNamespace(read=lambda _path: text), address="fd00::1", namespace=None
         )
 
-    with receive_counters.server_receivers(
-        [end(other)], "udp", 100, [end(shared), end(shared), end(other)]
-    ) as counters:
-        assert len(counters._client_files) == 2
+    shared, other = end(), end()
+    counters = receive_counters.Receivers([other], "udp", 100, [shared, shared, other])
+    assert counters.read() == ReceiveCounts(10_000, 100, 14, 10)
 
 
 def test_counts_never_decrease() -> None:
