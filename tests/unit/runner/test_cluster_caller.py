@@ -73,6 +73,7 @@ def swept(wheres: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(papermill_run, "execute", lambda *_, **__: None)  # the report
     (tmp_path / "01_datapaths.ipynb").write_text("{}")
     made: Any = SimpleNamespace(
+        name="sweep", about="",
         folder=tmp_path / "sweep", notebook=tmp_path / "01_datapaths.ipynb", experiment="datapaths",
         points=[sweep.SweepPoint(name, {"where": where}) for name, where in wheres.items()],
         planned_s=lambda _: 1.0,

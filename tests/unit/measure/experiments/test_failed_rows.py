@@ -159,13 +159,21 @@ def made_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, li
     folder, executed = tmp_path / "sweep", list[str]()
     points = [sweep.SweepPoint(name, {}) for name in ("one", "two")]
     made = SimpleNamespace(
+        name="sweep",
+        about="",
         folder=folder,
         points=points,
         notebook=Path("01_x.ipynb"),
         planned_s=lambda _: 1.0,
         experiment="datapaths",
     )
-    run_folder.write_json(folder / "sweep.json", {"seed": 1, "points": ["one", "two"]})
+    known = {
+        "sweep": "sweep", "notebook": "01_x.ipynb", "seed": 1, "created": run_folder.now(), "about": "",
+        "points": ["one", "two"],
+        "parameters": {one.name: one.parameters for one in points},
+        "identities": {one.name: one.identity for one in points},
+    }  # fmt: skip
+    run_folder.write_json(folder / "sweep.json", known)
     for name in ("one", "two", "."):
         run_folder.write(folder / name / "notebook.ipynb", b"{}")
     run_folder.write_rows(folder / "one", "1-r0", [row("veth")])
