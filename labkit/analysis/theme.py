@@ -1,10 +1,11 @@
 """The appearance of figures: the plotly template `labkit`, which becomes the default when this module is imported.
 
 Figures must be readable on white paper and on a dark screen, and for people with red-green colour blindness. The
-background is transparent. The text has a grey with a contrast of 4.5:1 on both white and black (WCAG 2.2, 1.4.3). Every
-colour has 3:1 on both (1.4.11). No arm is identified by colour alone; each has its own symbol and dash. The colours are
-those of Okabe and Ito, "Color Universal Design" (2008), darkened where white paper required it. Green and purple are
-shifted away from the grey of the baseline as seen with deuteranopia.
+background is transparent. The text has a grey with a contrast of 4.5:1 on both white and black (WCAG 2.2, 1.4.3), and
+where labkit knows the page, its ink: reports by their own style, notebooks by STYLE, pictures on paper by `on_paper`.
+Every colour has 3:1 on both (1.4.11). No arm is identified by colour alone; each has its own symbol and dash. The
+colours are those of Okabe and Ito, "Color Universal Design" (2008), darkened where white paper required it. Green and
+purple are shifted away from the grey of the baseline as seen with deuteranopia.
 
 External texts (error messages of tools, names of arms) enter a figure through `plain`, because plotly renders a subset
 of HTML.
@@ -24,6 +25,13 @@ import plotly.graph_objects as go
 import plotly.io as pio
 
 GREY = "#767676"
+INK, LIGHT_INK = "#1f2328", "#e6e9ec"  # of text on light and on dark pages
+TEXTS = ".js-plotly-plot .main-svg text:not(.hoverlayer text, .bartext)"
+# The text of figures in JupyterLab and VS Code, whose pages say which theme they have. Bars have colours of their own.
+STYLE = f"""<style>
+{TEXTS} {{ fill: {INK} !important; }}
+:is(body[data-jp-theme-light="false"], .vscode-dark, .vscode-high-contrast) {TEXTS} {{ fill: {LIGHT_INK} !important; }}
+</style>"""
 _BLUE, _VERMILLION, _GREEN, _PURPLE = "#0072B2", "#D55E00", "#1F9D38", "#BC54BC"
 _OCHRE, _SKY, _OLIVE, _BROWN, _VIOLET = "#B98300", "#2F97D3", "#8C8200", "#9A6A3A", "#8A6BBE"
 PALETTE = (_BLUE, _VERMILLION, _GREEN, _PURPLE, _OCHRE, _SKY, _OLIVE, _BROWN, _VIOLET)
@@ -104,7 +112,7 @@ PUBLISHED = {
 
 # Styles of topology drawings: boxes of namespaces and interfaces, and the lines between interfaces.
 NAMESPACE = {
-    "fillcolor": "rgba(118,118,118,0.05)", "opacity": 1, "line": {"color": "rgba(118,118,118,0.4)", "width": 1},
+    "fillcolor": "rgba(118,118,118,0.05)", "opacity": 1, "line": {"color": "rgba(118,118,118,0.8)", "width": 1},
 }  # fmt: skip
 INTERFACE = {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "line": {"color": GREY, "width": 1.2}}
 JOINS = {
@@ -345,9 +353,25 @@ pio.templates.default = "labkit"
 CONFIG = {"showSendToCloud": False, "displaylogo": False}
 
 
+def on_paper(figure: go.Figure, ink: str = INK) -> go.Figure:
+    """Return a copy of a figure for a picture on white paper: opaque, with text in this colour."""
+    copy = go.Figure(figure)
+    copy.update_layout(paper_bgcolor="#ffffff", font_color=ink)
+    copy.update_layout(template={"layout": {"annotationdefaults": {"font": {"color": ink}}}})
+    return copy
+
+
 def configure_renderers() -> None:
-    """Let notebooks show figures with CONFIG. Only they pay for it: plotly's renderers import IPython and kaleido."""
+    """Let notebooks show figures with CONFIG, in a kernel also with STYLE.
+
+    Only they pay for it: plotly's renderers import IPython and kaleido.
+    """
+    from IPython.core.getipython import get_ipython
+    from IPython.display import display
+
     for name in pio.renderers:
         renderer = pio.renderers[name]
         if hasattr(renderer, "config"):
             renderer.config = {**(renderer.config or {}), **CONFIG}
+    if hasattr(get_ipython(), "kernel"):
+        display({"text/html": STYLE}, raw=True)

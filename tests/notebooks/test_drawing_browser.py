@@ -10,6 +10,7 @@ import pytest
 from browser import ARGUMENTS
 from example_states import bridged, overlay, tunnelled
 
+from labkit.analysis import theme
 from labkit.analysis.drawing import figure
 from labkit.common.topology_state import State
 
@@ -58,3 +59,33 @@ def test_labels_fit_their_boxes(state: State, browser: Any, tmp_path: Path) -> N
         word.replace("<b>", "").replace("</b>", "").replace("<br>", "") for word in words
     } <= result.keys()
     assert {text: by for text, by in result.items() if by > 0.5} == {}
+
+
+COLOURS = """() => [...document.querySelectorAll('.main-svg text')].filter(it => it.checkVisibility() && it.textContent)
+    .map(it => getComputedStyle(it).fill.match(/\\d+/g).slice(0, 3).map(Number))"""
+PAGES = {
+    "jupyterlab": ('data-jp-theme-light="true"', 255),
+    "jupyterlab-dark": ('data-jp-theme-light="false"', 0x11),
+    "vscode-dark": ('class="vscode-dark"', 0x1E),
+}
+
+
+def luminance(parts: list[float]) -> float:
+    """Return the relative luminance of a colour (WCAG 2.2)."""
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("place", PAGES)
+def test_text_is_readable_on_the_page(place: str, browser: Any, tmp_path: Path) -> None:
+    attribute, grey = PAGES[place]
+    drawn = figure.topology(bridged(1)).to_html(full_html=False, include_mathjax=False)
+    (tmp_path / "page.html").write_text(f"<body {attribute}>{theme.STYLE}{drawn}")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    page.wait_for_selector(".main-svg .textpoint text")
+    found = page.evaluate(COLOURS)
+    assert len(found) > 4
+    for colour in found:
+        both = sorted([luminance([part / 255 for part in colour]), luminance([grey / 255] * 3)])
+        assert (both[1] + 0.05) / (both[0] + 0.05) >= 4.5, colour

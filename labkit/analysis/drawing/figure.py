@@ -25,8 +25,9 @@ from labkit.analysis.drawing.graph import (
 from labkit.common.topology_state import InterfaceState, Namespace, Place, State
 
 PAGE_STYLE = (
-    ":root{color-scheme:light dark}body{margin:0;background:#fff}"
-    "@media (prefers-color-scheme:dark){body{background:#14171a}}"
+    f":root{{color-scheme:light dark}}body{{margin:0;background:#fff}}{theme.TEXTS}{{fill:{theme.INK}!important}}"
+    "@media (prefers-color-scheme:dark){body{background:#14171a}"
+    f"{theme.TEXTS}{{fill:{theme.LIGHT_INK}!important}}}}"
 )
 EDGE_PX, TOP_PX, LEGEND_PX = 20, 70, 50
 MIN_PX = 560  # the least width, for the title and the legend

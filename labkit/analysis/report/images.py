@@ -80,7 +80,7 @@ def add_stills(notebook: Path, deadline_s: float = 60.0) -> None:
     }
     if not outputs:
         return
-    figures = {path: _figure(output) for path, output in outputs.items()}
+    figures = {path: theme.on_paper(_figure(output)) for path, output in outputs.items()}
     try:
         drawn = _drawn(figures, deadline_s, {"svg": 1})
         large = {path: figures[path] for path in figures if len(drawn[_ending(path, "svg")]) > STILL_BYTES}

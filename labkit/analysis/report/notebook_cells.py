@@ -184,7 +184,8 @@ def _output_blocks(data: dict[str, Any]) -> Iterator[Block]:
     elif "text/markdown" in data:
         yield Block("prose", _clean(str(_output_markdown(data["text/markdown"]))), {"output": True})
     elif "text/html" in data:
-        yield Block("table", _clean(data["text/html"]))
+        if content := _clean(data["text/html"]):  # nothing is left of a style
+            yield Block("table", content)
     elif picture := _picture(data):
         yield Block("image", picture)
     elif data.get("text/plain", "").strip():

@@ -223,7 +223,7 @@ def test_seconds_have_a_unit_without_prefix_at_the_ticks() -> None:
 
 def test_drawing_page_follows_dark_mode() -> None:
     page = drawing.page(example_states.bridged(1))
-    assert "@media (prefers-color-scheme:dark){body{background:#14171a}}" in page.partition("</head>")[0]
+    assert "@media (prefers-color-scheme:dark){body{background:#14171a}" in page.partition("</head>")[0]
 
 
 def test_titles_of_panels_fit_side_by_side() -> None:
@@ -238,3 +238,14 @@ def test_titles_of_panels_fit_side_by_side() -> None:
     ]
     lines = [line for title in drawn for line in re.sub("</?b>", "", title).split("<br>")]
     assert max(map(len, lines)) <= 60 // 3
+
+
+def test_ink_is_readable_on_the_pages_of_notebooks() -> None:
+    """JupyterLab's light and dark pages and their raised parts, VS Code's, and those of reports."""
+    for page in ("#ffffff", "#f5f5f5", "#f6f8fa"):
+        assert contrast(theme.INK, page) >= 7
+    for page in ("#111111", "#212121", "#1e1e1e", "#14171a"):
+        assert contrast(theme.LIGHT_INK, page) >= 7
+    figure = theme.on_paper(drawing.topology(example_states.bridged(1)))
+    assert figure.layout.paper_bgcolor == "#ffffff"
+    assert contrast(figure.layout.font.color, "#ffffff") >= 7
