@@ -15,11 +15,10 @@ import pandas as pd
 import pytest
 from conftest import ROOT
 from scipy.special import stdtrit
-from scipy.stats import kruskal, rankdata, wilcoxon
+from scipy.stats import kruskal, wilcoxon
 
 from labkit.analysis import stats
 from labkit.analysis.stats import Effect, Floats
-from labkit.common import units
 from labkit.common.errors import BadInput
 
 COUNT = 1000
@@ -428,30 +427,6 @@ def test_welch_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.153, "15 %"), (0.0153, "1.5 %"), (0.05, "5 %"), (0, "0 %"), (9, "900 %"), (-0.153, "-15 %")],
-)
-def test_percent(share: float, text: str) -> None:
-    assert units.percent(share) == text
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")],
-)
-def test_words_of_a_sentence(words: list[str], text: str) -> None:
-    assert units.listed(words) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(2281.4, "2,280"), (663_210, "663,000"), (0.76841, "0.768"), (1.0, "1"), (1.23e6, "1,230,000")],
-)
-def test_significant_digits_without_exponent(value: float, text: str) -> None:
-    assert units.digits(value) == text
-
-
-@pytest.mark.parametrize(
     ("ratio", "band", "word"),
     [
         (1.07, (0.9, 1.12), "no evidence"),  # significant, but the baseline differs from itself by as much
@@ -469,20 +444,6 @@ def test_difference_must_exceed_the_control(ratio: float, band: tuple[float, flo
 
 
 @pytest.mark.parametrize(
-    ("middle", "half", "text"),
-    [
-        (0.0123, 2e-05, "0.012300 ± 0.000020"),
-        (1234.5, 17.0, "1,234 ± 17"),
-        (2.0, 0.0, "2.0000"),
-        (2.5, math.nan, "2.5000"),
-        (math.nan, 1.0, "–"),
-    ],
-)
-def test_significant_digits(middle: float, half: float, text: str) -> None:
-    assert units.plus_minus(middle, half) == text
-
-
-@pytest.mark.parametrize(
     ("low", "high", "text"),
     [
         (0.9, 1.1, "ratio 1 [0.9, 1.1]"),
@@ -492,13 +453,3 @@ def test_significant_digits(middle: float, half: float, text: str) -> None:
 )
 def test_useless_interval_is_not_printed(low: float | None, high: float | None, text: str) -> None:
     assert stats.ratio_text(1.0, low, high) == text
-
-
-def test_equal_values_share_the_mean_of_their_ranks(rng: np.random.Generator) -> None:
-    for values in (
-        np.array([]),
-        np.array([3.0]),
-        np.array([2.0, 1.0, 2.0, -1.0, 2.0]),
-        rng.integers(0, 9, 50) / 7,
-    ):
-        assert stats.average_ranks(values).tolist() == rankdata(values).tolist()

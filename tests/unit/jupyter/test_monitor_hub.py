@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,23 @@ def fake() -> Fake:
 
 
 @pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return what panels send to their pages."""
+    messages: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        monitor_panel.MonitorPanel, "send", lambda self, content, buffers=None: messages.append(content)
+    )
+    return messages
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
 def hub(fake: Fake, tmp_path: Path) -> Iterator[Hub]:
     with Hub(fake, INTERFACES, str(tmp_path / "hub")) as made:
         yield made
@@ -84,10 +101,7 @@ def test_viewers_share_one_capture_which_ends_with_the_last(hub: Hub, fake: Fake
     assert fake.closed == 0
     other.close()
     third.close()
-    deadline = time.monotonic() + 20
-    while fake.closed < 2 or hub.captures_count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: fake.closed == 2 and not hub.captures_count)
 
 
 def test_a_slow_start_keeps_no_other_page_waiting(hub: Hub, fake: Fake, tmp_path: Path) -> None:
@@ -128,18 +142,13 @@ def test_clear_is_of_one_page(hub: Hub, fake: Fake, tmp_path: Path) -> None:
     assert hub.captures_count == 2, "it shares the one that is nobody's own"
     for each in (one, other, third):
         each.close()
-    deadline = time.monotonic() + 20
-    while fake.closed < 2 or hub.captures_count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: fake.closed == 2 and not hub.captures_count)
 
 
-def test_panel_empties_its_pages_after_its_monitor(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panel_empties_its_pages_after_its_monitor(
+    fake: Fake, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The totals of the next report would bring back what a page alone forgets."""
-    sent: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        monitor_panel.MonitorPanel, "send", lambda self, content, buffers=None: sent.append(content)
-    )
     monkeypatch.setattr(monitor_panel.MonitorPanel, "_run", lambda self: None)
     panel = monitor_panel.MonitorPanel(fake, INTERFACES)
     panel._hear(None, {"do": "clear"}, [])
@@ -205,13 +214,13 @@ def test_pages_and_panels_take_every_parameter_of_a_monitor(hub: Hub, fake: Fake
     ],
 )
 def test_page_may_set_what_it_shows_but_not_what_is_watched(
-    interfaces: list[str], choice: dict[str, str], fake: Fake, monkeypatch: pytest.MonkeyPatch
+    interfaces: list[str],
+    choice: dict[str, str],
+    fake: Fake,
+    sent: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Interfaces and choice are a page's own, too: it can set them without `apply`."""
-    sent: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        monitor_panel.MonitorPanel, "send", lambda self, content, buffers=None: sent.append(content)
-    )
     monkeypatch.setattr(monitor_panel.MonitorPanel, "_run", lambda self: None)
     panel = monitor_panel.MonitorPanel(fake, INTERFACES)
     panel.interfaces, panel.choice = interfaces, choice
@@ -247,20 +256,11 @@ def test_hub_that_has_gone(tmp_path: Path) -> None:
         HubClient(str(tmp_path / "none")).monitor("client0:eth0")
 
 
-def test_panel_captures_as_long_as_there_is_a_viewer(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panel_captures_as_long_as_there_is_a_viewer(
+    fake: Fake, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(monitor_panel, "VIEWER_S", 0.5)
-    sent: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        monitor_panel.MonitorPanel, "send", lambda self, content, buffers=None: sent.append(content)
-    )
     panel = monitor_panel.MonitorPanel(fake, INTERFACES)
-
-    def until(true: Any) -> None:
-        deadline = time.monotonic() + 20
-        while not true():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
     assert fake.begun == []
     panel._hear(None, {"do": "alive", "viewer": "1"}, [])
     until(lambda: any(one["do"] == "report" for one in sent))

@@ -7,6 +7,7 @@ import math
 import random
 import statistics
 import time
+from typing import Protocol
 
 import pytest
 
@@ -51,10 +52,32 @@ def test_capacity_within_the_goal_width() -> None:
     assert (result.repeated_count, result.disturbed_count) == (0, 0)
 
 
+class Device(Protocol):
+    """A device with a clock that only its trials advance."""
+
+    now_s: float
+
+    def measure(self, rate: float, duration: float) -> tuple[Trial, str | None]: ...
+
+
+def timed(
+    device: Device,
+    settings: mlrsearch.Settings = FAST,
+    losses: tuple[float, ...] = (0.0,),
+    max_pps: float = 500e3,
+    limit_s: float = 600,
+    measure: mlrsearch.Measure | None = None,
+) -> mlrsearch.Result:
+    """Return the result of a search by the device's clock."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: device.now_s)
+        return mlrsearch.search(measure or device.measure, settings, losses, 1e3, max_pps, limit_s)
+
+
 class LossyDevice:
     """A device that loses each frame with the same probability at every load, and what is above its capacity.
 
-    `rising_pps`: a load at which it loses twice as much as it does almost without load. Its clock is that of trials.
+    `rising_pps`: a load at which it loses twice as much as it does almost without load.
     """
 
     def __init__(
@@ -79,11 +102,9 @@ class LossyDevice:
 
 
 def searched_lossy(
-    device: LossyDevice, monkeypatch: pytest.MonkeyPatch, settings: mlrsearch.Settings = PRESET
+    device: LossyDevice, settings: mlrsearch.Settings = PRESET
 ) -> tuple[mlrsearch.FoundRate, ...]:
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "monotonic", lambda: device.now_s)
-        result = mlrsearch.search(device.measure, settings, (0.0, 0.005), 1e3, 400e3, 60)
+    result = timed(device, settings, (0.0, 0.005), 400e3, 60)
     assert result.problem is None
     return tuple(result.bounds)
 
@@ -99,15 +120,13 @@ def searched_lossy(
     ids=["preset", "one pass", "two trials a load", "strict"],
 )
 @pytest.mark.parametrize("loss", [0.002, 0.01])
-def test_loss_at_every_load_alike_has_no_rate(
-    loss: float, settings: mlrsearch.Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loss_at_every_load_alike_has_no_rate(loss: float, settings: mlrsearch.Settings) -> None:
     """A trial of 0.2 s at 1 kpps has 200 frames, so most lose none of one in 500. Nevertheless no rate is loss-free.
 
     0.2 % is above the NDR's goal at every load and below the PDR's. 1 % is above both.
     """
     for seed in range(10):
-        ndr, pdr = searched_lossy(LossyDevice(seed, loss), monkeypatch, settings)
+        ndr, pdr = searched_lossy(LossyDevice(seed, loss), settings)
         for one in (ndr, pdr) if loss > 0.005 else (ndr,):
             assert (one.rate_pps, one.lower_pps) == (None, None), (seed, one)
             assert one.constant_loss is not None
@@ -120,10 +139,10 @@ def test_loss_at_every_load_alike_has_no_rate(
             assert (pdr.rate_pps, pdr.upper_pps) == (pytest.approx(400e3 * (1 - loss), rel=0.01), None)
 
 
-def test_loss_at_every_load_up_to_a_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_at_every_load_up_to_a_capacity() -> None:
     """The PDR is the capacity, and the loss below it is the same down to the lowest load."""
     for seed in range(20):
-        ndr, pdr = searched_lossy(LossyDevice(seed, 0.002, 120e3), monkeypatch)
+        ndr, pdr = searched_lossy(LossyDevice(seed, 0.002, 120e3))
         assert ndr.rate_pps is None
         assert ndr.constant_loss is not None
         assert ndr.constant_loss.loss_ratio == pytest.approx(0.002, rel=0.2)
@@ -132,10 +151,10 @@ def test_loss_at_every_load_up_to_a_capacity(monkeypatch: pytest.MonkeyPatch) ->
         assert pdr.constant_loss is None
 
 
-def test_loss_that_rises_slowly_has_no_rate_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_that_rises_slowly_has_no_rate_without_loss() -> None:
     """From 0.2 % almost without load to 1 % at the highest: no loss-free rate, and a PDR where the loss is 0.5 %."""
     for seed in range(20):
-        ndr, pdr = searched_lossy(LossyDevice(seed, 0.002, rising_pps=100e3), monkeypatch)
+        ndr, pdr = searched_lossy(LossyDevice(seed, 0.002, rising_pps=100e3))
         assert ndr.rate_pps is None
         assert ndr.constant_loss is not None
         assert 0.0015 < ndr.constant_loss.loss_ratio < 0.005
@@ -144,19 +163,17 @@ def test_loss_that_rises_slowly_has_no_rate_without_loss(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("capacity", [1_500, 20_000, 123_000, 390_000])
 @pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-5])
-def test_capacity_is_a_rate_although_few_frames_are_lost_below_it(
-    capacity: float, noise: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_capacity_is_a_rate_although_few_frames_are_lost_below_it(capacity: float, noise: float) -> None:
     """Few frames are lost at random, too: at most one in half of the trials, which the exceed ratio allows."""
     for seed in range(10):
-        for one in searched_lossy(LossyDevice(seed, noise, capacity), monkeypatch):
+        for one in searched_lossy(LossyDevice(seed, noise, capacity)):
             assert one.constant_loss is None, (seed, one)
             if one.loss_ratio or noise * capacity < 1:
                 assert one.rate_pps == pytest.approx(capacity, rel=0.06)
 
 
-def test_device_slower_than_the_lowest_load_has_no_constant_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    for one in searched_lossy(LossyDevice(1, 0.0, 500), monkeypatch):
+def test_device_slower_than_the_lowest_load_has_no_constant_loss() -> None:
+    for one in searched_lossy(LossyDevice(1, 0.0, 500)):
         assert (one.rate_pps, one.constant_loss) == (None, None)
 
 
@@ -214,7 +231,7 @@ def test_a_lost_frame_of_a_load_that_was_not_offered_is_no_loss_of_the_device() 
 
 
 class SlowDevice:
-    """A device of 50 kpps whose trials take longer than their load, with a clock that only trials advance.
+    """A device of 50 kpps whose trials take longer than their load.
 
     The generator offers `reach` packets per second, and `disturbed` is the share of the attempts that the machine
     disturbs.
@@ -243,11 +260,8 @@ class SlowDevice:
         SlowDevice(0.0, disturbed=1.0),
     ],
 )
-def test_time_limit_includes_repeats_and_restarts(
-    device: SlowDevice, limit_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(time, "monotonic", lambda: device.now_s)
-    result = mlrsearch.search(device.measure, FAST, (0.0,), 1e3, 500e3, limit_s)
+def test_time_limit_includes_repeats_and_restarts(device: SlowDevice, limit_s: float) -> None:
+    result = timed(device, limit_s=limit_s)
     assert result.took_s <= limit_s
     if result.problem is None:
         assert result.bounds[0].rate_pps == pytest.approx(50_000, rel=0.06)
@@ -256,12 +270,11 @@ def test_time_limit_includes_repeats_and_restarts(
         assert result.took_s > limit_s - 1
 
 
-def test_time_limit_keeps_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_keeps_the_bounds() -> None:
     device = SlowDevice(0.3)
-    monkeypatch.setattr(time, "monotonic", lambda: device.now_s)
-    full = mlrsearch.search(device.measure, FAST, (0.0,), 1e3, 500e3, 600)
+    full = timed(device)
     assert full.problem is None
-    result = mlrsearch.search(device.measure, FAST, (0.0,), 1e3, 500e3, full.took_s - 1)
+    result = timed(device, limit_s=full.took_s - 1)
     assert result.problem is not None
     [one] = result.bounds
     assert one.rate_pps is None
@@ -270,26 +283,18 @@ def test_time_limit_keeps_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("capacity", [5_000, 123_000, 400_000])
-def test_the_preset_rfc2544_ends_in_its_own_time(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each trial takes 60 s, here of a clock that only trials advance."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+def test_the_preset_rfc2544_ends_in_its_own_time(capacity: int) -> None:
+    """Each trial takes 60 s."""
     parameters = Throughput.of({"preset": "rfc2544"})
-
-    def minute(rate: float, duration: float) -> tuple[Trial, str | None]:
-        now[0] += duration
-        return trial(rate, duration, capacity), None
-
-    result = mlrsearch.search(
-        minute, parameters.settings, parameters.loss, 1e3, 500e3, parameters.search_limit_s
-    )
+    device = LossyDevice(1, 0.0, capacity)
+    result = timed(device, parameters.settings, parameters.loss, limit_s=parameters.search_limit_s)
     assert result.problem is None
     assert result.took_s > 60
     assert result.bounds[0].rate_pps == pytest.approx(capacity, rel=0.02)
 
 
 class NoisyDevice:
-    """A device on a noisy machine, with a clock that only trials advance.
+    """A device on a noisy machine.
 
     Its capacity drifts by 10 % (standard deviation) within about a second and by 5 % from trial to trial.
     """
@@ -305,33 +310,30 @@ class NoisyDevice:
         return trial(rate, duration, 180e3 * math.exp(self._drift + self.rng.gauss(0, 0.05))), None
 
 
-def spread(settings: mlrsearch.Settings, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
+def spread(settings: mlrsearch.Settings) -> tuple[float, float]:
     """Return the standard deviation of the logarithms of many searches' PDR, and the mean time of a search."""
     logs, took_s = [], []
     for seed in range(60):
-        device = NoisyDevice(seed)
-        with monkeypatch.context() as patch:
-            patch.setattr(time, "monotonic", lambda device=device: device.now_s)
-            result = mlrsearch.search(device.measure, settings, (0.0, 0.005), 1e3, 300e3, 600)
+        result = timed(NoisyDevice(seed), settings, (0.0, 0.005), 300e3)
         assert result.bounds[1].rate_pps is not None
         logs.append(math.log(result.bounds[1].rate_pps))
         took_s.append(result.took_s)
     return statistics.stdev(logs), statistics.mean(took_s)
 
 
-def test_more_trials_and_closer_bounds_repeat_better(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_trials_and_closer_bounds_repeat_better() -> None:
     """Where the speed varies from trial to trial, a longer search is closer to its mean.
 
     Seeds make the simulation repeat exactly.
     """
-    usual, usual_s = spread(FAST, monkeypatch)
-    longer, longer_s = spread(dataclasses.replace(FAST, sum_s=4.2, width=0.03), monkeypatch)
+    usual, usual_s = spread(FAST)
+    longer, longer_s = spread(dataclasses.replace(FAST, sum_s=4.2, width=0.03))
     assert longer < 0.85 * usual
     assert usual_s < longer_s < 3 * usual_s < 60
 
 
 class SteppingDevice:
-    """A device on a machine whose speed changes in steps, with a clock that only trials advance.
+    """A device on a machine whose speed changes in steps.
 
     It keeps each of two speeds, 12 % apart, for 10 s on average. Its capacity also varies by 4 % from trial to trial.
     """
@@ -349,17 +351,12 @@ class SteppingDevice:
 
 
 @pytest.mark.parametrize(("passes", "least", "most"), [(1, 0.05, 0.08), (5, 0.0, 0.045)])
-def test_passes_average_over_the_steps_of_a_machine(
-    passes: int, least: float, most: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_passes_average_over_the_steps_of_a_machine(passes: int, least: float, most: float) -> None:
     """The standard deviation of the logarithms of NDRs. Seeds make the simulation repeat exactly."""
     logs = []
     for seed in range(60):
-        device = SteppingDevice(seed)
-        with monkeypatch.context() as patch:
-            patch.setattr(time, "monotonic", lambda device=device: device.now_s)
-            settings = dataclasses.replace(PRESET, passes=passes)
-            result = mlrsearch.search(device.measure, settings, (0.0, 0.005), 1e3, 400e3, 60)
+        settings = dataclasses.replace(PRESET, passes=passes)
+        result = timed(SteppingDevice(seed), settings, (0.0, 0.005), 400e3, 60)
         ndr = result.bounds[0]
         assert len(ndr.passes_pps) == passes
         assert result.took_s <= 60
@@ -368,12 +365,11 @@ def test_passes_average_over_the_steps_of_a_machine(
     assert least <= statistics.stdev(logs) <= most
 
 
-def test_passes_fit_into_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_fit_into_the_limit() -> None:
     device = SlowDevice(0.0)
-    monkeypatch.setattr(time, "monotonic", lambda: device.now_s)
-    alone = mlrsearch.search(device.measure, FAST, (0.0,), 1e3, 500e3, 600)
+    alone = timed(device)
     limit_s = 3.5 * alone.took_s
-    result = mlrsearch.search(device.measure, PRESET, (0.0,), 1e3, 500e3, limit_s)
+    result = timed(device, PRESET, limit_s=limit_s)
     assert result.problem is None
     assert result.took_s <= limit_s
     assert result.bounds[0].passes_pps == pytest.approx(alone.bounds[0].passes_pps * 3, rel=0.06)
@@ -405,11 +401,10 @@ def test_passes_without_a_rate_or_an_upper_bound_are_not_averaged(
     assert mlrsearch.mean(passes) == expected
 
 
-def test_pass_whose_generator_reaches_no_load_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pass_whose_generator_reaches_no_load_is_left_out() -> None:
     """The generator is late at every load from the second pass on. The first pass is the result."""
     device = SlowDevice(0.0)
-    monkeypatch.setattr(time, "monotonic", lambda: device.now_s)
-    alone = mlrsearch.search(device.measure, FAST, (0.0,), 1e3, 500e3, 600)
+    alone = timed(device)
     trials_left = alone.trials_count
 
     def late(rate: float, duration: float) -> tuple[Trial, str | None]:
@@ -421,7 +416,7 @@ def test_pass_whose_generator_reaches_no_load_is_left_out(monkeypatch: pytest.Mo
         )
 
     settings = dataclasses.replace(FAST, passes=3)
-    result = mlrsearch.search(late, settings, (0.0,), 1e3, 500e3, 6000)
+    result = timed(device, settings, limit_s=6000, measure=late)
     assert result.problem is None
     assert result.left_out_count == 2
     assert result.bounds[0].passes_pps == alone.bounds[0].passes_pps
