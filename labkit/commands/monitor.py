@@ -30,6 +30,7 @@ from labkit.measure.observers.monitor.live_monitor import SAVED_COUNT, LiveMonit
 from labkit.system import process
 
 SHOWN_S = 0.2  # between two updates
+ALWAYS_SHOWN = ("seen_count", "selected_count", "dropped_count")  # the others only if they are not 0
 MAX_SHOWN = 10  # packets, hosts and conversations shown in the terminal
 
 
@@ -83,20 +84,22 @@ def watch(
         writer = stack.enter_context(_writing(file, one)) if file else None
         if pings:
             _ping(net)
-        end = math.inf if seconds is None else time.monotonic() + seconds
+        begun = time.monotonic()
+        end = math.inf if seconds is None else begun + seconds
         screen = None
         if sys.stdout.isatty() and not as_json:
             screen = stack.enter_context(Live(console=new_console(), auto_refresh=False))
         with contextlib.suppress(KeyboardInterrupt):
             _until(end, one, writer, screen)
         one.stop()
+        lasted_s = time.monotonic() - begun
         if writer:
             writer.write(one)
         last = one.read(limit=MAX_SHOWN)
     if as_json:
         print(printable_json(msgspec.json.encode(summary(one.hop, last)).decode()))
     else:
-        new_console().print(tables(one.hop, last))
+        new_console().print(tables(one.hop, last, (lasted_s, None)))
     if writer:
         gone = f"{writer.missed} left memory before they could be written"
         line = f"packets: {run_folder.display_path(writer.path)} ({units.counted(writer.count, 'packet')}, {gone})"
@@ -157,14 +160,14 @@ def serve(target: str, given: Mapping[str, str], port: int | None, pings: bool) 
 
 
 def _until(end: float, one: LiveMonitor, writer: _Writer | None, screen: Live | None) -> None:
-    before: tuple[float, MonitorReport] | None = None
+    before: tuple[float, MonitorReport | None] = time.monotonic(), None
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(SHOWN_S, left))
         if writer:
             writer.write(one)
         if screen is not None:
             now, report = time.monotonic(), one.read(limit=MAX_SHOWN)
-            screen.update(tables(one.hop, report, before and (now - before[0], before[1])), refresh=True)
+            screen.update(tables(one.hop, report, (now - before[0], before[1])), refresh=True)
             before = now, report
 
 
@@ -229,20 +232,26 @@ def summary(hop: str, report: MonitorReport) -> dict[str, Any]:
     }
 
 
-def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] | None = None) -> Group:
-    """Return the report as tables, for people. `before`: an earlier report and the seconds since then, for rates."""
-    counts = report.counts
-    line = ", ".join(
-        f"{value} {name.removesuffix('_count')}" for name, value in msgspec.to_builtins(counts).items()
-    )
-    line += "".join(f"; {text}" for text in (report.problem, counts.hint) if text)
-    title = f"{hop}{' (the interface has gone)' if report.is_gone else ''}: {line}"
-    by_class = new_table(title, [("class", False), ("packets", True), ("bytes", True), ("rate", True)])
+def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport | None]) -> Group:
+    """Return the report as tables, for people.
+
+    before: for rates, the seconds since an earlier report and that report; None: since the monitor began.
+    """
+    seconds, earlier = before
+    counts = msgspec.to_builtins(report.counts)
+    counts_before = msgspec.to_builtins(earlier.counts) if earlier else {}
+    title = f"{hop}{' (the interface has gone)' if report.is_gone else ''}"
+    counters = new_table(title, [("packets", False), ("", True), ("rate", True)])
+    for name, value in counts.items():
+        if value or name in ALWAYS_SHOWN:
+            rate = units.si((value - counts_before.get(name, 0)) / seconds, "pps")
+            counters.add_row(name.removesuffix("_count"), f"{value:,}", rate)
+    hints = [f"- {text}" for text in (report.problem, report.counts.hint) if text]
+    by_class = new_table("\nClasses", [("class", False), ("packets", True), ("bytes", True), ("rate", True)])
     for name, (count, length_bytes) in report.classes.items():
-        rate = ""
-        if before is not None:
-            rate = units.si((count - before[1].classes.get(name, (0, 0))[0]) / before[0], "packet/s")
-        by_class.add_row(name, str(count), str(length_bytes), rate)
+        count_before = earlier.classes.get(name, (0, 0))[0] if earlier else 0
+        rate = units.si((count - count_before) / seconds, "pps")
+        by_class.add_row(name, f"{count:,}", f"{length_bytes:,}", rate)
     talkers = new_table(
         "\nTop talkers",
         [("host", False), ("packets sent", True), ("bytes sent", True), ("packets received", True),
@@ -262,7 +271,7 @@ def tables(hop: str, report: MonitorReport, before: tuple[float, MonitorReport] 
     for one in report.packets:
         headers = "; ".join([one.stack, *one.fields])
         last.add_row(units.time_of_day(one.time_ns), one.direction, str(one.length_bytes), headers)
-    return Group(by_class, talkers, conversations, last)
+    return Group(counters, *hints, by_class, talkers, conversations, last)
 
 
 NOTES = """\

@@ -13,6 +13,8 @@ const FIELDS = [
   ["fields", "fields (Wireshark)", "ip.ttl,_ws.col.Info", "values that are added to each packet (needs tshark)"],
   ["sample", "sampling", "one_in:100", "all, one_in:N, random:P, interval:N:S, first:B"],
 ];
+// The fields of the filter in the kernel, of what is kept, and of sampling stand together.
+const GROUPS = { interface: "Watch", source: "Select", display: "Keep", sample: "Sample" }; // by their first field
 const LOST = ["dropped_count", "unexamined_count"];
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999"];
 const SHOWN_S = 30; // in a chart
@@ -21,6 +23,7 @@ const MAX_ROWS = 100;
 const STYLE = `
 .labkit-monitor { font: 13px sans-serif; color: var(--jp-ui-font-color1, #222); background: var(--jp-layout-color1, #fff); padding: 8px; }
 .labkit-monitor fieldset { border: 0; margin: 0 0 6px; padding: 0; display: flex; flex-wrap: wrap; gap: 8px; align-items: end; }
+.labkit-monitor h4 { font: bold 12px sans-serif; margin: 8px 0 2px; flex-basis: 100%; }
 .labkit-monitor label { display: flex; flex-direction: column; font-size: 11px; color: var(--jp-ui-font-color2, #555); }
 .labkit-monitor input, .labkit-monitor select { font: 13px monospace; min-width: 10em; }
 .labkit-monitor input, .labkit-monitor select, .labkit-monitor button { color: var(--jp-ui-font-color1, #222); background: var(--jp-layout-color0, #fff); border: 1px solid var(--jp-border-color1, #bbb); padding: 2px 6px; }
@@ -72,8 +75,9 @@ function si(value) {
   return `${value.toPrecision(3)} `;
 }
 
-// One chart of rates by class: the newest point is at the right edge, and the greatest rate at the upper line.
-function draw(canvas, points, unit, index) {
+// One chart of rates by class: the newest point is at the right edge, and the greatest rate at the upper line. Where the
+// classes stand one upon the other, the uppermost line is their sum.
+function draw(canvas, points, unit, index, stacked) {
   const width = canvas.clientWidth || 600;
   const height = canvas.clientHeight || 140;
   const scale = window.devicePixelRatio || 1;
@@ -96,19 +100,31 @@ function draw(canvas, points, unit, index) {
   context.textAlign = "right";
   context.fillText("now", width - 6, height - 4);
   const names = [...new Set(points.flatMap((point) => Object.keys(point.rates)))].slice(0, COLOURS.length);
-  const most = Math.max(0, ...points.flatMap((point) => names.map((name) => (point.rates[name] || [0, 0])[index])));
+  const lines = []; // of each class: for each point the lower and the upper value
+  names.forEach((name, number) => {
+    lines.push(points.map((point, at) => {
+      const below = stacked && number ? lines[number - 1][at][1] : 0;
+      return [below, below + (point.rates[name] || [0, 0])[index]];
+    }));
+  });
+  const most = Math.max(0, ...lines.flat(2));
   context.fillText(most ? `${si(most)}${unit}` : `0 ${unit}`, width - 6, 14);
   context.textAlign = "left";
   context.lineWidth = 1.5;
   let legend = 6;
   names.forEach((name, number) => {
     context.strokeStyle = context.fillStyle = COLOURS[number];
+    const x = (at) => width * (1 - (points.at(-1).time_s - points[at].time_s) / SHOWN_S);
+    const y = (value) => bottom - (value / (most || 1)) * (bottom - top);
     context.beginPath();
-    for (const point of points) {
-      const x = width * (1 - (points.at(-1).time_s - point.time_s) / SHOWN_S);
-      context.lineTo(x, bottom - ((point.rates[name] || [0, 0])[index] / (most || 1)) * (bottom - top));
-    }
+    lines[number].forEach(([_, upper], at) => context.lineTo(x(at), y(upper)));
     context.stroke();
+    if (stacked) {
+      for (let at = points.length - 1; at >= 0; at--) context.lineTo(x(at), y(lines[number][at][0]));
+      context.globalAlpha = 0.25;
+      context.fill();
+      context.globalAlpha = 1;
+    }
     context.fillRect(legend, 6, 9, 9);
     context.fillStyle = text;
     context.fillText(name, legend + 13, 14);
@@ -124,6 +140,7 @@ function render({ model, el }) {
   const controls = element(root, "fieldset");
   const inputs = {};
   for (const [name, title, example, more] of FIELDS) {
+    if (GROUPS[name]) element(controls, "h4", GROUPS[name]);
     const label = element(controls, "label", title);
     const input = element(label, name === "interface" ? "select" : "input");
     if (name === "interface") for (const each of model.get("interfaces")) element(input, "option", each);
@@ -133,6 +150,7 @@ function render({ model, el }) {
     input.value = model.get("choice")[name] || (name === "interface" ? model.get("interfaces")[0] : "");
     inputs[name] = input;
   }
+  element(controls, "h4", ""); // the buttons have a line of their own
   const button = (text, act) => {
     const made = element(controls, "button", text);
     made.addEventListener("click", act);
@@ -144,8 +162,10 @@ function render({ model, el }) {
   let refused = ""; // why the last request was not possible; later reports leave it there
   const problem = element(root, "div", "", "problem");
   const counts = element(root, "div", "no packets yet", "counts");
+  element(root, "h4", "Packets per second, by class");
   const packetsChart = element(root, "canvas");
-  const bytesChart = element(root, "canvas");
+  element(root, "h4", "Bits per second of all classes, one upon the other");
+  const bitsChart = element(root, "canvas");
   const hosts = element(root, "div", undefined, "hosts");
   const talkers = element(element(hosts, "div"), "table", undefined, "talkers");
   const conversations = element(element(hosts, "div"), "table", undefined, "conversations");
@@ -162,7 +182,7 @@ function render({ model, el }) {
     talkers.replaceChildren();
     conversations.replaceChildren();
     draw(packetsChart, points, "pps", 0);
-    draw(bytesChart, points, "B/s", 1);
+    draw(bitsChart, points, "bit/s", 1, true);
   };
   button("apply", () => {
     const choice = { ...model.get("choice") }; // also what has no field here: keep_count, snap_bytes
@@ -192,12 +212,12 @@ function render({ model, el }) {
       const passed = report.time_s - before.time_s;
       for (const [name, [count, bytes]] of Object.entries(report.classes)) {
         const [oldCount, oldBytes] = before.classes[name] || [0, 0];
-        rates[name] = [Math.max(0, count - oldCount) / passed, Math.max(0, bytes - oldBytes) / passed];
+        rates[name] = [Math.max(0, count - oldCount) / passed, 8 * Math.max(0, bytes - oldBytes) / passed];
       }
       points.push({ time_s: report.time_s, rates });
       points = points.filter((point) => report.time_s - point.time_s <= SHOWN_S);
       draw(packetsChart, points, "pps", 0);
-      draw(bytesChart, points, "B/s", 1);
+      draw(bitsChart, points, "bit/s", 1, true);
     }
     before = report;
     talkers.replaceChildren();

@@ -237,6 +237,10 @@ def test_used_in_a_browser(address: str, tmp_path: Path) -> None:
         counts = page.locator(".labkit-monitor .counts")
         page.wait_for_selector(".labkit-monitor .packets tbody tr")
         assert "dropped 0" in counts.inner_text()
+        heads = [one for one in page.locator(".labkit-monitor h4").all_inner_texts() if one]
+        assert heads[:4] == ["Watch", "Select", "Keep", "Sample"]
+        assert heads[4].startswith("Packets per second")
+        assert heads[5].startswith("Bits per second")
         first = page.locator(".labkit-monitor .packets tbody tr").first
         assert "ICMP echo" in first.inner_text()
         page.wait_for_function(f"({DRAWN})().every((count) => count > 20)")

@@ -168,7 +168,7 @@ def test_mutants_of_frames_raise_nothing() -> None:
         )
         console = new_console()
         with console.capture() as printed:
-            console.print(command.tables("x", report))
+            console.print(command.tables("x", report, (1.0, None)))
         assert "\x1b[2J" not in printed.get()
 
 
@@ -191,3 +191,23 @@ def test_the_walk_through_tunnels_agrees_with_the_decoder() -> None:
     ):
         frame = ethernet(data)
         assert identify(frame, ETHERNET)[0] == name == flows._protocol_class(frame, ETHERNET)
+
+
+def test_counters_fit_and_have_rates() -> None:
+    def report(seen: int, selected: int) -> MonitorReport:
+        counts = MonitorCounts(seen, selected, 0, 0, 0, selected, 0, 0, 0)
+        return MonitorReport(counts, {"udp": (selected, 64 * selected)}, [], [], False, ETHERNET)
+
+    console = new_console()
+    with console.capture() as printed:
+        console.print(
+            command.tables("client0:eth0", report(5_000_000, 3_000), (2.0, report(1_000_000, 1_000)))
+        )
+    lines = printed.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    cells = [line.split() for line in lines]
+    assert ["seen", "5,000,000", "2", "Mpps"] in cells
+    assert ["selected", "3,000", "1", "kpps"] in cells
+    assert ["dropped", "0", "0", "pps"] in cells
+    assert not any(line.startswith("forgotten") for line in lines), "it is 0"
+    assert ["udp", "3,000", "192,000", "1", "kpps"] in cells
