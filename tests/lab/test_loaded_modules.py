@@ -16,7 +16,7 @@ import atexit, os, pathlib, sys
 write = lambda: pathlib.Path(__file__).with_name(f"{os.urandom(4).hex()}.modules").write_text(" ".join(sys.modules))
 atexit.register(write)
 """
-MOST_MEASURING, MOST = 90, 125  # in the process that measures; in all processes together
+MOST_MEASURING, MOST_OF_EACH = 90, 112  # in the process that measures; in each process, with the verdict
 OTHERS = (
     "studies", "labkit.measure.traffic.trex", "labkit.measure.traffic.packet_sender", "labkit.measure.observers.perf",
     "labkit.measure.observers.ftrace", "labkit.measure.topologies.open_vswitch.topology", "labkit.measure.hosts.vm",
@@ -49,4 +49,4 @@ def test_plain_run(tmp_path: Path) -> None:
     every = set().union(*processes)
     assert not [name for name in every if name.startswith(OTHERS)]
     assert len(measuring) <= MOST_MEASURING
-    assert len(every) <= MOST
+    assert max(map(len, processes)) <= MOST_OF_EACH

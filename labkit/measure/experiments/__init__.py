@@ -11,7 +11,7 @@ from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.parameters import Parameters
 
 OWN = {
-    "datapaths": "labkit.measure.experiments.datapaths:EXPERIMENT",
+    "datapaths": "labkit.measure.experiments.datapaths_parameters:EXPERIMENT",
     "throughput": "labkit.measure.experiments.throughput_search.experiment:EXPERIMENT",
 }
 TABLE = Registry("labkit.experiments", Experiment, OWN, "{} is not an experiment")

@@ -63,8 +63,4 @@ def plan_of_loads(
     return Plan(parameters, measured, finished, list(loads.values()))
 
 
-EXPERIMENT = measuring_loop.experiment(
-    DatapathParameters,
-    plan,
-    about="which topology, kind of endpoint or change is faster: throughput or round-trip times",
-)
+MEASURED = measuring_loop.experiment(DatapathParameters, plan)

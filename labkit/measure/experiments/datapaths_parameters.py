@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 import msgspec
 
 from labkit.common.errors import BadInput
+from labkit.common.extensions import on_call
 from labkit.common.plain_types import wrong_type
 from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.changes import Change
+from labkit.measure.experiments.context import Experiment
 from labkit.measure.observers import registry as observing
 from labkit.measure.parameters import DISTINCT, EACH_ONCE, EachOnce, Form, Offered, OneOf, Parameters, Within
 from labkit.measure.topologies import Network
@@ -514,3 +516,13 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             )
         length = int(size) if colon else None
         return DatapathParameters.like(self, protocol=protocol, length_bytes=length)
+
+
+# The command line asks for parameters, and only the process that measures imports how.
+_MEASURED = "labkit.measure.experiments.datapaths:MEASURED"
+EXPERIMENT = Experiment(
+    DatapathParameters,
+    on_call(f"{_MEASURED}.run"),
+    on_call(f"{_MEASURED}.planned_s"),
+    "which topology, kind of endpoint or change is faster: throughput or round-trip times",
+)

@@ -12,8 +12,8 @@ import pytest
 from labkit.common.errors import BadInput
 from labkit.measure import experiments, topologies
 from labkit.measure.experiments import survey
-from labkit.measure.experiments.datapaths import EXPERIMENT, plan, points
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.datapaths import plan, points
+from labkit.measure.experiments.datapaths_parameters import EXPERIMENT, DatapathParameters
 from labkit.measure.experiments.measurement_point import Load
 from labkit.measure.experiments.rows import Arm
 
