@@ -16,7 +16,7 @@ from labkit.common.errors import BadInput
 from labkit.measure.experiments import DatapathParameters, RunContext, profiled_runs, survey
 from labkit.measure.experiments.profiled_runs import Profile
 from labkit.measure.observers import registry
-from labkit.measure.observers.ftrace.guest_function_times import TRACEFS
+from labkit.measure.observers.ftrace.function_times import TRACEFS
 from labkit.system import machine
 
 OBSERVER = "guest_function_times"

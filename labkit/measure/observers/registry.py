@@ -20,7 +20,7 @@ TABLE = Registry(
         "counters": f"{_HERE}.counters.packet_loss:COUNTERS",
         "switch": f"{_HERE}.switch:SWITCH",
         "function_times": f"{_HERE}.ftrace.function_times:FUNCTION_TIMES",
-        "guest_function_times": f"{_HERE}.ftrace.guest_function_times:GUEST_FUNCTION_TIMES",
+        "guest_function_times": f"{_HERE}.ftrace.function_times:GUEST_FUNCTION_TIMES",
         "function_graph": f"{_HERE}.ftrace.function_graph:FUNCTION_GRAPH",
         "kprobe": f"{_HERE}.ftrace.perf_tools:KPROBE",
     },

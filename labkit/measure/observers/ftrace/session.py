@@ -79,12 +79,6 @@ class Session:
         """
         return sum(lost((cpu / "stats").read_text()) for cpu in self.cpus())
 
-    def names(self) -> dict[int, str]:
-        """Return process names by pid of the initial namespace, as far as the kernel remembers them."""
-        lines = (self.top / "saved_cmdlines").read_text(errors="replace").splitlines()
-        result = {int(number): name for number, _, name in (line.partition(" ") for line in lines)}
-        return result | {0: "swapper"}
-
 
 @errors.reading("per_cpu/stats of tracefs")
 def lost(stats: str) -> int:
@@ -93,6 +87,12 @@ def lost(stats: str) -> int:
     return sum(
         int(result.get(name, 0)) for name in ("entries", "overrun", "commit overrun", "dropped events")
     )
+
+
+def process_names(text: str) -> dict[int, str]:
+    """Return process names by pid of the initial namespace, as far as the kernel remembers them in saved_cmdlines."""
+    pairs = (line.partition(" ") for line in text.splitlines())
+    return {int(number): name for number, _, name in pairs} | {0: "swapper"}
 
 
 def place() -> Path:
