@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -300,3 +301,23 @@ def test_run_outside_a_project_goes_to_current_data_folder(tmp_path: Path) -> No
         assert (
             f"labkit: the run is in {os.path.relpath(only_run(machine), tmp_path / 'here')}\n" in done.stderr
         )
+
+
+PROGRESS = """
+import json
+from labkit.runner import run
+seen = []
+short = {"slices": 3, "whole_runs": 1, "rounds": 1, "pairs": [1], "duration_s": 1, "omit_s": 0}
+run.measure("datapaths", {"topology": ["veth", "veth_bridge"], **short}, watch=seen.append)
+print(json.dumps([event["what"] for event in seen if event["event"] == "progress"]))
+"""
+
+
+def test_progress_has_names_and_units(machine: Sandbox) -> None:
+    done = machine.run(sys.executable, "-P", "-c", PROGRESS)
+    assert done.returncode == 0, done.stderr
+    building, slices, *whole = json.loads(done.stdout)
+    assert building == "1 pair, round 1 of 1: building 3 arms"
+    assert slices == "1 pair, round 1 of 1: 3 slices of 100 ms of each of 3 arms"
+    told = {re.fullmatch(r"1 pair, round 1 of 1: (.+) for about \d+ s", one)[1] for one in whole}  # type: ignore[index]
+    assert told == {"veth", "veth (again)", "veth_bridge"}

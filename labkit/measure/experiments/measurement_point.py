@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from labkit.common.errors import Failed, LabkitError, Unsupported
+from labkit.common.units import counted, duration
 from labkit.measure.experiments import rows as row_columns
 from labkit.measure.experiments import slices, survey, whole_runs
 from labkit.measure.experiments.built_arm import BuiltArm, LocalArm
@@ -85,7 +86,7 @@ class MeasurementPoint(Point):
 
     def measure(self, running: Running) -> Stages:
         """Build the arms, and run each load between the endpoints of every arm."""
-        yield f"{self.what}: set-up", self._set_up_s(running.usable)
+        yield f"{self.what}: building {counted(len(running.usable), 'arm')}", self._set_up_s(running.usable)
         rng = running.rng(self)
         with self.built(running, rng) as (built_arms, refused):
             for load in rng.sample(self.loads, len(self.loads)) if len(self.loads) > 1 else self.loads:
@@ -111,7 +112,8 @@ class MeasurementPoint(Point):
         if not load.parameters.slices or not built_arms:
             return
         count, local = len(built_arms), [one for one in built_arms if isinstance(one, LocalArm)]
-        yield self._stage(load, f"slices of {count} arms"), self._slices_s(load, count)
+        each = f"{counted(load.parameters.slices, 'slice')} of {1e3 * slices.SLICE_S:.0f} ms"
+        yield self._stage(load, f"{each} of each of {counted(count, 'arm')}"), self._slices_s(load, count)
         for one in slices.measure(load.parameters, local, rng, self._artefacts(running, load)):
             self._record(running, load, one)
 
@@ -120,7 +122,8 @@ class MeasurementPoint(Point):
         of = {one.arm.label: one for one in built_arms}
         across = load.parameters.has_remote_servers
         for arm in running.order(self, running.usable if across else [one.arm for one in built_arms]):
-            yield self._stage(load, arm.label), load.trial_s(self.pairs)
+            planned_s = load.trial_s(self.pairs)
+            yield self._stage(load, f"{arm.label} for about {duration(planned_s)}"), planned_s
             try:
                 with self._across(running, load, arm) if across else nullcontext(of[arm.label]) as one:
                     record = functools.partial(self._record, running, load)
