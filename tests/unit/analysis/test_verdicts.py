@@ -325,11 +325,6 @@ def test_half_written_is_refused(tmp_path: Path, file: str, content: str | None,
     assert "\n" not in str(error.value)
 
 
-def test_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="there is no run folder"):
-        verdicts.load(tmp_path / "nowhere")
-
-
 def starve(some: list[Row], count: int, arm: str = "macvlan_bridge", value: float = 0.0) -> list[Row]:
     """Return the rows with almost no traffic in the first slices of an arm."""
     own = [row for row in some if row["arm"] == arm]

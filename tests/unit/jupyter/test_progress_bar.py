@@ -22,6 +22,15 @@ class Handle:
         assert raw
         self.shown.append(bundle)
 
+    @property
+    def text(self) -> str:
+        return self.shown[-1]["text/plain"]
+
+    def finished(self, bar: NotebookBar) -> str:
+        """Return the text once the run is finished."""
+        bar.see({"event": "finished", "elapsed_s": 61.0})
+        return self.text
+
 
 @pytest.fixture
 def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
@@ -49,8 +58,7 @@ def test_bar_is_updated_in_place(handle: Handle) -> None:
     assert last["text/plain"].startswith("[#####...............] round 1 of 4, about 3 min 0 s left")
     assert 'value="0.2500"' in last["text/html"]
     assert "&lt;folder&gt;" in last["text/html"]
-    bar.see({"event": "finished", "elapsed_s": 61.0})
-    assert handle.shown[-1]["text/plain"].startswith("[####################] measured in 1 min 1 s")
+    assert handle.finished(bar).startswith("[####################] measured in 1 min 1 s")
     assert len(handle.shown) == 3
 
 
@@ -66,20 +74,14 @@ def test_verdicts_so_far(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> Non
     bar = NotebookBar()
     some = synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 1.4}, rounds=6)
     see_rounds(bar, some[:36])
-    first = handle.shown[-1]["text/plain"]
+    first = handle.text
     assert "Verdicts so far (tcp, 1 pair, MTU 1500): macvlan_bridge: no evidence, ratio 1.4" in first
     see_rounds(bar, some[36:])
-    assert re.search(
-        r"macvlan_bridge: faster, ratio 1\.\d+ \[1\.\d+, 1\.\d+\] to veth", handle.shown[-1]["text/plain"]
-    )
+    assert re.search(r"macvlan_bridge: faster, ratio 1\.\d+ \[1\.\d+, 1\.\d+\] to veth", handle.text)
     ignored = synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 9.0}, rounds=6)
     see_rounds(bar, [row | {"method": "profile"} for row in ignored])
     see_rounds(bar, [row | {"status": "invalid"} for row in ignored])
-    bar.see({"event": "finished", "elapsed_s": 61.0})
-    assert (
-        "Verdicts (tcp, 1 pair, MTU 1500): macvlan_bridge: faster, ratio 1.4"
-        in handle.shown[-1]["text/plain"]
-    )
+    assert "Verdicts (tcp, 1 pair, MTU 1500): macvlan_bridge: faster, ratio 1.4" in handle.finished(bar)
 
 
 def test_verdicts_are_about_the_point_and_load_that_were_measured_last(
@@ -94,7 +96,7 @@ def test_verdicts_are_about_the_point_and_load_that_were_measured_last(
             see_rounds(bar, [row for row in some if row["round"] == number])
     assert re.search(
         r"\(udp, 2 pairs, .*200 Mbit/s.*\): ovs\+mirrors=1: slower, ratio 0\.[45]",
-        handle.shown[-1]["text/plain"],
+        handle.text,
     )
 
 
@@ -103,8 +105,7 @@ def test_verdicts_of_pings_are_of_latency(handle: Handle) -> None:
     see_rounds(
         bar, synthetic_rows.rows({"veth": 1.0, "veth (again)": 1.0, "macvlan_bridge": 2.0}, protocol="ping")
     )
-    bar.see({"event": "finished", "elapsed_s": 61.0})
-    assert "macvlan_bridge: slower, ratio 1.99" in handle.shown[-1]["text/plain"]
+    assert "macvlan_bridge: slower, ratio 1.99" in handle.finished(bar)
 
 
 def test_verdicts_take_little_time_from_the_measurement(
@@ -136,8 +137,7 @@ def test_verdicts_of_a_search_are_of_one_goal_at_one_point(handle: Handle) -> No
         see_rounds(bar, synthetic_rows.rows(ratios, slices=0, whole=5, loss_goal_ratio=goal, **common))
     trials = synthetic_rows.rows({"ovs": 0.1}, part="trials", method="trial", protocol="udp")
     see_rounds(bar, trials)
-    bar.see({"event": "finished", "elapsed_s": 61.0})
-    text = handle.shown[-1]["text/plain"]
+    text = handle.finished(bar)
     assert "frames 64, 1000 flows, PDR 0.5 %): ovs: slower, ratio 0." in text
 
 
@@ -148,15 +148,13 @@ def test_verdicts_that_fail_do_not_end_the_run(handle: Handle, monkeypatch: pyte
     monkeypatch.setattr("labkit.analysis.verdicts.verdicts", fail)
     bar = NotebookBar()
     see_rounds(bar, synthetic_rows.rows(rounds=2))
-    bar.see({"event": "finished", "elapsed_s": 61.0})
-    assert "Verdicts" not in handle.shown[-1]["text/plain"]
+    assert "Verdicts" not in handle.finished(bar)
 
 
 def test_rows_without_a_baseline_have_no_verdict(handle: Handle) -> None:
     bar = NotebookBar()
     bar.see({"event": "rows", "rows": [{"part": "cost", "protocol": "udp", "status": "ok"}]})
-    bar.see({"event": "finished", "elapsed_s": 61.0})
-    assert "Verdicts" not in handle.shown[-1]["text/plain"]
+    assert "Verdicts" not in handle.finished(bar)
 
 
 def test_updates_are_rare(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,4 +164,4 @@ def test_updates_are_rare(handle: Handle, monkeypatch: pytest.MonkeyPatch) -> No
         bar.see({"event": "progress", "what": "a", "done_s": float(done_s), "total_s": 100.0})
     assert len(handle.shown) == 1
     bar.end("interrupted")
-    assert "interrupted" in handle.shown[-1]["text/plain"]
+    assert "interrupted" in handle.text

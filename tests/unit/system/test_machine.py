@@ -114,20 +114,17 @@ class TestPrograms:
         assert re.fullmatch(r"\d+\.\d+", result["uname"] or "")
         assert result["no-such-program"] is None
 
-    def test_slow_tool_has_a_version(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("sleep_s", "deadline", "version"), [(2.1, {}, "1.2"), (60, {"deadline_s": 0.2}, "?")]
+    )
+    def test_slow_tool_has_a_version_and_a_hanging_one_none(
+        self, sleep_s: float, deadline: Any, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """On a busy machine, a browser takes seconds to print it."""
-        slow = tmp_path / "slow"
-        slow.write_text("#!/bin/sh\nsleep 2.1\necho slow 1.2\n")
-        slow.chmod(0o755)
+        (tmp_path / "slow").write_text(f"#!/bin/sh\nsleep {sleep_s}\necho slow 1.2\n")
+        (tmp_path / "slow").chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        assert programs.versions(["slow"]) == {"slow": "1.2"}
-
-    def test_hanging_tool_has_no_version(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        hanging = tmp_path / "hanging"
-        hanging.write_text("#!/bin/sh\nexec sleep 60\n")
-        hanging.chmod(0o755)
-        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        assert programs.versions(["hanging"], deadline_s=0.2) == {"hanging": "?"}
+        assert programs.versions(["slow"], **deadline) == {"slow": version}
 
 
 class TestAccelerator:

@@ -66,11 +66,6 @@ def test_profiler_of_another_program_is_a_setting() -> None:
     assert code_paths.paths_of_setting(f"perf events of perf: absent {count}")[0].name == "sampling (perf)"
 
 
-def test_netfilter_attributes() -> None:
-    body = struct.pack("=HH4s", 8, 1, b"tab\0") + struct.pack("=HH2s2x", 6, 3, b"c\0") + b"\0\0"
-    assert dict(netfilter._attributes(body)) == {1: b"tab\0", 3: b"c\0"}
-
-
 def attribute(kind: int, value: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
 
