@@ -8,7 +8,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
@@ -244,15 +243,6 @@ class Figures:
         if name not in self._drawn:
             self._drawn[name] = self._made[name]()
         return self._drawn[name]
-
-    def save(self, name: str, path: str | Path, width_cm: float = 17.0) -> Path:
-        """Write a figure for a paper, as PDF or SVG with black text: `run.figures.save("forest", "f.pdf", 8.5)`.
-
-        Raises BadInput for another ending, and Failed without a browser.
-        """
-        from labkit.analysis import report  # which a table needs not
-
-        return report.paper(self[name], Path(path), width_cm)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

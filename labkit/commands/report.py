@@ -15,10 +15,6 @@ NOTES = """\
 `--images` needs the extra labkit[images]. The images are written to figures/RUN of the project.
 
     labkit report data/datapaths/RUN --images
-    labkit report data/datapaths/RUN --images pdf
-
-In a notebook, `run.figures.save("forest", "forest.pdf", width_cm=8.5)` writes one figure as wide as
-a column.
 """
 
 JSON = {
@@ -32,11 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser)
     parser.add_argument(
         "--images",
-        nargs="?",
-        const="png,svg",
-        choices=["png,svg", "pdf"],
-        help="also write the figures into figures/RUN of the project (needs a browser): as PNG and SVG, or with"
-        " `--images pdf` as PDF for a paper",
+        action="store_true",
+        help="also write the figures as PNG and SVG into figures/RUN of the project (needs a browser)",
     )
     arguments.add_percentile(parser)
     arguments.add_json(parser)
@@ -61,7 +54,7 @@ def run(given: argparse.Namespace) -> int:
     report.add_stills(notebook)
     page = report.html(notebook, given.run / "report.html")
     figures = run_folder.project_root() / "figures" / given.run.resolve().name
-    images = report.images(notebook, figures, pdf=given.images == "pdf") if given.images else []
+    images = report.images(notebook, figures) if given.images else []
     if given.json:
         print(json_output.text({"report": str(page), "figures": list(map(str, images))}))
         return 0

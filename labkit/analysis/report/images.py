@@ -28,10 +28,6 @@ from labkit.common.errors import BadInput, Failed
 from labkit.common.printable import printable
 
 WIDTH_PX = 900
-CM_PX = 96 / 2.54
-PAPER_CM = 17.0  # the width of a figure across both columns of a page
-PAPER_SCALE = 8 / 72 * 96 / 13  # makes of the text's 13 px the 8 pt of a paper
-LEAST_PX = 520  # a figure is drawn for at least this width, and in a narrow column its text is smaller
 SCALES = {"png": 2, "svg": 1}
 STILL_BYTES = 256 << 10  # a larger SVG has more points than anybody sees, and a PNG takes its place
 # The browser would look for updates and the like, and kaleido cannot switch that off. With a proxy that does not exist
@@ -39,12 +35,11 @@ STILL_BYTES = 256 << 10  # a larger SVG has more points than anybody sees, and a
 NOWHERE = "127.0.0.1:9"
 
 
-def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0, *, pdf: bool = False) -> list[Path]:
+def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[Path]:
     """Write a figure as STEM.html, STEM.png and STEM.svg, or all figures of an executed notebook into the folder STEM.
 
-    pdf: write a PDF for a paper, PAPER_CM wide with black text, in place of PNG and SVG. Return the paths written.
-    Without a browser, or if it exceeds the deadline (for all images together), only the HTML is written, and a sentence
-    goes to standard error. Raises Failed if a file cannot be written.
+    Return the paths written. Without a browser, or if it exceeds the deadline (for all images together), only the HTML
+    is written, and a sentence goes to standard error. Raises Failed if a file cannot be written.
     """
     stem = Path(stem)
     if stem.is_symlink():
@@ -55,37 +50,13 @@ def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0, *, pdf: b
         run_folder.write(_ending(path, "html"), page.encode())
     written = [_ending(path, "html") for path in figures]
     try:
-        drawn = (
-            _for_paper(figures, "pdf", PAPER_CM, deadline_s) if pdf else _drawn(figures, deadline_s, SCALES)
-        )
+        drawn = _drawn(figures, deadline_s, SCALES)
     except Failed as error:  # the HTML is complete, however the browser fails
-        print(printable(f"no {'PDF' if pdf else 'PNG and SVG'}, only HTML: {error}"), file=sys.stderr)
+        print(printable(f"no PNG and SVG, only HTML: {error}"), file=sys.stderr)
         return written
     for path, content in drawn.items():
         run_folder.write(path, content)
     return written + list(drawn)
-
-
-def paper(figure: go.Figure, path: Path, width_cm: float = PAPER_CM, deadline_s: float = 60.0) -> Path:
-    """Write a figure for a paper, `width_cm` wide with black text, as PDF or SVG by the ending of `path`; return it.
-
-    Raises BadInput for another ending or width, and Failed without a browser.
-    """
-    ending = path.suffix[1:]
-    if ending not in ("pdf", "svg"):
-        raise BadInput(f"{path}: a figure for a paper is a PDF or an SVG: end its name in .pdf or .svg")
-    if not 2 <= width_cm <= 100:
-        raise BadInput(f"width_cm={width_cm:g} is outside 2 to 100")
-    [content] = _for_paper({path.with_suffix(""): figure}, ending, width_cm, deadline_s).values()
-    run_folder.write(path, content)
-    return path
-
-
-def _for_paper(
-    figures: dict[Path, go.Figure], ending: str, width_cm: float, deadline_s: float
-) -> dict[Path, bytes]:
-    black = {path: theme.on_paper(figure, "#000000") for path, figure in figures.items()}
-    return _drawn(black, deadline_s, {ending: 1}, width_cm)
 
 
 def svgs(figures: Mapping[str, go.Figure], deadline_s: float = 60.0) -> dict[str, bytes]:
@@ -150,26 +121,20 @@ def _figure(output: nbformat.NotebookNode) -> go.Figure:
 
 
 def _drawn(
-    figures: dict[Path, go.Figure],
-    deadline_s: float,
-    scales: Mapping[str, float],
-    width_cm: float | None = None,
+    figures: dict[Path, go.Figure], deadline_s: float, scales: Mapping[str, float]
 ) -> dict[Path, bytes]:
     """Return what `_draw_all` draws. Raises Failed, with the reason, however kaleido or the browser fails."""
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, this thread's event loop is already running
-            return thread.submit(asyncio.run, _draw_all(figures, deadline_s, scales, width_cm)).result()
+            return thread.submit(asyncio.run, _draw_all(figures, deadline_s, scales)).result()
     except Exception as error:
         raise Failed(f"no figure was drawn: {_why(error, deadline_s)}") from None
 
 
 async def _draw_all(
-    figures: dict[Path, go.Figure], deadline_s: float, scales: Mapping[str, float], width_cm: float | None
+    figures: dict[Path, go.Figure], deadline_s: float, scales: Mapping[str, float]
 ) -> dict[Path, bytes]:
-    """Return all figures, drawn by one browser, in the formats that `scales` names (with a scale each).
-
-    width_cm: the width of the results on paper; None: that of a screen.
-    """
+    """Return all figures, drawn by one browser, in the formats that `scales` names (with a scale each)."""
     import kaleido  # takes half a second, so only those who want images pay for it
 
     browser = kaleido.Kaleido(
@@ -182,14 +147,12 @@ async def _draw_all(
         drawn = {}
         async with browser:
             for path, figure in figures.items():
-                wanted_px = WIDTH_PX if width_cm is None else max(LEAST_PX, width_cm * CM_PX / PAPER_SCALE)
                 size = {
-                    "width": max(wanted_px, figure.layout.width or 0),
+                    "width": max(WIDTH_PX, figure.layout.width or 0),
                     "height": figure.layout.height or 450,
                 }
-                on_paper = 1 if width_cm is None else width_cm * CM_PX / size["width"]
                 for ending, scale in scales.items():
-                    wanted = {"format": ending, "scale": scale * on_paper, **size}
+                    wanted = {"format": ending, "scale": scale, **size}
                     drawn[_ending(path, ending)] = await browser.calc_fig(figure, opts=wanted)
         return drawn
     finally:

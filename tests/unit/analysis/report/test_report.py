@@ -429,22 +429,3 @@ def test_figures_without_a_browser_stay(
     assert path.read_bytes() == before
     assert len(capfd.readouterr().err.splitlines()) == 1
     assert "figures need JavaScript" in report.html(path, tmp_path / "report.html").read_text()
-
-
-@pytest.mark.needs("chromium")
-def test_a_figure_for_a_paper_has_its_width_and_black_text(tmp_path: Path) -> None:
-    drawn = displays.Figures({"throughput": lambda: figures.throughput(synthetic_report.rows(pairs=(1,)))})
-    pdf = drawn.save("throughput", tmp_path / "a.pdf", width_cm=8.5).read_bytes()
-    [width_pt] = re.findall(rb"/MediaBox \[0 0 ([0-9.]+) ", pdf)
-    assert float(width_pt) == pytest.approx(8.5 / 2.54 * 72, abs=1)
-    svg = drawn.save("throughput", str(tmp_path / "a.svg"), width_cm=17).read_text()
-    [width_px] = re.findall(r'<svg[^>]* width="([0-9.]+)"', svg)[:1]
-    assert float(width_px) == pytest.approx(17 / 2.54 * 96, abs=1)
-    assert "fill: rgb(0, 0, 0)" in svg
-    assert "118, 118, 118); white-space" not in svg, "no text is grey"
-    for name, width_cm in (("a.png", 8.5), ("a.pdf", 0.1)):
-        with pytest.raises(BadInput):
-            drawn.save("throughput", tmp_path / name, width_cm=width_cm)
-    nbformat.write(synthetic_report.notebook(synthetic_report.rows(pairs=(1,))), tmp_path / "notebook.ipynb")
-    written = report.images(tmp_path / "notebook.ipynb", tmp_path / "figures", pdf=True)
-    assert {path.suffix for path in written} == {".html", ".pdf"}
