@@ -360,23 +360,25 @@ def test_each_finding_is_listed_once() -> None:
     ]
 
 
-def test_finding_without_a_ratio() -> None:
+def test_finding_without_a_ratio(tmp_path: Path) -> None:
     """A topology with results is not called unmeasured; only the points without a ratio are named."""
-    measured = pd.DataFrame(rows())
-    absent = pd.DataFrame(rows(pairs=8, status="failed", reason="the guest did not boot"))
-    absent = absent[absent["role"].eq("variant")]
-    some = notebook._without_ratio(verdict_tables.verdicts(pd.concat([measured, absent])))
-    assert some == []  # without a baseline there is nothing to tell
-    base = pd.DataFrame(rows(pairs=8))
-    base = base[base["role"].ne("variant")]
-    everything = pd.concat([measured, absent, base], ignore_index=True)
-    [line] = notebook._without_ratio(verdict_tables.verdicts(everything))
+    shown = Run(save(tmp_path / "run", rows(rounds=2)))
+
+    def findings(*tables: list[Row]) -> list[str]:
+        verdicts = verdict_tables.verdicts(pd.DataFrame([row for table in tables for row in table]))
+        return str(shown.findings(verdicts).data).splitlines()
+
+    measured, eight = rows(), rows(pairs=8)
+    base = [row for row in eight if row["role"] != "variant"]
+    absent = rows(pairs=8, status="failed", reason="the guest did not boot")
+    absent = [row for row in absent if row["role"] == "variant"]
+    assert len(findings(measured, absent)) == 1  # without a baseline there is nothing to tell
+    line = findings(measured, absent, base)[-1]
     assert line == "- **macvlan_bridge** was not measured (tcp, 8 pairs, MTU 1500): the guest did not boot."
-    [line] = notebook._without_ratio(verdict_tables.verdicts(pd.concat([absent, base], ignore_index=True)))
+    [line] = findings(absent, base)
     assert line == "- **macvlan_bridge** was not measured: the guest did not boot."
-    starved = pd.DataFrame(rows())
-    starved.loc[starved["role"].eq("variant"), "throughput_bps"] = 0.0
-    [line] = notebook._without_ratio(verdict_tables.verdicts(starved))
+    starved = [row | ({"throughput_bps": 0.0} if row["role"] == "variant" else {}) for row in measured]
+    [line] = findings(starved)
     assert line.startswith("- No evidence about macvlan_bridge")
     assert "not measured" not in line
 

@@ -81,11 +81,9 @@ def test_refused(run: Path, words: list[str], sentence: str, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
-        ("run.json", "null", "run.json cannot be read: it does not contain a JSON object"),
         ("run.json", '{"points": null}', "its points are not a list of names"),
         ("sweep.json", "null", "sweep.json cannot be read: it does not contain a JSON object"),
         ("sweep.json", '{"points": null}', "sweep.json does not list its points"),
-        ("rows/1-r0.jsonl", "null", "contains a line that is not a row"),
     ],
 )
 def test_null_is_refused(

@@ -295,19 +295,6 @@ def test_yaml_is_read_or_refused(text: str, tmp_path: Path) -> None:
     survives(lambda: yaml_files.network(tmp_path / "a.yaml"), text)
 
 
-def test_invalid_byte_names_its_file(tmp_path: Path) -> None:
-    (tmp_path / "rows").mkdir()
-    (tmp_path / "rows" / "1-r0.jsonl").write_bytes(b'{"a": "\xff"}\n')
-    with pytest.raises(BadInput, match=r"1-r0\.jsonl contains a line that is not a row"):
-        run_folder.read_rows(tmp_path)
-    (tmp_path / "run.json").write_bytes(b'{"a": "\xff"}')
-    with pytest.raises(BadInput, match=r"run\.json cannot be read"):
-        run_folder.read_run(tmp_path)
-    (tmp_path / "run.json").write_text(json.dumps(RUN | {"points": None}))
-    with pytest.raises(BadInput, match="points are not a list of names"):
-        run_folder.read_run(tmp_path)
-
-
 def test_tracing_journal_skips_invalid_lines(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(b'{"path": "\xff", "text": "1"}\n{"path": "/var/tmp/.ftrace-lock"}\n')

@@ -69,20 +69,21 @@ def test_what_is_unknown_stays_unknown(run: Path) -> None:
     assert any(doubt.startswith("cpu is not recorded") for doubt in verdicts.doubts(table))
 
 
-def test_without_a_second_measurement_there_is_no_evidence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("second", "turn", "says"),
+    [
+        (2, 100, "veth was not measured twice, so the noise of this machine is unknown"),
+        (1000, 1, "the arms were measured one after the other, not in turn"),
+    ],
+)
+def test_what_the_files_cannot_show_is_a_doubt(
+    second: int, turn: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [written(tmp_path, "veth", 1.0, 1), written(tmp_path, "vxlan", 0.5, 2)]
-    _, out, _ = imported(capsys, tmp_path / "run", words)
-    assert "veth was not measured twice, so the noise of this machine is unknown" in out
-
-
-def test_arms_that_were_not_measured_in_turn_are_a_doubt(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [written(tmp_path, "veth", 1.0, 1, turn=1), written(tmp_path, "vxlan", 0.5, 1000, turn=1)]
-    _, out, _ = imported(capsys, tmp_path / "run", words)
-    assert "the arms were measured one after the other, not in turn" in out
+    words = [
+        written(tmp_path, "veth", 1.0, 1, turn=turn),
+        written(tmp_path, "vxlan", 0.5, second, turn=turn),
+    ]
+    assert says in imported(capsys, tmp_path / "run", words)[1]
 
 
 def test_udp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

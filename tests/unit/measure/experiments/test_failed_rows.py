@@ -294,7 +294,7 @@ def test_refused_run_leaves_no_folder(
     (tmp_path / "old").mkdir()
     (tmp_path / "old/mine.txt").touch()
     with pytest.raises(kind, match="not here"):
-        run.measure("datapaths", {"topology": "veth"}, tmp_path / "old", lambda _: None)
+        measure(tmp_path / "old")
     assert [path.name for path in (tmp_path / "old").iterdir()] == ["mine.txt"]
 
 

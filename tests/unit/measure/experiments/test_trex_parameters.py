@@ -15,6 +15,9 @@ from labkit.measure.traffic.trex import client
 from labkit.measure.traffic.trex.streams import PROBES_PPS
 from studies.trex import stateless
 
+KINDS = pytest.mark.parametrize(
+    ("kind", "given"), [(Stateless, {}), (Stateful, {}), (Throughput, {"generator": "trex"})]
+)
 SERVER = client.Server("v3.08", (10e9, 10e9), on_kernel=False)
 
 
@@ -44,9 +47,7 @@ def test_bad_input(given: dict[str, object], words: str) -> None:
 
 
 @pytest.mark.parametrize("at", ["client", "server", "both", "client0:eth0"])
-@pytest.mark.parametrize(
-    ("kind", "given"), [(Stateless, {}), (Stateful, {}), (Throughput, {"generator": "trex"})]
-)
+@KINDS
 def test_change_at_an_end_would_be_lost(
     kind: type[Stateless | Stateful | Throughput], given: dict[str, str], at: str
 ) -> None:
@@ -57,9 +58,7 @@ def test_change_at_an_end_would_be_lost(
     assert Throughput.of({"change": f"slow: qdisc fq_codel at {at}"}).change
 
 
-@pytest.mark.parametrize(
-    ("kind", "given"), [(Stateless, {}), (Stateful, {}), (Throughput, {"generator": "trex"})]
-)
+@KINDS
 @pytest.mark.parametrize("case", ["net_to_vm", "vm_to_vm"])
 def test_use_cases_share_their_ends(
     kind: type[Stateless | Stateful | Throughput], given: dict[str, str], case: str
