@@ -83,7 +83,7 @@ class Run:
 
     def part(self, name: str) -> pd.DataFrame:
         """Return the rows of one part of an experiment; `overlay` has path, reachability, failure, headers and cost."""
-        return run_figures.part(self.all, name)
+        return load.part(self.all, name)
 
     @functools.cached_property
     def profiles(self) -> displays.Profiles:

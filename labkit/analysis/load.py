@@ -76,6 +76,11 @@ def rows_and_profiles(path: str | Path) -> list[pd.DataFrame]:
     return _tables(Path(path), lambda row: _belongs_to("cost", row), _is_profile_row)
 
 
+def part(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the rows of one part of an experiment. Experiments without parts have `cost` only."""
+    return rows[rows["part"].fillna("cost").eq(name)]
+
+
 def _belongs_to(part: str | None, row: dict[str, Any]) -> bool:
     return not _is_profile_row(row) and part in (None, row.get("part") or "cost")
 
@@ -158,11 +163,7 @@ def complete(df: pd.DataFrame) -> pd.DataFrame:
     whole = pd.DataFrame(columns, index=given.index)
     whole.attrs = dict(df.attrs)
     whole["folder"] = whole["folder"].fillna(whole["run"])
-    # Older rows name no generator; each protocol had only one.
-    usual = whole["protocol"].map(lambda name: protocols.find(name).generator, na_action="ignore")
-    whole["generator"] = whole["generator"].fillna(usual.astype("str"))
-    whole["nodes"] = whole["nodes"].fillna("one")  # older rows are all of one node
-    return _parameters_of_points(_variants(_switches(_second_measurements(whole))))
+    return _parameters_of_points(_variants(_migrated(whole)))
 
 
 def _is_complete(df: pd.DataFrame) -> bool:
@@ -178,17 +179,19 @@ def _is_complete(df: pd.DataFrame) -> bool:
 AGAIN = " (again)"  # the end of the name of an arm that is measured a second time
 
 
-def _second_measurements(df: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with the column `again`, which rows of older runs lack: there the arm's name says it."""
+def _migrated(df: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with what rows of older runs lack, as long as labkit reads format 1.
+
+    They are of one node, and each protocol had one generator. The arm's name says whether it was measured a second
+    time, the topology's name what the switch was.
+    """
+    usual = df["protocol"].map(lambda name: protocols.find(name).generator, na_action="ignore")
+    df["generator"] = df["generator"].fillna(usual.astype("str"))
+    df["nodes"] = df["nodes"].fillna("one")
     by_name = df["arm"].str.endswith(AGAIN, na=False)
     if "again" in df:
         by_name = df["again"].eq(True).where(df["again"].notna(), by_name)
     df["again"] = by_name.astype(bool)
-    return df
-
-
-def _switches(df: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with the columns about a switch, which rows of older runs lack: there its name says them."""
     built = df["built_topology" if "built_topology" in df else "topology"]
     older = built[df["mirrors"].isna()]
     for name, rows in older.groupby(older):

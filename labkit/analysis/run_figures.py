@@ -16,6 +16,7 @@ from labkit.analysis import figures, load
 from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.figures.panels import KEYS
 from labkit.analysis.findings import loss_rates
+from labkit.analysis.load import part
 from labkit.common import extensions, schema
 
 # Takes all rows of one experiment and returns its profiles on demand, because reading those takes time
@@ -69,11 +70,6 @@ def of_part(name: str, draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:
         return draw(own) if len(own) else go.Figure()
 
     return drawn
-
-
-def part(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Return the rows of one part of an experiment. Experiments without parts have `cost` only."""
-    return rows[rows["part"].fillna("cost").eq(name)]
 
 
 def of_one_host(draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:

@@ -103,17 +103,17 @@ _NEEDS: dict[str, tuple[Callable[[SwitchOptions], bool], str]] = {
 
 @dataclass(frozen=True)
 class Option:
-    """One option: what it means, how its text is read, and the row's column, with its type and unit.
+    """One option: what it means, how its text is read, and the row's column, with its unit.
 
     `read` raises ValueError. `needs`: a key of _NEEDS, or "".
     """
 
     help: str
     read: Callable[[str], Any]
-    type: Literal["text", "integer", "number"] = "text"
     unit: str = ""
     needs: str = ""
     column: str = ""
+    type: Literal["text", "integer", "number"] = "text"  # by the annotation of the field
 
 
 def _option(default: Any, *given: Any, **more: Any) -> Any:
@@ -125,9 +125,7 @@ class SwitchOptions:
     """A switch: the topology's name without options, and each option. A new option is one field here."""
 
     topology: str = "ovs"
-    mirrors: int = _option(
-        0, f"number of mirrors, 0 to {MAX_MIRRORS}", _number(0, MAX_MIRRORS), "integer", "1"
-    )
+    mirrors: int = _option(0, f"number of mirrors, 0 to {MAX_MIRRORS}", _number(0, MAX_MIRRORS), "1")
     select: str = _option(
         "client0",
         "what each mirror copies: all, client0 (its port, both ways), client0:in or client0:out (as the switch sees"
@@ -150,21 +148,13 @@ class SwitchOptions:
         needs="mirrors",
     )
     snaplen: int | None = _option(
-        None,
-        "bytes of a packet that a mirror copies; none: all",
-        _number(14, 65535),
-        "integer",
-        "byte",
-        "mirrors",
+        None, "bytes of a packet that a mirror copies; none: all", _number(14, 65535), "byte", "mirrors"
     )
-    vlans: int = _option(
-        0, "number of VLANs, to which pairs belong in turn; 0: none", _number(0, 500), "integer", "1"
-    )
+    vlans: int = _option(0, "number of VLANs, to which pairs belong in turn; 0: none", _number(0, 500), "1")
     uplink_bps: float | None = _option(
         None,
         "rate of the link by which tunnels leave the host (tbf); none: unlimited",
         _number(1e5, 1e11, whole=False),
-        "number",
         "bit/s",
         "tunnel",
     )
@@ -172,7 +162,6 @@ class SwitchOptions:
         None,
         "MTU of that link; none: as large as the copies with their outer headers need",
         _number(68, 65535),
-        "integer",
         "byte",
         "tunnel",
     )
@@ -180,15 +169,10 @@ class SwitchOptions:
         None,
         "the CPU on which ovs-vswitchd runs; none: any",
         _number(0, 4095),
-        "integer",
         column="switch_cpu",  # `cpu` is the machine's
     )
     flow_limit: int | None = _option(
-        None,
-        "most flows in the datapath's table; none: 200,000, the most",
-        _number(1, 200_000),
-        "integer",
-        "1",
+        None, "most flows in the datapath's table; none: 200,000, the most", _number(1, 200_000), "1"
     )
     sampling: str | None = _option(
         None,
@@ -213,7 +197,6 @@ class SwitchOptions:
         1000,
         f"number of rules of a case, {MIN_RULES} to {MAX_RULES}",
         _number(MIN_RULES, MAX_RULES),
-        "integer",
         "1",
         "case",
     )
@@ -255,8 +238,11 @@ class SwitchOptions:
         }
 
 
+_TYPES: dict[str, Literal["text", "integer", "number"]] = {"str": "text", "int": "integer", "float": "number"}
 OPTIONS: dict[str, Option] = {
-    one.name: one.metadata["option"] for one in dataclasses.fields(SwitchOptions) if one.metadata
+    one.name: replace(one.metadata["option"], type=_TYPES[str(one.type).removesuffix(" | None")])
+    for one in dataclasses.fields(SwitchOptions)
+    if one.metadata
 }
 USUAL = {name: getattr(SwitchOptions(), name) for name in OPTIONS}
 NO_SWITCH: dict[str, Any] = dict.fromkeys(

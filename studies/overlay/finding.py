@@ -13,8 +13,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from labkit.analysis import figures, verdicts
-from labkit.analysis.load import group_similar, hosts
-from labkit.analysis.run_figures import Profiles, of_part, part
+from labkit.analysis.load import group_similar, hosts, part
+from labkit.analysis.run_figures import Profiles, of_part
 from labkit.common.units import si
 from studies.overlay.figure_header_overhead import overhead
 from studies.overlay.figure_packet_path import hops

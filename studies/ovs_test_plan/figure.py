@@ -34,15 +34,11 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
     figure = titled_grid(
         titles, rows=count, cols=2, vertical_spacing=0.36 / max(count, 3), horizontal_spacing=0.14
     )
-    seen: set[str] = set()
     for at, case in enumerate(cases, 1):
         for arm, own in table[table["use_case"].eq(case)].groupby("arm", sort=False):
             label = str(arm).replace(f"+case={case}", "")  # the panel's title names the case
-            _arm(figure, at, label, own.sort_values("frame_bytes"), label not in seen)
-            seen.add(label)
-        _readout(figure, at, published[published["use_case"].eq(case)], "published" not in seen)
-        if published["use_case"].eq(case).any():
-            seen.add("published")
+            _arm(figure, at, label, own.sort_values("frame_bytes"))
+        _readout(figure, at, published[published["use_case"].eq(case)])
     frames = sorted(set(table.get("frame_bytes", [])))
     labels = ticks({frame: f"{frame:g}" for frame in frames}, COLUMN_SHARE) if frames else {}
     figure.update_xaxes(type="log", title_text="frame (bytes, with FCS)", **labels)
@@ -57,7 +53,7 @@ def use_cases(rows: pd.DataFrame, rates: pd.DataFrame, published: pd.DataFrame) 
     return finish(figure, rows, "Throughput by use case and frame size", subtitle)
 
 
-def _arm(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, first: bool) -> None:
+def _arm(figure: go.Figure, row: int, arm: str, own: pd.DataFrame) -> None:
     style = theme.arm_style(arm)
     limited = own["median_pps"].isna() & own["max_pps"].notna()
     for column, factor in ((1, 1.0), (2, own["frame_bytes"] * 8)):
@@ -69,7 +65,7 @@ def _arm(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, first: bool) 
                 mode="lines+markers",
                 name=theme.plain(arm),
                 legendgroup=arm,
-                showlegend=first and column == 1,
+                showlegend=column == 1,
                 line={"color": style.color, "dash": style.dash},
                 marker={"symbol": style.symbol, "size": 8},
                 error_y={
@@ -98,7 +94,7 @@ def _arm(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, first: bool) 
             )
 
 
-def _readout(figure: go.Figure, row: int, readout: pd.DataFrame, first: bool) -> None:
+def _readout(figure: go.Figure, row: int, readout: pd.DataFrame) -> None:
     for column, name in ((1, "total_pps"), (2, "total_bps")) if len(readout) else ():
         figure.add_trace(
             go.Scatter(
@@ -107,7 +103,7 @@ def _readout(figure: go.Figure, row: int, readout: pd.DataFrame, first: bool) ->
                 mode="markers",
                 name="the plan's read-out (accelerated, another machine)",
                 legendgroup="published",
-                showlegend=first and column == 1,
+                showlegend=column == 1,
                 marker={"symbol": "star", "size": 12, "color": theme.GREY},
             ),
             row=row,

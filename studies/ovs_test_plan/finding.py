@@ -231,12 +231,12 @@ def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
 
 
 def _ranked_factors(rows: pd.DataFrame) -> go.Figure:
-    own = run_figures.part(rows, "cost")
+    own = load.part(rows, "cost")
     return ranked_factors(own, factors(own)) if len(own) else go.Figure()
 
 
 def _use_cases(rows: pd.DataFrame) -> go.Figure:
-    own = run_figures.part(rows, "cost")
+    own = load.part(rows, "cost")
     return use_cases(own, rates(own), reference_tables.ovs_test_plan()) if len(own) else go.Figure()
 
 

@@ -40,9 +40,9 @@ def fitted(rows: pd.DataFrame, curves: Sequence[Curve]) -> go.Figure:
     rows = complete(rows)
     together = [list(some) for _, some in groupby(curves, lambda one: (one.key, one.cost))]
     drawn = [(_panel(rows, some), some) for some in together]
-    figure, seen = _empty(drawn), set[str]()
+    figure = _empty(drawn)
     for number, (panel, some) in enumerate(drawn):
-        _plots(figure, panel, some, 2 * number + 1, seen)
+        _plots(figure, panel, some, 2 * number + 1)
     subtitle = (
         "mean of the rounds and 95 % interval; faint: single rounds; lines: fit (right of the dotted line:"
     )
@@ -80,7 +80,7 @@ def _empty(drawn: list[tuple[Panel, list[Curve]]]) -> go.Figure:
     return figure
 
 
-def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: set[str]) -> None:
+def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int) -> None:
     places = sorted({float(length) for one in some for length in one.lengths})
     span = math.log10(places[-1] / places[0]) if len(places) > 1 else 1.0
     least = min(one.values.mean(axis=0).min() for one in some if one.values.size)
@@ -92,10 +92,9 @@ def _plots(figure: go.Figure, panel: Panel, some: list[Curve], row: int, seen: s
     beside = min(BESIDE, TOGETHER * max(gap / span, NARROW) / len(some))
     for number, curve in enumerate(some):
         shift = 10 ** (span * beside * (number - (len(some) - 1) / 2))
-        _draw_measured(figure, curve, shift, prefix, ends, row, curve.arm not in seen)
+        _draw_measured(figure, curve, shift, prefix, ends, row)
         _line(figure, curve, PREFIXES[prefix], places, row)
         _rest(figure, curve, shift, most, row + 1)
-        seen.add(curve.arm)
     if not list(figure.select_traces(row=row + 1, col=1)):  # plotly draws no axes for a plot without data
         text = {"mode": "text", "text": ["too few sizes for a fit"], "showlegend": False, "hoverinfo": "skip"}
         figure.add_trace(
@@ -143,7 +142,6 @@ def _draw_measured(
     prefix: str,
     ends: tuple[float, float],
     row: int,
-    first: bool,
 ) -> None:
     scale, unit = PREFIXES[prefix], f"{prefix}s"
     style = theme.arm_style(curve.arm, curve.role)
@@ -172,7 +170,7 @@ def _draw_measured(
     bars = {"array": np.where(wide, 0, halves / scale), "arrayminus": np.where(wide, 0, below)}
     line = go.Scatter(
         x=curve.lengths * shift, y=middles / scale, error_y=bars, marker=marker, hovertext=lines,
-        hoverinfo="text", showlegend=first, **common,
+        hoverinfo="text", showlegend=True, **common,
     )  # fmt: skip
     figure.add_traces([points, line], rows=row, cols=1)
 

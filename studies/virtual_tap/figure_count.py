@@ -24,13 +24,12 @@ def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFram
     several = drawn.groupby([*GROUP, "curve"], dropna=False)["mirrors"].transform("nunique").gt(1)
     drawn = drawn[several] if several.any() else drawn
     parts = panels(drawn, columns_count=2, by_pairs=drawn["pairs"].nunique() > 1)
-    figure, seen = grid(parts, PANEL_PX), set[str]()
+    figure = grid(parts, PANEL_PX)
     for panel in parts:
         for curve, some in panel.table.groupby("curve", sort=False):
-            _line(figure, panel, str(curve), some.sort_values("mirrors"), str(curve) not in seen)
-            seen.add(str(curve))
+            _line(figure, panel, str(curve), some.sort_values("mirrors"))
         if panel.protocol == "tcp" and panel.table["length_bytes"].eq(THESIS_BYTES).all():
-            _thesis(figure, panel, published, seen)
+            _thesis(figure, panel, published)
     figure.update_xaxes(title_text="mirrors")
     figure.update_yaxes(title_text="ratio to 0 mirrors", rangemode="tozero")
     figure.update_layout(legend=theme.legend_below())
@@ -40,12 +39,12 @@ def mirror_count(rows: pd.DataFrame, lines: pd.DataFrame, published: pd.DataFram
     return finish(figure, complete(rows), "Throughput against the number of mirrors", subtitle)
 
 
-def _line(figure: go.Figure, panel: Panel, curve: str, own: pd.DataFrame, first: bool) -> None:
+def _line(figure: go.Figure, panel: Panel, curve: str, own: pd.DataFrame) -> None:
     style = theme.arm_style(curve)
     figure.add_trace(
         go.Scatter(
             x=[0, *own["mirrors"]], y=[1, *own["ratio"]], mode="lines+markers", name=theme.plain(curve),
-            legendgroup=curve, showlegend=first, line={"color": style.color, "dash": style.dash},
+            legendgroup=curve, showlegend=True, line={"color": style.color, "dash": style.dash},
             marker={"symbol": style.symbol, "size": 8},
             error_y={
                 "type": "data", "symmetric": False,
@@ -56,7 +55,7 @@ def _line(figure: go.Figure, panel: Panel, curve: str, own: pd.DataFrame, first:
     )  # fmt: skip
 
 
-def _thesis(figure: go.Figure, panel: Panel, published: pd.DataFrame, seen: set[str]) -> None:
+def _thesis(figure: go.Figure, panel: Panel, published: pd.DataFrame) -> None:
     for name, dash in (("with ifstat", "dash"), ("without ifstat", "dot")):
         without = published.loc[published["mirrors"].eq(0), name]
         if not len(without):
@@ -65,9 +64,8 @@ def _thesis(figure: go.Figure, panel: Panel, published: pd.DataFrame, seen: set[
         figure.add_trace(
             go.Scatter(
                 x=published["mirrors"], y=published[name] / without.iloc[0], mode="lines+markers", name=text,
-                legendgroup=text, showlegend=text not in seen, line={"color": theme.GREY, "dash": dash},
+                legendgroup=text, showlegend=True, line={"color": theme.GREY, "dash": dash},
                 marker={"symbol": "x", "size": 7},
             ),
             **panel.place,
         )  # fmt: skip
-        seen.add(text)

@@ -40,10 +40,8 @@ def mirror_tax(rows: pd.DataFrame, taxes: Sequence[Tax]) -> go.Figure:
     spacing = {"vertical_spacing": BETWEEN_PX / whole, "horizontal_spacing": 0.15}
     figure = titled_grid(titles or {(1, 1): ""}, rows=count, cols=len(costs), **spacing)
     figure.update_layout(height=whole + TOP_PX, margin={"t": TOP_PX, "b": 0}, legend=theme.legend_below())
-    seen: set[str] = set()
     for tax, place in zip(taxes, places, strict=True):
-        _draw(figure, tax, place, tax.curve not in seen)
-        seen.add(tax.curve)
+        _draw(figure, tax, place)
     figure.update_yaxes(title_text="µs per packet", rangemode="tozero")
     figure.update_xaxes(title_text="copies of a packet (counted)")
     subtitle = (
@@ -69,7 +67,7 @@ def _load(of: Mapping[str, Any], hosts: Sequence[Mapping[str, Any]]) -> tuple[st
     return theme.plain(", ".join(words)), host
 
 
-def _draw(figure: go.Figure, tax: Tax, place: tuple[int, int], first: bool) -> None:
+def _draw(figure: go.Figure, tax: Tax, place: tuple[int, int]) -> None:
     style = theme.arm_style(tax.curve)
     means = tax.means
     middle = np.array([one.value for one in means]) / US
@@ -79,7 +77,7 @@ def _draw(figure: go.Figure, tax: Tax, place: tuple[int, int], first: bool) -> N
     )
     figure.add_trace(
         go.Scatter(
-            x=tax.copies, y=middle, mode="markers", name=tax.curve, legendgroup=tax.curve, showlegend=first,
+            x=tax.copies, y=middle, mode="markers", name=tax.curve, legendgroup=tax.curve, showlegend=True,
             marker={"color": style.color, "symbol": style.symbol, "size": 8},
             error_y={"type": "data", "symmetric": False, "array": high - middle, "arrayminus": middle - low},
         ),

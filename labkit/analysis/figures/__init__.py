@@ -90,7 +90,7 @@ def slices(rows: pd.DataFrame) -> go.Figure:
     steady = rows["method"].eq("slice") & rows["throughput_bps"].astype(float).gt(0)
     ok = rows[steady & rows["status"].eq("ok") & ~rows["protocol"].isin(TIMED)]
     parts = panels(ok, columns_count=2, by_pairs=True)
-    figure, seen = grid(parts, SLICES_PX), set[str]()
+    figure = grid(parts, SLICES_PX)
     for panel in parts:
         wide = panel.table.pivot_table(index=["round", "slice"], columns="arm", values="throughput_bps")
         baseline, *others = arms(panel.table)
@@ -102,8 +102,7 @@ def slices(rows: pd.DataFrame) -> go.Figure:
         logs = np.abs(logs[np.isfinite(logs)])
         far = max(1.5, math.exp(float(np.quantile(logs, 0.95)))) if logs.size else 1.5
         for arm, role in others:
-            _slices_arm(figure, panel, theme.arm_style(arm, role), ratios[arm], far, arm not in seen)
-            seen.add(arm)
+            _slices_arm(figure, panel, theme.arm_style(arm, role), ratios[arm], far)
         span = math.log10(far * 1.05)
         axis = {"type": "log", "tickvals": ratio_ticks(1 / far, far), "range": [-span, span]}
         figure.update_yaxes(title_text="ratio", **axis, **panel.place)
@@ -121,7 +120,7 @@ def slices(rows: pd.DataFrame) -> go.Figure:
 
 
 def _slices_arm(
-    figure: go.Figure, panel: Panel, style: theme.ArmStyle, ratios: pd.Series[float], far: float, first: bool
+    figure: go.Figure, panel: Panel, style: theme.ArmStyle, ratios: pd.Series[float], far: float
 ) -> None:
     common: dict[str, Any] = {"name": theme.plain(ratios.name), "legendgroup": ratios.name, "x": ratios.index}
     marker = {"color": style.color, "symbol": style.symbol, "size": 4}
@@ -129,4 +128,4 @@ def _slices_arm(
     middle = ratios.rolling(25, center=True, min_periods=5).median()
     line = {"color": style.color, "dash": style.dash}
     figure.add_trace(points.update(hoverinfo="skip", opacity=0.4, showlegend=False), **panel.place)
-    figure.add_trace(go.Scatter(y=middle, mode="lines", line=line, showlegend=first, **common), **panel.place)
+    figure.add_trace(go.Scatter(y=middle, mode="lines", line=line, showlegend=True, **common), **panel.place)

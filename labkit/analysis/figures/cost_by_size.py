@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from labkit.analysis import protocols
 from labkit.analysis.figures.line_chart import FAINT, Axis, Quantity, draw
 from labkit.analysis.figures.panels import Panel, finish, grid, panels
-from labkit.analysis.load import PROVENANCE, complete, differing
+from labkit.analysis.load import PROVENANCE, complete, differing, part
 from labkit.common.errors import BadInput
 
 RULE = {"type": "line", "line_width": 1, "line_dash": "dot", "opacity": 0.9}
@@ -45,7 +45,7 @@ def rates(rows: pd.DataFrame) -> go.Figure:
 def _against_size(
     rows: pd.DataFrame, title: str, quantities: Callable[[Panel], list[tuple[Panel, Quantity]]]
 ) -> go.Figure:
-    sized = complete(select_part(rows, "cost"))
+    sized = part(complete(rows), "cost")
     sized = sized[sized["length_bytes"].notna()]
     drawn: list[tuple[Panel, Quantity]] = []
     # In rows of labkit 0.1, `received_count` of a whole UDP run is iperf3's, over iperf3's own period.
@@ -55,9 +55,9 @@ def _against_size(
         _alike(panel)
         for one, quantity in quantities(panel):
             drawn.append((replace(one, row=len(drawn) + 1), quantity))
-    figure, seen = grid([panel for panel, _ in drawn], PANEL_PX), set[str]()
+    figure = grid([panel for panel, _ in drawn], PANEL_PX)
     for panel, quantity in drawn:
-        draw(figure, panel, quantity, SIZE, seen)
+        draw(figure, panel, quantity, SIZE)
         mark_mtu(figure, panel)
     subtitle = f"geometric mean of rounds, 95 % interval (open triangle: it continues); dotted: softirq alone; {FAINT}"
     return finish(figure, sized, title, subtitle)
@@ -87,12 +87,6 @@ def mark_mtu(figure: go.Figure, panel: Panel) -> None:
         figure.add_shape(
             x0=largest + 0.5, x1=largest + 0.5, y0=0, y1=1, yref="y domain", **RULE, **panel.place
         )
-
-
-def select_part(rows: pd.DataFrame, part: str) -> pd.DataFrame:
-    """Return the rows of one part of an experiment, or all rows if it has no parts."""
-    parts = rows.get("part")
-    return rows if parts is None or not parts.notna().any() else rows[parts.eq(part)]
 
 
 def _alike(panel: Panel) -> None:

@@ -72,10 +72,9 @@ def _draw_arm(figure: go.Figure, row: int, arm: str, style: theme.ArmStyle, roun
         xs, ys, last = [*xs, low, high], [*ys, share, share], high
     common: dict[str, Any] = {"legendgroup": arm, "name": theme.plain(arm), "mode": "lines"}
     line = {"color": style.color, "dash": style.dash}
-    first = not any(trace.legendgroup == arm for trace in figure.data)
     hover = "%{x:.3~g} µs: %{y:.1%} of calls per ⅛ octave"
     figure.add_trace(
-        go.Scatter(x=xs, y=ys, line=line, showlegend=first, hovertemplate=hover, **common), row=row, col=1
+        go.Scatter(x=xs, y=ys, line=line, showlegend=True, hovertemplate=hover, **common), row=row, col=1
     )
     medians = [one["p50_s"] for one in rounds if one.get("p50_s")]
     middle = sum(medians) / len(medians) if medians else None
@@ -94,9 +93,9 @@ def function_durations(times: pd.DataFrame) -> go.Figure:
         for name, some in panel.table.groupby("function", sort=False):
             own = replace(panel, table=some, row=len(drawn) + 1)
             drawn.append(plot(own, f"{name}, p50 of its calls", "s", value="p50_s"))
-    figure, seen = grid([panel for panel, _ in drawn], SIZE_PANEL_PX), set[str]()
+    figure = grid([panel for panel, _ in drawn], SIZE_PANEL_PX)
     for panel, quantity in drawn:
-        draw(figure, panel, quantity, SIZE, seen)
+        draw(figure, panel, quantity, SIZE)
         mark_mtu(figure, panel)
     tracers = " and ".join(sorted(times["tracer"].dropna().unique())) or "tracer"
     subtitle = "geometric mean of rounds, 95 % interval (open triangle: it continues),"

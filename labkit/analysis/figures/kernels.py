@@ -33,7 +33,7 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     named = pd.concat([rows.assign(place=place) for place, (_, rows) in enumerate(there)] or [verdicts])
     parts = panels(named, columns_count=2, by_pairs=True, by_host=False)
     columns = max((part.column for part in parts), default=1)
-    figure, seen = grid(parts, PANEL_PX), set[str]()
+    figure = grid(parts, PANEL_PX)
     room = WIDTH_PX / columns / max(len(there), 1)
     turned = room < MIN_LETTERS * LETTER_PX
     labels = [_fold_label(name, 40 if turned else int(room / LETTER_PX) - 1) for name, _ in there]
@@ -45,7 +45,7 @@ def kernels(verdicts: pd.DataFrame) -> go.Figure:
     figure.update_yaxes(title_text=f"ratio to {baselines or 'the baseline'}", **axis)
     for panel in parts:
         _controls(figure, panel)
-        _arms(figure, panel, seen)
+        _arms(figure, panel)
     drawn = {panel.protocol for panel in parts}
     above = ["above 1 is faster"] if any(protocols.find(name).higher_is_better for name in drawn) else []
     below = [
@@ -80,7 +80,7 @@ def _controls(figure: go.Figure, panel: Panel) -> None:
     figure.add_shape(xref="x domain", x0=0, x1=1, y0=1, y1=1, **rule, **panel.place)
 
 
-def _arms(figure: go.Figure, panel: Panel, seen: set[str]) -> None:
+def _arms(figure: go.Figure, panel: Panel) -> None:
     """Draw a trace for each topology with a ratio, side by side in each kernel."""
     known = panel.table[panel.table["ratio"].notna()]
     arms = sorted(known["topology"].unique(), key=theme.arm_order)
@@ -97,9 +97,8 @@ def _arms(figure: go.Figure, panel: Panel, seen: set[str]) -> None:
             marker={"color": style.color, "symbol": [symbol + "-open" * one for one in open_], "size": 9},
             name=theme.plain(arm),
             legendgroup=arm,
-            showlegend=arm not in seen,
+            showlegend=True,
             hoverinfo="text",
             hovertext=[theme.folded(sentence, 60) for sentence in own["sentence"]],
         )
         figure.add_trace(points, **panel.place)
-        seen.add(arm)

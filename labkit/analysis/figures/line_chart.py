@@ -107,15 +107,15 @@ def against(rows: pd.DataFrame, usual: Quantity, axis: Axis) -> go.Figure:
     Column `part` is a thin line.
     """
     parts = panels(rows, along=axis.column)
-    figure, seen = grid(parts, PANEL_PX), set[str]()
+    figure = grid(parts, PANEL_PX)
     for panel in parts:
         quantity = usual if protocols.find(panel.protocol).higher_is_better else LATENCY
-        draw(figure, panel, quantity, axis, seen)
+        draw(figure, panel, quantity, axis)
     return figure
 
 
-def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: set[str]) -> None:
-    """Draw one panel. `seen` has the arms already drawn in the figure; the panel's arms are added."""
+def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis) -> None:
+    """Draw one panel."""
     table = _rounds(panel.table.assign(x=panel.table[axis.column]))
     places = sorted(panel.table[axis.column].unique())
     gap = min((math.log2(more / fewer) for fewer, more in pairwise(places)), default=1.0)
@@ -130,8 +130,7 @@ def draw(figure: go.Figure, panel: Panel, quantity: Quantity, axis: Axis, seen: 
         shift = 2 ** (gap * 0.5 * ((number + 0.5) / len(drawn) - 0.5))
         assert ends is not None  # because there are rounds
         own = [one | {"place": axis.say(one["x"]), "x": one["x"] * shift} for one in rounds[arm]]
-        traces += _arm(arm, role, own, ends, quantity, arm not in seen)
-        seen.add(arm)
+        traces += _arm(arm, role, own, ends, quantity)
     figure.add_traces(traces, rows=[panel.row] * len(traces), cols=[panel.column] * len(traces))
     _axes(figure, panel, places, gap * 0.5 * math.log10(2), quantity, axis, ends)
 
@@ -288,7 +287,6 @@ def _arm(
     rounds: list[dict[Any, Any]],
     ends: tuple[float, float],
     quantity: Quantity,
-    in_legend: bool,
 ) -> list[dict[str, Any]]:
     """Return an arm's traces: raw points, the line of means with intervals, the marks of intervals that the axis cuts,
     and the thin line of the part."""
@@ -325,7 +323,7 @@ def _arm(
         "mode": "lines+markers",
         "marker": {"color": style.color, "symbol": style.symbol},
         "line": {"color": style.color, "dash": style.dash},
-        "showlegend": in_legend,
+        "showlegend": True,
         "hovertext": [_say_middle(arm, one, quantity) for one in middles],
         "hoverinfo": "text",
     }

@@ -30,13 +30,12 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     titles = {(at, 1): f"<b>frames {frame}, {flows:g} flows</b>" for at, (frame, flows) in enumerate(keys, 1)}
     count = max(1, len(keys))
     figure = titled_grid(titles, rows=count, cols=1, vertical_spacing=0.4 / max(count, 4))
-    marks, seen = Marks(figure), set[str]()
+    marks = Marks(figure)
     for at, (frame, flows) in enumerate(keys, 1):
         panel = some[some["frame"].eq(frame) & some["flows_count"].eq(flows)]
         for arm, own in panel.groupby("arm", sort=False):
             style = theme.arm_style(str(arm), str(own["role"].iloc[0]))
-            _dots(figure, at, str(arm), own, style, str(arm) not in seen)
-            seen.add(str(arm))
+            _dots(figure, at, str(arm), own, style)
             result = rates[rates["arm"].eq(arm) & rates["frame"].eq(frame) & rates["flows_count"].eq(flows)]
             for pps in result["median_pps"].dropna():
                 line = {"type": "line", "line": {"dash": "dash", "color": style.color}}
@@ -63,9 +62,7 @@ def load_loss(trials: pd.DataFrame, rates: pd.DataFrame) -> go.Figure:
     return finish(figure, trials, "Loss against load", subtitle)
 
 
-def _dots(
-    figure: go.Figure, row: int, arm: str, own: pd.DataFrame, style: theme.ArmStyle, in_legend: bool
-) -> None:
+def _dots(figure: go.Figure, row: int, arm: str, own: pd.DataFrame, style: theme.ArmStyle) -> None:
     counts = own["status"].eq("ok")
     for part, symbol, opacity in ((own[counts], "circle", 0.8), (own[~counts], "x-thin-open", 0.4)):
         figure.add_trace(
@@ -75,7 +72,7 @@ def _dots(
                 mode="markers",
                 name=theme.plain(arm),
                 legendgroup=arm,
-                showlegend=in_legend and symbol == "circle",
+                showlegend=symbol == "circle",
                 marker={"color": style.color, "symbol": symbol, "opacity": opacity, "size": 7},
                 hovertemplate="%{x:.4s} frames/s: loss %{y:.3%}<extra></extra>",
             ),

@@ -259,13 +259,21 @@ def pairs_word(count: float) -> str:
 
 
 def finish(figure: go.Figure, table: pd.DataFrame, title: str, subtitle: str) -> go.Figure:
-    """Add the title, and notes below about rows that are not drawn or about an empty table."""
+    """Add the title, and notes below about rows that are not drawn or about an empty table.
+
+    The legend keeps the first of the traces with the same group and name that have `showlegend`.
+    """
     marked = np.atleast_1d(emulated(table))  # a single False for a table without these columns
     some = "emulated CPU" if marked.all() else "in part on an emulated CPU"
     theme.titled(figure, title, subtitle, some if marked.any() else "")
     theme.add_notes(
         figure, gaps(table) if len(table) else ["There is nothing to draw: the table is empty."], NOTES_PX
     )
+    shown = set[tuple[str, str]]()
+    for trace in figure.data:
+        if trace.showlegend:  # an arm has a trace in each panel, and the legend has it once
+            trace.showlegend = (trace.legendgroup, trace.name) not in shown
+            shown.add((trace.legendgroup, trace.name))
     theme.legend_fits(figure)
     return figure
 
