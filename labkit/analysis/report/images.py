@@ -44,26 +44,26 @@ def images(of: go.Figure | Path, stem: Path, deadline_s: float = 60.0) -> list[P
     stem = Path(stem)
     if stem.is_symlink():
         raise BadInput(f"{stem} is a link, which may lead anywhere: remove it")
-    figures = _figures_in(Path(of), stem) if isinstance(of, str | Path) else {stem: of}
+    figures = figures_in(Path(of), stem) if isinstance(of, str | Path) else {stem: of}
     for path, figure in figures.items():
         page = figure.to_html(include_plotlyjs=True, include_mathjax=False, config=theme.CONFIG)
         run_folder.write(_ending(path, "html"), page.encode())
     written = [_ending(path, "html") for path in figures]
     try:
-        drawn = _drawn(figures, deadline_s, SCALES)
+        done = drawn(figures, deadline_s, SCALES)
     except Failed as error:  # the HTML is complete, however the browser fails
         print(printable(f"no PNG and SVG, only HTML: {error}"), file=sys.stderr)
         return written
-    for path, content in drawn.items():
+    for path, content in done.items():
         run_folder.write(path, content)
-    return written + list(drawn)
+    return written + list(done)
 
 
 def svgs(figures: Mapping[str, go.Figure], deadline_s: float = 60.0) -> dict[str, bytes]:
     """Return SVGs of figures, all drawn by one browser. Raises Failed without a browser, or after the deadline."""
     paths = {Path(name): figure for name, figure in figures.items()}
-    drawn = _drawn(paths, deadline_s, {"svg": 1})
-    return {name: drawn[_ending(path, "svg")] for name, path in zip(figures, paths, strict=True)}
+    done = drawn(paths, deadline_s, {"svg": 1})
+    return {name: done[_ending(path, "svg")] for name, path in zip(figures, paths, strict=True)}
 
 
 def add_stills(notebook: Path, deadline_s: float = 60.0) -> None:
@@ -82,17 +82,17 @@ def add_stills(notebook: Path, deadline_s: float = 60.0) -> None:
         return
     figures = {path: theme.on_paper(_figure(output)) for path, output in outputs.items()}
     try:
-        drawn = _drawn(figures, deadline_s, {"svg": 1})
-        large = {path: figures[path] for path in figures if len(drawn[_ending(path, "svg")]) > STILL_BYTES}
-        drawn |= _drawn(large, deadline_s, {"png": 1}) if large else {}
+        done = drawn(figures, deadline_s, {"svg": 1})
+        large = {path: figures[path] for path in figures if len(done[_ending(path, "svg")]) > STILL_BYTES}
+        done |= drawn(large, deadline_s, {"png": 1}) if large else {}
     except Failed as error:
         print(printable(f"figures need JavaScript, without still pictures: {error}"), file=sys.stderr)
         return
     for path, output in outputs.items():
         if path in large:
-            output.data["image/png"] = base64.b64encode(drawn[_ending(path, "png")]).decode()
+            output.data["image/png"] = base64.b64encode(done[_ending(path, "png")]).decode()
         else:
-            output.data["image/svg+xml"] = drawn[_ending(path, "svg")].decode()
+            output.data["image/svg+xml"] = done[_ending(path, "svg")].decode()
     run_folder.write(notebook, nbformat.writes(document).encode())  # type: ignore[no-untyped-call]
 
 
@@ -100,7 +100,7 @@ def _ending(path: Path, ending: str) -> Path:
     return path.with_name(f"{path.name}.{ending}")
 
 
-def _figures_in(path: Path, folder: Path) -> dict[Path, go.Figure]:
+def figures_in(path: Path, folder: Path) -> dict[Path, go.Figure]:
     """Return the figures of an executed notebook, by a path made of their number and title."""
     result: dict[Path, go.Figure] = {}
     for output in _figure_outputs(notebooks.read(path)):
@@ -120,21 +120,27 @@ def _figure(output: nbformat.NotebookNode) -> go.Figure:
     return go.Figure({name: content[name] for name in ("data", "layout")}, skip_invalid=True)
 
 
-def _drawn(
-    figures: dict[Path, go.Figure], deadline_s: float, scales: Mapping[str, float]
+def drawn(
+    figures: dict[Path, go.Figure],
+    deadline_s: float,
+    scales: Mapping[str, float],
+    width_px: int | None = None,
 ) -> dict[Path, bytes]:
-    """Return what `_draw_all` draws. Raises Failed, with the reason, however kaleido or the browser fails."""
+    """Return figures as files, by path with ending, all drawn by one browser in the formats that `scales` names.
+
+    width_px: of the page; none: at least WIDTH_PX. Raises Failed, with the reason, however kaleido or the
+    browser fails.
+    """
     try:
         with ThreadPoolExecutor(1) as thread:  # in a notebook, this thread's event loop is already running
-            return thread.submit(asyncio.run, _draw_all(figures, deadline_s, scales)).result()
+            return thread.submit(asyncio.run, _draw_all(figures, deadline_s, scales, width_px)).result()
     except Exception as error:
         raise Failed(f"no figure was drawn: {_why(error, deadline_s)}") from None
 
 
 async def _draw_all(
-    figures: dict[Path, go.Figure], deadline_s: float, scales: Mapping[str, float]
+    figures: dict[Path, go.Figure], deadline_s: float, scales: Mapping[str, float], width_px: int | None
 ) -> dict[Path, bytes]:
-    """Return all figures, drawn by one browser, in the formats that `scales` names (with a scale each)."""
     import kaleido  # takes half a second, so only those who want images pay for it
 
     browser = kaleido.Kaleido(
@@ -148,7 +154,7 @@ async def _draw_all(
         async with browser:
             for path, figure in figures.items():
                 size = {
-                    "width": max(WIDTH_PX, figure.layout.width or 0),
+                    "width": width_px or max(WIDTH_PX, figure.layout.width or 0),
                     "height": figure.layout.height or 450,
                 }
                 for ending, scale in scales.items():

@@ -219,6 +219,7 @@ def test_images_are_in_figures_of_the_project(tmp_path: Path, monkeypatch: pytes
     written: list[Path] = []
     monkeypatch.setattr(report, "add_stills", lambda _notebook: None)
     monkeypatch.setattr(report, "html", lambda _notebook, page: page)
+    monkeypatch.setattr(report, "add_stills", lambda _notebook: None)
     monkeypatch.setattr(report, "images", lambda _notebook, folder: written.append(folder) or [])
     assert cli.main(["report", str(run), "--images"]) == 0
     assert written == [run_folder.project_root() / "figures" / "run"]

@@ -414,7 +414,7 @@ def test_figures_have_still_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert text.count("![svg]") + text.count("![png]") == len(shown) + 1, (
         "nbconvert shows them, and a picture"
     )
-    monkeypatch.setattr(images, "_drawn", None)  # nothing is drawn a second time
+    monkeypatch.setattr(images, "drawn", None)  # nothing is drawn a second time
     report.add_stills(path)
 
 

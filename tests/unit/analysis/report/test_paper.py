@@ -1,0 +1,58 @@
+"""Figures for papers: size, text, names and colours, as the file has them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from synthetic_rows import rows
+
+import labkit
+from labkit.analysis import figures, load, verdicts
+from labkit.common.errors import BadInput
+
+pytestmark = pytest.mark.needs("chromium")
+
+
+@pytest.fixture(scope="module")
+def forest() -> go.Figure:
+    return figures.forest(verdicts.verdicts(load.complete(pd.DataFrame(rows()))))
+
+
+def test_column_of_a_paper(forest: go.Figure, tmp_path: Path) -> None:
+    names, colors = {"macvlan_bridge": "MACVLAN"}, {"macvlan_bridge": "#123456"}
+    path = labkit.paper(
+        forest, tmp_path / "ratios.svg", width_cm=8.5, font="Courier", names=names, colors=colors
+    )
+    text = path.read_text()
+    [width] = re.findall(r'<svg class="main-svg" [^>]*width="([0-9.]+)"', text)[:1]
+    assert float(width) == pytest.approx(8.5 / 2.54 * 96, abs=1)
+    assert "MACVLAN · 1 pair" in text
+    assert "macvlan_bridge" not in text
+    assert "Ratios to the baseline" not in text  # the caption says it
+    assert "rgb(18, 52, 86)" in text
+    assert "font-family: Courier" in text
+    assert "#767676" not in re.sub(r"<path[^>]*>", "", text)  # texts are black
+    assert "Ratios to the baseline" in labkit.paper(forest, tmp_path / "titled.svg", title=True).read_text()
+
+
+def test_pdf_has_the_width_in_points(forest: go.Figure, tmp_path: Path) -> None:
+    content = labkit.paper(forest, tmp_path / "ratios.pdf", width_cm=17.5).read_bytes()
+    [width] = re.findall(rb"/MediaBox \[0 0 ([0-9.]+) [0-9.]+\]", content)
+    assert float(width) == pytest.approx(17.5 / 2.54 * 72, abs=1)
+
+
+def test_figure_stays_as_it_is(forest: go.Figure, tmp_path: Path) -> None:
+    before = forest.to_json()
+    labkit.paper(forest, tmp_path / "ratios.png", names={"macvlan_bridge": "MACVLAN"})
+    assert forest.to_json() == before
+
+
+def test_other_files_and_sizes_are_refused(forest: go.Figure, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"choose pdf, svg, png as the file's ending"):
+        labkit.paper(forest, tmp_path / "ratios.doc")
+    with pytest.raises(BadInput, match="width_cm is 2 to 100"):
+        labkit.paper(forest, tmp_path / "ratios.pdf", width_cm=8500)
