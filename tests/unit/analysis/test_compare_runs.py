@@ -202,14 +202,6 @@ def test_sweeps(tmp_path: Path) -> None:
     assert not itself["word"].isin(["faster", "slower"]).any()
 
 
-def test_points_that_are_no_list_are_refused(tmp_path: Path) -> None:
-    left, right = save(tmp_path / "monday", rows()), save(tmp_path / "tuesday", rows(seed=4))
-    described = json.loads((right / "run.json").read_text())
-    (right / "run.json").write_text(json.dumps(described | {"points": None}))
-    with pytest.raises(BadInput, match=r"tuesday/run\.json is invalid, its points are not a list of names"):
-        compare(left, right)
-
-
 def busy(some: list[Row], shares: list[float]) -> list[Row]:
     """Return the same rows with this share of foreign load in each round."""
     return [row | {"host_foreign_share": shares[row["round"] % len(shares)]} for row in some]

@@ -435,10 +435,17 @@ def test_steady_ratio_does_not_wander() -> None:
     assert verdicts.wandering(pd.DataFrame(recorded_regimes(range(15, 20)))) == []
 
 
-def test_places_without_a_common_part_are_listed() -> None:
-    assert verdicts._together(["tcp, 1 pair", "udp, 4 pairs"]) == "tcp, 1 pair; udp, 4 pairs"
-    assert verdicts._together(["tcp, 1 pair", "tcp, 4 pairs"]) == "tcp (1 pair; 4 pairs)"
-    assert verdicts._together(["tcp, 1 pair"]) == "tcp, 1 pair"
+@pytest.mark.parametrize(
+    ("other", "places"),
+    [
+        ({"protocol": "udp", "mtu_bytes": 9000, "pairs": 4}, "tcp, 1 pair, MTU 1500; udp, 4 pairs, MTU 9000"),
+        ({"mtu_bytes": 9000, "pairs": 4}, "tcp (1 pair, MTU 1500; 4 pairs, MTU 9000)"),
+        ({}, "tcp, 1 pair, MTU 1500"),
+    ],
+)
+def test_places_of_one_doubt_have_their_common_part_once(other: dict[str, Any], places: str) -> None:
+    lines = verdicts.doubts(pd.DataFrame(rows(rounds=2) + rows(rounds=2, **other)))
+    assert any(line.startswith(f"{places}: fewer than 5 fresh set-ups") for line in lines)
 
 
 def test_slices_that_labkit_placed_have_a_narrower_interval() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from labkit.analysis import report
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.runner import papermill_run, sweep, yaml_files
+from labkit.runner import papermill_run, yaml_files
 from labkit.system import process
 
 LABKIT = [sys.executable, "-P", "-c", "import sys; from labkit.start import main; sys.exit(main())"]
@@ -158,11 +159,12 @@ def test_yaml_aliases_are_bounded(tmp_path: Path) -> None:
         yaml_files.read(tmp_path / "laughs.yaml")
 
 
-def test_grid_size_is_bounded(tmp_path: Path) -> None:
+def test_grid_size_is_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     many = list(range(199))
-    content = {"grid": [dict.fromkeys(("pairs", "mtu_bytes", "rounds", "slices"), many)]}
-    with pytest.raises(BadInput, match="1,568,239,201 points or more, and 10,000 is the most"):
-        list(sweep._points(tmp_path / "a.yaml", content))
+    grid = [dict.fromkeys(("pairs", "mtu_bytes", "rounds", "slices"), many)]
+    (tmp_path / "a.yaml").write_text(json.dumps({"notebook": "01_datapaths", "grid": grid}))
+    line = refused(capsys, "sweep", str(tmp_path / "a.yaml"))
+    assert "1,568,239,201 points or more, and 10,000 is the most" in line
 
 
 def test_braces_in_a_path() -> None:

@@ -86,19 +86,20 @@ def test_random_pages_terminate() -> None:
             list(ring_buffer.events(bytes(page), of))
 
 
-def test_incomplete_format_is_refused() -> None:
-    with pytest.raises(Failed, match="calltime"):
-        ring_buffer.layout(
-            (SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), "name: other\nID: 4\n", FIELDS
-        )
-
-
-def test_reordered_format_is_refused() -> None:
-    text = (SAMPLES / "funcgraph-exit-format-6.1.txt").read_text()
-    with pytest.raises(Failed, match="unexpected field"):
-        ring_buffer.layout(
-            (SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), text, tuple(reversed(FIELDS))
-        )
+@pytest.mark.parametrize(
+    ("text", "fields", "words"),
+    [
+        ("name: other\nID: 4\n", FIELDS, "calltime"),
+        (
+            (SAMPLES / "funcgraph-exit-format-6.1.txt").read_text(),
+            tuple(reversed(FIELDS)),
+            "unexpected field",
+        ),
+    ],
+)
+def test_incomplete_or_reordered_format_is_refused(text: str, fields: tuple[str, ...], words: str) -> None:
+    with pytest.raises(Failed, match=words):
+        ring_buffer.layout((SAMPLES / "funcgraph-header_page-6.1.txt").read_text(), text, fields)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
@@ -116,13 +117,8 @@ def test_quantiles(share: float) -> None:
 
 def test_empty_histogram() -> None:
     report = Distribution().report()
-    assert (report["count"], report["p50_s"], report["mean_s"], report["max_s"], report["histogram"]) == (
-        0,
-        None,
-        None,
-        None,
-        [],
-    )
+    assert (report["count"], report["histogram"]) == (0, [])
+    assert {report[name] for name in ("p50_s", "mean_s", "max_s")} == {None}
 
 
 @pytest.mark.parametrize("value", [0, 1, 63, 64, 127, 128, 1000, 123456789, 2**40 + 12345])

@@ -64,8 +64,18 @@ def lossy(sent: int = 10_000, others: int = 13) -> dict[str, Any]:
     }
 
 
+def losses(counted: dict[str, Any], protocol: str = "udp", **more: Any) -> dict[str, Any]:
+    """Return the losses on the way of the one pair."""
+    [result] = packet_loss.losses(counted, [("client0", "server0", WAY)], protocol, 4, **more)
+    return result
+
+
+def lost_copies(metered: dict[str, Any]) -> dict[str, Any]:
+    return packet_loss.lost_copies({"namespaces": {"between": {}}}, {}, metered, "between", set())
+
+
 def test_losses_by_hop_add_up() -> None:
-    [result] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "udp", 4)
+    result = losses(lossy())
     assert [hop["lost_count"] for hop in result["hops"]] == list(LOST.values())
     assert result["lost_count"] == result["sent_count"] - result["received_count"] == sum(LOST.values())
     assert (result["unit"], result["unexplained_count"]) == ("datagrams", 0)
@@ -80,7 +90,7 @@ def test_losses_by_hop_add_up() -> None:
 
 
 def test_foreign_losses_in_frames() -> None:
-    [result] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "tcp", 4)
+    result = losses(lossy(), "tcp")
     assert result["unit"] == "frames"
     assert [hop["lost_count"] for hop in result["hops"]] == [1, 2, 4, 8, 16, 32]
     assert result["hops"][0]["why"] == {"qdisc tbf 1: dropped": 1}
@@ -97,7 +107,7 @@ def test_foreign_losses_in_frames() -> None:
 def test_the_place_of_most_loss_is_named(place: str, where: str) -> None:
     changed = lossy()
     changed["namespaces"]["server0"]["mibs"]["TcpExt"] = {"IPReversePathFilter": 129}
-    [result] = packet_loss.losses(changed, [("client0", "server0", WAY)], "udp", 4)
+    result = losses(changed)
     rest = sum(hop["lost_count"] for hop in result["hops"] if place not in hop["at"])
     for hop in result["hops"]:
         hop["lost_count"] = 2 * rest if place in hop["at"] else hop["lost_count"]
@@ -114,12 +124,12 @@ def test_duplicates_are_located() -> None:
                 counts[name] += 2000
     changed["namespaces"]["server0"]["mibs"]["Ip"]["InReceives"] += 2000
     changed["namespaces"]["server0"]["mibs"]["Ip"]["InDelivers"] += 2000
-    [result] = packet_loss.losses(changed, [("client0", "server0", WAY)], "udp", 4)
+    result = losses(changed)
     share, place = loss_places.duplicated([result]) or (0.0, "")
     assert (share, place) == (pytest.approx(0.2, abs=0.001), "client: IP to eth0")
     [doubt] = whole_runs._duplicates([result])
     assert doubt.startswith("datagrams were duplicated at client: IP to eth0: 20 % more left it than came")
-    [usual] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "udp", 4)
+    usual = losses(lossy())
     assert whole_runs._duplicates([usual]) == []
 
 
@@ -135,7 +145,7 @@ def test_fragment_losses_in_datagrams() -> None:
               "between": {"port0": {"rx_packets": 3013}, "port1": {"tx_packets": 3011}}}  # fmt: skip
     changed = {"namespaces": {name: {"interfaces": links} for name, links in frames.items()}}
     changed["namespaces"]["client0"]["mibs"], changed["namespaces"]["server0"]["mibs"] = sender, mibs
-    [result] = packet_loss.losses(changed, [("client0", "server0", WAY)], "udp", 4)
+    result = losses(changed)
     assert [result[name] for name in ("unit", "sent_count", "received_count", "lost_count")] == [
         "datagrams", 1000, 890, 110
     ]  # fmt: skip
@@ -198,7 +208,7 @@ SWITCHED = {
 
 
 def test_hop_through_a_switch_has_its_drops() -> None:
-    [result] = packet_loss.losses(lossy(), [("client0", "server0", WAY)], "udp", 4, switched=SWITCHED)
+    result = losses(lossy(), switched=SWITCHED)
     why = {hop["at"]: hop["why"] for hop in result["hops"]}
     assert why["between:port0 to port1"] == {
         "port0: packet socket dropped": 3, "port1: Open vSwitch tx_dropped": 5, "upcalls lost": 4,
@@ -234,13 +244,13 @@ def test_copies_of_each_mirror_are_followed() -> None:
         "copies_expected_count": 100, "copies_count": 90, "copies_of_mirrors": [50, 40], "copies_unread_count": 7,
         "unread_of_mirrors": [7, 0],
     }  # fmt: skip
-    result = packet_loss.lost_copies({"namespaces": {"between": {}}}, {}, metered, "between", set())
+    result = lost_copies(metered)
     assert result["mirrors"] == {
         "mirror0": {"sent_count": 50, "arrived_count": 50, "unread_count": 7},
         "mirror1": {"sent_count": 50, "arrived_count": 40, "unread_count": 0},
     }
     del metered["copies_unread_count"], metered["unread_of_mirrors"]
-    result = packet_loss.lost_copies({"namespaces": {"between": {}}}, {}, metered, "between", set())
+    result = lost_copies(metered)
     assert result["mirrors"]["mirror0"] == {"sent_count": 50, "arrived_count": 50, "unread_count": None}
 
 
@@ -262,7 +272,7 @@ def test_loss_of_copies_names_the_full_uplink() -> None:
 def test_unknown_loss_of_copies_is_not_zero() -> None:
     """tcpdump does not tell how many copies it lost."""
     metered = {"copies_expected_count": 100, "copies_count": 90}
-    result = packet_loss.lost_copies({"namespaces": {"between": {}}}, {}, metered, "between", set())
+    result = lost_copies(metered)
     assert (result["sent_count"], result["received_count"], result["lost_count"]) == (100, None, None)
     assert result["unexplained_count"] is None
     assert [(hop["at"], hop["lost_count"]) for hop in result["hops"]] == [("mirrors to the monitor", 10)]
