@@ -15,7 +15,7 @@ import synthetic_report
 from numpy.typing import NDArray
 from synthetic_report import FIGURES, NO_IPVLAN
 
-from labkit.analysis import theme
+from labkit.analysis import figures, theme
 from labkit.analysis.drawing import figure as drawing
 from labkit.analysis.figures import function_costs, line_chart
 from studies.container_vs_vm import figure as endpoint_kinds
@@ -232,7 +232,7 @@ def test_titles_of_panels_fit_side_by_side() -> None:
         synthetic_report.rows(protocols=("udp",), pairs=(1,), length_bytes=length)
         for length in (64, 512, 1472)
     )
-    drawn = synthetic_report.titles(FIGURES["throughput"](rows))
+    drawn = synthetic_report.titles(figures.throughput(rows, along="pairs"))
     assert [title.replace("<br>", " · ") for title in drawn] == [
         f"<b>UDP · MTU 1500 · {length} B each</b>" for length in (64, 512, 1472)
     ]
