@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from conftest import ROOT
 
 from labkit.common import run_folder
@@ -312,6 +313,23 @@ def one_sentence(done: Done, code: int = 2) -> str:
     assert lines, done
     assert all(line.startswith("labkit: ") for line in lines), done.stderr
     return lines[-1].removeprefix("labkit: ")
+
+
+# What a busy machine does to a run whose load is right.
+STARVED = ("generator-limited: ", "the flows ran together for only ", "nothing arrived while all flows ran, ")
+
+
+def unstarved(measure: Callable[[], list[Row]], attempts: int = 4) -> list[Row]:
+    """Return the rows of the first of a few measurements in which the machine left the load enough CPU time.
+
+    Rows that are invalid for another reason are returned as they are. Fails with the reasons of the last attempt.
+    """
+    for _ in range(attempts):
+        rows = measure()
+        starved = [row["reason"] for row in rows if (row["reason"] or "").startswith(STARVED)]
+        if not starved:
+            return rows
+    pytest.fail(f"the load was starved in all {attempts} attempts, the last time: {starved}")
 
 
 def only_run(machine: Sandbox, experiment: str = "datapaths") -> Path:

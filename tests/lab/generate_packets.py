@@ -246,7 +246,10 @@ def use_case(name: str, vary: str, endpoint: str) -> Any:
         words = ping.reachable(net.pairs, 1500, 4)
         with GENERATOR.trials(net.pairs, Mix((64,), 64_000, (vary,), 2000, 10)) as ready:
             ready.trial(10_000, 0.3)  # the switch learns the flows
-            trial = ready.trial(20_000, 0.5, latency=True)
+            for _ in range(5):
+                trial = ready.trial(20_000, 0.5, latency=True)
+                if trial.received_count > 0.1 * trial.offered_count:  # else the switch got no CPU time
+                    break
         return report(trial) | {"reachable": words, "used": _used(net)}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from sandbox import LABKIT, one_sentence, only_run, rows_on_disk, sandbox, until
+from sandbox import LABKIT, Row, one_sentence, only_run, rows_on_disk, sandbox, unstarved, until
 
 from labkit.common import run_folder
 from labkit.measure.hosts import local
@@ -240,10 +240,14 @@ def test_packet_sizes_on_a_switch(tmp_path: Path) -> None:
         "whole_runs=1",
     )
     with sandbox(tmp_path) as machine:
-        done = machine.labkit("run", "packet_size", *words, "duration_s=1", "omit_s=0", "--json")
-        assert done.returncode == 0, done.stderr
+
+        def measured() -> list[Row]:
+            done = machine.labkit("run", "packet_size", *words, "duration_s=1", "omit_s=0", "--json")
+            assert done.returncode == 0, done.stderr
+            return list(map(json.loads, done.stdout.splitlines()))
+
+        rows = {row["length_bytes"]: row for row in unstarved(measured)}
         assert until(machine.only_namespace, 5)
-    rows = {row["length_bytes"]: row for row in map(json.loads, done.stdout.splitlines())}
     assert {(row["status"], row["topology"]) for row in rows.values()} == {("ok", "ovs_netdev")}
     for length_bytes, packets in ((64, 1), (1472, 1), (1473, 2)):
         row = rows[length_bytes]
