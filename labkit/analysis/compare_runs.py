@@ -44,7 +44,7 @@ OF_ARMS = ["placement", "offloads", "qdisc"]  # properties of an arm's rows, bes
 COLUMNS = [
     "topology", "baseline", "left_host", "right_host", "method", "metric", "left_median", "right_median",
     "left_setups_count", "right_setups_count", "ratio", "low", "high", "relative_ratio", "relative_low",
-    "relative_high", "how", "word", "sentence",
+    "relative_high", "judged_ratio", "judged_low", "judged_high", "how", "word", "sentence",
 ]  # fmt: skip
 REQUESTED = 2  # the first columns of HOST are the requested host; the others describe the actual one
 _NUMBERS = [name for name in COLUMNS if name.endswith(("median", "count", "ratio", "low", "high"))]
@@ -98,8 +98,8 @@ def compare(
 
     Returns a table with a row for each group and topology that both measured, and a sentence for each doubt. The
     columns are GROUP and COLUMNS. ratio, low, high: the metric, right divided by left, without an allowance for drift.
-    relative_...: the same for the ratio to the baseline, NaN without a common baseline. word and sentence refer to the
-    relative ratio if there is one, else to the plain ratio with its interval widened by DRIFT.
+    relative_...: the same for the ratio to the baseline, NaN without a common baseline. judged_...: what word and
+    sentence are about: the relative ratio if there is one, else the plain ratio with its interval widened by DRIFT.
 
     Between two hosts there is only the relative ratio, and the columns of HOST that differ are null. Raises BadInput if
     the runs are not comparable, with the reason.
@@ -221,7 +221,7 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
     placed = not any(arm["placement"].eq("by the scheduler").any() for arm in arms)
     plain = stats.difference(levels[0], levels[1], placed=placed)
     effect = with_drift(plain) if relative is None else relative
-    verdict = _verdict(one, baseline, method, effect, margin)
+    effect, verdict = _verdict(one, baseline, method, effect, margin)
     absolute = {
         "left_median": arms[0]["value"].median(), "right_median": arms[1]["value"].median(),
         "ratio": plain.ratio, "low": plain.low, "high": plain.high,
@@ -232,7 +232,8 @@ def _line(one: Common, margin: float) -> dict[str, Any] | None:
         "left_setups_count": len(levels[0]), "right_setups_count": len(levels[1]),
         **(absolute if one.one_host and arms[0]["value"].notna().all() else {}),
         "relative_ratio": relative and relative.ratio, "relative_low": relative and relative.low,
-        "relative_high": relative and relative.high, "how": effect.how, "word": verdict.word,
+        "relative_high": relative and relative.high, "judged_ratio": effect.ratio, "judged_low": effect.low,
+        "judged_high": effect.high, "how": effect.how, "word": verdict.word,
         "sentence": f"{group_text(tuple(one.group.values()))}: {verdict.sentence}",
     }  # fmt: skip
 
@@ -277,7 +278,8 @@ def with_drift(plain: stats.Effect) -> stats.Effect:
 
 def _verdict(
     one: Common, baseline: str | None, method: str, effect: stats.Effect, margin: float
-) -> stats.Verdict:
+) -> tuple[stats.Effect, stats.Verdict]:
+    """Return the verdict, and the effect that it is about: with an interval that the controls may have widened."""
     left, right = one.names
     arm = f"{one.topology} in {right}" if baseline is None else f"{one.topology} to {baseline} in {right}"
     controls = {
@@ -295,17 +297,19 @@ def _verdict(
     ):
         shown = stats.ratio_text(effect.ratio, effect.low, effect.high)
         sentence = f"no evidence about {arm} against {left}: {why}; measured {shown} ({effect.how})"
-        return stats.Verdict("no evidence", sentence)
+        return effect, stats.Verdict("no evidence", sentence)
     if word := _within_drift(effect, margin):
         shown = f"{stats.ratio_text(effect.ratio, effect.low, effect.high)} ({effect.how})"
         if word == "no evidence":
             why = f"two runs drift by up to {units.percent(DRIFT)} without any change"
-            return stats.Verdict(word, f"no evidence about {arm} against {left}: {why}; measured {shown}")
-        return stats.Verdict(word, f"{word} between {arm} and in {left}: {shown}")
+            return effect, stats.Verdict(
+                word, f"no evidence about {arm} against {left}: {why}; measured {shown}"
+            )
+        return effect, stats.Verdict(word, f"{word} between {arm} and in {left}: {shown}")
     # The controls of both runs have been checked, so none is left that could exclude a verdict.
     none = stats.Effect(1.0, 1.0, 1.0, 2, "")
     higher = METRIC[one.group["protocol"]][1]
-    return stats.verdict(effect, none, margin, higher, arm=arm, baseline=f"in {left}")
+    return effect, stats.verdict(effect, none, margin, higher, arm=arm, baseline=f"in {left}")
 
 
 def _throttled(left: RunSide, right: RunSide, effect: stats.Effect) -> str | None:

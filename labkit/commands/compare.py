@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
+from pathlib import Path
 
 from labkit.commands import arguments
+from labkit.common import run_folder
 from labkit.common.errors import BadInput
+from labkit.common.printable import printable
 
 NOTES = """\
 labkit refuses to compare runs that differ in something that matters, and names it. Of two hosts
@@ -15,15 +19,23 @@ claim of docs/FINDINGS.md that it answers is judged by either run.
 
     labkit compare RUN RUN
     labkit compare RUN data/results/overlay
+
+With --fail-if the exit code is the answer: 0 not worse, 3 worse by more than the margin, 4 cannot
+tell, 2 an error. Ratios to the common baseline are judged; without any, speeds.
+
+    labkit compare OLD NEW --fail-if 'slower>3%' --markdown summary.md --junit gate.xml
 """
 
 JSON = {
     "lines": "a list, a line for each topology and point of both runs: the columns by which points differ,"
     " `topology`, `baseline`, `left_host`, `right_host`, `method`, `metric`, `left_median` and `right_median` in"
     " the metric's unit, `left_setups_count`, `right_setups_count`, `ratio` right to left with `low` and `high`,"
-    " `relative_…` of the ratios to the baseline, `how`, `word`, `sentence`, `higher_is_better`: whether a ratio above"
-    " 1 is better (throughput) or worse (latency)",
+    " `relative_…` of the ratios to the baseline, `judged_…`: what `word` and `sentence` are about, the relative ratio"
+    " if there is one, else the plain one with the drift between runs; `how`, `word`, `sentence`, `higher_is_better`:"
+    " whether a ratio above 1 is better (throughput) or worse (latency)",
     "doubts": "sentences",
+    "gate": "null without --fail-if; `word` (worse, not worse, cannot tell) and `points`, each with `name`, `word`, and"
+    " how much `slower` it is, with `low` and `high` (1.03: 3 %)",
     "claims": "a list, a line for each claim that a published run answers: `name`, `sentence`; `left` and `right`:"
     " the verdict by this run alone, with `word` and `evidence`",
 }
@@ -35,19 +47,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser, "right", "the folder to compare it with")
     arguments.add_percentile(parser)
     arguments.add_json(parser)
+    parser.add_argument(
+        "--fail-if", metavar="'slower>3%%'", help="exit with 3 if a point is slower by more than this margin"
+    )
+    for form, text in (
+        ("markdown", "a summary of the gate as Markdown"),
+        ("junit", "the gate as JUnit's XML"),
+    ):
+        parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"with --fail-if: write {text}")
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
     if os.path.realpath(given.left) == os.path.realpath(given.right):
         raise BadInput(f"{given.right} is named twice: name two runs")
+    if given.fail_if is None:
+        arguments.refuse(given, ("markdown", "junit"), "without --fail-if")
     import pandas as pd
     from rich.console import Console
 
     from labkit.analysis import claims as claims_of_packages
-    from labkit.analysis import compare_runs
+    from labkit.analysis import compare_runs, gate
     from labkit.commands import json_output, terminal_tables
 
+    beyond = None if given.fail_if is None else gate.margin(given.fail_if)
     # A published run has thousands of rows. The status is shown on a terminal only.
     with Console(stderr=True).status("reading and comparing both runs"):
         claims = claims_of_packages.judge_by_both(given.left, given.right)
@@ -57,9 +80,22 @@ def run(given: argparse.Namespace) -> int:
             if not claims:  # some claims are about counts or durations, which `compare_runs` does not compare
                 raise
             table, sentences = pd.DataFrame(), [f"speeds are not compared: {error}"]
+    judged = [] if beyond is None else gate.judge(table, beyond)
     if given.json:
-        print(json_output.text(json_output.compared(table, sentences, claims)))
+        content = json_output.compared(table, sentences, claims)
+        words = {"word": gate.word(judged), "points": list(map(dataclasses.asdict, judged))}
+        content["gate"] = None if beyond is None else words
+        print(json_output.text(content))
+    else:
+        terminal_tables.show_comparison(table, sentences)
+        terminal_tables.show_claims(claims, given.left, given.right)
+    if beyond is None:
         return 0
-    terminal_tables.show_comparison(table, sentences)
-    terminal_tables.show_claims(claims, given.left, given.right)
-    return 0
+    if given.markdown is not None:
+        names = (given.left.name, given.right.name)
+        run_folder.write(given.markdown, gate.markdown(judged, beyond, names).encode())
+    if given.junit is not None:
+        run_folder.write(given.junit, gate.junit(judged, beyond).encode())
+    if not given.json:
+        print(printable(gate.sentence(judged, beyond)))
+    return gate.EXIT_CODES[gate.word(judged)]

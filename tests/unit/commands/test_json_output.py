@@ -38,7 +38,9 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = printed(capsys, "compare", *map(str, runs))
     assert result.keys() == compare.JSON.keys()
     [line, *_] = result["lines"]
-    assert fields_of("compare", "lines") - {"group", "host", "relative_…"} <= line.keys()
+    assert fields_of("compare", "lines") - {"group", "host", "relative_…", "judged_…"} <= line.keys()
+    ratio = {True: "relative_ratio", False: "ratio"}  # what word and sentence are about
+    assert all(one["judged_ratio"] == one[ratio[one["baseline"] is not None]] for one in result["lines"])
     assert line["low"] <= line["ratio"] <= line["high"]
     assert all(isinstance(doubt, str) for doubt in result["doubts"])
     assert result["claims"] == [], "neither run is published"

@@ -1,0 +1,101 @@
+"""A gate for CI: exit codes, summaries, false alarms and power."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from synthetic_rows import rows, save
+
+from labkit import cli
+from labkit.analysis import compare_runs, gate
+from labkit.common.errors import BadInput
+
+ARMS = {"veth": 1.0, "veth (again)": 1.0, "vxlan": 0.8}
+
+
+def runs(folder: Path, slower: float, noise: float = 0.02, seed: int = 3, **given: str) -> tuple[Path, Path]:
+    """Return two runs; in the second, vxlan has this share of its speed."""
+    new = ARMS | {"vxlan": 0.8 * slower}
+    return (
+        save(folder / "old", rows(ARMS, noise=noise, seed=seed, rounds=10, slices=4, **given)),
+        save(folder / "new", rows(new, noise=noise, seed=seed + 1000, rounds=10, slices=4, **given)),
+    )
+
+
+def judged(folder: Path, slower: float, beyond: float = 0.03, **given: float) -> str:
+    table, _ = compare_runs.compare(*runs(folder, slower, **given))  # type: ignore[arg-type]
+    return gate.word(gate.judge(table, beyond))
+
+
+@pytest.mark.parametrize(
+    ("slower", "noise", "word", "code"),
+    [
+        (0.9, 0.02, "worse", 3),
+        (1.0, 0.02, "not worse", 0),
+        (1.1, 0.02, "not worse", 0),
+        (0.97, 0.4, "cannot tell", 4),
+    ],
+)
+def test_exit_code_is_the_answer(
+    slower: float, noise: float, word: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = runs(tmp_path, slower, noise)
+    words = [
+        "--fail-if",
+        "slower>3%",
+        "--markdown",
+        str(tmp_path / "a.md"),
+        "--junit",
+        str(tmp_path / "a.xml"),
+    ]
+    assert cli.main(["compare", str(old), str(new), *words]) == code
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"{word}: of 1 point 1 {word} by more than 3 %"
+    summary = (tmp_path / "a.md").read_text()
+    assert summary.startswith(f"**{last}** (new against old)\n")
+    assert "| vxlan (tcp, 1 pair, MTU 1500) |" in summary
+    suite = ET.parse(tmp_path / "a.xml").getroot()
+    assert suite.attrib["tests"] == "1"
+    kinds = [child.tag for child in suite[0]]
+    assert kinds == {"worse": ["failure"], "cannot tell": ["skipped"], "not worse": []}[word]
+    assert cli.main(["compare", str(old), str(new), "--fail-if", "slower>3%", "--json"]) == code
+    point = json.loads(capsys.readouterr().out)["gate"]
+    assert (point["word"], point["points"][0]["word"]) == (word, word)
+    assert point["points"][0]["low"] < 1 / slower < point["points"][0]["high"]
+
+
+def test_longer_round_trips_are_worse(tmp_path: Path) -> None:
+    assert judged(tmp_path, 1.2, protocol="ping") == "worse"  # type: ignore[arg-type]
+
+
+def test_equal_runs_pass_and_a_regression_fails(tmp_path: Path) -> None:
+    """The promise: at most 2 % false alarms, and a regression of 5 % beyond the margin is found in 90 %."""
+    equal = [judged(tmp_path / f"e{seed}", 1.0, seed=seed) for seed in range(24)]
+    assert equal.count("worse") <= 1
+    slower = [judged(tmp_path / f"s{seed}", 1 / 1.08, seed=seed) for seed in range(10)]
+    assert slower.count("worse") >= 9
+
+
+def test_without_a_common_baseline_speeds_are_judged(tmp_path: Path) -> None:
+    table, _ = compare_runs.compare(*runs(tmp_path, 0.7))
+    alone = table.assign(baseline=None, judged_low=table["low"], judged_high=table["high"])
+    names = [one.name.split()[0] for one in gate.judge(alone, 0.03)]
+    assert set(names) == {"veth", "vxlan"}
+    assert [one.name.split()[0] for one in gate.judge(table, 0.03)] == ["vxlan"]
+    assert gate.word(gate.judge(pd.DataFrame(), 0.03)) == "cannot tell"
+
+
+@pytest.mark.parametrize(
+    "text", ["slower", "slower>3", "faster>3%", "slower>-3%", "slower>0%", "slower>100%"]
+)
+def test_other_conditions_are_refused(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BadInput, match="write 'slower>3%'"):
+        gate.margin(text)
+    old, new = runs(tmp_path, 1.0)
+    assert cli.main(["compare", str(old), str(new), "--fail-if", text]) == 2
+    assert cli.main(["compare", str(old), str(new), "--junit", str(tmp_path / "a.xml")]) == 2
+    assert "without --fail-if" in capsys.readouterr().err
