@@ -261,6 +261,17 @@ def add_percentile(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_gate(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a gate for CI."""
+    text = "exit with 3 if a point is slower by more than this margin, with 4 if that cannot be told"
+    parser.add_argument("--fail-if", metavar="'slower>3%%'", help=text)
+    for form, text in (
+        ("markdown", "a summary of the gate as Markdown"),
+        ("junit", "the gate as JUnit's XML"),
+    ):
+        parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"with --fail-if: write {text}")
+
+
 def add_json(parser: argparse._ActionsContainer, text: str = "print one JSON object instead of text") -> None:
     """Add the option --json to a parser or a group."""
     parser.add_argument("--json", action="store_true", help=text)

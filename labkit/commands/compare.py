@@ -47,20 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_run(parser, "right", "the folder to compare it with")
     arguments.add_percentile(parser)
     arguments.add_json(parser)
-    parser.add_argument(
-        "--fail-if", metavar="'slower>3%%'", help="exit with 3 if a point is slower by more than this margin"
-    )
-    for form, text in (
-        ("markdown", "a summary of the gate as Markdown"),
-        ("junit", "the gate as JUnit's XML"),
-    ):
-        parser.add_argument(f"--{form}", type=Path, metavar="FILE", help=f"with --fail-if: write {text}")
+    arguments.add_gate(parser)
 
 
 def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
     if os.path.realpath(given.left) == os.path.realpath(given.right):
         raise BadInput(f"{given.right} is named twice: name two runs")
+    return show(given.left, given.right, given)
+
+
+def show(left: Path, right: Path, given: argparse.Namespace) -> int:
+    """Compare two runs and print the result as the options of `given` say; return the exit code."""
     if given.fail_if is None:
         arguments.refuse(given, ("markdown", "junit"), "without --fail-if")
     import pandas as pd
@@ -73,9 +71,9 @@ def run(given: argparse.Namespace) -> int:
     beyond = None if given.fail_if is None else gate.margin(given.fail_if)
     # A published run has thousands of rows. The status is shown on a terminal only.
     with Console(stderr=True).status("reading and comparing both runs"):
-        claims = claims_of_packages.judge_by_both(given.left, given.right)
+        claims = claims_of_packages.judge_by_both(left, right)
         try:
-            table, sentences = compare_runs.compare(given.left, given.right)
+            table, sentences = compare_runs.compare(left, right)
         except BadInput as error:
             if not claims:  # some claims are about counts or durations, which `compare_runs` does not compare
                 raise
@@ -88,11 +86,11 @@ def run(given: argparse.Namespace) -> int:
         print(json_output.text(content))
     else:
         terminal_tables.show_comparison(table, sentences)
-        terminal_tables.show_claims(claims, given.left, given.right)
+        terminal_tables.show_claims(claims, left, right)
     if beyond is None:
         return 0
     if given.markdown is not None:
-        names = (given.left.name, given.right.name)
+        names = (left.name, right.name)
         run_folder.write(given.markdown, gate.markdown(judged, beyond, names).encode())
     if given.junit is not None:
         run_folder.write(given.junit, gate.junit(judged, beyond).encode())

@@ -75,6 +75,13 @@ def add_arguments(parser: arguments.CommandParser) -> None:
         help="the run's folder; an unfinished run in it is resumed",
     )
     arguments.add_keep_failed(parser)
+    parser.add_argument(
+        "--against",
+        type=run_folder.named,
+        metavar="RUN",
+        help="compare the new run with this one, as labkit compare",
+    )
+    arguments.add_gate(parser)
 
 
 class _Chosen(argparse.Action):
@@ -116,6 +123,11 @@ def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
     if given.folder is None:
         arguments.refuse(given, ("keep_failed",), "without --folder")
+    if given.against is None:
+        arguments.refuse(given, ("fail_if", "markdown", "junit"), "without --against")
+    else:
+        arguments.refuse(given, ("json",), "with --against")
+        _check_gate(given)
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
     bar = Bar()
@@ -142,7 +154,22 @@ def run(given: argparse.Namespace) -> int:
         profiles = load.profiles(folder)
         terminal_tables.show_findings(result, profiles)
         terminal_tables.show_profiles(profiles)
-    return judge(run_folder.read_rows(folder))
+    code = judge(run_folder.read_rows(folder))
+    if code or given.against is None:
+        return code
+    from labkit.commands import compare
+
+    return compare.show(given.against, folder, given)
+
+
+def _check_gate(given: argparse.Namespace) -> None:
+    """Raise BadInput, before anything is measured, for another run or condition than can be judged."""
+    from labkit.analysis import gate
+
+    if given.fail_if is not None:
+        gate.margin(given.fail_if)
+    if not (given.against / "sweep.json").exists():
+        run_folder.read_run(given.against)
 
 
 def say_limits(bar: Bar) -> None:

@@ -99,3 +99,17 @@ def test_other_conditions_are_refused(text: str, tmp_path: Path, capsys: pytest.
     assert cli.main(["compare", str(old), str(new), "--fail-if", text]) == 2
     assert cli.main(["compare", str(old), str(new), "--junit", str(tmp_path / "a.xml")]) == 2
     assert "without --fail-if" in capsys.readouterr().err
+
+
+def test_a_finished_run_is_judged_against_another(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`labkit run … --against RUN` refuses before it measures what it could not judge."""
+    old, _ = runs(tmp_path, 1.0)
+    words = ["run", "datapaths", "topology=veth"]
+    for more, says in (
+        (["--fail-if", "slower>3%"], "--fail-if does nothing without --against"),
+        (["--against", str(old), "--json"], "--json does nothing with --against"),
+        (["--against", str(old), "--fail-if", "slow>3%"], "write 'slower>3%'"),
+        (["--against", str(tmp_path / "none")], "there is no file"),
+    ):
+        assert cli.main([*words, *more]) == 2
+        assert says in capsys.readouterr().err
