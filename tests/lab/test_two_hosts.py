@@ -82,6 +82,16 @@ def test_tcp_rows(machine: Sandbox) -> None:
     assert all({"start", "end"} <= page[side].keys() for page in pages for side in ("client", "server"))
 
 
+def test_nic_with_an_index_that_a_port_also_has(machine: Sandbox) -> None:
+    """Ports of a topology have indexes from 100, and a NIC of a machine with many interfaces may have one of these."""
+    ip(machine, "link del nic0", "link add nic0 index 101 up type veth peer name far-nic0 index 103")
+    ip(machine, "link set far-nic0 up")
+    before = machine.interfaces()
+    [row] = machine.rows(*TWO, CABLE, "topology=veth_bridge", "pairs=2", *SHORT)
+    assert row["status"] in MEASURED, row["reason"]
+    assert until(lambda: machine.interfaces() == before, 5), machine.interfaces()
+
+
 @pytest.mark.needs("openvswitch", "ethtool")
 def test_open_vswitch_across(machine: Sandbox) -> None:
     """Each host has a switch with the cable as a port. Mirrors are on the clients' host."""

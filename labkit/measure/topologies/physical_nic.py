@@ -20,7 +20,6 @@ from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.base import Spec
 from labkit.system import netlink, process
 
-DELAY = netlink.FIRST_INDEX + 4
 DELAY_LIMIT = 1_000_000  # packets that netem may hold; its default of 1,000 would limit the rate
 
 
@@ -76,11 +75,14 @@ def _virtual_nic() -> str:
 
 
 @contextmanager
-def borrowed_nic(spec: Spec, between: Namespace, *, moved: bool) -> Iterator[tuple[netlink.Netlink, int]]:
+def borrowed_nic(
+    spec: Spec, between: Namespace, *, moved: bool, index: int = 0
+) -> Iterator[tuple[netlink.Netlink, int]]:
     """Borrow a NIC that is up and takes the MTU; yield a netlink socket in its namespace and its index there.
 
-    With `moved`, and always in a lab VM, labkit moves the NIC into the namespace `between`. It configures a lab VM's
-    own NIC as needed. It uses the NIC of another machine as it is, or raises BadInput with the command that helps.
+    With `moved`, and always in a lab VM, labkit moves the NIC into the namespace `between`. There it has `index`; 0:
+    its own if that is free, else the kernel's choice. labkit configures a lab VM's own NIC as needed. It uses the NIC
+    of another machine as it is, or raises BadInput with the command that helps.
     """
     with machine_nic(spec) as nic:
         if spec.parent is not None:
@@ -89,15 +91,15 @@ def borrowed_nic(spec: Spec, between: Namespace, *, moved: bool) -> Iterator[tup
             yield nic.kernel, nic.index
             return
         _check_free(nic)
-        with _move_nic(nic, spec, between) as index:
+        with _move_nic(nic, spec, between, index) as index_there:
             mtu = spec.mtu_bytes if spec.parent is None else None
             try:
-                between.netlink.do(netlink.set_link(index, mtu_bytes=mtu))
+                between.netlink.do(netlink.set_link(index_there, mtu_bytes=mtu))
             except netlink.LinkError as error:
                 raise Unsupported(f"{nic.name} of the lab VM does not take MTU {mtu} ({error})") from None
             if spec.delay_s:
-                _delay(between, index, spec.delay_s)
-            yield between.netlink, index
+                _delay(between, index_there, spec.delay_s)
+            yield between.netlink, index_there
 
 
 def _check(nic: Nic, spec: Spec) -> None:
@@ -136,11 +138,11 @@ def _check_free(nic: Nic) -> None:
 
 
 @contextmanager
-def _move_nic(nic: Nic, spec: Spec, between: Namespace) -> Iterator[int]:
+def _move_nic(nic: Nic, spec: Spec, between: Namespace, wanted: int) -> Iterator[int]:
     """Move the NIC into the namespace `between` and yield its index there; then move it back, up if it was up."""
     was = nic.link()
     assert spec.machine_netns is not None
-    nic.kernel.do(netlink.move_link(nic.index, between.fd))
+    nic.kernel.do(netlink.move_link(nic.index, between.fd, wanted))
     try:
         [index] = [link.index for link in netlink.links(between.netlink) if link.name == nic.name]
         yield index
@@ -161,7 +163,7 @@ def _delay(between: Namespace, index: int, delay_s: float) -> None:
     netem sits at the receiver, on an ifb. At the sender, the packets that it holds would count against TCP's limit of
     queued data (net/ipv4/tcp_output.c, tcp_small_queue_check).
     """
-    between.netlink.do(netlink.new_link("ifb", "delay", index=DELAY))
+    between.netlink.do(netlink.new_link("ifb", "delay"))
     netem = ["netem", "delay", f"{round(delay_s * 1e6)}us", "limit", str(DELAY_LIMIT)]
     mirror = ["matchall", "action", "mirred", "egress", "redirect", "dev", "delay"]
     name = next(link.name for link in netlink.links(between.netlink) if link.index == index)

@@ -243,7 +243,8 @@ class BuiltNetwork:
         from labkit.measure.topologies.physical_nic import borrowed_nic  # what only such a network needs
 
         key, space = (nic.at, nic.name), self.space[nic.at]
-        self._kernel[key], self.index[key] = stack.enter_context(borrowed_nic(spec, space, moved=nic.moves))
+        borrowed = borrowed_nic(spec, space, moved=nic.moves, index=self.index[key])
+        self._kernel[key], self.index[key] = stack.enter_context(borrowed)
         if nic.master is not None:
             space.netlink.do(netlink.set_master(self.index[key], self.index[nic.at, nic.master]))
 
