@@ -1,4 +1,4 @@
-"""A route-netlink socket of one namespace: batched requests and cheap counters."""
+"""A netlink socket of one namespace: batched requests, their answers, and cheap counters."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ IFLA_STATS_LINK_64 = 1
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_MULTI, NLM_F_DUMP_INTR = 2, 0x10
+NLA_TYPE_MASK = 0x3FFF
 EAGAIN, EOPNOTSUPP = 11, 95
 ATTEMPTS = 10  # attempts to list objects that another process may be changing
 BATCH = 64  # acknowledgements of a batch must fit into the socket's receive buffer
@@ -47,12 +48,10 @@ class LinkCounters:
 
 
 class Netlink:
-    """A route-netlink socket in the network namespace in which it was created."""
+    """A netlink socket in the network namespace in which it was created; `protocol`: whom it asks (linux/netlink.h)."""
 
-    def __init__(self) -> None:
-        self._socket = socket.socket(
-            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE
-        )
+    def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._socket.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
         self._socket.setsockopt(SOL_NETLINK, NETLINK_EXT_ACK, 1)
 
@@ -125,17 +124,11 @@ class Netlink:
         much)."""
         # struct if_stats_msg: family, pad, ifindex, filter_mask
         body = struct.pack("BBHII", 0, 0, 0, index, 1 << (IFLA_STATS_LINK_64 - 1))
-        self._socket.send(_header.pack(16 + len(body), RTM_GETSTATS, NLM_F_REQUEST, 0, 0) + body)
-        for kind, _flags, _number, answer in _messages(self._socket.recv(65536)):
-            if kind == NLMSG_ERROR:
-                raise LinkError(
-                    f"read counters of interface {index}", -struct.unpack_from("i", answer)[0], ""
-                )
-            # if_stats_msg (12), attribute header (4), then struct rtnl_link_stats64: rx_packets, tx_packets,
-            # rx_bytes, …
-            rx_packets, tx_packets, rx_bytes = struct.unpack_from("QQQ", answer, 16)
-            return LinkCounters(rx_bytes, rx_packets, tx_packets)
-        raise LinkError(f"read counters of interface {index}", 5, "no answer")
+        [answer] = self.ask(request(f"read counters of interface {index}", RTM_GETSTATS, 0, body))
+        # nlmsghdr (16), if_stats_msg (12), attribute header (4), then struct rtnl_link_stats64: rx_packets, tx_packets,
+        # rx_bytes, …
+        rx_packets, tx_packets, rx_bytes = struct.unpack_from("QQQ", answer, 32)
+        return LinkCounters(rx_bytes, rx_packets, tx_packets)
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
@@ -151,10 +144,28 @@ def _extended_words(flags: int, body: bytes) -> str:
     header."""
     if not flags & 0x200:  # NLM_F_ACK_TLVS
         return ""
-    offset = 4 + 16
-    while offset + 4 <= len(body):
-        length, kind = struct.unpack_from("HH", body, offset)
-        if kind == 1:
-            return body[offset + 4 : offset + length].rstrip(b"\0").decode(errors="replace")
-        offset += (length + 3) & ~3
-    return ""
+    return dict(attributes(body[4 + 16 :])).get(1, b"").rstrip(b"\0").decode(errors="replace")
+
+
+def request(what: str, kind: int, flags: int, body: bytes) -> Message:
+    """Return a request in the form of linux/netlink.h, for protocols that pyroute2's messages do not cover."""
+    return Message(what, _header.pack(16 + len(body), kind, NLM_F_REQUEST | flags, 0, 0) + body)
+
+
+def attribute(kind: int, content: bytes) -> bytes:
+    """Return an attribute (struct nlattr), padded to the next one."""
+    return struct.pack("HH", 4 + len(content), kind) + content + bytes(-len(content) % 4)
+
+
+def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the attributes in a part of the kernel's answer, without their flags.
+
+    Raises Failed for one without a length.
+    """
+    at = 0
+    while at + 4 <= len(data):
+        length, kind = struct.unpack_from("HH", data, at)
+        if length < 4:
+            raise Failed(f"an attribute of {length} bytes in the kernel's answer")
+        yield kind & NLA_TYPE_MASK, data[at + 4 : at + length]
+        at += (length + 3) & ~3

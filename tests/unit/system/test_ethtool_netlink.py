@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.common.errors import Failed
-from labkit.system.netlink import ethtool
+from labkit.system.netlink import ethtool, sockets
 
 
 def test_a_group_is_on_where_one_of_its_features_is() -> None:
@@ -40,4 +40,4 @@ def test_an_interface_that_is_not_there_is_named() -> None:
 
 def test_an_attribute_that_has_no_length_ends_the_reading() -> None:
     with pytest.raises(Failed, match="attribute of 0 bytes"):
-        dict(ethtool._attributes(bytes(8)))
+        dict(sockets.attributes(bytes(8)))
