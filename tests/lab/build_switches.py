@@ -21,7 +21,7 @@ from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint
 from labkit.measure.topologies.open_vswitch import mirrors
 from labkit.measure.topologies.open_vswitch.configuration import COLLECTOR
-from labkit.measure.topologies.open_vswitch.readers import COUNTER
+from labkit.measure.topologies.open_vswitch.copies import COUNTER
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.traffic import ping
 from labkit.system import netlink, process

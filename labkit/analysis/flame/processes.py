@@ -7,9 +7,7 @@ from collections.abc import Sequence
 
 # Load generators and the processes that run them. If one is present, the profile is of a load.
 LOAD = re.compile(r"(iperf3|ping|trafgen|_?t-rex.*|qemu.*|CPU \d+/(KVM|TCG).*|vhost.*)")
-READER = (
-    r"mirror_reader|tcpdump"  # who reads the copies of a mirror (measure.topologies.open_vswitch.readers)
-)
+READER = r"mirror_reader|tcpdump"  # who reads the copies of a mirror (measure.topologies.open_vswitch.copies)
 # The threads of ovs-vswitchd, as perf names them: those that forward packets in user space, and those that handle
 # upcalls and check flows
 FORWARDING, HANDLING = r"ovs-vswitchd|pmd.*|urcu\d*", r"handler\d+|revalidator\d+"

@@ -11,8 +11,8 @@ from labkit.common import switch_options
 from labkit.measure.endpoints import namespaces
 from labkit.measure.topologies.base import Copies, Spec
 from labkit.measure.topologies.open_vswitch.arrivals import counting
+from labkit.measure.topologies.open_vswitch.copies import reading
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR
-from labkit.measure.topologies.open_vswitch.readers import reading
 from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import netlink
 

@@ -45,7 +45,7 @@ from labkit.measure.topologies.network.kinds import (
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Node, Part
 from labkit.measure.topologies.open_vswitch.arrivals import counting, mark
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
-from labkit.measure.topologies.open_vswitch.readers import reading
+from labkit.measure.topologies.open_vswitch.copies import reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import machine, netlink, process

@@ -20,7 +20,7 @@ from labkit.measure.endpoints import Namespace, Pair
 from labkit.measure.topologies import Copies, Spec
 from labkit.measure.topologies.base import BETWEEN
 from labkit.measure.topologies.network.build import BuiltNetwork
-from labkit.measure.topologies.open_vswitch import mirrors, readers, switch
+from labkit.measure.topologies.open_vswitch import copies, mirrors, switch
 from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Counts, Mirrors
 from labkit.system import machine, process
 
@@ -31,13 +31,11 @@ SOCKETS = SimpleNamespace(drops=lambda: {7: 0}, close=lambda: None)
 def test_reader_that_has_ended_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parent holds the recorder's ring, which therefore exists whether or not the recorder still runs."""
     recording = Recording()
-    monkeypatch.setattr(readers, "PacketSockets", lambda _fd: SOCKETS)
-    monkeypatch.setattr(
-        readers, "Ring", lambda *_: SimpleNamespace(close=lambda: None, counts=lambda: (9, 4))
-    )
-    monkeypatch.setattr(readers, "Recorder", lambda *_: SimpleNamespace(record=time.sleep, descriptors=list))
+    monkeypatch.setattr(copies, "PacketSockets", lambda _fd: SOCKETS)
+    monkeypatch.setattr(copies, "Ring", lambda *_: SimpleNamespace(close=lambda: None, counts=lambda: (9, 4)))
+    monkeypatch.setattr(copies, "Recorder", lambda *_: SimpleNamespace(record=time.sleep, descriptors=list))
     monkeypatch.setattr(process, "Forked", recording.begin)
-    with readers.reading("record", SPACE, [("mirror0", 7)]) as unread:
+    with copies.reading("record", SPACE, [("mirror0", 7)]) as unread:
         assert unread() == (4,)
         os.kill(recording.pid, signal.SIGKILL)
         os.waitid(os.P_PID, recording.pid, os.WEXITED | os.WNOWAIT)
