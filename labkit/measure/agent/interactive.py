@@ -25,7 +25,7 @@ from labkit.measure.endpoints import Endpoint, Namespace
 from labkit.measure.observers import monitor
 from labkit.measure.observers.capture import CapturePoint, capture, every_interface
 from labkit.measure.observers.monitor import Monitor
-from labkit.measure.topologies.open_vswitch.mirrors import MONITOR
+from labkit.measure.topologies.base import MONITOR
 from labkit.measure.topologies.state import read
 from labkit.system import process, temporary_files
 

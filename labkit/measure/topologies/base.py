@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EDGE = netlink.FIRST_INDEX  # the index of eth0 in guests
 MACHINE = "machine"  # the machine's own network namespace, which holds a NIC that is a parent
 BETWEEN = "between"  # the name of the namespace between the endpoints
+MONITOR = "monitor"  # the namespace where copies arrive: on this host, or a second host behind a tunnel
 
 Interface = IPv4Interface | IPv6Interface
 CLIENTS, SERVERS = 1, 2

@@ -125,12 +125,12 @@ class ServerHost:
 
     def monitor(self, switch: str, mtu_bytes: int) -> dict[str, Any]:
         """Count and read the copies of this switch that arrive at the NIC."""
-        from labkit.measure.topologies.open_vswitch import copies_at_nic  # what only a switch needs
+        from labkit.measure.topologies.open_vswitch import copies  # what only a switch needs
 
         self.clear()
         spec = self._parameters.spec(1, self._run_context.machine_netns, topologies.SERVERS)
         of_nic = dataclasses.replace(spec, mtu_bytes=mtu_bytes)
-        mac, self._copies = self._arm.enter_context(copies_at_nic.receiving(of_nic, switch))
+        mac, self._copies = self._arm.enter_context(copies.receiving(of_nic, switch))
         return {"mac": mac}
 
     def copies(self) -> dict[str, Any]:

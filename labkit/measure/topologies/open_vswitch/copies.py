@@ -1,21 +1,32 @@
-"""Readers of mirrored copies: a process for each interface in the namespace where the copies arrive.
+"""The copies of mirrors where they arrive: counted for each mirror, and read by a process for each interface.
+
+A mirror with a port of its own has an interface of its own at the monitor, whose counter is its count. Mirrors that
+share a cable (the trunk of VLANs, the uplink of tunnels) mark their copies. nftables counts each mark where the cable
+arrives, behind the sockets of readers, and drops the copy there, because nobody else receives it.
 
 To add a reader, write a function, add it to KINDS, and its name to `switch_options.READERS`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.common.errors import Failed
-from labkit.measure.endpoints import Namespace
+import msgspec
+
+from labkit.common.errors import Failed, Unsupported
+from labkit.common.switch_options import SwitchOptions
+from labkit.common.switch_options import options as parse
+from labkit.measure.endpoints import Namespace, namespaces
+from labkit.measure.endpoints.ingress_counters import count_at_ingress
+from labkit.measure.topologies.base import MONITOR, Copies, Spec
+from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import machine, netlink, process
+from labkit.system.netlink.nft_counters import NftCounters
 from labkit.system.netlink.packet_sockets import PacketSockets
 from labkit.system.recording.packet_ring import Ring
 from labkit.system.recording.recorder import Limits, Recorder
@@ -27,6 +38,82 @@ ENOUGH_BYTES = 64  # bytes of a packet that suffice to count it
 # Of a recorder: what labkit keeps of a packet and its ring by default; rate and size of the file have no limit.
 SNAP_BYTES, RING_BYTES = 256, 4 << 20
 NO_LIMIT = 1 << 62
+RSPAN_VLAN = 4000  # the VLAN of the first mirror's copies
+TABLE = "mirrors"
+# Where a copy has its mirror's mark, as nft(8) writes it. In tunnels that is the key (RFC 2890, after four bytes), the
+# network identifier (RFC 7348, after eight bytes of UDP and four of VXLAN), or the session (draft-foschiano-erspan-03,
+# the last ten bits of four bytes, after four bytes of GRE and the sequence number).
+MARKS = {
+    "vlan": "vlan id",
+    "gre": "@th,32,32",
+    "vxlan": "@th,96,24",
+    "erspan": "@th,80,16 & 0x3ff",
+}
+ONLY = {"gre": "meta l4proto 47", "erspan": "meta l4proto 47", "vxlan": "meta l4proto 17"}
+
+
+def mark(output: str, number: int) -> int:
+    """Return the mark of a mirror's copies: their VLAN, or the key of their tunnel."""
+    return RSPAN_VLAN + number if output == "vlan" else number + 1
+
+
+@contextmanager
+def counting(
+    options: SwitchOptions, space: Namespace, ends: Sequence[tuple[str, int]]
+) -> Iterator[Callable[[], Copies]]:
+    """Count the copies that arrive at these interfaces (name, index) of a namespace until the block ends.
+
+    Yields a function that returns those up to now. They are not told apart (`of_mirrors` is None) if several mirrors
+    share a cable and there is no nft(8), or the kernel has no such hook.
+    """
+
+    def arrived() -> list[int]:
+        return [space.netlink.counters(index).received_count for _name, index in ends]
+
+    if len(ends) == options.mirrors:
+        yield lambda: _separate(arrived())
+        return
+    [(cable, _index)] = ends
+    names = [f"mirror{number}" for number in range(options.mirrors)]
+    of_marks = ", ".join(f'{mark(options.output, number)} : "{one}"' for number, one in enumerate(names))
+    rule = f"{ONLY.get(options.output, '')} counter name {MARKS[options.output]} map {{ {of_marks} }} drop"
+    with closing(NftCounters(space.fd, TABLE)) as counters:
+        try:
+            count_at_ingress(space, cable, TABLE, names, rule)
+        except Unsupported:
+            names = []
+
+        def counts() -> Copies:
+            counted = counters.read() if names else {}
+            return Copies(sum(arrived()), tuple(counted[one] for one in names) or None)
+
+        yield counts
+
+
+def _separate(counts: Sequence[int]) -> Copies:
+    return Copies(sum(counts), tuple(counts))
+
+
+@contextmanager
+def receiving(spec: Spec, switch: str) -> Iterator[tuple[str, Callable[[], Copies]]]:
+    """Read the copies of this switch (the topology's name) that arrive at the NIC, until the block ends.
+
+    Yields the MAC address of the NIC, and a function that returns the copies that have arrived up to now. Nothing
+    answers, so nothing is sent. Raises BadInput for a NIC that cannot be used, and as `reading`.
+    """
+    options = parse(switch)
+    with (
+        namespaces([MONITOR], family=spec.family) as [space],
+        borrowed_nic(spec, space, moved=True) as (kernel, index),
+    ):
+        nic = next(link for link in netlink.links(kernel) if link.index == index)
+        assert nic.mac is not None, "it is Ethernet"
+        ends = [(nic.name, index)]
+        with (
+            counting(options, space, ends) as arrived,
+            reading(options.readers, space, ends) as unread,
+        ):
+            yield nic.mac, lambda: msgspec.structs.replace(arrived(), unread=unread())
 
 
 @dataclass(frozen=True)
@@ -58,7 +145,7 @@ def reading(
         yield lambda: (0,) * len(interfaces)
         return
     with ExitStack() as stack:
-        sockets = stack.enter_context(contextlib.closing(PacketSockets(space.fd)))
+        sockets = stack.enter_context(closing(PacketSockets(space.fd)))
         running = [KINDS[kind](stack, space, name) for name, _index in interfaces]
         _wait(sockets, {index for _name, index in interfaces}, running)
 
@@ -117,7 +204,7 @@ def _tcpdump(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
 
 def _record(stack: ExitStack, space: Namespace, interface: str) -> _Reader:
     """Start the recorder of labkit's captures. Its ring counts what did not fit, and its socket does not."""
-    ring = stack.enter_context(contextlib.closing(Ring(space.fd, interface, SNAP_BYTES, RING_BYTES)))
+    ring = stack.enter_context(closing(Ring(space.fd, interface, SNAP_BYTES, RING_BYTES)))
     nowhere = Path("/dev/null")
     file = stack.enter_context(nowhere.open("wb", buffering=0))
     recorder = Recorder([ring], nowhere, file, Limits(SNAP_BYTES, NO_LIMIT, NO_LIMIT, 0.0))

@@ -24,6 +24,7 @@ from labkit.common.switch_options import TUNNELS, Datapath, SwitchOptions
 from labkit.measure.endpoints import Endpoint, Pair, RemoteEnd, RemotePair
 from labkit.measure.topologies.base import (
     BETWEEN,
+    MONITOR,
     Copies,
     Meter,
     RemoteMonitor,
@@ -43,15 +44,13 @@ from labkit.measure.topologies.network.kinds import (
     length_bytes,
 )
 from labkit.measure.topologies.network.parts import Cable, CableEnd, Node, Part
-from labkit.measure.topologies.open_vswitch.arrivals import counting, mark
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Mirror, Port
-from labkit.measure.topologies.open_vswitch.copies import reading
+from labkit.measure.topologies.open_vswitch.copies import counting, mark, reading
 from labkit.measure.topologies.open_vswitch.switch import Switch
 from labkit.measure.topologies.physical_nic import borrowed_nic
 from labkit.system import machine, netlink, process
 from labkit.system.netlink.packet_sockets import PacketSockets
 
-MONITOR = "monitor"  # the namespace where copies arrive: on this host, or a second host behind a tunnel
 UPLINK = "uplink"
 MIRROR_SIDE, UPLINK_SIDE = 4, 5  # parts of the MAC addresses
 NEAR, FAR = IPv4Interface("198.18.0.1/24"), IPv4Interface("198.18.0.2/24")  # RFC 2544, benchmarking addresses

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from labkit.common.topology_state import InterfaceState, Namespace, Place, TunnelState
-from labkit.measure.topologies.open_vswitch.mirrors import MONITOR
+from labkit.measure.topologies.base import MONITOR
 from labkit.measure.topologies.open_vswitch.switch import Switch
 
 KIND = "openvswitch"

@@ -18,10 +18,10 @@ from labkit.common.errors import Failed, Unsupported
 from labkit.common.switch_options import Datapath, SwitchOptions
 from labkit.measure.endpoints import Namespace, Pair
 from labkit.measure.topologies import Copies, Spec
-from labkit.measure.topologies.base import BETWEEN
+from labkit.measure.topologies.base import BETWEEN, MONITOR
 from labkit.measure.topologies.network.build import BuiltNetwork
 from labkit.measure.topologies.open_vswitch import copies, mirrors, switch
-from labkit.measure.topologies.open_vswitch.mirrors import MONITOR, Counts, Mirrors
+from labkit.measure.topologies.open_vswitch.mirrors import Counts, Mirrors
 from labkit.system import machine, process
 
 SPACE = cast(Namespace, SimpleNamespace(fd=-1, prefix=[]))
