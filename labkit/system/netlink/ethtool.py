@@ -1,4 +1,5 @@
-"""Read the features of an interface over ethtool's netlink family, named and grouped as ethtool(8) prints them.
+"""Read the features of an interface over ethtool's netlink family, named and grouped as ethtool(8) prints them; switch
+some off.
 
 This takes 0.5 ms; starting ethtool takes 10 ms, and much more on an emulated CPU. Sources: linux/ethtool_netlink.h,
 linux/genetlink.h, and off_flag_def in ethtool's source (common.c).
@@ -6,13 +7,17 @@ linux/genetlink.h, and off_flag_def in ethtool's source (common.c).
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import fnmatch
 import functools
 import os
+import socket
 import struct
 from contextlib import closing
 
 from labkit.common.errors import Failed, Unsupported
+from labkit.system.netlink.netns import inside
 from labkit.system.netlink.sockets import LinkError, Netlink, attribute, attributes, request
 
 NETLINK_GENERIC = 16
@@ -22,6 +27,7 @@ HEADER_DEV_NAME = 2
 FEATURES_HEADER, FEATURES_HW, FEATURES_ACTIVE = 1, 2, 4
 BITSET_BITS, BIT, BIT_NAME = 3, 1, 2
 NLA_F_NESTED = 0x8000
+SIOCETHTOOL, ETHTOOL_STXCSUM, ETHTOOL_STSO = 0x8946, 0x17, 0x1F  # linux/sockios.h, linux/ethtool.h
 
 # ethtool's group names, with the kernel features that each covers.
 GROUPS = {
@@ -58,6 +64,16 @@ def features(interface: str) -> dict[str, bool]:
         except LinkError as error:
             raise Failed(f"the features of {interface} cannot be read: {os.strerror(error.errno)}") from None
     return dict(_named(answer[FEATURES_HW], answer[FEATURES_ACTIVE]))
+
+
+def complete_packets(netns: int, interface: str) -> None:
+    """Switch transmit checksum and segmentation offload off at an interface of the namespace `netns` (a file
+    descriptor): what a packet socket gives to the userspace datapath of a switch must be complete."""
+    with inside(netns), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for command in (ETHTOOL_STXCSUM, ETHTOOL_STSO):
+            value = ctypes.create_string_buffer(struct.pack("II", command, 0))  # struct ethtool_value
+            request = struct.pack("16sP", interface.encode(), ctypes.addressof(value))  # struct ifreq
+            fcntl.ioctl(any_socket, SIOCETHTOOL, request.ljust(40, b"\0"))
 
 
 @functools.lru_cache(maxsize=64)  # each round builds the same interfaces again

@@ -32,10 +32,10 @@ from labkit.measure.topologies.network.parts import Network, Nic, Node, Part
 from labkit.measure.topologies.open_vswitch import dpdk
 from labkit.measure.topologies.open_vswitch.configuration import Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import Mirrors, monitor_parts
-from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
 from labkit.measure.topologies.open_vswitch.use_cases import BRIDGE, use_case
 from labkit.system import netlink
+from labkit.system.netlink.ethtool import complete_packets
 from labkit.system.netlink.taps import Tap
 
 
@@ -151,7 +151,7 @@ def _start_switch(
         dpdk.check_mtu(spec.mtu_bytes)
     if datapath.in_userspace and taps is None:
         for number in numbers(spec):
-            complete_packets(built.space[end_name(number)], "eth0")
+            complete_packets(built.space[end_name(number)].fd, "eth0")
     indices = taps or {number: built.index[BETWEEN, f"port{number}"] for number in numbers(spec)}
     mirrors = Mirrors(parameters, spec, built, indices)
     ports = [Port(f"port{number}", number=number + 1, vlan=vlan_of(number, parameters)) for number in indices]

@@ -37,10 +37,10 @@ from labkit.measure.topologies.network.validate import MAX_BYTES
 from labkit.measure.topologies.open_vswitch import dpdk, rules
 from labkit.measure.topologies.open_vswitch.configuration import Bridge, Port, operations
 from labkit.measure.topologies.open_vswitch.mirrors import FAR, NEAR, UNDERLAY, UPLINK, UPLINK_SIDE
-from labkit.measure.topologies.open_vswitch.offloads import complete_packets
 from labkit.measure.topologies.open_vswitch.rules import Port as RulePort
 from labkit.measure.topologies.open_vswitch.switch import Switch, switch
 from labkit.system import netlink
+from labkit.system.netlink.ethtool import complete_packets
 from labkit.system.netlink.taps import Tap
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def use_case(name: str, spec: Spec) -> Iterator[Topology]:
         fds = [_tap(stack, spec, end, built) for end in guests]
         if datapath.in_userspace:
             for end in own:
-                complete_packets(built.space[end.name], "eth0")
+                complete_packets(built.space[end.name].fd, "eth0")
             for end in tunnelled:
-                complete_packets(built.space[end.name], "under")
+                complete_packets(built.space[end.name].fd, "under")
         ports = [
             Port(f"port{end.number}", number=end.openflow) for end in (*vms, *net) if end not in tunnelled
         ]
