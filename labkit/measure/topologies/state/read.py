@@ -9,7 +9,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+import msgspec
 
 from labkit.common.topology_state import (
     InterfaceState,
@@ -24,7 +27,6 @@ from labkit.common.topology_state import (
 from labkit.measure import endpoints
 from labkit.measure.topologies.base import MACHINE, Topology
 from labkit.measure.topologies.network.kinds import KINDS
-from labkit.measure.topologies.state.tunnel_peers import with_peers
 from labkit.system import netlink
 
 ELSEWHERE = "elsewhere"  # a namespace outside the topology
@@ -66,7 +68,7 @@ def state(topology: Topology) -> State:
         from labkit.measure.topologies.open_vswitch.state import with_switch  # what only a switch needs
 
         result = with_switch(result, topology.switch)
-    return State(topology.name, os.uname().release, ends, with_peers(result))
+    return State(topology.name, os.uname().release, ends, _with_peers(result))
 
 
 def _end(endpoint: endpoints.Endpoint) -> PairEnd:
@@ -186,3 +188,75 @@ def _tunnel(link: netlink.Link, replicated: list[str]) -> TunnelState | None:
         port=first_value("VXLAN_PORT", "GENEVE_PORT"),
     )  # fmt: skip
     return None if result == TunnelState() else result
+
+
+class _TunnelEnd(NamedTuple):
+    """A tunnel at its place. `key`: what both ends share; `own`: its possible outer addresses."""
+
+    place: Place
+    key: tuple[Any, ...]
+    own: frozenset[str]
+    tunnel: TunnelState
+
+    def sends_to(self, other: _TunnelEnd) -> bool:
+        """Return whether the other end has one of the remotes, or joined the multicast group."""
+        groups = {remote for remote in self.tunnel.remotes if ip_address(remote).is_multicast}
+        return not other.own.union(groups.intersection(other.tunnel.remotes)).isdisjoint(self.tunnel.remotes)
+
+
+def _with_peers(namespaces: list[Namespace]) -> list[Namespace]:
+    """Return the namespaces with the peers of their tunnels.
+
+    Peers have the same kind, identifier and port, send to each other, and are connected by links. Unconnected islands,
+    like the pairs of `vxlan`, may have equal outer addresses.
+    """
+    result: dict[tuple[Any, ...], list[_TunnelEnd]] = {}
+    ends = {end.place: end for end in _tunnel_ends(namespaces)}
+    for end in ends.values():
+        result.setdefault(end.key, []).append(end)
+
+    def peers(end: _TunnelEnd) -> list[Place]:
+        others = (other for other in result[end.key] if other.place.namespace != end.place.namespace)
+        return [other.place for other in others if end.sends_to(other) and other.sends_to(end)]
+
+    def with_them(space: Namespace, one: InterfaceState) -> InterfaceState:
+        end = ends.get(Place(space.name, one.name))
+        if end is None:
+            return one
+        return msgspec.structs.replace(one, tunnel=msgspec.structs.replace(end.tunnel, peers=peers(end)))
+
+    return [
+        msgspec.structs.replace(space, interfaces=[with_them(space, one) for one in space.interfaces])
+        for space in namespaces
+    ]
+
+
+def _tunnel_ends(namespaces: list[Namespace]) -> Iterator[_TunnelEnd]:
+    """Yield every tunnel; one without a local address may use any address of its namespace."""
+    island = _islands(namespaces)
+    for space in namespaces:
+        addresses = {each.partition("/")[0] for one in space.interfaces for each in one.addresses}
+        for one in space.interfaces:
+            if one.tunnel is not None:
+                own = addresses if one.tunnel.local is None else {one.tunnel.local}
+                key = (island[space.name], one.kind, one.tunnel.id, one.tunnel.port)
+                yield _TunnelEnd(Place(space.name, one.name), key, frozenset(own), one.tunnel)
+
+
+def _islands(namespaces: list[Namespace]) -> dict[str, str]:
+    """Map each namespace to a representative of all namespaces that links connect to it."""
+    joined: dict[str, set[str]] = {space.name: set() for space in namespaces}
+    for space in namespaces:
+        for one in space.interfaces:
+            far = one.peer or one.lower
+            if far is not None and far.namespace in joined:
+                joined[space.name].add(far.namespace)
+                joined[far.namespace].add(space.name)
+    island: dict[str, str] = {}
+    for name in joined:
+        reached = [name] if name not in island else []
+        while reached:
+            at = reached.pop()
+            island[at] = name
+            reached += [other for other in joined[at] if other not in island]
+    return island
