@@ -39,7 +39,7 @@ ARPHRD_ETHER = 1
 class Link:
     """An interface of a network namespace.
 
-    `master` and `link` are interface indexes. `link` is the peer of a veth, or the lower device of other kinds; it is
+    `master` and `link` are interface indexes. `link` is the peer of a cable, or the lower device of other kinds; it is
     in the namespace `link_netnsid`, or in the same namespace if that is None. `data` is IFLA_INFO_DATA with the
     kernel's names.
     """

@@ -26,7 +26,7 @@ from labkit.common.topology_state import (
 )
 from labkit.measure import endpoints
 from labkit.measure.topologies.base import MACHINE, Topology
-from labkit.measure.topologies.network.kinds import KINDS
+from labkit.measure.topologies.network.kinds import KINDS, cables
 from labkit.system import netlink
 
 ELSEWHERE = "elsewhere"  # a namespace outside the topology
@@ -114,7 +114,7 @@ def _number(one: _NamespaceRead, position: int, seen: list[_NamespaceRead]) -> N
 
 
 def _linked_interface(one: _NamespaceRead, link: netlink.Link) -> Place | None:
-    """Return the interface that a link refers to: the peer of a veth, or a lower device."""
+    """Return the interface that a link refers to: its peer, or a lower device."""
     index = link.data.get("IFLA_VXLAN_LINK") or link.link
     if not index or (index == link.index and link.link_netnsid is None):
         return None
@@ -148,7 +148,7 @@ def _route(one: _NamespaceRead, route: netlink.Route) -> Route:
 def _interface(
     one: _NamespaceRead, link: netlink.Link, addresses: list[str], replicated: list[str]
 ) -> InterfaceState:
-    far = _linked_interface(one, link)
+    far, has_peer = _linked_interface(one, link), link.kind in cables()
     return InterfaceState(
         name=link.name,
         index=link.index,
@@ -160,8 +160,8 @@ def _interface(
         mac=link.mac,
         addresses=addresses,
         master=one.links[link.master].name if link.master in one.links else None,
-        peer=far if link.kind == "veth" else None,
-        lower=far if link.kind != "veth" else None,
+        peer=far if has_peer else None,
+        lower=None if has_peer else far,
         tunnel=_tunnel(link, replicated),
     )
 
