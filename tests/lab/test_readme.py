@@ -83,7 +83,7 @@ def test_readme_cells(environment: dict[str, str]) -> None:
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^\[1 rows x \d+ columns\]", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^A DataFrame of \d+ columns", done.stdout, re.MULTILINE), done.stdout
     assert "Error" not in done.stdout + done.stderr
 
 
