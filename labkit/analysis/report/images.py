@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import plotly.graph_objects as go
 
 from labkit.analysis import theme
 from labkit.analysis.report import notebook_cells as notebooks
-from labkit.common import packages, run_folder
+from labkit.common import packages, run_folder, safe_files
 from labkit.common.errors import BadInput, Failed
 from labkit.common.printable import printable
 
@@ -151,7 +151,7 @@ async def _draw_all(
     alarm.start()
     try:
         drawn = {}
-        async with browser:
+        async with _private_home(), browser:
             for path, figure in figures.items():
                 size = {
                     "width": width_px or max(WIDTH_PX, figure.layout.width or 0),
@@ -163,6 +163,23 @@ async def _draw_all(
         return drawn
     finally:
         alarm.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _private_home() -> AsyncIterator[None]:
+    """Let the browser keep its settings and crash reports in a folder that goes with it, not in the user's home."""
+    names = ("XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    before = {name: os.environ.get(name) for name in names}
+    with safe_files.own_folder(safe_files.runtime_folder(), "labkit-browser-") as folder:
+        os.environ.update(dict.fromkeys(names, str(folder)))  # the only way to a browser that kaleido starts
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def _kill(browser: Any) -> None:
