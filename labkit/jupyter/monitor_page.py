@@ -133,7 +133,14 @@ def prepared(
     (folder / "monitor.ipynb").write_text(json.dumps(notebook))
     (folder / "voila.json").write_text(
         json.dumps(
-            {"Voila": settings, "ZMQChannelsWebsocketConnection": connection, "KernelManager": kernels}
+            {
+                "Voila": settings,
+                # The page shows no flame graphs. In a clone their extension is a link, which Voilà refuses to serve,
+                # with a traceback.
+                "VoilaConfiguration": {"extension_denylist": ["labkit"]},
+                "ZMQChannelsWebsocketConnection": connection,
+                "KernelManager": kernels,
+            }
         )
     )
     page = _Page(hub, list(interfaces), dict(choice))

@@ -116,6 +116,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         finally:
             running.terminate()
             running.wait(30)
+    assert "Traceback" not in (folder / "err").read_text()
 
 
 @contextlib.contextmanager
