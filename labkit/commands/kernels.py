@@ -38,7 +38,7 @@ _YES_NO = {True: "yes", False: "no", None: "?"}
 _COLUMNS = ("release", "flavour", "from", "size", *CAPABILITIES)
 
 
-def remembered(kernel: kernels.Kernel) -> dict[str, Any] | None:
+def remembered(kernel: kernels.BootableKernel) -> dict[str, Any] | None:
     """Return the stored answer of the kernel, or None if it has not been examined yet."""
     try:
         answer: dict[str, Any] = run_folder.read_json(_answer_path(kernel))
@@ -47,14 +47,14 @@ def remembered(kernel: kernels.Kernel) -> dict[str, Any] | None:
     return answer
 
 
-def _answer_path(kernel: kernels.Kernel) -> Path:
+def _answer_path(kernel: kernels.BootableKernel) -> Path:
     """Return the path of the file with the kernel's answer. Raises BadInput if the image cannot be read."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(cache) if cache.startswith("/") else Path.home() / ".cache"
     return root / "labkit/capabilities" / f"{kernel.digest}-{__version__}.json"
 
 
-def ask_kernel(kernel: kernels.Kernel, say: Callable[[str], None]) -> dict[str, Any]:
+def ask_kernel(kernel: kernels.BootableKernel, say: Callable[[str], None]) -> dict[str, Any]:
     """Boot the kernel, and return and store what it can do. This takes about 20 s on an emulated CPU.
 
     Raises Unsupported if this machine cannot run a lab VM, and Failed if the kernel does not boot.
@@ -86,7 +86,7 @@ def as_json() -> str:
     return msgspec.json.format(msgspec.json.encode(result), indent=2).decode() + "\n"
 
 
-def _describe(kernel: kernels.Kernel) -> dict[str, Any]:
+def _describe(kernel: kernels.BootableKernel) -> dict[str, Any]:
     readable = os.access(kernel.image, os.R_OK)
     return {
         "release": kernel.release,
@@ -101,7 +101,7 @@ def _describe(kernel: kernels.Kernel) -> dict[str, Any]:
     }
 
 
-def _size_bytes(kernel: kernels.Kernel) -> int:
+def _size_bytes(kernel: kernels.BootableKernel) -> int:
     """Return the size of the image with its modules."""
     files = [kernel.image, *(kernel.modules.rglob("*") if kernel.modules else ())]
     return sum(path.lstat().st_size for path in files if path.is_file() and not path.is_symlink())

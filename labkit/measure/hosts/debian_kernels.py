@@ -28,7 +28,7 @@ _FRESH = ".new-"
 Say = Callable[[str], None]
 
 
-def get(name: str, say: Say) -> kernels.Kernel:
+def get(name: str, say: Say) -> kernels.BootableKernel:
     """Fetch a Debian kernel into the store unless it is there; return it.
 
     `name`: `amd64` (all drivers), `cloud` (smaller), a package, or a release. The store never holds an incomplete

@@ -284,7 +284,7 @@ def _boot(
 def started(
     where: str,
     shape: Shape,
-    kernel: kernels.Kernel,
+    kernel: kernels.BootableKernel,
     folder: Path | None,
     nic: VmNic | None,
     accelerated: bool,
@@ -348,7 +348,7 @@ def _environment(shape: Shape) -> dict[str, str]:
 
 
 def packed(
-    kernel: kernels.Kernel, folder: Path | None, environment: Mapping[str, str], argv: Sequence[str]
+    kernel: kernels.BootableKernel, folder: Path | None, environment: Mapping[str, str], argv: Sequence[str]
 ) -> bytes:
     """Return the initramfs of a lab VM.
 
@@ -364,7 +364,7 @@ def packed(
     return initramfs.archive(entries)
 
 
-def _own_files(kernel: kernels.Kernel) -> Iterator[tuple[Path, Path]]:
+def _own_files(kernel: kernels.BootableKernel) -> Iterator[tuple[Path, Path]]:
     """Yield the kernel's files that are not at their usual place: where they are, and where they belong."""
     config = kernel.image.with_name(f"config-{kernel.release}")
     for there, place in (
@@ -377,7 +377,7 @@ def _own_files(kernel: kernels.Kernel) -> Iterator[tuple[Path, Path]]:
 
 def _script(
     names: list[str],
-    kernel: kernels.Kernel,
+    kernel: kernels.BootableKernel,
     folder: Path | None,
     environment: Mapping[str, str],
     argv: Sequence[str],

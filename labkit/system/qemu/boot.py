@@ -24,7 +24,7 @@ from labkit.system import machine
 from labkit.system.qemu import command, confined
 from labkit.system.qemu.confined import Confinement
 from labkit.system.qemu.initramfs import FIRST_WORDS
-from labkit.system.qemu.kernels import Kernel
+from labkit.system.qemu.kernels import BootableKernel
 from labkit.system.qemu.vm_spec import Shape
 from labkit.system.temporary_files import short_folder
 
@@ -136,7 +136,7 @@ class BootFolder:
 
 @contextmanager
 def boot_folder(
-    prefix: str, top: Path | None, kernel: Kernel, accelerated: bool, devices: Sequence[Path] = ()
+    prefix: str, top: Path | None, kernel: BootableKernel, accelerated: bool, devices: Sequence[Path] = ()
 ) -> Iterator[BootFolder]:
     """Create a folder from which QEMU boots this kernel, in `top` or the usual place, until the block ends.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from labkit.common import packages
 from labkit.common.errors import Unsupported
-from labkit.system.qemu.kernels import Kernel
+from labkit.system.qemu.kernels import BootableKernel
 
 Entry = tuple[int, bytes]  # mode and content
 FIRST_WORDS = "labkit: user space begins"
@@ -76,7 +76,7 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def modules(kernel: Kernel, names: Iterable[str]) -> dict[str, Entry]:
+def modules(kernel: BootableKernel, names: Iterable[str]) -> dict[str, Entry]:
     """Return modules/NAME.ko of these modules and their dependencies in loading order; empty for a kernel without
     modules.
 

@@ -28,7 +28,7 @@ _X86, _ARM = (
 
 
 @dataclass(frozen=True)
-class Kernel:
+class BootableKernel:
     """A kernel image and its modules; `modules` is None if none are found (all drivers may be built in).
 
     `source` is "installed" (/boot), "store" (fetched by `labkit kernels get`) or "file".
@@ -61,21 +61,23 @@ def store() -> Path:
     return (Path(data) if data.startswith("/") else Path.home() / ".local/share") / "labkit/kernels"
 
 
-def in_store(release: str) -> Kernel:
+def in_store(release: str) -> BootableKernel:
     """Return the paths of a release in the store, whether it exists or not."""
     folder = store() / release
-    return Kernel(release, folder / f"boot/vmlinuz-{release}", folder / "lib/modules" / release, "store")
+    return BootableKernel(
+        release, folder / f"boot/vmlinuz-{release}", folder / "lib/modules" / release, "store"
+    )
 
 
-def installed() -> list[Kernel]:
+def installed() -> list[BootableKernel]:
     """Return the kernels of /boot and of the store that have modules, newest last.
 
     A kernel of the store replaces one of /boot that this user cannot read.
     """
-    result: dict[str, Kernel] = {}
+    result: dict[str, BootableKernel] = {}
     for image in BOOT.glob("vmlinuz-*"):
         release = image.name.removeprefix("vmlinuz-")
-        result[release] = Kernel(release, image, MODULES / release, "installed")
+        result[release] = BootableKernel(release, image, MODULES / release, "installed")
     for folder in store().glob("[0-9]*"):
         there = result.get(folder.name)
         if there is None or not os.access(there.image, os.R_OK) or not _has_modules(there):
@@ -88,7 +90,7 @@ def installed() -> list[Kernel]:
     return sorted(bootable, key=lambda each: order(each.release))
 
 
-def _has_modules(kernel: Kernel) -> bool:
+def _has_modules(kernel: BootableKernel) -> bool:
     return kernel.modules is not None and (kernel.modules / "modules.dep").is_file()
 
 
@@ -110,7 +112,7 @@ def flavour(release: str) -> str:
     return word[1] if word else ""
 
 
-def find(name: str) -> Kernel:
+def find(name: str) -> BootableKernel:
     """Return a kernel by name: `debian` (the newest Debian kernel), a release, or the absolute path of an image.
 
     Raises BadInput with the available kernels.
@@ -135,7 +137,7 @@ def find(name: str) -> Kernel:
     )
 
 
-def _describe_image(image: Path) -> Kernel:
+def _describe_image(image: Path) -> BootableKernel:
     release = release_of(image)
     places = [
         MODULES / release,
@@ -143,7 +145,7 @@ def _describe_image(image: Path) -> Kernel:
         image.parent / "../lib/modules" / release,
     ]
     with_them = [place.resolve() for place in places if (place / "modules.dep").is_file()]
-    return Kernel(release, image, with_them[0] if with_them else None, "file")
+    return BootableKernel(release, image, with_them[0] if with_them else None, "file")
 
 
 def release_of(image: Path) -> str:

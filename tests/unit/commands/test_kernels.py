@@ -283,7 +283,7 @@ def test_changed_meaning_of_debian_is_reported(
     monkeypatch.setattr(kernels, "installed", lambda: there)
     monkeypatch.setattr(kernels, "release_of", lambda image: image.name)
 
-    def get(name: str, say: object) -> kernels.Kernel:
+    def get(name: str, say: object) -> kernels.BootableKernel:
         there[:] = [*there, kernels.in_store(name)]
         return there[-1]
 

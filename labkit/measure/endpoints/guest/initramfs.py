@@ -20,7 +20,7 @@ from labkit.measure.endpoints.namespace import first_sysctls
 from labkit.system import machine, process
 from labkit.system.qemu import initramfs
 from labkit.system.qemu.initramfs import Entry
-from labkit.system.qemu.kernels import Kernel
+from labkit.system.qemu.kernels import BootableKernel
 
 if TYPE_CHECKING:
     from labkit.measure.endpoints.guest.spec import Nic
@@ -35,7 +35,7 @@ _FOLDER: Entry = (0o040755, b"")
 
 
 @functools.lru_cache(maxsize=4)
-def packed(kernel: Kernel, programs: tuple[str, ...], scripts: tuple[str, ...] = ()) -> bytes:
+def packed(kernel: BootableKernel, programs: tuple[str, ...], scripts: tuple[str, ...] = ()) -> bytes:
     """Return the initramfs that all guests of a kernel share, with these programs and Python files.
 
     Raises BadInput for a program that is not installed, Unsupported for a kernel without the modules.
@@ -54,7 +54,7 @@ def packed(kernel: Kernel, programs: tuple[str, ...], scripts: tuple[str, ...] =
     return initramfs.archive(_with_folders({name.lstrip("/"): entry for name, entry in entries.items()}))
 
 
-def own(nic: Nic, kernel: Kernel, modules: Sequence[str], ports_count: int) -> bytes:
+def own(nic: Nic, kernel: BootableKernel, modules: Sequence[str], ports_count: int) -> bytes:
     """Return one guest's own part, which follows the shared part (the kernel unpacks concatenated archives)."""
     more = initramfs.modules(kernel, [*MODULES, *modules])
     script = _script(nic, [Path(name).name for name in more], ports_count)

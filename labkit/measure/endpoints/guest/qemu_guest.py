@@ -114,7 +114,7 @@ def guests(text: str, nics: Sequence[Nic], more: GuestAdditions = NO_ADDITIONS) 
 
 @contextmanager
 def _boot(
-    spec: GuestSpec, kernel: kernels.Kernel, nics: Sequence[Nic], accelerated: bool
+    spec: GuestSpec, kernel: kernels.BootableKernel, nics: Sequence[Nic], accelerated: bool
 ) -> Iterator[list[QemuGuest]]:
     """Start the guests, and yield them when they answer."""
     vhost = spec.vhost == "on" or (

@@ -14,11 +14,13 @@ from labkit.measure.endpoints.guest.spec import GuestAdditions, Nic, parse
 from labkit.measure.experiments import DatapathParameters
 from labkit.system import process
 from labkit.system.qemu import boot
-from labkit.system.qemu.kernels import Kernel
+from labkit.system.qemu.kernels import BootableKernel
 
 NEIGHBOUR = ("fd00::2:1", "02:00:00:00:00:01")
 NIC = Nic("client0", [7, 8], 9000, "fd00::1:1/64", "02:00:00:00:00:00", [NEIGHBOUR])
-KERNEL = Kernel("9.9-test", Path("/boot/vmlinuz-9.9-test"), None, "file")  # all that it needs is built in
+KERNEL = BootableKernel(
+    "9.9-test", Path("/boot/vmlinuz-9.9-test"), None, "file"
+)  # all that it needs is built in
 
 
 def test_guest_specification() -> None:

@@ -22,7 +22,7 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure import hosts
 from labkit.measure.hosts import vm
 from labkit.system.qemu import boot, command, initramfs, vm_spec
-from labkit.system.qemu.kernels import Kernel
+from labkit.system.qemu.kernels import BootableKernel
 from labkit.system.qemu.vm_spec import Shape
 
 
@@ -114,7 +114,7 @@ def test_module_order(tmp_path: Path) -> None:
 def test_initramfs_format(tmp_path: Path) -> None:
     """The test uses busybox's cpio, which is in the initramfs, instead of GNU cpio."""
     names = {f"kernel/{name}.ko": "" for name in vm.MODULES}
-    kernel = Kernel("9.9-test", tmp_path / "vmlinuz", modules(tmp_path, names), "file")
+    kernel = BootableKernel("9.9-test", tmp_path / "vmlinuz", modules(tmp_path, names), "file")
     folder = Path("/with space/and 'quote'")
     content = vm.packed(kernel, folder, {"PATH": "/bin", "A": "b c;reboot"}, ["python", "-m", "x y"])
     unpacked = tmp_path / "unpacked"
