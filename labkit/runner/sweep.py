@@ -15,6 +15,7 @@ import math
 import random
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -280,7 +281,7 @@ def run(
     points. If the sweep is interrupted or killed, the same call resumes it.
     """
     folder = sweep.folder
-    state, is_new = _state(sweep)
+    state, differs = _state(sweep)
     order = list(sweep.points)
     random.Random(state["seed"]).shuffle(order)
     # Absolute values of different kernels are not compared, so the points of one kernel can share one boot.
@@ -290,9 +291,7 @@ def run(
     if reuse is not None:
         left = _without_reused(sweep, left, reuse, say)
     if elsewhere := len(state["parameters"]) - len(order):
-        say(
-            f"{units.counted(elsewhere, 'point')} of earlier values stay in {folder} and are not in the report"
-        )
+        say(f"kept in {folder}, but not in the report: {units.counted(elsewhere, 'point')} of earlier values")
     again = [
         point
         for point in order
@@ -310,7 +309,7 @@ def run(
     without = failed(folder)
     if without.keys() >= {point.name for point in order}:
         raise Failed("; ".join(dict.fromkeys(without.values())))
-    if left or is_new or not (folder / "notebook.ipynb").exists():
+    if left or differs or not (folder / "notebook.ipynb").exists():
         bar.before_s, bar.after_s = sum(map(sweep.planned_s, left)), 0.0
         bar.doing(f"executing the notebook over {units.counted(len(order), 'point')}, for the report")
         papermill_run.execute(
@@ -433,18 +432,22 @@ def _without_reused(
         own = other / there.get(point.identity, "")
         if own == other or not (own / "notebook.ipynb").exists() or run_folder.failed_points(own):
             continue
-        row = run_folder.read_rows(own)[0]
-        if where(point) != "here" or all(row[name] == here[name] for name in HERE):
-            # A link in the folder of another user could name any file.
-            shutil.copytree(
-                own,
-                sweep.folder / point.name,
-                ignore=lambda folder, names: {one for one in names if (Path(folder) / one).is_symlink()},
-                dirs_exist_ok=True,
-            )
-            reused.append(point)
-    say(f"{units.counted(len(reused), 'point')} of {len(points)} are taken from {other}")
+        rows = run_folder.read_rows(own)
+        if where(point) == "here" and any(row.get(name) != here[name] for row in rows for name in HERE):
+            continue
+        shutil.copytree(own, sweep.folder / point.name, ignore=_neither_file_nor_folder, dirs_exist_ok=True)
+        reused.append(point)
+    say(f"taken from {other}: {len(reused)} of {units.counted(len(points), 'point')}")
     return [point for point in points if point not in reused]
+
+
+def _neither_file_nor_folder(folder: str, names: list[str]) -> list[str]:
+    """Return the names of links, which could lead to any file, and of pipes and devices, which could be endless."""
+    return [
+        name
+        for name in names
+        if stat.S_IFMT((Path(folder) / name).lstat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR)
+    ]
 
 
 def _state(sweep: Sweep) -> tuple[dict[str, Any], bool]:
@@ -462,6 +465,6 @@ def _state(sweep: Sweep) -> tuple[dict[str, Any], bool]:
         "parameters": before.get("parameters", {}) | {point.name: point.parameters for point in sweep.points},
         "identities": before.get("identities", {}) | {point.name: point.identity for point in sweep.points},
     }
-    if is_new := msgspec.json.decode(msgspec.json.encode(state)) != before:
+    if differs := msgspec.json.decode(msgspec.json.encode(state)) != before:
         run_folder.write_json(path, state)
-    return state, is_new
+    return state, differs

@@ -17,7 +17,7 @@ from labkit.measure import experiments, hosts
 from labkit.notebook import measure
 from labkit.runner import sweep
 from labkit.runner.progress import Bar
-from labkit.system.qemu.kernels import Kernel
+from labkit.system.qemu.kernels import BootableKernel
 from studies.overlay.experiment import PARTS
 from studies.ovs_test_plan.experiment import OvsTestPlanParameters
 
@@ -109,7 +109,7 @@ def test_points_depend_on_the_kernel(project: Path, monkeypatch: pytest.MonkeyPa
     for release, build in (("6.1.0-37-amd64", "one"), ("6.12.9-amd64", "one"), ("6.12.9-amd64", "another")):
         image = project / f"vmlinuz-{build}"
         image.write_text(build)
-        kernel = Kernel(release, image, None, "store")
+        kernel = BootableKernel(release, image, None, "store")
         monkeypatch.setattr("labkit.system.qemu.kernels.find", lambda name, kernel=kernel: kernel)
         assert hosts.resolved("vm:debian,cpus=1") == f"vm:{release},cpus=1"
         identities.append(sweep.load(written(project, content)).points[1].identity)
