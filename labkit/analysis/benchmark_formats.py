@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import load, stats
-from labkit.analysis.load import METRIC, group_text, groups, measured_rows
+from labkit.analysis.load import METRIC, group_text, groups, measured_rows, part
 from labkit.common.errors import BadInput
 
 
 def _series(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, bool, stats.Effect]]:
     """Yield the name, the metric, its direction (whether more is better) and the mean of each arm at each point."""
     table = load.complete(pd.DataFrame([{**row, "folder": row["run"]} for row in rows]))
-    ok = measured_rows(table[table["part"].fillna("cost").eq("cost")])
+    ok = measured_rows(part(table, "cost"))
     ok = ok[ok["role"].ne("control") & ok["value"].gt(0)]
     if ok.empty:
         raise BadInput("these rows have no valid measurement of throughput or latency")

@@ -21,11 +21,12 @@ _PAIRED = [*MEASUREMENT, "setup"]
 
 
 def change_ratios(df: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return paired log-ratios between changed arms; the columns are those of `verdicts.ratios`.
+    """Return paired log-ratios between changed arms; the columns are those of `verdicts.ratios`, and `change`.
 
     `pairs`: the `verdicts.ratios` of the table. An arm `vxlan+gro` has a row with its unchanged arm `vxlan` as
     baseline, unless that is the baseline of its group. If several topologies have the change, each but the first also
-    has the ratio of its two ratios to the first one's: topology `gro on vxlan`, baseline `gro on veth_bridge`.
+    has the ratio of its two ratios to the first one's: topology `gro on vxlan`, baseline `gro on veth_bridge`, change
+    `gro`; `change` is null in the other rows.
     """
     found = df.loc[df["change"].notna(), ["topology", "change", "status"]]
     arms = [
@@ -36,7 +37,7 @@ def change_ratios(df: pd.DataFrame, pairs: pd.DataFrame) -> pd.DataFrame:
         if str(arm).endswith(f"+{change}")  # one topology and endpoint: the arm has the name of its change
     ]
     result = [one for _, group in groups(pairs) for one in _of_group(group, arms)]
-    return pd.concat(result, ignore_index=True) if result else pairs.iloc[:0]
+    return pd.concat(result, ignore_index=True) if result else pairs.iloc[:0].assign(change=None)
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,17 @@ def _of_group(group: pd.DataFrame, changed: Sequence[ChangedArm]) -> Iterator[pd
             continue
         name, reference = first.setdefault(change, (unchanged, own))
         if name != unchanged:
-            both = _difference(own, reference, f"{change} on {unchanged}", f"{change} on {name}")
+            both = _difference(own, reference, f"{change} on {unchanged}", f"{change} on {name}", change)
             if both is not None:
                 yield both
 
 
 def _difference(
-    own: pd.DataFrame | None, other: pd.DataFrame | None, topology: str, baseline: str
+    own: pd.DataFrame | None,
+    other: pd.DataFrame | None,
+    topology: str,
+    baseline: str,
+    change: str | None = None,
 ) -> pd.DataFrame | None:
     """Return the first log-ratios less the second ones of the same measurements; None if there are none in common."""
     if own is None or other is None:
@@ -81,53 +86,49 @@ def _difference(
         other[[*_PAIRED, "log_ratio", "starved", "placed"]], on=_PAIRED, suffixes=("", "_of_other")
     )
     result = both.assign(
+        change=change,
         topology=topology,
         baseline=baseline,
         log_ratio=both["log_ratio"] - both["log_ratio_of_other"],
         starved=both["starved"] | both["starved_of_other"],
         placed=both["placed"] & both["placed_of_other"],
     )
-    return result[[*GROUP, *RATIOS]] if len(result) else None
+    return result[[*GROUP, *RATIOS, "change"]] if len(result) else None
 
 
-def change_verdicts(
-    df: pd.DataFrame,
-    margin: float = MARGIN,
-    metrics: Mapping[str, tuple[str, bool]] = METRIC,
-    pairs: pd.DataFrame | None = None,
-) -> pd.DataFrame:
+def change_verdicts(df: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.DataFrame:
     """Return the verdicts about `change_ratios`, in the columns of `verdicts.verdicts`; empty without any.
 
-    The control of all of them is the group's baseline that is measured twice.
+    `pairs`: the `verdicts.ratios` of the table, if they are known. The control of all of them is the group's baseline
+    that is measured twice.
     """
     df = complete(df)
-    pairs = verdicts.ratios(df, metrics) if pairs is None else pairs
+    pairs = verdicts.ratios(df) if pairs is None else pairs
     lines: list[dict[str, Any]] = []
     by_group = dict(groups(pairs))
     for key, group in groups(change_ratios(df, pairs)):
         of = dict(zip(GROUP, key, strict=True))
         control = functools.cache(functools.partial(verdicts.column_effect, by_group[key], "log_control"))
         for (topology, baseline), mine in group.groupby(["topology", "baseline"], sort=False):
-            line = verdicts.verdict_line(
-                mine, control, str(topology), str(baseline), margin, metrics[of["protocol"]][1]
-            )
-            if " on " in str(topology):
-                line["sentence"] = _interaction(line, str(topology), str(baseline))
-            lines.append({**of, "topology": topology, "baseline": baseline, **line})
+            names, change = (str(topology), str(baseline)), mine["change"].iloc[0]
+            higher = METRIC[of["protocol"]][1]
+            line = verdicts.verdict_line(mine, control, *names, MARGIN, higher)
+            if change is not None and line["word"] in ("faster", "slower"):
+                line["sentence"] = _interaction(
+                    line, change, *(one.removeprefix(f"{change} on ") for one in names)
+                )
+            lines.append({**of, "topology": topology, "baseline": baseline, "change": change, **line})
     return verdicts.verdict_table(lines)
 
 
-def _interaction(line: Mapping[str, Any], topology: str, baseline: str) -> str:
-    """Return the sentence of a verdict about two ratios: `faster` says what the change does to one against another."""
-    if line["word"] not in ("faster", "slower"):
-        return str(line["sentence"])
-    change, one = topology.split(" on ", 1)
-    other = baseline.split(" on ", 1)[1]
-    more, less = (
+def _interaction(line: Mapping[str, Any], change: str, one: str, other: str) -> str:
+    """Return the sentence of a verdict that the change speeds up one topology more than another, or slows it down
+    more."""
+    does, undoes = (
         ("speeds up", "slows it down") if line["word"] == "faster" else ("slows down", "speeds it up")
     )
     shown = stats.ratio_text(line["ratio"], line["low"], line["high"])
-    return f"{change} {more} {one} more than {other}, or {less} less: the two effects have the {shown} ({line['how']})"
+    return f"{change} {does} {one} more than {other}, or {undoes} less: both effects have the {shown} ({line['how']})"
 
 
 def all_verdicts(df: pd.DataFrame) -> pd.DataFrame:

@@ -132,7 +132,7 @@ def _side(path: str | Path, name: str) -> RunSide:
     ]
     ratios = verdicts.ratios(rows)
     effects = change_ratios(rows, ratios)
-    effects = effects[effects["topology"].str.contains(" on ")]
+    effects = effects[effects["change"].notna()]
     effects["placement"] = effects["placed"].map({True: "by labkit", False: "by the scheduler"})
     points = pd.concat([points, effects.rename(columns={"log_ratio": "log"}).reindex(columns=points.columns)])
     return RunSide(

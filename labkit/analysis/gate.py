@@ -26,7 +26,10 @@ SUMMARY_LINES = 6
 
 @dataclass(frozen=True)
 class Judged:
-    """A point and its word, one of WORSE, NOT_WORSE and UNCLEAR. `slower`: its ratio of slowness, 1.03 for 3 %."""
+    """A point and its word, one of WORSE, NOT_WORSE and UNCLEAR.
+
+    slower, low, high: how much slower the new run is, with its 95 % interval; 1.03 is 3 % slower.
+    """
 
     name: str
     word: str
@@ -36,8 +39,8 @@ class Judged:
     sentence: str
 
     @property
-    def text(self) -> str:
-        """Return the size with its interval: `+3.1 % [+1.2 %, +5.0 %] slower`."""
+    def size(self) -> str:
+        """How much slower it is, in words: `+3.1 % [+1.2 %, +5.0 %]`."""
         one, low, high = (f"{(value - 1) * 100:+.1f} %" for value in (self.slower, self.low, self.high))
         return f"{one} [{low}, {high}]"
 
@@ -77,7 +80,7 @@ def _judged(name: str, line: dict[Any, Any], beyond: float) -> Judged:
     return Judged(name, word, ratio, low, high, str(line["sentence"]))
 
 
-def word(judged: Sequence[Judged]) -> str:
+def overall(judged: Sequence[Judged]) -> str:
     """Return the word about all points: worse if one is, cannot tell if one is unclear or there is none."""
     words = {one.word for one in judged}
     return WORSE if WORSE in words else NOT_WORSE if words == {NOT_WORSE} else UNCLEAR
@@ -88,14 +91,14 @@ def sentence(judged: Sequence[Judged], beyond: float) -> str:
     counts = {each: sum(one.word == each for one in judged) for each in EXIT_CODES}
     many = ", ".join(f"{count} {each}" for each, count in counts.items() if count)
     points = units.counted(len(judged), "point")
-    return f"{word(judged)}: of {points} {many or 'none'} by more than {units.percent(beyond)}"
+    return f"{overall(judged)}: of {points} {many or 'none'} by more than {units.percent(beyond)}"
 
 
 def markdown(judged: Sequence[Judged], beyond: float, names: tuple[str, str]) -> str:
     """Return a summary of about ten lines for a pull request."""
     lines = [f"**{sentence(judged, beyond)}** ({names[1]} against {names[0]})", ""]
     lines += ["| point | slower | verdict |", "|---|---|---|"]
-    lines += [f"| {one.name} | {one.text} | {one.word} |" for one in judged[:SUMMARY_LINES]]
+    lines += [f"| {one.name} | {one.size} | {one.word} |" for one in judged[:SUMMARY_LINES]]
     if len(judged) > SUMMARY_LINES:
         lines.append(f"| {len(judged) - SUMMARY_LINES} more | | |")
     return "\n".join(lines) + "\n"
@@ -110,7 +113,7 @@ def junit(judged: Sequence[Judged], beyond: float) -> str:
     for one in judged:
         name = f'  <testcase classname="slower by more than {units.percent(beyond)}" name="{html.escape(one.name)}"'
         if kind := kinds.get(one.word):
-            message = html.escape(f"{one.word}: {one.text}; {one.sentence}")
+            message = html.escape(f"{one.word}: {one.size}; {one.sentence}")
             lines.append(f'{name}><{kind} message="{message}"/></testcase>')
         else:
             lines.append(f"{name}/>")

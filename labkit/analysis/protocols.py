@@ -9,17 +9,9 @@ import os
 from dataclasses import dataclass
 
 from labkit.common.errors import BadInput, choose
+from labkit.common.schema import LATENCIES, PERCENTILE
 
 PACKET_RATE = "throughput_pps"
-# The percentile of latencies that verdicts and figures are about. The notebooks that a command executes inherit it.
-PERCENTILE = "LABKIT_PERCENTILE"
-PERCENTILES = {
-    "p50": "median round-trip time",
-    "p90": "90th percentile of the round-trip time",
-    "p99": "99th percentile of the round-trip time",
-    "p999": "99.9th percentile of the round-trip time",
-    "max": "longest round-trip time",
-}
 
 
 @dataclass(frozen=True)
@@ -84,10 +76,13 @@ class Protocol:
 
 
 def percentile() -> str:
-    """Return the percentile of latencies that is judged, a key of PERCENTILES. Raises BadInput for an unknown one."""
+    """Return the percentile of latencies that verdicts and figures are about: a key of LATENCIES.
+
+    Raises BadInput for an unknown one.
+    """
     name = os.environ.get(PERCENTILE) or "p50"
-    if name not in PERCENTILES:
-        raise BadInput(f"{PERCENTILE}={name}: {choose(name, PERCENTILES)}")
+    if name not in LATENCIES:
+        raise BadInput(f"{PERCENTILE}={name}: {choose(name, LATENCIES)}")
     return name
 
 
@@ -101,7 +96,7 @@ PROTOCOLS = {
         metric=f"latency_{percentile()}_s",
         higher_is_better=False,
         quantity="round-trip time",
-        average=PERCENTILES[percentile()],
+        average=LATENCIES[percentile()][1],
         speed="rate of pings",
         generator="ping",
     ),

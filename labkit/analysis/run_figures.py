@@ -57,9 +57,8 @@ def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], 
     made["throughput"] = lambda: figures.throughput(rows)
     if rows["cpu_s"].notna().any():
         made["cpu_per_gigabyte"] = lambda: figures.cpu_per_gigabyte(rows)
-    return made | {
-        "slices": lambda: figures.slices(rows),
-    }
+    made["slices"] = lambda: figures.slices(rows)
+    return made
 
 
 def of_part(name: str, draw: Callable[[pd.DataFrame], go.Figure]) -> Draw:

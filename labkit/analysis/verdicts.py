@@ -32,6 +32,7 @@ from labkit.analysis.load import (
     varying,
 )
 from labkit.analysis.load import load as load
+from labkit.common import schema
 from labkit.common.errors import BadInput
 from labkit.common.schema import TARGET_HELD
 from labkit.common.units import counted
@@ -47,7 +48,7 @@ RATIOS = [
 VERDICTS = [
     "topology", "baseline", "ratio", "low", "high", "n_count", "rounds_count", "how", "word", "sentence",
     "control_ratio", "control_low", "control_high", "whole_ratio", "whole_low", "whole_high", "disagree",
-    "widened", "guest_accelerator",
+    "widened", "guest_accelerator", "change",
 ]  # fmt: skip
 _NUMBERS = [name for name in VERDICTS if name.endswith(("ratio", "low", "high", "_count"))]
 _NONE = pd.DataFrame({"topology": []})
@@ -388,15 +389,13 @@ def _few_in_the_tail(ok: pd.DataFrame) -> list[Weighted]:
     """Return a doubt if the judged percentile rests on a few of the slowest round trips of a run."""
     name = protocols.percentile()
     timed = ok[ok["protocol"].isin(protocols.TIMED)]
-    if not len(timed) or not name.startswith("p"):
-        return []
-    share = 1 - float(f"0.{name[1:]}")
-    few = int(timed["received_count"].mul(share).lt(TAIL_COUNT).sum())
-    if not few:
+    slower = 1 - schema.LATENCIES[name][0]
+    few = int(timed["received_count"].mul(slower).lt(TAIL_COUNT).sum())
+    if not few or not slower:  # the maximum is one round trip by its nature
         return []
     sentence = (
         f"{name}: in {few} of {counted(len(timed), 'run')} fewer than {TAIL_COUNT} round trips were slower, so it is"
-        f" close to the maximum: make duration_s longer, a run needs {np.ceil(TAIL_COUNT / share):,.0f} round trips"
+        f" close to the maximum: make duration_s longer, a run needs {np.ceil(TAIL_COUNT / slower):,.0f} round trips"
     )
     return [(0.5, sentence)]
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from labkit import __version__
 from labkit.commands.registry import COMMANDS
-from labkit.common import run_folder
+from labkit.common import run_folder, schema
 from labkit.common.errors import MAX_CHARACTERS, BadInput
 from labkit.common.printable import printable, shortened
 
@@ -248,7 +248,7 @@ class _JudgePercentile(argparse.Action):
         value: Any,
         option: str | None = None,
     ) -> None:
-        os.environ["LABKIT_PERCENTILE"] = value
+        os.environ[schema.PERCENTILE] = value
 
 
 def add_percentile(parser: argparse.ArgumentParser) -> None:
@@ -256,7 +256,7 @@ def add_percentile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--percentile",
         action=_JudgePercentile,
-        choices=("p50", "p90", "p99", "p999", "max"),
+        choices=tuple(schema.LATENCIES),
         help="the percentile of round-trip times that verdicts and figures are about (p50)",
     )
 

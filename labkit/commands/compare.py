@@ -81,8 +81,8 @@ def show(left: Path, right: Path, given: argparse.Namespace) -> int:
     judged = [] if beyond is None else gate.judge(table, beyond)
     if given.json:
         content = json_output.compared(table, sentences, claims)
-        words = {"word": gate.word(judged), "points": list(map(dataclasses.asdict, judged))}
-        content["gate"] = None if beyond is None else words
+        points = list(map(dataclasses.asdict, judged))
+        content["gate"] = None if beyond is None else {"word": gate.overall(judged), "points": points}
         print(json_output.text(content))
     else:
         terminal_tables.show_comparison(table, sentences)
@@ -96,4 +96,4 @@ def show(left: Path, right: Path, given: argparse.Namespace) -> int:
         run_folder.write(given.junit, gate.junit(judged, beyond).encode())
     if not given.json:
         print(printable(gate.sentence(judged, beyond)))
-    return gate.EXIT_CODES[gate.word(judged)]
+    return gate.EXIT_CODES[gate.overall(judged)]

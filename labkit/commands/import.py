@@ -49,7 +49,7 @@ def run(given: argparse.Namespace) -> int:
                 f"{name} is named too often: only the first arm can be named twice, as its own control"
             )
     folder = given.folder or run_folder.new_run(imported_run.EXPERIMENT)
-    imported_run.make(files, again, folder)
+    imported_run.write(files, again, folder)
     terminal_tables.show_rows(load.load(folder))
     print(f"run: {printable(run_folder.display_path(folder))}")
     return 0

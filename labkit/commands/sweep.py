@@ -40,7 +40,7 @@ JSON = {
     " and `rounds_count`, `how` (the estimator), `word` (the verdict), `sentence`, `metric`, `higher_is_better`;"
     " `control_…` of the baseline against itself, `whole_…` of whole runs; `disagree`: true if set-ups disagree,"
     " so that the interval is over set-ups; `widened`: true if the interval is widened because the baseline"
-    " differs from itself (99 %)",
+    " differs from itself (99 %); `change`: if two topologies are compared by what this change does to them",
     "doubts": "sentences",
 }
 

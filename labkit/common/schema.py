@@ -68,6 +68,17 @@ def _columns(
     return tuple(Column(name, unit, kind, text, writer, role, use) for name, unit, kind, text in columns)
 
 
+# The judged percentiles of latencies, by the name in their columns: the share of round trips that are not slower, and
+# what sentences call them. The environment variable chooses one, so the notebooks that a command executes inherit it.
+LATENCIES = {
+    "p50": (0.5, "median round-trip time"),
+    "p90": (0.9, "90th percentile of the round-trip time"),
+    "p99": (0.99, "99th percentile of the round-trip time"),
+    "p999": (0.999, "99.9th percentile of the round-trip time"),
+    "max": (1.0, "longest round-trip time"),
+}
+PERCENTILE = "LABKIT_PERCENTILE"
+
 _HOST_COLUMNS = _columns(
     "machine",
     "describes",

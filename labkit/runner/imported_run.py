@@ -47,7 +47,7 @@ class _Start(msgspec.Struct):
     connected: list[dict[str, Any]]
 
 
-def make(files: Mapping[str, Sequence[Path]], again: Sequence[Path], folder: Path) -> int:
+def write(files: Mapping[str, Sequence[Path]], again: Sequence[Path], folder: Path) -> int:
     """Write a finished run of these arms, each with its files in order, and return the number of its rows.
 
     The first arm is the baseline, and `again` has the files of its second measurement (the control). A file is one
@@ -63,10 +63,10 @@ def make(files: Mapping[str, Sequence[Path]], again: Sequence[Path], folder: Pat
         for number, path in enumerate(paths):
             start, page = _read(path)
             reverse.add(start.test_start.reverse)
-            rows.append(_row(path, start, page) | _identity(folder, name, role, number))
+            rows.append(_row(path, start, page) | _arm_columns(folder, name, role, number))
     if len(reverse) > 1:
         raise BadInput("some of these files were measured with iperf3 -R and others not: import them apart")
-    if doubt := _in_turn(rows):
+    if doubt := _doubt_of_order(rows):
         rows = [row | {"doubts": doubt} for row in rows]
     described = run_folder.describe_run(folder, EXPERIMENT, {"topology": list(files)})
     for point in {row["point"] for row in rows}:
@@ -86,7 +86,7 @@ def _read(path: Path) -> tuple[_Start, dict[str, Any]]:
         raise BadInput(f"{path} is not what iperf3 -J writes at the client: {wrong_type(error)}") from None
 
 
-def _identity(folder: Path, name: str, role: str, number: int) -> run_folder.Row:
+def _arm_columns(folder: Path, name: str, role: str, number: int) -> run_folder.Row:
     return {
         "experiment": EXPERIMENT, "run": folder.name, "point": f"1-r{number}", "round": number, "method": "whole",
         "arm": f"{name} (again)" if role == "control" else name, "again": role == "control", "role": role,
@@ -134,7 +134,7 @@ def _row(path: Path, start: _Start, page: dict[str, Any]) -> run_folder.Row:
     }
 
 
-def _in_turn(rows: Sequence[run_folder.Row]) -> str | None:
+def _doubt_of_order(rows: Sequence[run_folder.Row]) -> str | None:
     """Return a doubt if one arm was measured after the other instead of in turn: drift looks like a difference."""
     order = [row["arm"] for row in sorted(rows, key=lambda row: str(row["time"]))]
     turns = sum(one != other for one, other in itertools.pairwise(order))

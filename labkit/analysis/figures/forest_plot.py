@@ -159,9 +159,10 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     with one line each.
     """
     other = table["baseline"].notna() & ~table["baseline"].isin(table["baseline"].dropna().head(1))
-    against = table["topology"] + " to " + table["baseline"].str.split(" on ").str[-1]
-    table = table.assign(topology=table["topology"].mask(other, against))
-    names = sorted(table["topology"].unique(), key=lambda name: (" to " in name, theme.arm_order(name)))
+    both = [_both_arms(one) for one in table.to_dict("records")]
+    table = table.assign(topology=table["topology"].mask(other, pd.Series(both, table.index, dtype=str)))
+    last = set(table.loc[other, "topology"])
+    names = sorted(table["topology"].unique(), key=lambda name: (name in last, theme.arm_order(name)))
     order = {name: place for place, name in enumerate(names)}
     absent = table["ratio"].isna().groupby(table["topology"]).transform("all")
     table = table.assign(
@@ -172,6 +173,11 @@ def _lines(table: pd.DataFrame) -> pd.DataFrame:
     lines = table[~(absent & table.duplicated(["topology", "word", "absent"]))]
     lines = lines.sort_values(["absent", "pairs", "order"], ignore_index=True)
     return lines.assign(y=range(len(lines)))
+
+
+def _both_arms(one: dict[Any, Any]) -> str:
+    """Return both arms of a ratio: `vxlan+gro to vxlan`, and of a change on two topologies `gro on vxlan to veth`."""
+    return f"{one['topology']} to {str(one['baseline']).removeprefix(str(one.get('change')) + ' on ')}"
 
 
 def _label(one: dict[Any, Any]) -> str:

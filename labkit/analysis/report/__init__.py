@@ -68,7 +68,7 @@ def _head(folder: Path) -> Head:
         about = str(run_folder.read_object(folder / "sweep.json").get("about", ""))
     try:
         rows = load.load(folder, None)
-        compared = all_verdicts(rows[rows["part"].fillna("cost").eq("cost")])
+        compared = all_verdicts(load.part(rows, "cost"))
     except BadInput:
         return Head(about=about)
     return Head(question(compared), about, answer(compared))

@@ -18,6 +18,7 @@ from typing import Any
 
 from labkit.common import errors, units
 from labkit.common.errors import Failed
+from labkit.common.schema import LATENCIES
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters
 from labkit.system import netlink, process
@@ -217,7 +218,8 @@ def latency(
         "latency_p50_s": p50,
         **{
             f"latency_{name}_s": times[min(len(times) - 1, int(share * len(times)))]
-            for name, share in (("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
+            for name, (share, _) in LATENCIES.items()
+            if 0.5 < share < 1
         },
         "latency_max_s": times[-1],
         **({"doubts": [doubt]} if (doubt := _step_doubt(times, middle, step)) else {}),

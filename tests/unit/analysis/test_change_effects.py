@@ -86,6 +86,35 @@ def test_one_topology_has_no_such_verdicts(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(change_effects.all_verdicts(table), verdicts.verdicts(table))
 
 
+def test_names_of_own_networks_are_no_grammar(tmp_path: Path) -> None:
+    """Two networks of a person's own, whose names have the words that labkit puts between names."""
+    own = {"veth_bridge": "rack on hill", "vxlan": "lab to attic"}
+    some = [
+        row
+        | {
+            name: row[name].replace(old, new)
+            for name in ("arm", "topology")
+            for old, new in own.items()
+            if old in row[name]
+        }
+        for row in changed_rows()
+    ]
+    table = loaded(tmp_path, some)
+    assert set(judged(table)) == {
+        ("lab to attic+gro", "lab to attic"),
+        ("gro on lab to attic", "gro on rack on hill"),
+    }
+    sentences = [line["sentence"] for line in judged(table).values()]
+    assert sentences[0].startswith("lab to attic+gro is ")
+    assert sentences[1].startswith("gro speeds up lab to attic more than rack on hill, or ")
+    labels = figures.forest(change_effects.all_verdicts(table)).layout.yaxis.ticktext
+    assert [label.split("<br>")[0] for label in labels][:3] == [
+        "lab to attic",
+        "lab to attic+gro",
+        "rack on hill+gro",
+    ]
+
+
 def test_answer_and_figure_name_both_arms(tmp_path: Path) -> None:
     every = change_effects.all_verdicts(loaded(tmp_path, changed_rows()))
     assert "against gro on veth_bridge: gro on vxlan is" in answer.answer(every)

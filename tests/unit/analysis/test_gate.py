@@ -28,7 +28,7 @@ def runs(folder: Path, slower: float, noise: float = 0.02, seed: int = 3, **give
 
 def judged(folder: Path, slower: float, beyond: float = 0.03, **given: float) -> str:
     table, _ = compare_runs.compare(*runs(folder, slower, **given))  # type: ignore[arg-type]
-    return gate.word(gate.judge(table, beyond))
+    return gate.overall(gate.judge(table, beyond))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_without_a_common_baseline_speeds_are_judged(tmp_path: Path) -> None:
     names = [one.name.split()[0] for one in gate.judge(alone, 0.03)]
     assert set(names) == {"veth", "vxlan"}
     assert [one.name.split()[0] for one in gate.judge(table, 0.03)] == ["vxlan"]
-    assert gate.word(gate.judge(pd.DataFrame(), 0.03)) == "cannot tell"
+    assert gate.overall(gate.judge(pd.DataFrame(), 0.03)) == "cannot tell"
 
 
 @pytest.mark.parametrize(
