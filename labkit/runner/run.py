@@ -26,6 +26,7 @@ from labkit.system import machine
 
 EventCallback = Callable[[dict[str, Any]], None]
 KEEP_FAILED = "LABKIT_KEEP_FAILED"  # environment variable: show failed rows instead of measuring them again
+DESCRIPTIONS = ("run.json", "environment.json")  # files of a run in which nothing was measured
 
 
 def ask(
@@ -193,11 +194,10 @@ def measure(
                 "finished": run_folder.now(),
                 "points": sorted(run_folder.finished_points(folder)),
             }
-        except (BadInput, errors.Unsupported):
-            refused = new and not run_folder.has_rows(folder)
-            raise
-        except errors.Failed:  # if the host did not even start, there is nothing to keep
-            refused = new and not any(one.is_file() and one.name != "run.json" for one in folder.rglob("*"))
+        except errors.LabkitError:  # before anything was measured, there is nothing to keep
+            refused = new and not any(
+                one.is_file() and one.name not in DESCRIPTIONS for one in folder.rglob("*")
+            )
             raise
         finally:
             description["measuring_s"] = before + time.monotonic() - begun
@@ -234,8 +234,8 @@ def _check_owner(folder: Path) -> None:
 
 
 def _remove_refused(folder: Path) -> None:
-    """Remove what a rejected run has left: run.json, environment.json, and empty folders."""
-    for name in ("run.json", "environment.json"):
+    """Remove what a rejected run has left: its descriptions, and empty folders."""
+    for name in DESCRIPTIONS:
         (folder / name).unlink(missing_ok=True)
     for each in (*folder.glob("*"), folder):
         with contextlib.suppress(OSError):

@@ -30,13 +30,9 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool) -> N
         run.measure("datapaths", PARAMETERS, folder, watch=lambda _event: None)
 
 
-def test_nothing_is_left_of_a_host_that_did_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("begun", [False, True])
+def test_nothing_is_left_of_a_host_that_failed_before_the_first_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
-    measured(tmp_path / "run", monkeypatch, begun=False)
+    measured(tmp_path / "run", monkeypatch, begun=begun)
     assert not (tmp_path / "run").exists()
-
-
-def test_description_of_a_failed_host_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(tmp_path / "run", monkeypatch, begun=True)
-    assert sorted(one.name for one in (tmp_path / "run").iterdir()) == ["environment.json", "run.json"]
