@@ -74,7 +74,8 @@ def test_vxlan_with_three_endpoints(group: bool, outside: int) -> None:
 def test_network_from_a_file(tmp_path: Path) -> None:
     described = msgspec.to_builtins(example_networks.routed({"kind": "vxlan", "id": 30}))
     with sandbox(tmp_path) as machine:
-        for name, text in (("good", described), ("bad", described | {"mtu_bytes": 1400})):
+        twice = described | {"parts": [*described["parts"], {**described["parts"][-1], "name": "tun_b"}]}
+        for name, text in (("good", described), ("bad", described | {"mtu_bytes": 1400}), ("twice", twice)):
             (tmp_path / "here" / f"{name}.yaml").write_text(json.dumps(text))  # JSON is YAML
         drawn = machine.labkit("draw", "good.yaml")
         assert drawn.returncode == 0, drawn.stderr
@@ -83,6 +84,10 @@ def test_network_from_a_file(tmp_path: Path) -> None:
         assert one_sentence(machine.labkit("draw", "bad.yaml")) == (
             "the MTU 1450 of eth0 (c1) does not fit through tun (n1) on the same link:"
             " 1400 (up) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1350"
+        )
+        assert one_sentence(machine.labkit("draw", "twice.yaml")) == (
+            "create vxlan tun_b in n2: File exists (A VXLAN device with the specified VNI already exists):"
+            " leave it out, or change its name, number or metric"
         )
         words = one_sentence(machine.labkit("draw", "good.yaml", "pairs=2"))
         assert words == "the network routed has its own values of all parameters but where: leave out pairs"

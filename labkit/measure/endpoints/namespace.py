@@ -33,6 +33,7 @@ class Namespace(Kernel):
         self.name = name
         self.fd = fd
         self.netlink = socket
+        socket.where = name
 
     @property
     def prefix(self) -> list[str]:

@@ -19,6 +19,12 @@ NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_MULTI, NLM_F_DUMP_INTR = 2, 0x10
 NLA_TYPE_MASK = 0x3FFF
 EAGAIN, EOPNOTSUPP = 11, 95
+# What to do about an answer, by its error number (asm-generic/errno.h) or a word of the kernel's text.
+WAYS_OUT = {
+    17: "leave it out, or change its name, number or metric",  # the kernel may have made it, as a connected route
+    98: "another one has this port, change one port",
+    "IPv6": "give the namespace's interfaces IPv6 addresses, or use IPv4",
+}
 ATTEMPTS = 10  # attempts to list objects that another process may be changing
 BATCH = 64  # acknowledgements of a batch must fit into the socket's receive buffer
 
@@ -33,7 +39,9 @@ class LinkError(Failed):
     """
 
     def __init__(self, what: str, errno: int, text: str, kind: str | None = None) -> None:
-        super().__init__(f"{what}: {os.strerror(errno)}" + (f" ({text})" if text else ""))
+        reason = os.strerror(errno) + (f" ({text})" if text else "")
+        way_out = WAYS_OUT.get("IPv6" if "IPv6" in text else errno)
+        super().__init__(f"{what}: {reason}" + (f": {way_out}" if way_out else ""))
         self.errno = errno
         self.unknown = kind if errno == EOPNOTSUPP else None  # rtnetlink's answer (net/core/rtnetlink.c)
 
@@ -48,7 +56,12 @@ class LinkCounters:
 
 
 class Netlink:
-    """A netlink socket in the network namespace in which it was created; `protocol`: whom it asks (linux/netlink.h)."""
+    """A netlink socket in the network namespace in which it was created; `protocol`: whom it asks (linux/netlink.h).
+
+    `where`: the namespace's name, for messages.
+    """
+
+    where = ""
 
     def __init__(self, protocol: int = socket.NETLINK_ROUTE) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
@@ -84,7 +97,8 @@ class Netlink:
                 errno = -struct.unpack_from("i", body)[0]
                 if errno and first is None:
                     refused = messages[number]
-                    first = LinkError(refused.what, errno, _extended_words(flags, body), refused.kind)
+                    what = refused.what + f" in {self.where}" * bool(self.where)
+                    first = LinkError(what, errno, _extended_words(flags, body), refused.kind)
         if first is not None:
             raise first
 

@@ -1,4 +1,8 @@
-"""Check a Network's description before anything is built; errors are one sentence. Compute its MTUs."""
+"""Check a Network's description before anything is built, and compute its MTUs.
+
+What is checked: what labkit cannot express, what the kernel would build although no packet passes, and what it would
+refuse with a misleading reason. All else is left to the kernel: `netlink.LinkError` says where, what and why.
+"""
 
 from __future__ import annotations
 
@@ -45,19 +49,8 @@ MAC = r"[0-9a-f][02468ace](:[0-9a-f]{2}){5}"  # an even first byte: of one inter
 NETWORK_NAME = r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,59}"
 # Interfaces that the kernel creates in new namespaces, and names that drawings use for other things.
 TAKEN = (
-    "lo",
-    "all",
-    "default",
-    "gre0",
-    "gretap0",
-    "erspan0",
-    "tunl0",
-    "sit0",
-    "ip6tnl0",
-    "ip6gre0",
-    "ip_vti0",
-    "ip6_vti0",
-)
+    "lo", "all", "default", "gre0", "gretap0", "erspan0", "tunl0", "sit0", "ip6tnl0", "ip6gre0", "ip_vti0", "ip6_vti0",
+)  # fmt: skip
 TAKEN_NODES = ("machine", "elsewhere")
 
 
@@ -73,7 +66,7 @@ def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
         _form(part)
     _masters(network)
     described = NetworkIndex(network)
-    for look in (_pairs, _tunnels, _uppers, _addresses, _cables, _subnets, _routes):
+    for look in (_pairs, _kinds, _tunnels, _uppers, _addresses, _cables, _subnets, _routes):
         look(described)
     mtus = Mtus(described)
     _mtus(described, mtus)
@@ -145,7 +138,6 @@ def _pairs(described: NetworkIndex) -> None:
     for one, other in network.pairs:
         if one == other:
             raise BadInput(f"{one} is in a pair with itself: name two different containers")
-    check_unique(network.pairs, lambda pair: f"the pair {pair[0]} and {pair[1]} is named twice: name it once")
 
 
 def _masters(network: Network) -> None:
@@ -160,10 +152,6 @@ def _masters(network: Network) -> None:
             raise BadInput(
                 f"{one} is a port of {one.master}, so it cannot have an address: give the address to the bridge"
             )
-
-
-# The metric of a route without one, and of the kernel's routes to connected prefixes (linux/ipv6_route.h).
-METRIC, CONNECTED_METRIC = {4: 0, 6: 1024}, {4: 0, 6: 256}
 
 
 def check_unique(result: Iterable[Any], words: Callable[[Any], str]) -> None:
@@ -189,9 +177,6 @@ def _form(part: Any) -> None:
                 address,
                 f"{address} of {subject} is not a valid address: write for example 10.0.0.1",
             )
-        check_unique(
-            map(ip_address, part.remotes), lambda to: f"{subject} has the remote {to} twice: name each once"
-        )
     if isinstance(part, Route):
         _route(part)
     if isinstance(part, Nic | Neighbour):
@@ -239,9 +224,6 @@ def _route(route: Route) -> None:
         _readable(ip_network, route.to, text)
     for gateway in route.gateways:
         _readable(ip_address, gateway, f"the gateway {gateway} of {route.at} is not a valid address")
-    check_unique(
-        map(ip_address, route.gateways), lambda via: f"{subject} has the gateway {via} twice: name each once"
-    )
     if route.metric is not None and not 0 <= route.metric < 1 << 32:
         raise BadInput(f"the metric {route.metric} of {subject} is outside 0 to 2^32 - 1")
 
@@ -296,14 +278,7 @@ def _subnets(described: NetworkIndex) -> None:
 
 
 def _routes(described: NetworkIndex) -> None:
-    """Raise BadInput for routes with foreign gateways or interfaces, duplicate routes, and routes that the kernel
-    adds."""
-    check_unique(
-        [(route.at, target(route), _metric(route)) for route in described.routes],
-        lambda key: (
-            f"{key[0]} has two routes to {key[1]} with one metric: change one, or give both gateways to one route"
-        ),
-    )
+    """Raise BadInput for routes with foreign gateways or interfaces."""
     for route in described.routes:
         subject = f"the route of {route.at} to {route.to}"
         if route.out is not None and (route.at, route.out) not in described.interfaces:
@@ -315,69 +290,40 @@ def _routes(described: NetworkIndex) -> None:
             raise BadInput(f"{subject} has no next hop: give it a gateway (via) or an interface (out)")
         for gateway in map(ip_address, route.gateways):
             _gateway(described, route, gateway, subject)
-        _kernels_own(described, route, subject)
-
-
-def _metric(route: Route) -> int:
-    """Return the kernel's metric of a route: for IPv6, 0 means none."""
-    return route.metric or METRIC[target(route).version]
 
 
 def _gateway(described: NetworkIndex, route: Route, gateway: Address, subject: str) -> None:
     if gateway.version != target(route).version:
         raise BadInput(f"{subject} has the gateway {gateway} of another IP version")
-    near = described.connected(route.at, gateway)
-    if near is None or near.address is None or route.out not in (None, near.name):
-        where = (
-            f"not the subnet of {route.out}"
-            if route.out is not None
-            else f"no connected subnet of {route.at}"
-        )
+    if route.out is None and described.connected(route.at, gateway) is None:
         raise BadInput(
-            f"the gateway {gateway} of {subject} is in {where}: {described.addresses_text(route.at)}"
+            f"the gateway {gateway} of {subject} is in no connected subnet of {route.at}:"
+            f" {described.addresses_text(route.at)}"
         )
-    end = _address_kind(gateway, near.address.network)
-    if end is not None and gateway.version == 4:
-        raise BadInput(f"the gateway {gateway} of {subject} is the {end} address of its subnet, not a host")
     if gateway in described.owner and described.owner[gateway].at == route.at:
         raise BadInput(
             f"the gateway {gateway} of {subject} is the node's own address: use that of a neighbour"
         )
 
 
-def _kernels_own(described: NetworkIndex, route: Route, subject: str) -> None:
-    """Raise BadInput if the node lacks the route's IP version, or the kernel adds the route itself (fib_add_ifaddr,
-    addrconf.c)."""
-    to, own = (
-        target(route),
-        [one for one in described.interfaces_with_address(route.at) if one.address is not None],
-    )
-    if to.version == 6 and not any(one.address.version == 6 for one in own if one.address):
-        raise BadInput(
-            f"{subject} is an IPv6 route, but {route.at} has no IPv6 address: give it one, or use IPv4"
-        )
-    for one in own:
-        alone = one.address is not None and one.address.version == 4 and one.address.network.prefixlen == 32
-        same = one.address is not None and one.address.network == to and not alone
-        if same and _metric(route) == CONNECTED_METRIC[to.version]:
-            raise BadInput(
-                f"the kernel adds {subject} itself, for the address of {one}: remove it, or give it another metric"
-            )
+def _kinds(described: NetworkIndex) -> None:
+    """Raise BadInput for a kind of link that this part of a network cannot have."""
+    for one in described.interfaces.values():
+        for part, known in (
+            (Cable, kinds.cables()),
+            (UpperDevice, kinds.uppers()),
+            (Tunnel, kinds.tunnels()),
+        ):
+            if isinstance(one.part, part) and one.kind not in known:
+                raise BadInput(f"{one} has the unknown kind {one.kind}: {choose(one.kind, known)}")
 
 
 def _tunnels(described: NetworkIndex) -> None:
-    """Raise BadInput for the first invalid tunnel, or one that would receive another's packets."""
+    """Raise BadInput for a tunnel with numbers or ends that its kind does not support."""
     for one in described.tunnels:
         assert isinstance(one.part, Tunnel)
-        if one.kind not in kinds.tunnels():
-            raise BadInput(f"{one} has the unknown kind {one.kind}: {choose(one.kind, kinds.tunnels())}")
         _number(one, one.part)
         _ends(described, one, one.part)
-        if not one.carries_frames and one.master is not None:
-            raise BadInput(
-                f"{one} cannot be a port of {one.master}: {one.kind} is a layer 3 tunnel without frames"
-            )
-    _twins(described)
 
 
 def _number(one: DescribedInterface, tunnel: Tunnel) -> None:
@@ -403,30 +349,22 @@ def _ends(described: NetworkIndex, one: DescribedInterface, tunnel: Tunnel) -> N
     local = None if tunnel.local is None else ip_address(tunnel.local)
     if not far or (len(far) > 1 and one.kind != "vxlan"):
         raise BadInput(f"{one} has {len(far)} remotes: it needs one (vxlan: one or more)")
-    if len({address.version for address in (*far, *([] if local is None else [local]))}) > 1:
-        raise BadInput(f"the outer addresses of {one} mix IPv4 and IPv6: use one version")
     if far[0].version == 6 and one.kind not in UDP_PORTS:
         raise BadInput(f"{one} has IPv6 outer addresses: only {' and '.join(UDP_PORTS)} support them")
-    if any(address.is_multicast for address in far):
-        if one.kind != "vxlan" or len(far) > 1:
-            raise BadInput(
-                f"the remote {far[0]} of {one} is a multicast group: only vxlan supports one, alone"
-            )
-        if tunnel.link is None:
-            raise BadInput(f"{one} sends to the multicast group {far[0]}: name the interface for it (link)")
+    if any(address.is_multicast for address in far) and (
+        one.kind != "vxlan" or len(far) > 1 or tunnel.link is None
+    ):
+        raise BadInput(
+            f"{one} sends to a multicast group: only vxlan can, to one group, with the interface for it (link)"
+        )
     for address in far:
-        if not address.is_multicast and (
-            address not in described.owner or described.owner[address].at == one.at
-        ):
+        owner = described.owner.get(address)
+        if not address.is_multicast and (owner is None or owner.at == one.at):
             raise BadInput(f"the remote {address} of {one} is not an address of another node of the network")
     lower = described.interfaces.get((one.at, tunnel.link or ""))
     if tunnel.link is not None and (lower is None or lower is one or one.kind == "geneve"):
         raise BadInput(
             f"{one} cannot be bound to {tunnel.link}: {one.at} has {described.names(one.at)}; geneve cannot be bound"
-        )
-    if lower is not None and far[0].is_multicast and far[0].version not in _versions(described, lower):
-        raise BadInput(
-            f"the group {far[0]} of {one} is of IPv{far[0].version}, but {lower} has no such address: give it one"
         )
     if local is not None and one.kind == "geneve":
         raise BadInput(f"{one} cannot have the local address {local}: geneve uses the address of its route")
@@ -437,56 +375,12 @@ def _ends(described: NetworkIndex, one: DescribedInterface, tunnel: Tunnel) -> N
         )
 
 
-def _versions(described: NetworkIndex, lower: DescribedInterface) -> set[int]:
-    """Return the IP versions that an interface can send: its own, or its node's if it has no address."""
-    own = [lower] if lower.address is not None else described.interfaces_with_address(lower.at)
-    return {one.address.version for one in own if one.address is not None}
-
-
-def _twins(described: NetworkIndex) -> None:
-    """Raise BadInput if two tunnels of a node would receive each other's packets."""
-    for one, other in combinations(described.tunnels, 2):
-        assert isinstance(one.part, Tunnel)
-        assert isinstance(other.part, Tunnel)
-        if one.at != other.at:
-            continue
-        if (
-            one.kind in UDP_PORTS
-            and other.kind in UDP_PORTS
-            and one.kind != other.kind
-            and one.part.udp_port == other.part.udp_port
-        ):
-            raise BadInput(f"{one} and {other} use the same UDP port {one.part.udp_port}: change one port")
-        if _arriving(one.part) == _arriving(other.part):
-            raise BadInput(
-                f"{one} and {other} are both {one.kind} with the same {_field(one.part)}:"
-                " received packets would be ambiguous; change one id"
-            )
-
-
-def _arriving(tunnel: Tunnel) -> tuple[Any, ...]:
-    """Return what the kernel selects a received packet's tunnel by (drivers/net/vxlan, geneve.c, ip_tunnel.c)."""
-    if tunnel.kind == "vxlan":
-        return tunnel.kind, tunnel.id, tunnel.udp_port
-    return tunnel.kind, tunnel.id, tunnel.udp_port, tunnel.remotes, tunnel.local
-
-
-def _field(tunnel: Tunnel) -> str:
-    if tunnel.kind == "vxlan":
-        return f"VNI {tunnel.id} and port {tunnel.udp_port}"
-    return f"ends and {'id ' + str(tunnel.id) if tunnel.id is not None else 'no id'}"
-
-
 def _uppers(described: NetworkIndex) -> None:
     """Raise BadInput for a device on a lower device that does not exist, or in a mode that its kind lacks."""
     for one in described.interfaces.values():
-        if isinstance(one.part, Cable) and one.kind not in (cables := kinds.cables()):
-            raise BadInput(f"{one} has the kind {one.kind}, which has no peers: {choose(one.kind, cables)}")
         if not isinstance(one.part, UpperDevice):
             continue
         lower = described.interfaces.get(one.part.lower)
-        if one.kind not in (uppers := kinds.uppers()):
-            raise BadInput(f"{one} has the unknown kind {one.kind}: {choose(one.kind, uppers)}")
         if one.part.mode not in (modes := kinds.KINDS[one.kind].modes):
             raise BadInput(f"{one} has the mode {one.part.mode}: {one.kind} has {', '.join(modes)}")
         if lower is None or not isinstance(lower.part, Cable) or lower.master is not None:
@@ -643,5 +537,5 @@ def _check_size(described: NetworkIndex, mtus: Mtus, one: DescribedInterface) ->
         why = "IPv6 needs 1280 (RFC 8200)" if least == MIN_BYTES[6] else "IPv4 needs 68 (RFC 791)"
         derivation = f": {mtu}" if mtu.added else ""
         raise BadInput(f"the MTU {mtu.mtu_bytes} of {one} is too small, {why}{derivation}")
-    if mtu.mtu_bytes > MAX_BYTES:
+    if mtu.mtu_bytes > MAX_BYTES:  # the kernel would not say what is invalid
         raise BadInput(f"the MTU {mtu.mtu_bytes} of {one} is too large: the limit of a veth is {MAX_BYTES}")
