@@ -64,10 +64,10 @@ class Plan:
     `capacity_pps`: the device drops packets above this rate. `loss_ratio`: the device drops this share of all packets.
     `ring_pps`: TRex's own ring drops packets above this rate (`ierrors`). `max_pps`: TRex sends no faster. `swallows`:
     frames exceed the MTU, so only `oerrors` rise. `dies_after`: the process ends at the n-th start of traffic;
-    `dies_at`: at this method, after traffic was started. `silent`: it never answers. `silent_at`: it stops answering at
-    this method, after traffic was started unless that starts it. `publishes`: it has a publisher. `wires`: the ports'
-    interfaces and MAC addresses; the first start of a port sends real frames, and if they do not arrive at the other
-    one, none does.
+    `dies_at`: at this method, after traffic was started. `silent`: it never answers. `silent_at`: it is stopped
+    (SIGSTOP) at this method, after traffic was started unless that starts it. `publishes`: it has a publisher. `wires`:
+    the ports' interfaces and MAC addresses; the first start of a port sends real frames, and if they do not arrive at
+    the other one, none does.
     """
 
     recorded: str = "stl_errors"
@@ -503,7 +503,8 @@ def serve(plan: Plan) -> None:
                 if log:
                     log.write(json.dumps([one["method"], one["params"]]) + "\n")
                 if one["method"] == plan.silent_at and (server.starts or "start" in plan.silent_at):
-                    time.sleep(3600)
+                    plan.silent_at = ""
+                    os.kill(os.getpid(), signal.SIGSTOP)
                 if one["method"] == plan.dies_at and server.starts:
                     os._exit(1)
                 reply = {"jsonrpc": "2.0", "id": one["id"]}

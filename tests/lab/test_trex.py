@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -35,6 +36,7 @@ def served(made: Sandbox, **plan: Any) -> Iterator[tuple[str, Path]]:
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
+        (made.folder / "server.pid").write_text(str(process.pid))
         try:
             yield f"127.0.0.1:{port}", log
         finally:
@@ -59,6 +61,11 @@ def released(log: Path) -> bool:
     return methods.count("acquire") == methods.count("release") == 2 and "remove_all_streams" in methods
 
 
+def go_on(made: Sandbox) -> None:
+    """Continue the server, which a plan has stopped."""
+    os.kill(int((made.folder / "server.pid").read_text()), signal.SIGCONT)
+
+
 def stateful(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[Any, list[Row], str]:
     """Run a stateful test against a server of this plan; return how it ended, its rows, and the server's name."""
     folder = made.folder / name
@@ -66,7 +73,9 @@ def stateful(made: Sandbox, name: str, *words: str, **plan: Any) -> tuple[Any, l
     with served(made, **ASTF | plan) as (server, log):
         options = [f"server={server}", *(f"{key}={value}" for key, value in given.items())]
         done = made.labkit("run", "trex_stateful", *options, "--folder", str(folder), timeout=120)
-        if not (plan.get("dies_at") or plan.get("dies_after") or plan.get("silent") or plan.get("silent_at")):
+        if plan.get("silent_at"):
+            go_on(made)
+        if not (plan.get("dies_at") or plan.get("dies_after") or plan.get("silent")):
             assert until(lambda: calls(log).count("acquire") == calls(log).count("release"), 5), calls(log)
     return done, run_folder.read_rows(folder) if folder.exists() else [], server
 
@@ -407,11 +416,13 @@ def test_wrong_port(box: Sandbox, listens: bool) -> None:
 
 
 @pytest.mark.long
-def test_a_server_that_falls_silent_in_a_step_has_a_deadline(box: Sandbox) -> None:
+def test_a_server_that_is_stopped_in_a_step_has_a_deadline_and_releases_the_ports_later(box: Sandbox) -> None:
     folder = box.folder / "silent"
-    with served(box, silent_at="start_traffic") as (server, _):
+    with served(box, silent_at="start_traffic") as (server, log):
         begun = time.monotonic()
         done = box.labkit("run", "trex_stateless", *words_of(server), "--folder", str(folder), timeout=120)
+        go_on(box)
+        assert until(lambda: released(log), 5), calls(log)
     assert time.monotonic() - begun < 90
     words = one_sentence(done)
     assert f"the TRex server {server} does not answer any more" in words or "did not" in words

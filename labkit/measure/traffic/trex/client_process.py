@@ -79,6 +79,7 @@ class Session:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._client: Any = None
+        self._spare: Any = None
         self._server = ""
         self._ports: list[int] = []
         self._owned = False
@@ -126,6 +127,7 @@ class Session:
             )
         self._ports = ports
         self._acquire(mode, force)
+        self._open_spare()
         version = self._client.get_server_version()
         return {
             "version": version.get("version"),
@@ -173,8 +175,32 @@ class Session:
             self._client.stop(self._client.get_active_ports() or None)
             self._client.remove_all_streams(self._ports)
 
+    def _open_spare(self) -> None:
+        """Open a second connection, for `_leave_message`: a server that is stopped (SIGSTOP) answers no new one."""
+        rpc = self._client.conn.rpc
+        self._spare = type(rpc)(rpc.ctx)
+        self._spare.connect()
+        self._spare.set_api_h(rpc.api_h)
+        self._spare.transmit("get_version")  # connects before it returns
+
+    def _leave_message(self) -> None:
+        """Ask a silent server to stop its traffic and to release the ports: it does so when it goes on (SIGCONT)."""
+        if self._client.is_connected():  # it has answered
+            return
+        batch = self._spare.create_batch()
+        if self._mode == "STL":
+            for port in self._ports:
+                given = {"handler": self._client.ports[port].handler, "port_id": port, "profile_id": "_"}
+                for method in ("stop_traffic", "remove_all_streams", "release"):
+                    batch.add(method, dict(given), self._spare.api_h)
+        else:
+            for method in ("stop", "release"):
+                given = {"handler": self._client.handler, "profile_id": "_"}
+                batch.add(method, given, self._spare.api_h)
+        batch.invoke()
+
     def close(self) -> None:
-        """Stop the server's traffic and release its ports, as far as the connection still works."""
+        """Stop the server's traffic and release its ports, at the latest when a silent server goes on."""
         if self._client is None:
             return
         signal.signal(signal.SIGALRM, lambda *_: os._exit(1))
@@ -182,7 +208,7 @@ class Session:
         steps: list[Callable[[], Any]] = []
         if self._owned:
             clear = [lambda: self._client.remove_all_streams(self._ports)] if self._mode == "STL" else []
-            steps = [self._client.stop, *clear, self._client.release]
+            steps = [self._client.stop, *clear, self._client.release, self._leave_message]
         steps.append(lambda: self._client.disconnect(stop_traffic=False, release_ports=False))
         for step in steps:
             with contextlib.suppress(Exception):
