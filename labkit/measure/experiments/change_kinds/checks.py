@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
@@ -47,28 +47,9 @@ def refused(error: OSError, what: str) -> LabkitError:
     return Failed(f"the kernel refuses {what} ({error.strerror})")
 
 
-def text_options(kind: str, options: Mapping[str, Any], *names: str) -> None:
-    """Raise BadInput unless the options are exactly these, each a text."""
-    if set(options) != set(names) or not all(isinstance(value, str) for value in options.values()):
-        raise BadInput(
-            f"{kind} takes {', '.join(names)}, each as a text; it was given {', '.join(options) or 'nothing'}"
-        )
-
-
 def values_by_name(kind: str, text: str) -> dict[str, Any]:
     """Parse `gro off tso off` into a mapping. Raises BadInput."""
     words = text.split()
     if not words or len(words) % 2:
         raise BadInput(f"{kind} {text!r}: write names, each followed by its value")
     return dict(zip(words[::2], words[1::2], strict=True))
-
-
-def whole_number(kind: str, value: Any, minimum: int, maximum: int) -> int:
-    """Return a whole number within the bounds. Raises BadInput."""
-    try:
-        result = int(str(value))
-    except ValueError:
-        raise BadInput(f"{kind}={value}: a whole number is needed") from None
-    if not minimum <= result <= maximum:
-        raise BadInput(f"{kind}={value} is outside {minimum} to {maximum}")
-    return result

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common import packages
-from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.errors import Failed, Unsupported
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 
@@ -24,16 +23,10 @@ class Offload(Kind):
     """Features of an interface, by their full or short names in ethtool -k."""
 
     example = "offload gro off tso off at server"
+    takes: ClassVar = {r"[a-z][a-z0-9_-]{1,40}": "on|off"}
 
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         return checks.values_by_name("offload", text)
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        if not options:
-            raise BadInput("offload needs a feature, and on or off")
-        for name, value in options.items():
-            if not re.fullmatch(r"[a-z][a-z0-9_-]{1,40}", name) or value not in ("on", "off"):
-                raise BadInput(f"offload {name} {value}: give a feature of ethtool -k, then on or off")
 
     def setting(self, option: str) -> str:
         return OFFLOAD_NAMES.get(option, option)
@@ -65,6 +58,8 @@ class Offload(Kind):
 class Counts(Kind):
     """Rings (ethtool -G) or channels (ethtool -L): numbers by name."""
 
+    takes: ClassVar = {"rx|tx|combined|other|rx-mini|rx-jumbo": r"\d{1,7}"}
+
     def __init__(self, name: str, get: str, put: str) -> None:
         self._name, self._get, self._put = name, get, put
         self.example = f"{name} rx 2 tx 2 at both"
@@ -74,14 +69,6 @@ class Counts(Kind):
 
     def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return {name: str(value) for name, value in given.items()}
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        for name, value in options.items():
-            if name not in ("rx", "tx", "combined", "other", "rx-mini", "rx-jumbo"):
-                raise BadInput(
-                    f"{self._name} has no number {name}: choose rx, tx, combined, other, rx-mini, rx-jumbo"
-                )
-            checks.whole_number(f"{self._name} {name}", value, 0, 1 << 20)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         text = checks.output_or_raise(
@@ -107,22 +94,10 @@ class Counts(Kind):
 
 
 class LinkNumber(Kind):
-    """A number of an interface that ip-link(8) sets: its MTU, or the length of its transmission queue, which queueing
-    disciplines take as their limit. The MTU of a whole path is the parameter mtu_bytes."""
+    """A number of an interface that ip-link(8) sets."""
 
-    def __init__(
-        self, name: str, unit: str, setting: str, shown: str, bounds: tuple[int, int], example: str
-    ) -> None:
+    def __init__(self, name: str, unit: str, setting: str, shown: str) -> None:
         self._name, self._unit, self._setting, self._shown = name, unit, setting, shown
-        self._bounds, self.example = bounds, example
-
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {self._unit: checks.whole_number(self._name, text, *self._bounds)}
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        if options.keys() != {self._unit}:
-            raise BadInput(f"{self._name} takes a number of {self._unit}, for example `{self.example}`")
-        checks.whole_number(self._name, options[self._unit], *self._bounds)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         shown = place.kernel.run("ip", "-j", "link", "show", "dev", place.interface)
@@ -135,20 +110,28 @@ class LinkNumber(Kind):
         checks.output_or_raise(ended, f"{self._name} {number} of {place}")
 
 
+class Mtu(LinkNumber):
+    """The MTU of an interface. That of a whole path is the parameter mtu_bytes."""
+
+    example = "mtu 9000 at both"
+    takes: ClassVar = {"bytes": range(68, 65536)}
+
+
+class QueueLength(LinkNumber):
+    """The length of an interface's transmission queue, which queueing disciplines take as their limit."""
+
+    example = "txqueuelen 10 at client"
+    takes: ClassVar = {"packets": range(1 << 20)}
+
+
 class Steering(Kind):
     """RPS or XPS: the CPUs that process received (RPS) or sent (XPS) packets of every queue of an interface."""
+
+    takes: ClassVar = {"cpus": CPUS}
 
     def __init__(self, name: str, queues: str) -> None:
         self._name, self._queues = name, queues
         self.example = f"{name} 0,1 at server"
-
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"cpus": text}
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        checks.text_options(self._name, options, "cpus")
-        if not re.fullmatch(CPUS, options["cpus"]):
-            raise BadInput(f"{self._name} {options['cpus']}: CPUs are like 0 or 0,2-3")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         script = 'for file; do cpus=$(cat "$file"); echo "${file%/*} $cpus"; done'
@@ -187,8 +170,6 @@ class Steering(Kind):
 
 
 OFFLOAD, RING, CHANNELS = Offload(), Counts("ring", "-g", "-G"), Counts("channels", "-l", "-L")
-MTU = LinkNumber("mtu", "bytes", "mtu_bytes", "mtu", (68, 65535), "mtu 9000 at both")
-TXQUEUELEN = LinkNumber(
-    "txqueuelen", "packets", "txqueuelen", "txqlen", (0, 1 << 20), "txqueuelen 10 at client"
-)
+MTU = Mtu("mtu", "bytes", "mtu_bytes", "mtu")
+TXQUEUELEN = QueueLength("txqueuelen", "packets", "txqueuelen", "txqlen")
 RPS, XPS = Steering("rps", "rx-*/rps_cpus"), Steering("xps", "tx-*/xps_cpus")

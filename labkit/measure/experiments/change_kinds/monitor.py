@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common.errors import Unsupported
 from labkit.measure.endpoints import Namespace
-from labkit.measure.experiments.change_kinds import checks
-from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
+from labkit.measure.experiments.change_kinds.base import Kind, Place, State
 from labkit.measure.observers.capture import CapturePoint
 from labkit.measure.observers.monitor import Monitor, Request, sampler
 from labkit.system import netlink
@@ -19,12 +18,10 @@ class Monitored(Kind):
     """labkit's monitor at an interface, with a sampler; it counts and keeps packets until the topology is removed."""
 
     example = "monitor one_in:100 at between:port0"
-
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"sample": text}
+    takes: ClassVar = {"sample": ".*"}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        checks.text_options("monitor", options, "sample")
+        super().check(options)
         sampler(options["sample"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:

@@ -5,17 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 
 
-class Nftables(Kind):
-    """nftables rules for the namespace. The change contains the rules; they may not include other files."""
+class _Ruleset(Kind):
+    """What adds rules of nftables to a namespace."""
 
     per_interface = False
+
+    def state(self, place: Place, options: Mapping[str, Any]) -> State:
+        listed = checks.output_or_raise(place.kernel.run("nft", "list", "ruleset"), "nftables")
+        rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
+        text = f"{rules} lines of rules, {checks.digest(listed.encode())[:19]}" if listed.strip() else "none"
+        return {"nftables ruleset": text}
+
+
+class Nftables(_Ruleset):
+    """nftables rules for the namespace. The change contains the rules; they may not include other files."""
+
+    takes: ClassVar = dict.fromkeys(needs := ("file", "rules", "digest"), r"(?s).*")
     example = "nftables rules.nft at server"
 
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:
@@ -32,7 +44,7 @@ class Nftables(Kind):
         return {"file": "rules", "rules": rules, "digest": checks.digest(rules.encode())}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        checks.text_options("nftables", options, "file", "rules", "digest")
+        super().check(options)
         if checks.digest(options["rules"].encode()) != options["digest"]:
             raise BadInput("nftables: the rules do not match the digest beside them")
         # nft would read any file that the user can read, and quote it in its messages.
@@ -41,15 +53,6 @@ class Nftables(Kind):
                 f"nftables {options['file']}: include is not allowed, not even in a comment:"
                 " write all rules into one file"
             )
-
-    def state(self, place: Place, options: Mapping[str, Any]) -> State:
-        listed = checks.output_or_raise(place.kernel.run("nft", "list", "ruleset"), "nftables")
-        rules = sum(bool(re.match(r"\t\t(?!type |\})\S", line)) for line in listed.splitlines())
-        return {
-            "nftables ruleset": f"{rules} lines of rules, {checks.digest(listed.encode())[:19]}"
-            if listed.strip()
-            else "none"
-        }
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         _load(place, options["rules"], f"nftables {options['file']}")
@@ -60,10 +63,11 @@ def _load(place: Place, rules: str, what: str) -> None:
         checks.output_or_raise(place.kernel.run("nft", "-f", path), what, ("no such file",))
 
 
-class Conntrack(Nftables):
+class Conntrack(_Ruleset):
     """Connection tracking of every packet in the namespace, enabled by a rule that checks the state."""
 
     example = "conntrack on at server"
+    takes: ClassVar = {"state": "on"}
     RULES = (
         "table inet labkit_conntrack {\n"
         "  chain in { type filter hook prerouting priority -150; policy accept; ct state new; }\n"
@@ -71,36 +75,15 @@ class Conntrack(Nftables):
         "}\n"
     )
 
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"state": text}
-
-    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
-        return dict(given)
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        if dict(options) != {"state": "on"}:
-            raise BadInput("conntrack has one value, on: write `conntrack on`")
-
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         _load(place, self.RULES, "connection tracking by nftables")
 
 
-class Rules(Nftables):
+class Rules(_Ruleset):
     """N nftables rules that every arriving packet is compared with and that none matches."""
 
     example = "rules 100 at server"
-    MAX_RULES = 10_000
-
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"count": checks.whole_number("rules", text, 1, self.MAX_RULES)}
-
-    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
-        return dict(given)
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        if options.keys() != {"count"}:
-            raise BadInput(f"rules takes a number of rules, for example `{self.example}`")
-        checks.whole_number("rules", options["count"], 1, self.MAX_RULES)
+    takes: ClassVar = {"count": range(1, 10_001)}
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         # 192.0.2.0/24 is for documentation (RFC 5737), so no packet comes from there.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput, choose
 from labkit.common.extensions import Registry
-from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 
 # The parameters that an arm may set itself: it is built with its own MTU, IP version and guests.
@@ -60,15 +59,13 @@ class Function(Kind):
     """
 
     placed = False
+    takes: ClassVar = dict.fromkeys(needs := ("name", "digest"), ".*")
 
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         raise BadInput("function: a function is given in Python, as change=[function]")
 
     def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         return self.parse_text("", files)
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        checks.text_options("function", options, "name", "digest")
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         return {}

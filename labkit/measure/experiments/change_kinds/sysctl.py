@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput, Failed, LabkitError, Unsupported
 from labkit.measure.experiments.change_kinds import checks
 from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, State
 from labkit.system.machine import sysctl_journal
 
-NAME = r"[a-z0-9_-]+([./][A-Za-z0-9_-][A-Za-z0-9_.-]*)+"
+NAME = r"(?!.*\.\.)net([./][A-Za-z0-9_-][A-Za-z0-9_.-]*)+"
 VALUE = r"[A-Za-z0-9_ \t.,:-]{1,200}"
 
 
@@ -21,6 +21,7 @@ class Sysctl(Kind):
 
     per_interface = False
     example = "sysctl net.ipv4.conf.all.rp_filter=1 at server"
+    takes: ClassVar = {NAME: VALUE}
 
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         name, equals, value = text.partition("=")
@@ -35,22 +36,12 @@ class Sysctl(Kind):
         }
 
     def check(self, options: Mapping[str, Any]) -> None:
-        if not options:
-            raise BadInput("sysctl needs NAME=VALUE")
-        for name, value in options.items():
-            if (
-                not re.fullmatch(NAME, name)
-                or any(set(part) <= {"."} for part in name.split("/"))
-                or ".." in name
-            ):
-                raise BadInput(
-                    f"sysctl {name!r}: a name is like net.ipv4.ip_forward, or net/ipv4/conf/eth0.1/rp_filter"
-                )
-            _check_value("sysctl", name, value)
+        for name in options:
             if not name.startswith(("net.", "net/")):
                 raise BadInput(
                     f"sysctl {name}: only net.* belongs to a namespace; use machine_sysctl for others"
                 )
+        super().check(options)
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         return {name: _read(place, name) for name in options}
@@ -70,11 +61,6 @@ class Sysctl(Kind):
         for name, value in options.items():
             if _numbers(value) and _numbers(after[name]) and _numbers(value) != _numbers(after[name]):
                 raise Failed(f"{place}: the kernel set sysctl {name} to {after[name]} instead of {value}")
-
-
-def _check_value(kind: str, name: str, value: Any) -> None:
-    if not isinstance(value, str) or not re.fullmatch(VALUE, value):
-        raise BadInput(f"{kind} {name}={value!r}: a value has letters, digits, spaces and . , : _ -")
 
 
 def _numbers(text: str) -> list[int]:
@@ -122,16 +108,15 @@ class MachineSysctl(Sysctl):
 
     placed = False
     example = "machine_sysctl net.core.high_order_alloc_disable=1"
+    takes: ClassVar = {sysctl_journal.ALLOWED: VALUE}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        if not options:
-            raise BadInput("machine_sysctl needs NAME=VALUE")
-        for name, value in options.items():
+        for name in options:
             if not re.fullmatch(sysctl_journal.ALLOWED, name):
                 raise BadInput(
                     f"machine_sysctl {name}: only net.* and the scheduler's (kernel.sched_*) may be changed"
                 )
-            _check_value("machine_sysctl", name, value)
+        Kind.check(self, options)
 
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         return

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.common.errors import BadInput, Failed
 from labkit.measure.experiments.change_kinds import bpf_object, checks
@@ -22,7 +22,6 @@ FILE_WORDS = {
     "bpf", "obj", "object", "object-file", "object-pinned", "pinned", "bytecode", "bytecode-file", "bc", "bcf",
     "export", "exp", "run", "exec", "import", "distribution", "stab", "uds_file",
 }  # fmt: skip
-SECTION = r"[A-Za-z0-9_./-]{1,64}"
 SHORT_DIGEST = r"sha256:[0-9a-f]{12,64}"
 
 
@@ -30,13 +29,11 @@ class Qdisc(Kind):
     """The root queueing discipline of an interface, in tc's syntax."""
 
     example = "qdisc fq_codel limit 1000 at client"
-
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        return {"words": text}
+    takes: ClassVar = {"words": ".+"}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        checks.text_options("qdisc", options, "words")
-        _check_arguments("qdisc", options["words"], self.example)
+        super().check(options)
+        _check_arguments("qdisc", options["words"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         shown = checks.output_or_raise(
@@ -68,11 +65,8 @@ class Qdisc(Kind):
                 raise Failed(f"{place}: the kernel set {name} of the qdisc to {now[1]} instead of {value}")
 
 
-def _check_arguments(kind: str, text: str, example: str) -> None:
-    words = text.split()
-    if not words:
-        raise BadInput(f"{kind} needs arguments of tc, as in `{example}`")
-    for word in words:
+def _check_arguments(kind: str, text: str) -> None:
+    for word in text.split():
         if not re.fullmatch(WORD, word) or word in FILE_WORDS:
             raise BadInput(f"{kind} {text}: {word!r} is not allowed (no options, paths, files or programs)")
 
@@ -81,17 +75,12 @@ class Filter(Kind):
     """A tc classifier with actions, for arriving or leaving packets."""
 
     example = "tc_filter ingress protocol ip prio 1 u32 match ip dport 9 0xffff flowid 1:1 at server"
-    HOOKS = ("ingress", "egress", "root")
-
-    def parse_text(self, text: str, files: Files) -> dict[str, Any]:
-        hook, _, words = text.partition(" ")
-        return {"hook": hook, "words": words.strip()}
+    takes: ClassVar = {"hook": "ingress|egress|root", "words": ".+"}
+    needs = ("hook", "words")
 
     def check(self, options: Mapping[str, Any]) -> None:
-        checks.text_options("tc_filter", options, "hook", "words")
-        if options["hook"] not in self.HOOKS:
-            raise BadInput(f"tc_filter {options['hook']}: choose {', '.join(self.HOOKS)}")
-        _check_arguments("tc_filter", options["words"], self.example)
+        super().check(options)
+        _check_arguments("tc_filter", options["words"])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         return {f"filters {options['hook']}": _filters(place, options["hook"])}
@@ -129,6 +118,9 @@ class Bpf(Kind):
     `pass` is labkit's own program, which lets every packet pass.
     """
 
+    takes: ClassVar = {"file|digest|object": r"(?s).*", "section": r"[A-Za-z0-9_./-]{1,64}"}
+    needs = ("file", "section", "object", "digest")
+
     def __init__(self, name: str, section: str) -> None:
         self._name, self._own = name, section
 
@@ -144,9 +136,10 @@ class Bpf(Kind):
     def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
         if "object" in given:
             return dict(given)
-        if not {"file", "section"} <= given.keys() <= {"file", "section", "digest"}:
+        if not {"file", "section"} <= given.keys() <= {"file", "section", "digest", "hook"}:
             raise BadInput(f"{self._name} takes file, section, digest; it was given {', '.join(given)}")
-        return self._read(str(given["file"]), str(given["section"]), given.get("digest"), files)
+        read = self._read(str(given["file"]), str(given["section"]), given.get("digest"), files)
+        return read | {name: value for name, value in given.items() if name == "hook"}
 
     def _read(self, name: str, section: str, wanted_digest: Any, files: Files) -> dict[str, Any]:
         content = files.read(name)
@@ -166,11 +159,7 @@ class Bpf(Kind):
         return {"file": file, "section": section, "object": text, "digest": checks.digest(content)}
 
     def check(self, options: Mapping[str, Any]) -> None:
-        checks.text_options(self._name, options, "file", "section", "object", "digest")
-        if not re.fullmatch(SECTION, options["section"]):
-            raise BadInput(
-                f"{self._name}: {options['section']!r} is not the name of a section: use letters, digits and . _ / -"
-            )
+        super().check(options)
         if checks.digest(self._object(options)) != options["digest"]:
             raise BadInput(f"{self._name}: the object does not match the digest beside it")
 
@@ -209,32 +198,17 @@ class TcBpf(Bpf):
     """A BPF program at tc in direct-action mode, for packets that arrive at an interface or leave it."""
 
     example = "tc_bpf egress pass.o tc sha256:0123456789ab at server"
-    HOOKS = ("ingress", "egress")
+    takes: ClassVar = {**Bpf.takes, "hook": "ingress|egress"}
 
     @staticmethod
     def _hook(options: Mapping[str, Any]) -> str:
         return str(options.get("hook", "ingress"))
 
-    @staticmethod
-    def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the options of the program, and that of the hook if it is given."""
-        hook = {name: value for name, value in options.items() if name == "hook"}
-        return {name: value for name, value in options.items() if name != "hook"}, hook
-
     def parse_text(self, text: str, files: Files) -> dict[str, Any]:
         hook, _, rest = text.partition(" ")
-        if hook not in self.HOOKS:
+        if hook not in ("ingress", "egress"):
             return super().parse_text(text, files)
         return {**super().parse_text(rest.strip(), files), "hook": hook}
-
-    def parse_mapping(self, given: Mapping[str, Any], files: Files) -> dict[str, Any]:
-        program, hook = self._split(given)
-        return super().parse_mapping(program, files) | hook
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        if (hook := self._hook(options)) not in self.HOOKS:
-            raise BadInput(f"tc_bpf {hook}: choose {' or '.join(self.HOOKS)}")
-        super().check(self._split(options)[0])
 
     def state(self, place: Place, options: Mapping[str, Any]) -> State:
         hook = self._hook(options)
