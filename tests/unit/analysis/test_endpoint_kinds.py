@@ -13,7 +13,6 @@ from synthetic_rows import rows, save
 
 from labkit.analysis import figures, load, verdicts
 from labkit.common import call_trees
-from labkit.common.errors import BadInput
 from labkit.measure import experiments
 from labkit.system.qemu import command
 from labkit.system.qemu.vm_spec import Shape
@@ -260,27 +259,6 @@ def test_packet_calls_by_endpoint_kind(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(pieces) == 2
     none = save(tmp_path / "none", rows({"veth_bridge": 1.0}, rounds=1, slices=0, whole=1, protocol="udp"))
     assert packets(none) == ["*Not measured: set `observe=function_graph`.*"]
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"loads": "sctp"}, "loads=sctp is not a load: write tcp, udp, ping"),
-        ({"loads": "udp:"}, "loads=udp: is not a load: write"),
-        ({"loads": "udp:800,udp:800"}, "each once"),
-        ({"loads": "udp:99999"}, "length_bytes=99999 is outside"),
-        ({"loads": "ping", "rate_bps": "1e6"}, "ping has no rate_bps"),
-        ({"protocol": "tcp"}, "there is no parameter protocol"),
-        ({"slices": 3}, "there is no parameter slices"),
-        ({"half_width": 0.5}, "there is no parameter half_width"),
-        ({"nodes": "two"}, "there is no parameter nodes"),
-        ({"topology": "veth_bridge,macvlan_bridge"}, "on one topology; name one"),
-        ({"topology": "veth"}, "veth does not support endpoint="),
-    ],
-)
-def test_invalid_loads(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words.replace("(", r"\(")):
-        experiments.find("container_vs_vm").parameters.of(given)
 
 
 def test_unused_parameters_are_refused() -> None:

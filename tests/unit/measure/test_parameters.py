@@ -53,91 +53,10 @@ def test_texts_and_values_are_equivalent(given: dict[str, Any], name: str, expec
     assert getattr(DatapathParameters.of(given), name) == expected
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (
-            {"topologyy": "veth"},
-            r"no parameter topologyy \(did you mean topology\?\); there are: affinity, change, congestion,",
-        ),
-        ({"xyz": "1"}, r"no parameter xyz; there are: affinity"),
-        ({"topology": "vethh"}, r"vethh is not a topology: choose loopback, veth, "),
-        ({"duration_s": "0.5"}, r"^duration_s=0\.5: write a whole number of seconds, for example 1$"),
-        ({"duration_s": 0.5}, r"^duration_s=0\.5: write a whole number of seconds, for example 1$"),
-        ({"rounds": "2.5"}, r"^rounds=2\.5: write a whole number, for example 1$"),
-        ({"rounds": "x"}, "^rounds=x: a whole number is needed, not a text$"),
-        ({"topology": ""}, "topology"),
-        ({"topology": "veth,veth"}, "each once"),
-        ({"pairs": "1,1"}, "each once"),
-        ({"pairs": "0"}, "pairs=0 is outside 1 to 500"),
-        ({"pairs": "10000"}, "pairs=10000 is outside 1 to 500: a Linux bridge has 1,023 ports"),
-        ({"pairs": "x"}, "pairs=x"),
-        ({"pairs": "none"}, "pairs"),
-        ({"mtu_bytes": "20"}, "mtu_bytes=20 is outside 68 to 65535"),
-        ({"mtu_bytes": "100000"}, "mtu_bytes=100000 is outside"),
-        ({"mtu_bytes": "1279", "family": "6"}, "outside 1280 to 65535: what IPv6 allows"),
-        (
-            {"mtu_bytes": "65512", "topology": "veth,gre"},
-            "mtu_bytes=65512 does not fit into gre: with its 24 bytes",
-        ),
-        ({"mtu_bytes": "65462", "topology": "vxlan_gre"}, r"is 65536.* = 65461$"),
-        ({"family": "6", "topology": "ipip"}, "ipip carries IPv4 only"),
-        ({"protocol": "sctp"}, "protocol=sctp: choose tcp, udp, ping"),
-        ({"family": "5"}, "family=5: choose 4, 6"),
-        ({"rate_bps": "nan"}, "rate_bps=nan"),
-        ({"rate_bps": "inf"}, "rate_bps=inf"),
-        ({"rate_bps": "-1"}, "rate_bps=-1"),
-        ({"whole_runs": "2"}, "whole_runs=2 is outside 0 to 1"),
-        ({"slices": "0", "whole_runs": "0"}, "nothing to measure"),
-        ({"slices": "5", "rate_bps": "1e6"}, "slices=0"),
-        ({"slices": "5", "protocol": "ping"}, "slices=0"),
-        ({"protocol": "ping", "streams": "2"}, "streams=2: ping has no streams; leave it out"),
-        ({"protocol": "udp", "length_bytes": "65508"}, "length_bytes=65508 is outside 16 to 65507"),
-        ({"length_bytes": "0"}, "length_bytes=0"),
-        ({"affinity": "4099"}, "there is no CPU 4099; there are"),
-        ({"affinity": "-1"}, "affinity='-1' is not valid"),
-        (
-            {"parent": "eth0; rm -rf", "topology": "macvlan_bridge"},
-            "parent='eth0; rm -rf' is not valid",
-        ),
-        ({"parent": "-eth0", "topology": "macvlan_bridge"}, "is not valid"),
-        ({"parent": "a" * 16, "topology": "macvlan_bridge"}, "is not valid"),
-        ({"parent": "eth0"}, "veth_bridge has no parent: only macvlan and ipvlan have one"),
-        ({"congestion": "cubic; ls"}, "is not valid"),
-        ({"nodes": "three"}, "nodes=three: choose one, two"),
-        ({"peer": "here"}, "peer=here needs nodes=two: add it"),
-        ({"link_rate_bps": "1e8"}, "needs nodes=two: add it"),
-        ({"nodes": "two"}, "nodes=two with where=here needs the servers' host"),
-        (
-            {**CABLE, "topology": "veth"},
-            "veth cannot connect two hosts.* choose veth_bridge, macvlan_bridge, ipvlan_l2",
-        ),
-        ({**CABLE, "slices": "5"}, "with nodes=two use slices=0"),
-        (
-            {**CABLE, "change": "gro: offload gro on at server"},
-            "change needs nodes=one: .* half of the path is another host's",
-        ),
-        ({**CABLE, "observe": "perf_stat"}, "observe needs nodes=one: an observer sees one kernel"),
-        ({**CABLE, "peer": "there"}, "where=there is not a host: choose here"),
-        ({**CABLE, "parent": "nic0"}, "parent='nic0' is not valid"),
-        ({**CABLE, "parent": None}, "needs parent=NIC,NIC"),
-        ({**CABLE, "parent": "nic0,nic0"}, "cannot share a NIC"),
-        ({**CABLE, "link_delay_s": "0.01"}, "labkit limits only the link between two lab VMs"),
-        ({**CABLE, "where": "vm:debian"}, "labkit cannot connect a lab VM with another machine"),
-        ({**CABLE, "where": "vm:debian", "peer": None}, "leave parent out"),
-        ({**CABLE, "link_rate_bps": "1"}, "link_rate_bps=1 is outside"),
-        ({"seed": "-1"}, "seed=-1"),
-        ({"seed": "2147483648"}, "seed=2147483648"),
-        ({"zerocopy": "perhaps"}, "zerocopy=perhaps"),
-        ({"topology": 5}, "topology"),
-        ({"pairs": [1, [2]]}, "pairs"),
-        ({"pairs": {"a": 1}}, "pairs"),
-    ],
-)
-def test_invalid_parameters_are_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words) as caught:
+@pytest.mark.parametrize("given", [{"topology": 5}, {"pairs": [1, [2]]}, {"pairs": {"a": 1}}])
+def test_values_of_other_types_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=next(iter(given))):
         DatapathParameters.of(given)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -154,11 +73,6 @@ def test_defaults_are_valid_and_serialisable() -> None:
     parameters = DatapathParameters.of({})
     assert DatapathParameters.of(parameters.asdict()) == parameters
     assert parameters.asdict()["rate_bps"] is None
-
-
-def test_unknown_experiment_is_refused() -> None:
-    with pytest.raises(BadInput, match="datapath is not an experiment: choose datapaths"):
-        experiments.find("datapath")
 
 
 @pytest.mark.parametrize("name", topologies.TABLE)
@@ -234,21 +148,6 @@ def test_unsupported_endpoints_are_rows() -> None:
         (*end, "ping", None, "unsupported", "no runc"),
     ]
     assert not list(survey.refused_rows(loads, run_context, [], set()))
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"observe": "perf"}, "observe=perf: choose perf_stat, perf_record, counters"),
-        ({"observe": "counters,counters"}, "observe names a value twice"),
-        ({"observe": "counters", "profile_rounds": 0}, "profile_rounds=0"),
-        ({"sample_hz": 10**6}, "sample_hz"),
-        ({"observe": "perf_stat", "events": ""}, "events is empty, but observe=perf_stat needs events"),
-    ],
-)
-def test_invalid_observer_parameters(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        DatapathParameters.of(given)
 
 
 @pytest.mark.parametrize("name", experiments.TABLE)

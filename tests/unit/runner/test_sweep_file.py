@@ -195,23 +195,15 @@ def test_kernel_axis(project: Path) -> None:
     [
         ({"notebook": "02_nothing"}, "there is no notebook 02_nothing; there are: 0"),
         ({"notebook": "../01_datapaths"}, "notebook must be the name of a notebook in notebooks/"),
-        ({"notebook": ["01_datapaths"]}, "notebook must be the name of a notebook in notebooks/"),
         ({"more": 1}, "is not a sweep: it needs notebook and grid, and may have parameters"),
         ({"parameters": [1]}, "parameters must be a mapping"),
         ({"parameters": {"pears": [1]}}, "has no parameter pears; it has: .*pairs"),
         ({"parameters": {"folder": "elsewhere"}}, "has no parameter folder; it has: "),
         ({"parameters": {"pairs": [0]}}, "pairs=0 is outside 1 to 500"),
-        ({"parameters": {"pairs": "x"}}, "pairs=x"),
-        ({"parameters": {1: 2}}, "has no parameter 1"),
-        ({"grid": {"mtu_bytes": [20]}}, "mtu_bytes=20 is outside"),
-        ({"grid": {"where": ["here", "moon"]}}, "where=moon is not a host: choose here "),
-        ({"grid": {"where": ["here", "vm:debian,cpus=many"]}}, "cpus"),
         ({"grid": {"mtu_bytes": [1500, 1500]}}, "the grid has the point 1500 twice"),
         ({"grid": {"mtu_bytes": 1500}}, "every axis of grid needs a list of values"),
-        ({"grid": {"mtu_bytes": []}}, "every axis of grid needs a list of values"),
         ({"grid": []}, "grid is an empty list"),
         ({"grid": [5]}, "grid must be a list of mappings"),
-        ({"grid": None}, "grid must be a list of mappings"),
         ({"grid": {"protocol": ["tcp"], "parameters": 5}}, "every axis of grid needs a list of values"),
         ({"grid": {"topology": [["veth", "vethh"]]}}, "vethh is not a topology"),
     ],
@@ -226,14 +218,9 @@ def test_invalid_sweeps_are_refused(change: dict[str, Any], words: str, project:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "is not a valid YAML file: "),
-        ("\ta: b", "is not a valid YAML file: "),
-        ("hello", "is not a sweep: "),
-        ("", "is not a sweep: "),
         ("- 1\n- 2\n", "is not a sweep: "),
         ("notebook: 01_datapaths\n", "is not a sweep: "),
         ("a: !!python/object/apply:os.getcwd []\n", "is not a valid YAML file: "),
-        ("\x00\x01", "is not a valid YAML file: "),
     ],
 )
 def test_invalid_yaml(content: str, words: str, project: Path) -> None:

@@ -35,46 +35,6 @@ def test_guest_specification() -> None:
     assert parse("debian") == parse("debian,cpus=1,queues=1,offloads=on,vhost=auto")
 
 
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        ("", "a guest has the form KERNEL"),
-        ("debian,queues=2", "choose cpus=2 or more"),
-        ("debian,offloads=maybe", "offloads takes on or off"),
-        ("debian,memory_mib=1", "memory_mib takes a number from 128"),
-        ("debian,fresh", "'fresh' is not a valid option"),
-        ("debian,programs=../x", "programs takes words"),
-        ("debian,cpus=1,cpus=1", "cpus is given twice"),
-    ],
-)
-def test_invalid_guest_is_refused(word: str, says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        parse(word)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ({"endpoint": "jail"}, "namespace, container, guest"),
-        ({"endpoint": "guest,guest"}, "each once"),
-        ({"endpoint": "guest", "topology": "veth"}, "does not support endpoint="),
-        ({"guest": "debian"}, "add endpoint=guest"),
-        ({"endpoint": "guest", "guest": "debian,queues=2"}, "cpus=2"),
-        (
-            {"endpoint": "namespace,shared_guest", "guest": "debian,cpus=2", "pairs": "1,17"},
-            r"one guest for 34 endpoints needs cpus=68,.*choose fewer pairs",
-        ),
-        ({"endpoint": "shared_guest", "guest": "debian,memory_mib=5000", "pairs": "32"}, "memory_mib=320000"),
-        ({"endpoint": "shared_guest,guest", "affinity": "0,1"}, "a guest has CPUs 0 to 0; cpus=N"),
-        ({"endpoint": "shared_guest", "affinity": "0,2"}, "a guest has CPUs 0 to 1; cpus=N"),
-        ({"endpoint": "container", "nodes": "two", "where": "vm:debian"}, "leave endpoint out"),
-    ],
-)
-def test_invalid_endpoints_are_refused(given: dict[str, str], says: str) -> None:
-    with pytest.raises(BadInput, match=says):
-        DatapathParameters.of(given)
-
-
 def test_guest_observers() -> None:
     assert DatapathParameters.of({"endpoint": "guest", "guest": "debian,cpus=2", "pairs": "17"}).pairs == (
         17,

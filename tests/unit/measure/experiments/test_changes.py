@@ -207,13 +207,6 @@ def test_arms_of_changes() -> None:
     assert survey.planned_arms(given)[2].parameters(given) is given
 
 
-def test_change_parameters_are_checked() -> None:
-    with pytest.raises(BadInput, match=r"change x: streams=4000 is outside"):
-        parameters(change="x: parameter streams=4000")
-    with pytest.raises(BadInput, match="nodes=one"):
-        parameters(change="x: parameter streams=4", nodes="two", where="vm:x", topology="macvlan_bridge")
-
-
 def row(arm: str, **more: Any) -> dict[str, Any]:
     return {
         "arm": arm,

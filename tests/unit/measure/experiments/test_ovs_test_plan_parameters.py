@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
-
 from labkit.common import switch_options
-from labkit.common.errors import BadInput
 from labkit.measure.observers.switch import masks
 from labkit.measure.traffic.packet_sender import Mix
 from studies.ovs_test_plan import experiment as ovs_test_plan
@@ -54,35 +49,6 @@ def test_rows_say_what_the_switch_is() -> None:
         "tunnel": "vxlan",
     }
     assert of.items() <= switch_options.columns(arm).items()
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"topology": "veth"}, "topology=veth: choose ovs, ovs_netdev"),
-        ({"case": "net_to_net"}, "case=net_to_net: choose net_to_vm"),
-        ({"rules": "l2,l2"}, "rules needs at least one value, each once"),
-        ({"tunnel": "gre"}, "tunnel=gre: choose off, vxlan"),
-        (
-            {"case": "vm_to_vm", "tunnel": "vxlan"},
-            "vm_to_vm has no network behind a tunnel: add tunnel=off",
-        ),
-        ({"rules_count": "3"}, "rules_count=3 is outside 4 to 65536"),
-        ({"rules_count": "15"}, "rules_count=15 is too few for pairs=4: 16 rules are the minimum"),
-        ({"rules_count": "70000"}, "rules_count=70000 is outside 4 to 65536"),
-        ({"flows": "0"}, "flows=0 is outside 1 to 65536"),
-        ({"flows": "100000"}, "flows=100000 is outside 1 to 65536"),
-        ({"frame_bytes": "63"}, "a frame of 63 bytes is outside 64"),
-        ({"frame_bytes": "1519"}, "a frame of 1519 bytes is outside 64 to 1518"),
-        ({"max_rate": "2Mpps", "line_rate_bps": "1e9"}, "more than the link carries: 64 \\+ 20 = 84 bytes"),
-        ({"endpoint": "shared_guest"}, "does not support endpoint=shared_guest"),
-        ({"nodes": "two"}, "there is no parameter nodes"),
-        ({"vary": "source_ip"}, "there is no parameter vary"),
-    ],
-)
-def test_invalid_plans(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        OvsTestPlanParameters.of(given)
 
 
 DUMP = """flow-dump from the main thread:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,78 +13,6 @@ from labkit.measure.experiments.throughput_search.mlrsearch import FoundRate, Re
 from labkit.measure.experiments.throughput_search.parameters import Throughput
 from labkit.measure.traffic.packet_sender import Mix
 from studies.ovs_test_plan.experiment import OvsTestPlanParameters
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"flows": "0"}, "flows=0 is outside 1 to 1000000"),
-        ({"frame_bytes": "60"}, "a frame of 60 bytes is outside 64"),
-        ({"frame_bytes": "1519"}, "a frame of 1519 bytes is outside 64 to 1518.*mtu_bytes=1500"),
-        ({"family": "6"}, "a frame of 64 bytes is outside 66 to 1518: .* with headers of IPv6 and UDP 66"),
-        ({"frame_bytes": "64,64"}, "frame_bytes needs at least one value, each once"),
-        ({"frame_bytes": "none"}, "frame_bytes needs at least one value"),
-        ({"loss": "0.9"}, "loss=0.9 is outside 0 to 0.5: a ratio, not per cent"),
-        ({"max_rate": "2Mpps", "line_rate_bps": "1e9"}, "max_rate=2Mpps is more than the link carries: 64"),
-        ({"max_rate": "50%"}, "give line_rate_bps as well"),
-        ({"max_rate": "1kpps"}, "max_rate=1kpps is not above min_rate=1kpps"),
-        ({"min_rate": "1500"}, "min_rate=1500: write for example"),
-        ({"preset": "binary"}, "preset=binary: choose mlrsearch, rfc2544"),
-        ({"vary": "ttl"}, "vary=ttl is not a field: choose source_mac"),
-        ({"flows": "100000"}, "flows=100000: source_port can distinguish 64512 flows"),
-        ({"sum_s": "0.1"}, "sum_s=0.1 is less than one trial"),
-        ({"preset": "rfc2544", "limit_s": "60"}, "limit_s=60 is too short: .* already take 60 s"),
-        ({"generator": "iperf3"}, "generator=iperf3 cannot run trials at a frame rate"),
-        ({"slices": "4"}, "there is no parameter slices"),
-        (
-            {"observe": "perf_stat", "nodes": "two", "where": "vm:debian"},
-            "observe needs nodes=one: an observer sees one kernel",
-        ),
-        (
-            {"endpoint": "guest", "generator": "trex"},
-            r"generator=trex cannot run in a guest \(endpoint=guest\)",
-        ),
-        (
-            {"endpoint": "shared_guest"},
-            "generator=packets cannot run in a guest that several endpoints share",
-        ),
-        ({"endpoint": "guest", "topology": "veth"}, "veth does not support endpoint=guest"),
-        ({"nodes": "two"}, "nodes=two with where=here needs the servers' host"),
-        (
-            {"nodes": "two", "where": "vm:debian", "generator": "trex"},
-            "generator=trex needs both ends on one host: leave out nodes=two, or choose another generator",
-        ),
-        ({"generator": "packets", "server": "host"}, "server=host is a TRex server: leave generator out"),
-        ({"server": "host", "topology": "veth"}, "topology=.*: .* a device that labkit does not build"),
-        ({"server": "host", "pairs": "2"}, "pairs=.*: .* a device that labkit does not build"),
-        ({"server": "host", "observe": "perf_stat"}, "observe=.*: .* a device that labkit does not build"),
-        ({"server": "host", "trial_frames": "9"}, "trial_frames=9: .* a device that labkit does not build"),
-        ({"server": "host", "where": "vm:debian"}, "a TRex server is reached from this machine"),
-        ({"server": "host", "ports": "0"}, "name pairs of different ones"),
-        ({"server": "host:x"}, "server=host:x: write HOST or HOST:PORT"),
-        ({"ports": "2,3"}, "labkit's own server has the ports 0 and 1"),
-        ({"force": "true"}, "labkit's own server has the ports 0 and 1"),
-        ({"vlan": "0"}, "vlan=0 is outside 1 to 4094"),
-        (
-            {"vlan": "7", "topology": "veth_bridge,veth_routed"},
-            "vlan=7: veth_routed drops frames with a VLAN tag, because its router has no interface in a VLAN: leave",
-        ),
-        ({"vlan": "7", "topology": "ipvlan_l3s"}, "vlan=7: ipvlan_l3s drops frames with a VLAN tag"),
-        (
-            {"vlan": "7", "topology": "ovs_netdev+vlans=2"},
-            r"vlan=7: ovs_netdev\+vlans=2 drops .*, because vlans=2 makes the ends' ports access ports",
-        ),
-        ({"vlan": "7", "topology": "ovs+mirrors=1+output=vlan"}, "because output=vlan makes the ends' ports"),
-        ({"trial_frames": "0"}, "trial_frames=0 is outside 1 to"),
-        ({"trial_frames": "9", "trial_s": "1"}, "trial_frames=9 and trial_s=1: give one of them"),
-        ({"trial_frames": "1000000"}, "trial_frames=1000000 takes 1000 s at min_rate=1kpps"),
-        ({"trial_frames": "9", "generator": "trex"}, "generator=trex cannot send an exact number of frames"),
-        ({"frame": "64"}, "there is no parameter frame"),
-    ],
-)
-def test_invalid_searches(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        Throughput.of(given)
 
 
 @pytest.mark.parametrize("topology", ["veth_bridge", "ipvlan_l2", "ovs+mirrors=1", "vxlan", "overlay"])

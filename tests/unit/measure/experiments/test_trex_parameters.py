@@ -21,31 +21,6 @@ KINDS = pytest.mark.parametrize(
 SERVER = client.Server("v3.08", (10e9, 10e9), on_kernel=False)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"ports": "2,3"}, "labkit's own server has the ports 0 and 1"),
-        ({"force": True}, "labkit's own server"),
-        ({"family": 6}, "there is no parameter family"),
-        ({"profile": "imix", "mtu_bytes": 1400}, "a frame of 1518 bytes is outside 64 to 1418"),
-        ({"topology": "nowhere"}, "nowhere is not a topology"),
-        ({"endpoint": "guest"}, "TRex cannot run in a guest"),
-        ({"server": "host", "trex": "/opt/trex/v3.08"}, "a device that labkit does not build"),
-        ({"server": "-x"}, "server=-x: write HOST or HOST:PORT"),
-        ({"server": "host:99999"}, "with the port of TRex's RPC"),
-        ({"server": "host", "ports": "0"}, "name pairs of different ones"),
-        ({"server": "host", "ports": "1,1"}, "name pairs of different ones"),
-        ({"server": "host", "profile": "imixx"}, "there are imix, 64b, or the name of a file"),
-        ({"server": "host", "loss_limit": 1}, "a ratio, not per cent"),
-        ({"server": "host", "topology": "veth"}, "a device that labkit does not build"),
-        ({"server": "host", "where": "vm:debian"}, "a TRex server is reached from this machine"),
-    ],
-)
-def test_bad_input(given: dict[str, object], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        Stateless.of(given)
-
-
 @pytest.mark.parametrize("at", ["client", "server", "both", "client0:eth0"])
 @KINDS
 def test_change_at_an_end_would_be_lost(
@@ -70,11 +45,6 @@ def test_use_cases_share_their_ends(
         kind.of({**given, "topology": f"ovs_netdev+case={case}"})
     assert kind.of({**given, "topology": "ovs_netdev"}).topology
     assert Throughput.of({"topology": f"ovs_netdev+case={case}"}).topology
-
-
-def test_stateful_bad_input() -> None:
-    with pytest.raises(BadInput, match="mult needs at least one value"):
-        Stateful.of({"server": "host", "mult": "1,1"})
 
 
 def test_address() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from labkit.common.errors import BadInput
 from labkit.measure.experiments import rows, survey
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.rows import Arm
@@ -81,13 +80,6 @@ def test_flow_beside_a_monitor_does_not_cross_the_link() -> None:
     assert status(across) == "invalid"
 
 
-def test_tcp_is_not_monitored_from_a_second_host() -> None:
-    words = {"nodes": "two", "where": "vm:debian", "topology": "veth_bridge,ovs+mirrors=1+output=gre"}
-    with pytest.raises(BadInput, match="large TCP packets are divided"):
-        DatapathParameters.of(words).check()
-    DatapathParameters.of(words | {"protocol": "udp"}).check()
-
-
 def test_arm_that_uses_the_cable_has_no_control() -> None:
     """The survey found that the first arm cannot be measured here."""
     words = {"nodes": "two", "where": "vm:debian", "protocol": "udp"}
@@ -99,52 +91,6 @@ def test_arm_that_uses_the_cable_has_no_control() -> None:
         "control",
         "variant",
     ]
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (
-            {"output": "veth"},
-            "nodes=two needs mirrors whose copies leave the host: add mirrors=0,1 and output=gre",
-        ),
-        (
-            {"loads": "udp:64"},
-            "loads=udp:64: reading a second host's counters takes too long for slices: use udp:64@",
-        ),
-        ({"loads": "tcp@1e6"}, "loads=tcp@1e6: on the way to a second host large TCP packets are divided"),
-        ({"mirrors": "0,1,2"}, "nodes=two has one cable, so one switch only can send copies through it"),
-        ({"mirrors": "1", "also": "ovs_netdev"}, "comes first, so it is measured twice at the same time"),
-        ({"where": "here"}, "nodes=two with where=here needs the servers' host"),
-    ],
-)
-def test_unusable_second_host_is_refused(given: dict[str, str], words: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        VirtualTapParameters.of({**TWO, "loads": "udp:64@1e6", **given})
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"mirrors": "0,33"}, "mirrors=33 is outside 0 to 32: what Open vSwitch takes"),
-        ({"mirrors": "1,1"}, "mirrors needs at least one value, each once"),
-        ({"readers": "cat"}, "readers=cat: choose none, count, tcpdump, record"),
-        ({"topology": "veth_bridge"}, "topology=veth_bridge: choose ovs, ovs_netdev"),
-        ({"loads": "sctp"}, "loads=sctp: a load is tcp or udp"),
-        ({"loads": "udp:8"}, "length_bytes=8 is outside 16 to 65507"),
-        ({"rate_bps": "1e6"}, "there is no parameter rate_bps"),
-        ({"select": "port7"}, "select=port7: write for example all, client0"),
-        ({"also": "nothing"}, "nothing is not a topology"),
-        ({"uplink_bps": "1e8"}, "uplink_bps needs a tunnel"),
-        ({"cores": "all"}, "cores=all: choose any, thesis"),
-        ({"cores": "thesis", "affinity": "0,1"}, "affinity=0,1: cores=thesis already binds the ends"),
-    ],
-)
-def test_bad_input_is_refused_in_one_sentence(given: dict[str, str], words: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        VirtualTapParameters.of(given)
-    assert words in str(caught.value)
 
 
 def test_cores_of_the_thesis() -> None:

@@ -67,41 +67,6 @@ def test_options_that_mean_nothing_are_null() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("ovs+mirrors=33", "mirrors=33: the range is 0 to 32"),
-        ("ovs+mirrors=-1", "mirrors=-1: a whole number is needed"),
-        ("ovs+mirrors=1.5", "mirrors=1.5: a whole number is needed"),
-        ("ovs+mirrors", "ovs has no option 'mirrors': choose mirrors=, select="),
-        ("ovs+mirror=1", "ovs has no option 'mirror=1': choose mirrors=, select="),
-        ("ovs+mirrors=1+mirrors=2", "mirrors is given twice"),
-        ("ovs+readers=count", "readers needs mirrors: add mirrors=1"),
-        ("ovs+mirrors=1+readers=cat", "readers=cat: choose none, count, tcpdump, record"),
-        ("ovs+mirrors=1+select=mirror0", "select=mirror0: a mirror cannot select the output of a mirror"),
-        (
-            "ovs+mirrors=1+output=vlan+select=trunk",
-            "select=trunk: a mirror cannot select the output of a mirror",
-        ),
-        ("ovs+mirrors=1+select=port0", "select=port0: write for example all, client0"),
-        ("ovs+flow_limit=0", "flow_limit=0: the range is 1 to 200000"),
-        ("ovs+mirrors=1+select=vlan:3+vlans=2", "select=vlan:3, but there are VLANs 1 to 2"),
-        ("ovs+mirrors=1+select=vlan:1", "select=vlan:1, but there are no VLANs: add vlans=N"),
-        ("ovs+mirrors=1+uplink_bps=1e9", "uplink_bps needs a tunnel: add output=gre|erspan|vxlan"),
-        ("ovs+mirrors=1+output=gre+uplink_bps=fast", "uplink_bps=fast: a number is needed"),
-        ("ovs+sampling=sflow", "sampling=sflow: write for example sflow:100 or ipfix:100"),
-        ("ovs+mirrors=1+snaplen=13", "snaplen=13: the range is 14 to 65535"),
-        ("veth+mirrors=1", "veth takes no options; ovs, ovs_netdev, ovs_dpdk do"),
-        ("ovsx+mirrors=1", "ovsx is not a topology: choose "),
-    ],
-)
-def test_invalid_options_are_refused(name: str, words: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        topologies.check_names([name])
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("select", "arriving", "leaving"),
     [
         ("client0", [0], [0]),

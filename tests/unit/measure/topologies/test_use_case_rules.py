@@ -8,9 +8,7 @@ import re
 
 import pytest
 
-from labkit.common.errors import BadInput
 from labkit.common.switch_options import CASES
-from labkit.measure import topologies
 from labkit.measure.topologies.open_vswitch.rules import Port, bits, directions, rules
 
 NET = Port(1, "02:00:00:00:00:04")
@@ -98,21 +96,3 @@ def test_number_of_a_vm_leads_to_it(case: str, count: int) -> None:
 def test_compared_bits(rules_count: int, ports: int, first: int, last: int) -> None:
     assert bits(0, rules_count, ports) == first
     assert bits(rules_count - 1, rules_count, ports) == last
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("ovs+case=net_to_net", "case=net_to_net: choose net_to_vm, vm_to_net, vm_to_vm"),
-        ("ovs+rules=l3", "rules needs a case: add case=net_to_vm|vm_to_net|vm_to_vm"),
-        ("ovs+case=vm_to_net+rules=l4", "rules=l4: choose l2, l3"),
-        ("ovs+case=vm_to_net+rules_count=65537", "rules_count=65537: the range is 4 to 65536"),
-        ("ovs+case=vm_to_vm+tunnel=vxlan", "vm_to_vm has no network behind a tunnel"),
-        ("ovs+case=vm_to_net+tunnel=gre", "tunnel=gre: choose off, vxlan"),
-        ("ovs+case=vm_to_net+mirrors=1", "a case does not use mirrors"),
-    ],
-)
-def test_invalid_use_cases(name: str, words: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        topologies.check_names([name])
-    assert words in str(caught.value)

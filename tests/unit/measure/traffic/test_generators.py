@@ -35,36 +35,6 @@ def test_generator_keeps_the_protocol() -> None:
     assert PacketSizeParameters.of({"generator": "iperf3"}).protocol == "udp"
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"generator": "hping3"}, "generator=hping3 is unknown: choose iperf3, ping, packets"),
-        ({"generator": "packets"}, "generator=packets works with `labkit run throughput` only"),
-        (
-            {"generator": "ping", "protocol": "tcp", "slices": 0},
-            "protocol=tcp: the generator ping supports ping",
-        ),
-        (
-            {"generator": "iperf3", "protocol": "ping"},
-            "protocol=ping: the generator iperf3 supports tcp, udp",
-        ),
-        ({"generator": "ping", "slices": 4}, "slices need senders"),
-        (
-            {"generator": "ping", "slices": 0, "rate_bps": 1e6},
-            "rate_bps=1000000: ping has no rate_bps; leave it out",
-        ),
-        ({"generator": "ping", "slices": 0, "streams": 2}, "streams=2: ping has no streams; leave it out"),
-        (
-            {"protocol": "udp", "length_bytes": 8},
-            "length_bytes=8 is outside 16 to 65507: the range of udp with iperf3",
-        ),
-    ],
-)
-def test_unsupported_loads_are_refused(given: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        DatapathParameters.of(given)
-
-
 def test_generator_of_each_load() -> None:
     made = ContainerVsVmParameters.of({"endpoint": "namespace"})
     assert [made.for_load(load).load_generator.name for load in made.loads] == ["iperf3", "iperf3", "ping"]
@@ -79,9 +49,3 @@ def test_generators_implement_one_kind_of_load() -> None:
         if one.capabilities.sliced:
             assert isinstance(one, FlowGenerator)
     assert registry.PROTOCOLS == ("tcp", "udp", "ping")
-
-
-def test_search_needs_trials() -> None:
-    assert registry.find_trial("packets").name == "packets"
-    with pytest.raises(BadInput, match="generator=ping cannot run trials at a frame rate"):
-        registry.find_trial("ping")

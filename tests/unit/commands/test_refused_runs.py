@@ -1,0 +1,185 @@
+"""What no run can measure is refused in one sentence before anything is built: a command, and what it says."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from labkit import cli
+
+CABLE = "nodes=two peer=here parent=nic0,nic1"
+VMS = "nodes=two where=vm:debian"
+SECOND_HOST = f"{VMS} output=gre mirrors=0,1 readers=count loads=udp:64@1e6"
+
+# Each kind of limit that stands at a field, once
+VALUES = """
+datapaths topologyy=veth -> no parameter topologyy (did you mean topology?); there are: affinity, change, congestion,
+datapaths xyz=1 -> there is no parameter xyz; there are: affinity
+datapaths duration_s=0.5 -> duration_s=0.5: write a whole number of seconds, for example 1
+datapaths rounds=2.5 -> rounds=2.5: write a whole number, for example 1
+datapaths rounds=x -> rounds=x: a whole number is needed, not a text
+datapaths pairs=10000 -> pairs=10000 is outside 1 to 500: a Linux bridge has 1,023 ports
+datapaths pairs=none -> pairs needs at least one value, each once
+datapaths topology=veth,veth -> topology needs at least one value, each once: labkit itself measures the baseline twice
+datapaths observe=counters,counters -> observe names a value twice
+datapaths protocol=sctp -> protocol=sctp: choose tcp, udp, ping
+datapaths 'congestion=cubic; ls' -> is not valid: write an algorithm of the kernel
+datapaths rate_bps=nan -> rate_bps=nan
+datapaths seed=2147483648 -> seed=2147483648 is outside
+datapaths zerocopy=perhaps -> zerocopy=perhaps
+packet_size length_bytes=64 -> there is no parameter length_bytes (use size_bytes instead)
+throughput slices=4 -> there is no parameter slices
+virtual_tap rate_bps=1e6 -> there is no parameter rate_bps
+monitor_cost profile_rounds=2 -> there is no parameter profile_rounds
+ovs_test_plan vary=source_ip -> there is no parameter vary
+ovs_test_plan server=host -> there is no parameter server
+container_vs_vm generator=iperf3 -> there is no parameter generator
+trex_stateless family=6 -> there is no parameter family
+"""
+DATAPATHS = f"""
+datapaths topology=vethh -> vethh is not a topology: choose loopback, veth,
+datapaths mtu_bytes=1279 family=6 -> mtu_bytes=1279 is outside 1280 to 65535: what IPv6 allows
+datapaths mtu_bytes=65512 topology=veth,gre -> mtu_bytes=65512 does not fit into gre: with its 24 bytes
+datapaths mtu_bytes=65462 topology=vxlan_gre -> = 65461
+datapaths family=6 topology=ipip -> ipip carries IPv4 only
+datapaths whole_runs=2 -> whole_runs=2 is outside 0 to 1
+datapaths slices=0 whole_runs=0 -> leave nothing to measure
+datapaths slices=5 rate_bps=1e6 -> slices=0
+datapaths affinity=4099 -> there is no CPU 4099; there are
+datapaths 'parent=eth0; rm -rf' topology=macvlan_bridge -> parent='eth0; rm -rf' is not valid
+datapaths parent=eth0 -> veth_bridge has no parent: only macvlan and ipvlan have one
+datapaths link_rate_bps=1e8 -> link_rate_bps=100000000.0 needs nodes=two: add it
+datapaths nodes=two -> nodes=two with where=here needs the servers' host
+datapaths {CABLE} topology=veth -> veth cannot connect two hosts: with nodes=two choose veth_bridge, macvlan_bridge,
+datapaths {CABLE} slices=5 -> with nodes=two use slices=0
+datapaths {CABLE} 'change=gro: offload gro on at server' -> half of the path is another host's
+datapaths {CABLE} observe=perf_stat -> observe needs nodes=one: an observer sees one kernel
+datapaths {CABLE} endpoint=container -> nodes=two runs programs in namespaces only: leave endpoint out
+datapaths nodes=two peer=there parent=nic0,nic1 -> where=there is not a host: choose here
+datapaths nodes=two peer=here parent=nic0 -> parent='nic0' is not valid
+datapaths nodes=two peer=here -> needs parent=NIC,NIC
+datapaths nodes=two peer=here parent=nic0,nic0 -> cannot share a NIC
+datapaths {CABLE} link_delay_s=0.01 -> labkit limits only the link between two lab VMs
+datapaths {CABLE} where=vm:debian -> labkit cannot connect a lab VM with another machine
+datapaths {VMS} parent=nic0,nic1 -> leave parent out
+datapaths observe=perf_stat events= -> events is empty, but observe=perf_stat needs events
+datapaths {VMS} topology=veth_bridge,ovs+mirrors=1+output=gre -> large TCP packets are divided
+datapaths 'change=x: parameter streams=4000' -> change x: streams=4000 is outside
+"""
+GENERATORS = """
+datapaths generator=hping3 -> generator=hping3 is unknown: choose iperf3, ping, packets
+datapaths generator=packets -> generator=packets works with `labkit run throughput` only
+datapaths generator=ping protocol=tcp -> protocol=tcp: the generator ping supports ping
+datapaths generator=ping slices=4 -> slices need senders
+datapaths generator=ping rate_bps=1e6 -> rate_bps=1000000: ping has no rate_bps; leave it out
+datapaths protocol=udp length_bytes=8 -> length_bytes=8 is outside 16 to 65507: the range of udp with iperf3
+throughput generator=iperf3 -> generator=iperf3 cannot run trials at a frame rate
+"""
+ENDPOINTS = """
+datapaths endpoint=guest topology=veth -> veth does not support endpoint=guest
+datapaths guest=debian -> guest=debian needs guests: add endpoint=guest
+datapaths endpoint=guest guest=debian,queues=2 -> choose cpus=2 or more
+datapaths endpoint=guest guest=debian,offloads=maybe -> offloads takes on or off
+datapaths endpoint=guest guest=debian,fresh -> 'fresh' is not a valid option
+datapaths endpoint=guest guest=debian,programs=../x -> programs takes words
+datapaths endpoint=guest guest=debian,cpus=1,cpus=1 -> cpus is given twice
+datapaths endpoint=shared_guest guest=debian,cpus=2 pairs=17 -> one guest for 34 endpoints needs cpus=68
+datapaths endpoint=shared_guest guest=debian,memory_mib=5000 pairs=32 -> memory_mib=320000
+datapaths endpoint=shared_guest affinity=0,2 -> with guest=debian a guest has CPUs 0 to 1; cpus=N gives it more
+throughput endpoint=guest generator=trex -> generator=trex cannot run in a guest (endpoint=guest)
+throughput endpoint=shared_guest -> generator=packets cannot run in a guest that several endpoints share
+monitor_cost topology=veth_bridge endpoint=guest -> the packet generator cannot run in a guest
+trex_stateless endpoint=guest -> TRex cannot run in a guest
+"""
+SEARCHES = f"""
+throughput frame_bytes=1519 -> a frame of 1519 bytes is outside 64 to 1518
+throughput family=6 -> with headers of IPv6 and UDP 66
+throughput max_rate=2Mpps line_rate_bps=1e9 -> max_rate=2Mpps is more than the link carries: 64 + 20 = 84 bytes
+throughput max_rate=50% -> give line_rate_bps as well
+throughput max_rate=1kpps -> max_rate=1kpps is not above min_rate=1kpps
+throughput min_rate=1500 -> min_rate=1500: write for example
+throughput vary=ttl -> vary=ttl is not a field: choose source_mac
+throughput flows=100000 -> flows=100000: source_port can distinguish 64512 flows
+throughput vary=target_mac pairs=2 -> vary=target_mac needs pairs=1
+throughput sum_s=0.1 -> sum_s=0.1 is less than one trial
+throughput preset=rfc2544 limit_s=60 -> limit_s=60 is too short
+throughput {VMS} generator=trex -> generator=trex needs both ends on one host: leave out nodes=two
+throughput generator=packets server=host -> server=host is a TRex server: leave generator out
+throughput server=host pairs=2 -> a device that labkit does not build
+throughput server=host where=vm:debian -> a TRex server is reached from this machine
+throughput server=host ports=0 -> name pairs of different ones
+throughput server=host:x -> server=host:x: write HOST or HOST:PORT
+throughput ports=2,3 -> labkit's own server has the ports 0 and 1
+throughput vlan=7 topology=veth_bridge,veth_routed -> vlan=7: veth_routed drops frames with a VLAN tag, because its
+throughput vlan=7 topology=ipvlan_l3s -> vlan=7: ipvlan_l3s drops frames with a VLAN tag
+throughput vlan=7 topology=ovs_netdev+vlans=2 -> because vlans=2 makes the ends' ports access ports
+throughput vlan=7 topology=ovs+mirrors=1+output=vlan -> because output=vlan makes the ends' ports
+throughput trial_frames=9 trial_s=1 -> trial_frames=9 and trial_s=1: give one of them
+throughput trial_frames=1000000 -> trial_frames=1000000 takes 1000 s at min_rate=1kpps
+throughput trial_frames=9 generator=trex -> generator=trex cannot send an exact number of frames
+trex_stateless mtu_bytes=1400 -> a frame of 1518 bytes is outside 64 to 1418
+trex_stateless server=host trex=/opt/trex/v3.08 -> a device that labkit does not build
+trex_stateless server=-x -> server=-x: write HOST or HOST:PORT
+trex_stateless server=host:99999 -> with the port of TRex's RPC
+trex_stateless server=host profile=imixx -> there are imix, 64b, or the name of a file
+trex_stateless server=host loss_limit=1 -> a ratio, not per cent
+trex_stateful server=host mult=1,1 -> mult needs at least one value
+"""
+STUDIES = f"""
+container_vs_vm loads=sctp -> loads=sctp is not a load: write tcp, udp, ping
+container_vs_vm loads=udp: -> loads=udp: is not a load: write
+container_vs_vm loads=udp:99999 -> length_bytes=99999 is outside
+container_vs_vm topology=veth_bridge,macvlan_bridge -> on one topology; name one
+monitor_cost loads=fast -> loads=fast: write for example 100kpps
+monitor_cost topology=veth,gre -> topology and endpoint need one value each
+monitor_cost 'sample=$(id)' -> sample='$(id)' is no way to sample
+monitor_cost frame_bytes=20 -> a frame of 20 bytes is outside 64
+ovs_test_plan case=vm_to_vm tunnel=vxlan -> vm_to_vm has no network behind a tunnel: add tunnel=off
+ovs_test_plan rules_count=15 -> rules_count=15 is too few for pairs=4: 16 rules are the minimum
+ovs_test_plan endpoint=shared_guest -> does not support endpoint=shared_guest
+packet_size protocol=tcp -> TCP chooses the sizes of its segments itself
+virtual_tap loads=sctp -> loads=sctp: a load is tcp or udp
+virtual_tap loads=udp:8 -> length_bytes=8 is outside 16 to 65507
+virtual_tap select=port7 -> select=port7: write for example all, client0
+virtual_tap also=nothing -> nothing is not a topology
+virtual_tap uplink_bps=1e8 -> uplink_bps needs a tunnel
+virtual_tap cores=thesis affinity=0,1 -> affinity=0,1: cores=thesis already binds the ends
+virtual_tap {SECOND_HOST} output=veth -> nodes=two needs mirrors whose copies leave the host
+virtual_tap {SECOND_HOST} loads=udp:64 -> reading a second host's counters takes too long for slices: use udp:64@
+virtual_tap {SECOND_HOST} loads=tcp@1e6 -> on the way to a second host large TCP packets are divided
+virtual_tap {SECOND_HOST} mirrors=0,1,2 -> nodes=two has one cable, so one switch only can send copies through it
+virtual_tap {SECOND_HOST} mirrors=1 also=ovs_netdev -> comes first, so it is measured twice at the same time
+"""
+SWITCHES = """
+ovs+mirrors=33 -> mirrors=33: the range is 0 to 32
+ovs+mirrors=1.5 -> mirrors=1.5: a whole number is needed
+ovs+mirror=1 -> ovs has no option 'mirror=1': choose mirrors=, select=
+ovs+mirrors=1+mirrors=2 -> mirrors is given twice
+ovs+readers=count -> readers needs mirrors: add mirrors=1
+ovs+mirrors=1+select=mirror0 -> select=mirror0: a mirror cannot select the output of a mirror
+ovs+mirrors=1+output=vlan+select=trunk -> select=trunk: a mirror cannot select the output of a mirror
+ovs+mirrors=1+select=vlan:3+vlans=2 -> select=vlan:3, but there are VLANs 1 to 2
+ovs+mirrors=1+select=vlan:1 -> select=vlan:1, but there are no VLANs: add vlans=N
+ovs+mirrors=1+uplink_bps=1e9 -> uplink_bps needs a tunnel: add output=gre|erspan|vxlan
+ovs+mirrors=1+output=gre+uplink_bps=fast -> uplink_bps=fast: a number is needed
+ovs+sampling=sflow -> sampling=sflow: write for example sflow:100 or ipfix:100
+veth+mirrors=1 -> veth takes no options; ovs, ovs_netdev, ovs_dpdk do
+ovs+rules=l3 -> rules needs a case: add case=net_to_vm|vm_to_net|vm_to_vm
+ovs+case=vm_to_net+rules=l4 -> rules=l4: choose l2, l3
+ovs+case=vm_to_vm+tunnel=vxlan -> vm_to_vm has no network behind a tunnel
+ovs+case=vm_to_net+mirrors=1 -> a case does not use mirrors
+"""
+RUNS = [*(VALUES + DATAPATHS + GENERATORS + ENDPOINTS + SEARCHES + STUDIES).split("\n")]
+RUNS += [f"datapaths topology={line}" for line in SWITCHES.strip().split("\n")]
+
+
+@pytest.mark.parametrize("line", [line for line in RUNS if line])
+def test_run_is_refused_in_one_sentence(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command, _, words = line.partition(" -> ")
+    given = dict(word.split("=", 1) for word in shlex.split(command)[1:])  # the last of a name counts
+    code = cli.main(["run", command.split()[0], *(f"{name}={value}" for name, value in given.items())])
+    out, err = capsys.readouterr()
+    [sentence] = err.splitlines()
+    assert (code, out) == (2, "")
+    assert words in sentence
