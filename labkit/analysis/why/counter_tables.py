@@ -126,7 +126,10 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
         text += f" Not counted: {', '.join(names)}: {why}."
     table, left_out = _compared(point, seen, shared, everything=True)
     yield title, text + left_out, table if everywhere else None
-    both = [[each for each, _ in rounds] for rounds in counts]
+    both = [
+        event_ratios.by_round(own, [each for each, _ in rounds])
+        for own, rounds in zip(seen, counts, strict=True)
+    ]
     followed = event_ratios.table(_heads(point), both, between_runs(seen))
     if len(followed):
         yield "What follows from them", "Mean of the rounds with its 95 % interval.", followed
@@ -199,7 +202,9 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
         yield title, text, table if len(table) else None
     else:
         yield title, " ".join(number_texts), None
-    of_threads = [[report.get("averages", {}) for report, _ in rounds] for rounds in seen]
+    of_threads = [
+        event_ratios.by_round(own, [report.get("averages", {}) for report, _ in own]) for own in seen
+    ]
     if all(of_threads) and len(shown := event_ratios.means(_heads(point), of_threads, between_runs(seen))):
         text = (
             "Of the userspace datapath; mean of the rounds with its 95 % interval. Cycles are those of the CPU's time"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from labkit.analysis import stats
-from labkit.analysis.flame.significance import Floats, RunVariation, estimate, half_interval
+from labkit.analysis.flame.significance import RunVariation, estimate, half_interval
 from labkit.common import units
 
-Rounds = Sequence[Mapping[str, float]]  # the events of each round
+Rounds = Mapping[
+    tuple[str, int], Mapping[str, float]
+]  # the values of each round of a run, by folder and round
 # Event, divisor and name of each ratio, with perf's event names (perf-list(1)); the modifier (`:k`) is kept
 PARTS = (
     (r"cycles(:\w+)?", r"instructions\1", "cycles per instruction"),
@@ -36,35 +39,42 @@ def ratios(events: Mapping[str, float]) -> Iterator[tuple[str, float]]:
                 yield f"{name}{modifier}" if name else f"{event} / {by}", count / events[by]
 
 
+def by_round(seen: Sequence[tuple[Any, pd.Series]], values: Sequence[Mapping[str, float]]) -> Rounds:
+    """Return the values of each round. seen: the report and the row of each."""
+    return {(str(row["folder"]), int(row["round"])): of for (_, row), of in zip(seen, values, strict=True)}
+
+
 def table(heads: list[str], sides: Sequence[Rounds], variation: RunVariation | None) -> pd.DataFrame:
     """Return a table of means over rounds with half their 95 % intervals, one row per ratio.
 
-    The column `ratio` is right divided by left with its interval. Within one run it is only filled if the rounds are
-    pairs; between runs its interval includes their variation.
+    The column `ratio` is right divided by left with its interval. Within one run it is of the rounds that both sides
+    have; between runs its interval includes their variation.
     """
-    return means(heads, [[dict(ratios(events)) for events in rounds] for rounds in sides], variation)
+    of = [{at: dict(ratios(events)) for at, events in rounds.items()} for rounds in sides]
+    return means(heads, of, variation)
 
 
 def means(heads: list[str], sides: Sequence[Rounds], variation: RunVariation | None) -> pd.DataFrame:
     """Return the table of `table` for values that both sides have in every round."""
-    names = [name for name in sides[0][0] if all(name in each for rounds in sides for each in rounds)]
+    all_rounds = [each for rounds in sides for each in rounds.values()]
     result = {}
-    for name in names:
-        values = [np.array([each[name] for each in rounds]) for rounds in sides]
+    for name in (name for name in all_rounds[0] if all(name in each for each in all_rounds)):
+        values = [pd.Series({at: each[name] for at, each in rounds.items()}) for rounds in sides]
         own = {
-            head: units.plus_minus(float(of.mean()), half_interval(of))
+            head: units.plus_minus(float(of.mean()), half_interval(np.asarray(of, dtype=np.float64)))
             for head, of in zip(heads, values, strict=True)
         }
         result[name] = {**own, "ratio": _ratio(values[0], values[1], variation)}
     return pd.DataFrame(result).T
 
 
-def _ratio(left: Floats, right: Floats, variation: RunVariation | None) -> str:
-    if min(left.min(), right.min()) <= 0 or (variation is None and len(left) != len(right)):
+def _ratio(left: pd.Series, right: pd.Series, variation: RunVariation | None) -> str:
+    paired = (right / left).dropna()  # pandas pairs by the index, that is by run and round
+    if min(left.min(), right.min()) <= 0 or (variation is None and paired.empty):
         return "–"
     if variation is None:
-        effect = stats.effect(np.log(right / left))
+        effect = stats.effect(np.log(paired.to_numpy()))
         return stats.ratio_text(effect.ratio, effect.low, effect.high)
-    of = estimate(np.log(left), np.log(right), replace(variation, absolute=True))
+    of = estimate(np.log(left.to_numpy()), np.log(right.to_numpy()), replace(variation, absolute=True))
     low, high = (None if np.isnan(one) else float(np.exp(one)) for one in (of.low, of.high))
     return stats.ratio_text(float(np.exp(of.difference)), low, high)

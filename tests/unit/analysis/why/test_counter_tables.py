@@ -135,8 +135,11 @@ def test_events_of_a_switch_alone(scopes: tuple[str, str], words: str, tmp_path:
 def test_averages_of_a_switch(tmp_path: Path) -> None:
     arm = {"veth_bridge": "baseline"}
     for name, lookups in (("one", 1.0), ("two", 2.0)):
-        of_switch = {"flows": [], "averages": {"subtable lookups per megaflow hit": lookups}}
-        run(tmp_path / name, arm, observed=of_switch, observer="switch")
+        rows = run_folder.read_rows(run(tmp_path / "all" / name, arm, observer="switch"))
+        for row in rows:
+            count = lookups + (row["round"] - 2) / 1000
+            row["observed"] = {"flows": [], "averages": {"subtable lookups per megaflow hit": count}}
+        synthetic_rows.save(tmp_path / name, rows)
     sides = selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two")
     [point] = selection.points(sides)
     shown = {title: table for title, _, table in counter_tables.switch(point)}
@@ -251,7 +254,27 @@ def test_ratio_of_two_runs_with_a_round_each_has_no_interval() -> None:
     variation = significance.run_variation(["one"], ["two"])
     table = event_ratios.table(
         ["a", "b"],
-        [[{"cycles": 4.0, "instructions": 4.0}], [{"cycles": 6.0, "instructions": 4.0}]],
+        [
+            {("one", 0): {"cycles": 4.0, "instructions": 4.0}},
+            {("two", 0): {"cycles": 6.0, "instructions": 4.0}},
+        ],
         variation,
     )
     assert table.loc["cycles per instruction", "ratio"] == "ratio 1.5"
+
+
+def test_ratios_are_of_the_same_rounds_if_each_side_lacks_one(tmp_path: Path) -> None:
+    """What a round costs doubles from each round to the next, and the right side always costs three times as much."""
+    rows = run_folder.read_rows(run(tmp_path / "all"))
+    lacking = {"veth_bridge": 0, "macvlan_bridge": 4}
+    for row in rows:
+        if row.get("observer") == "perf_stat":
+            cycles = 10 * 2 ** row["round"] * (3 if row["arm"] == "macvlan_bridge" else 1)
+            known = {"cycles": cycles, "instructions": 10}
+            row["observed"] = {"events": {name: {"count": count} for name, count in known.items()}}
+            row["status"] = "failed" if row["round"] == lacking.get(row["arm"]) else "ok"
+    synthetic_rows.save(tmp_path / "some", rows)
+    [point] = selection.points(selection.select_sides(str(tmp_path / "some"), None))
+    table = {title: table for title, _, table in tables(point)}["What follows from them"]
+    assert table is not None
+    assert table.loc["cycles per instruction", "ratio"] == "ratio 3 [3, 3]"
