@@ -136,6 +136,7 @@ def measure(
     folder = folder.resolve()  # because another host has another current folder and other links
     new = not (folder / "run.json").exists()
     _check_owner(folder)
+    earlier = {*folder.rglob("*")}
     description = _description(folder, experiment, request_parameters)
     keep_failed = keep_failed or bool(os.environ.get(KEEP_FAILED))
     if not keep_failed:
@@ -196,7 +197,7 @@ def measure(
             }
         except errors.LabkitError:  # before anything was measured, there is nothing to keep
             refused = new and not any(
-                one.is_file() and one.name not in DESCRIPTIONS for one in folder.rglob("*")
+                one.is_file() and one.name not in DESCRIPTIONS for one in {*folder.rglob("*")} - earlier
             )
             raise
         finally:
