@@ -74,14 +74,14 @@ def build_tree(rounds: Sequence[folded_stacks.Stacks], idle: bool = False) -> Tr
     name, parent, depth = [0], [-1], [0]
     samples: list[tuple[int, int, int]] = []
     rested = np.zeros(len(rounds), dtype=np.int64)
+    known: dict[str, int] = {}  # the frame at the end of each stack: most stacks are in every round
     for number, stacks in enumerate(rounds):
         for stack, count in stacks.items():
-            words = stack.split(";")
-            if not idle and words[-1] in IDLE:
+            if not idle and stack.rpartition(";")[2] in IDLE:
                 rested[number] += count
                 continue
-            frame = 0
-            for word in words:
+            frame = known.get(stack, 0)
+            for word in () if frame else stack.split(";"):
                 key = (frame, names.setdefault(word, len(names)))
                 below = places.setdefault(key, len(name))
                 if below == len(name):
@@ -89,6 +89,7 @@ def build_tree(rounds: Sequence[folded_stacks.Stacks], idle: bool = False) -> Tr
                     parent.append(frame)
                     depth.append(depth[frame] + 1)
                 frame = below
+            known[stack] = frame
             samples.append((frame, number, count))
     own = np.zeros((len(name), len(rounds)), dtype=np.int64)
     for frame, number, count in samples:

@@ -21,7 +21,7 @@ from labkit.analysis import stats
 from labkit.analysis.stats import Effect, Floats
 from labkit.common.errors import BadInput
 
-COUNT = 1000
+COUNT = 500
 FOUND = {"faster", "slower"}
 QUIET = Effect(1.0, 0.99, 1.01, 10, "Student's t over 10 rounds", wide_low=0.98, wide_high=1.02)
 
@@ -71,7 +71,7 @@ def words(count: int, make: Make, setups: list[int] | None = None) -> Iterator[s
         yield stats.verdict(of(arm), of(control)).word
 
 
-@pytest.mark.parametrize("rounds", [5, 10, 20])
+@pytest.mark.parametrize("rounds", [5, 20])
 def test_false_alarm_rate_on_simulated_noise(rng: np.random.Generator, rounds: int) -> None:
     alarms = sum(word in FOUND for word in words(COUNT, lambda: normal_rounds(rng, rounds, 0.03, 1)))
     assert alarms / COUNT <= 0.07
@@ -92,15 +92,14 @@ def test_narrow_control_interval_loses_power(rng: np.random.Generator) -> None:
     assert sum(not holds_one(control) for control in controls) / COUNT > 0.035
 
 
-@pytest.mark.parametrize("slice_s", [0.05, 0.1, 0.2])
-@pytest.mark.parametrize("setups", [5, 10])
+@pytest.mark.parametrize(("slice_s", "setups"), [(0.05, 5), (0.1, 10), (0.2, 5)])
 def test_false_alarm_rate_on_recorded_noise(rng: np.random.Generator, slice_s: float, setups: int) -> None:
     labels = [number for number in range(setups) for _ in range(12)]
     alarms = sum(word in FOUND for word in words(COUNT, lambda: resampled(rng, slice_s, setups, 12), labels))
     assert alarms / COUNT <= 0.07
 
 
-@pytest.mark.parametrize("rounds", [5, 10, 20, 40])
+@pytest.mark.parametrize("rounds", [5, 40])
 def test_t_interval_coverage_on_recorded_noise(rng: np.random.Generator, rounds: int) -> None:
     """Heavy tails make Student's t conservative, also with 15 rounds and more. It needs no replacement there."""
     effects = [stats.effect(resampled(rng, 0.2, rounds, 1)[0]) for _ in range(COUNT)]
@@ -137,7 +136,7 @@ def setups_effects(
 
 @pytest.mark.parametrize("setups", [5, 10])
 def test_different_set_ups_do_not_decide(rng: np.random.Generator, setups: int) -> None:
-    result = list(setups_effects(rng, setups, 0.05, 800))
+    result = list(setups_effects(rng, setups, 0.05, 400))
     alarms, pooled = (np.mean([not holds_one(pair[which]) for pair in result]) for which in (0, 1))
     assert alarms < 0.08
     assert pooled > 0.1  # the rate without regard to set-ups
@@ -158,7 +157,7 @@ def regimes() -> tuple[list[Floats], list[Floats]]:
     return [arm[labels == one] for one in range(75)], [control[labels == one] for one in range(75)]
 
 
-@pytest.mark.parametrize(("setups", "least"), [(5, 0.93), (7, 0.93), (10, 0.93), (20, 0.95)])
+@pytest.mark.parametrize(("setups", "least"), [(5, 0.93), (20, 0.95)])
 def test_coverage_in_two_regimes(rng: np.random.Generator, setups: int, least: float) -> None:
     """With set-ups drawn at random, the interval covers the ratio of the whole series as often as it should, though
     the scheduler placed the flows and few set-ups are often in one regime."""
@@ -208,8 +207,7 @@ def contains(effect: Effect, log_ratio: float) -> bool:
     )
 
 
-@pytest.mark.parametrize("setups", [5, 10])
-@pytest.mark.parametrize("load", ["tcp 1", "tcp 8", "udp 1", "udp 8"])
+@pytest.mark.parametrize(("load", "setups"), [("tcp 1", 5), ("tcp 8", 10), ("udp 1", 10), ("udp 8", 5)])
 def test_coverage_of_recorded_loads(rng: np.random.Generator, load: str, setups: int) -> None:
     """Set-ups drawn at random cover the ratio of the whole series, and the baseline seldom differs from itself."""
     series, control = recorded_loads()[load]
@@ -238,7 +236,7 @@ def test_consecutive_set_ups_of_recorded_loads(setups: int) -> None:
 
 @pytest.mark.parametrize(("setups", "wider"), [(5, 1.45), (10, 1.2)])
 def test_equal_set_ups_cost_little_width(rng: np.random.Generator, setups: int, wider: float) -> None:
-    result = list(setups_effects(rng, setups, 0, 400))
+    result = list(setups_effects(rng, setups, 0, 200))
     widths = np.array([[stats.half_width(effect) for effect in pair] for pair in result])
     assert widths[:, 0].mean() / widths[:, 1].mean() < wider
     assert np.median(widths[:, 0]) / np.median(widths[:, 1]) < wider
@@ -248,7 +246,7 @@ def holds_one(effect: Effect) -> bool:
     return effect.low is not None and effect.high is not None and effect.low <= 1 <= effect.high
 
 
-@pytest.mark.parametrize("n", [8, 11, 30, 50, 51, 200])
+@pytest.mark.parametrize("n", [8, 50, 51, 200])
 def test_interval_agrees_with_the_signed_rank_test(rng: np.random.Generator, n: int) -> None:
     """Wilcoxon's test (scipy's) does not reject at 5 % just inside the interval, and rejects just outside it."""
     x = 0.2 * rng.standard_t(3, n) + 0.1
@@ -398,7 +396,7 @@ def normal_arms(rng: np.random.Generator, disagreement: float, ratio: float) -> 
     return arm + math.log(ratio) - (base + again) / 2, again - base
 
 
-@pytest.mark.parametrize("disagreement", [0.0, 0.005, 0.03, 0.1])
+@pytest.mark.parametrize("disagreement", [0.0, 0.03])
 def test_widening_claims_no_more_than_a_veto(rng: np.random.Generator, disagreement: float) -> None:
     """Equal arms get no more verdicts than where a control that differs from itself excludes every verdict."""
     made = [normal_arms(rng, disagreement, 1) for _ in range(COUNT)]

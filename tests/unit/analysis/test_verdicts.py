@@ -186,7 +186,7 @@ def test_nothing_to_compare() -> None:
     assert verdicts.doubts(pd.DataFrame([])) == []
 
 
-@pytest.mark.parametrize("name", PROVENANCE)
+@pytest.mark.parametrize("name", [PROVENANCE[0], PROVENANCE[-1]])
 def test_changed_host_is_refused(name: str) -> None:
     another: dict[str, Any] = {name: "another"}
     some = pd.DataFrame(rows(rounds=2) + rows(rounds=2, run="b", seed=2, **another))
@@ -235,15 +235,7 @@ def test_every_doubt_is_shown() -> None:
     assert verdicts.verdicts(df)["accelerator"].eq("tcg").all()
 
 
-@pytest.mark.parametrize(
-    ("name", "one", "other"),
-    [
-        ("congestion", "cubic", "reno"),
-        ("mss_bytes", 500, 1000),
-        ("zerocopy", False, True),
-        ("affinity", None, "0,1"),
-    ],
-)
+@pytest.mark.parametrize(("name", "one", "other"), [("mss_bytes", 500, 1000), ("affinity", None, "0,1")])
 def test_different_parameters_are_judged_separately(name: str, one: object, other: object) -> None:
     some = [*rows(**{name: one}), *rows(run="b", **{name: other})]
     result = verdicts.verdicts(pd.DataFrame(some))
@@ -333,8 +325,7 @@ def starve(some: list[Row], count: int, arm: str = "macvlan_bridge", value: floa
     return some
 
 
-@pytest.mark.parametrize("value", [0.0, 168e3])
-@pytest.mark.parametrize("rounds", [1, 2, 5])
+@pytest.mark.parametrize(("rounds", "value"), [(1, 168e3), (2, 0.0), (5, 168e3)])
 def test_starved_slice_does_not_decide_alone(rounds: int, value: float) -> None:
     """This includes few set-ups, whose interval is Student's t. A slice with one datagram used to make it [2e-47,
     5e+36]."""

@@ -41,9 +41,7 @@ def sentence(ended: subprocess.CompletedProcess[str], code: int = 2) -> str:
     return line
 
 
-@pytest.mark.parametrize(
-    "words", [("kernels",), ("--help",), ("--version",), ("run", "--help"), ("kernels", "get", "--help")]
-)
+@pytest.mark.parametrize("words", [("kernels",), ("--version",), ("run", "--help")])
 def test_full_standard_output(words: tuple[str, ...]) -> None:
     with open("/dev/full", "w") as full:
         lines = sentence(labkit(*words, stdout=full))
@@ -221,16 +219,14 @@ def test_images_are_in_figures_of_the_project(tmp_path: Path, monkeypatch: pytes
     written: list[Path] = []
     monkeypatch.setattr(report, "add_stills", lambda _notebook: None)
     monkeypatch.setattr(report, "html", lambda _notebook, page: page)
-    monkeypatch.setattr(report, "add_stills", lambda _notebook: None)
     monkeypatch.setattr(report, "images", lambda _notebook, folder: written.append(folder) or [])
     assert cli.main(["report", str(run), "--images"]) == 0
     assert written == [run_folder.project_root() / "figures" / "run"]
 
 
-@pytest.mark.parametrize("folder", ["/nonexistent", "/dev/null"])
-def test_unusable_temporary_folder(folder: str) -> None:
-    lines = sentence(labkit("doctor", environment={"TMPDIR": folder}))
-    assert lines.startswith(f"labkit: TMPDIR={folder}: ")
+def test_unusable_temporary_folder() -> None:
+    lines = sentence(labkit("doctor", environment={"TMPDIR": "/dev/null"}))
+    assert lines.startswith("labkit: TMPDIR=/dev/null: ")
     assert lines.endswith(": name a folder that can be written, or unset TMPDIR")
 
 
@@ -316,7 +312,7 @@ INPUTS = {  # every argument that names a file to read
 @pytest.mark.parametrize("words", INPUTS.values(), ids=INPUTS)
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "large"])
 def test_inputs_are_regular_files_of_a_bounded_size(
-    words: tuple[str, ...], kind: str, tmp_path: Path
+    words: tuple[str, ...], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A pipe would hang for ever, and /dev/zero fill the memory."""
     path = tmp_path / "x.yaml"
@@ -329,13 +325,12 @@ def test_inputs_are_regular_files_of_a_bounded_size(
     else:
         with path.open("wb") as file:
             file.truncate(1 << 32)
-    line = sentence(labkit(*(word.replace("FILE.yaml", str(path)) for word in words)))
+    line = refused(capsys, *(word.replace("FILE.yaml", str(path)) for word in words))
     assert ("it has more than " if kind == "large" else "it is not a regular file") in line
 
 
-@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 @pytest.mark.parametrize(
-    "words", [("run", "datapaths", "--folder"), ("monitor",), ("rows",), ("new",), ("sweep",)]
+    ("words", "locale"), [(("run", "datapaths", "--folder"), "C"), (("monitor",), "C.UTF-8"), (("new",), "C")]
 )
 def test_a_byte_that_is_not_utf_8_is_one_sentence(
     words: tuple[str, ...], locale: str, tmp_path: Path

@@ -10,17 +10,18 @@ import pytest
 from labkit.commands import arguments, reference, registry, why
 from labkit.measure import experiments
 
-EXAMPLES = sorted(set(re.findall(r"^    labkit (.*)$", reference.page(), re.MULTILINE)))
+PAGE = reference.page()
+EXAMPLES = sorted(set(re.findall(r"^    labkit (.*)$", PAGE, re.MULTILINE)))
 
 
 def test_page_has_every_command_and_parameter() -> None:
-    headings = set(re.findall(r"^## (.*)$", reference.page(), re.MULTILINE))
+    headings = set(re.findall(r"^## (.*)$", PAGE, re.MULTILINE))
     assert {f"labkit {name}" for name in (*registry.COMMANDS, "kernels get", "kernels install")} | {
         f"Parameters of {name}" for name in experiments.TABLE
     } < headings
     for name in experiments.TABLE:
         for key in experiments.find(name).parameters().asdict():
-            assert f"| `{key}` |" in reference.page()
+            assert f"| `{key}` |" in PAGE
 
 
 @pytest.mark.parametrize("words", EXAMPLES)

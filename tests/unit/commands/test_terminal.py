@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import re
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,11 +13,11 @@ import msgspec
 import pandas as pd
 import pytest
 import synthetic_report
-from conftest import ROOT
 from synthetic_rows import rows
 
 from labkit import cli
 from labkit.analysis import compare_runs, verdicts, why
+from labkit.analysis.claims import JudgedClaim, Verdict
 from labkit.commands import doctor_text, terminal_tables
 from labkit.common.printable import printable, printable_json
 from labkit.measure.capabilities import Capability
@@ -72,10 +71,11 @@ def test_comparison_shows_markup_as_text(capsys: pytest.CaptureFixture[str]) -> 
     assert "[bold]plain[/bold] :smile:" in _printed(capsys)
 
 
-def test_claims_of_two_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    published = ROOT / "data/results/overlay"
-    copy = shutil.copytree(published, tmp_path / "overlay")
-    assert cli.main(["compare", str(copy), str(published)]) == 0
+def test_claims_of_two_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    side = Verdict("confirmed", "ratio 1: 9 agree")
+    terminal_tables.show_claims(
+        [JudgedClaim("overlay-headers", "A claim.", side, side)], Path("a"), Path("b")
+    )
     text = " ".join(_printed(capsys).split())
     assert "overlay-headers confirmed: ratio 1: 9 agree confirmed: ratio 1: 9 agree" in text
     assert "- the same verdict by both runs: 1 of 1 claim" in text

@@ -37,14 +37,9 @@ def completed(shell: InteractiveShell, line: str) -> list[str]:
     ("line", "expected"),
     [
         ("%labkit sw", ["sweep"]),
-        ("%labkit run packet", ["packet_size"]),
         ("%%labkit run packet", ["packet_size"]),
-        ("%labkit run datapaths mtu", ["mtu_bytes="]),
         ("%labkit run datapaths topology=veth,macvlan_b", ["macvlan_bridge"]),
-        ("%labkit run datapaths zerocopy=t", ["true"]),
-        ("%labkit run throughput preset=rf", ["rfc2544"]),
         ("%labkit run throughput vary=source_mac,target_", ["target_ip", "target_mac", "target_port"]),
-        ("%labkit run trex_stateful profile=", ["http_simple"]),
         ("%labkit run datapaths nodes=two mtu", ["mtu_bytes="]),
         ("%labkit draw loop", ["loopback"]),
     ],
@@ -112,12 +107,11 @@ def test_runs_of_the_project_are_named_in_its_notebooks(
 ) -> None:
     for name in ("notebooks", "params"):
         (tmp_path / name).mkdir()
-    profiled_run(tmp_path / "data/run")
+    synthetic_rows.save(tmp_path / "data/run", synthetic_rows.rows())
     monkeypatch.delenv(run_folder.PROJECT, raising=False)
     monkeypatch.chdir(tmp_path / "notebooks")
     for cell in ("%labkit open data/run", "import labkit; labkit.open('data/run')"):
         assert isinstance(shell.run_cell(cell).result, Run)
-    assert isinstance(shell.run_cell("%labkit why data/run:veth_bridge macvlan_bridge").result, Explanation)
     assert shell.run_cell("%labkit rows data/run --csv rows.csv").success
 
 

@@ -11,7 +11,7 @@ import pytest
 import synthetic_rows
 from synthetic_why_run import page, run, words
 
-from labkit.analysis import flame, load
+from labkit.analysis import flame, load, why
 from labkit.analysis.flame import load_profiles
 from labkit.analysis.why import counter_tables, function_time_table, selection
 from labkit.cli import main
@@ -23,9 +23,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(tmp_path_factory.mktemp("data") / "one")
 
 
-def test_page_content(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["why", str(folder)]) == 0
+def test_page_content(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = tmp_path / "stacks"
+    assert main(["why", str(folder), "--export", str(there)]) == 0
     lines = capsys.readouterr().out
+    assert f"{there} has veth_bridge, macvlan_bridge, veth_bridge_again: .folded" in lines
+    assert len(list(there.iterdir())) == 6
+    rows = load.profiles(folder)
+    arm = load_profiles.arm(rows[rows["arm"].eq("macvlan_bridge")], "macvlan_bridge")
+    assert flame.read(there / "macvlan_bridge.folded") == arm.stacks()
+    document = json.loads((there / "macvlan_bridge.speedscope.json").read_text())
+    assert [each["name"] for each in document["profiles"]] == [
+        f"macvlan_bridge, round {number}" for number in range(1, 6)
+    ]
     assert lines.startswith("- planted costs 33.")
     assert "100 % of the difference. The code path is new: planted below function3" in lines
     written = folder / "why.html"
@@ -122,19 +132,28 @@ def test_calls_per_tracing_time() -> None:
     assert function_time_table._tracers({"a": there["a"], "b": there["a"]}) == ["Timed by function_graph."]
 
 
-def test_stack_export(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    there = tmp_path / "stacks"
-    assert main(["why", str(folder), "--out", str(tmp_path / "x.html"), "--export", str(there)]) == 0
-    lines = capsys.readouterr().out
-    assert f"{there} has veth_bridge, macvlan_bridge, veth_bridge_again: .folded" in lines
-    assert len(list(there.iterdir())) == 6
-    rows = load.profiles(folder)
-    arm = load_profiles.arm(rows[rows["arm"].eq("macvlan_bridge")], "macvlan_bridge")
-    assert flame.read(there / "macvlan_bridge.folded") == arm.stacks()
-    document = json.loads((there / "macvlan_bridge.speedscope.json").read_text())
-    assert [each["name"] for each in document["profiles"]] == [
-        f"macvlan_bridge, round {number}" for number in range(1, 6)
-    ]
+@pytest.mark.parametrize("right", ["macvlan_bridge", ":macvlan_bridge", "{}:macvlan_bridge"])
+def test_names_of_arms(folder: Path, right: str) -> None:
+    sides = selection.select_sides(f"{folder}:veth_bridge", right.format(folder))
+    assert len(list(selection.points(sides))) == 1
+
+
+def test_the_other_way_round(folder: Path, tmp_path: Path) -> None:
+    back, [sentence, *_] = page(f"{folder}:macvlan_bridge", f"{folder}:veth_bridge", tmp_path / "back.html")
+    assert sentence.startswith("planted saves")
+    assert "The code path is no longer used: planted below function3" in sentence
+    assert "A/A" not in words(back), "the control is that of the baseline"
+
+
+def test_two_runs(folder: Path, tmp_path: Path) -> None:
+    other = run(tmp_path / "a_*b*_<i>", {"veth_bridge": "baseline"})
+    written, [sentence, *_] = page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
+    assert sentence.startswith("No difference between veth_bridge (a_*b*_<i>) and veth_bridge (one) was seen")
+    [title] = re.findall(r"<h1[^>]*>(.*?)</h1>", written.read_text(), re.DOTALL)
+    assert "a_*b*_&lt;i&gt;" in title
+    assert "<em>" not in title
+    [one] = why.explain(str(other), f"{folder}:macvlan_bridge").sentences()[:1]
+    assert one.startswith("planted costs")
 
 
 def test_invalid_process_pattern_is_refused(
@@ -146,34 +165,6 @@ def test_invalid_process_pattern_is_refused(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("labkit: '(' is not a valid regular expression")
     assert not written.exists()
-
-
-def test_folder_name_is_escaped(folder: Path, tmp_path: Path) -> None:
-    other = run(tmp_path / "a_*b*_<i>", {"veth_bridge": "baseline"})
-    written, _ = page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
-    [title] = re.findall(r"<h1[^>]*>(.*?)</h1>", written.read_text(), re.DOTALL)
-    assert "a_*b*_&lt;i&gt;" in title
-    assert "<em>" not in title
-
-
-@pytest.mark.parametrize("right", ["macvlan_bridge", ":macvlan_bridge", "{}:macvlan_bridge"])
-def test_names_of_arms(folder: Path, tmp_path: Path, right: str) -> None:
-    written, [sentence, *_] = page(f"{folder}:veth_bridge", right.format(folder), tmp_path / "page.html")
-    assert written == tmp_path / "page.html"
-    assert sentence.startswith("planted costs")
-    back, [sentence, *_] = page(f"{folder}:macvlan_bridge", f"{folder}:veth_bridge", tmp_path / "back.html")
-    assert sentence.startswith("planted saves")
-    assert "The code path is no longer used: planted below function3" in sentence
-    assert "A/A" not in words(back), "the control is that of the baseline"
-
-
-def test_two_runs(folder: Path, tmp_path: Path) -> None:
-    other = run(tmp_path / "two", {"veth_bridge": "baseline"})
-    written, [sentence, *_] = page(f"{folder}:veth_bridge", str(other), tmp_path / "page.html")
-    assert sentence.startswith("No difference between veth_bridge (two) and veth_bridge (one) was seen")
-    assert "veth_bridge (two) against veth_bridge (one)" in words(written)
-    _, [sentence, *_] = page(str(other), f"{folder}:macvlan_bridge", tmp_path / "page.html")
-    assert sentence.startswith("planted costs")
 
 
 @pytest.mark.parametrize(
