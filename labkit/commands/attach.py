@@ -23,9 +23,10 @@ from errno import EOPNOTSUPP
 from pathlib import Path
 
 from labkit.common import packages, safe_files
-from labkit.common.errors import BadInput, Failed, Unsupported, choose
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.printable import printable
 from labkit.measure.endpoints.namespace import Namespace
+from labkit.measure.parameters import Form, Within
 from labkit.system import machine, netlink, process
 from labkit.system.netlink import address_probe
 
@@ -62,38 +63,28 @@ class AttachRequest:
 
     def check(self) -> None:
         """Raise BadInput for the first impossible value."""
-        if self.kind not in KINDS:
-            raise BadInput(f"{self.kind!r} is not a kind of interface: {choose(self.kind, KINDS)}")
-        for name in (self.over, self.interface):
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", name):
-                raise BadInput(
-                    f"{name!r} is not a valid interface name: use up to 15 letters, digits, dots, - or _"
-                )
+        Form(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}", "up to 15 letters, digits, dots, - or _").check(
+            "--interface", self.interface
+        )
         try:
             if self.address not in (None, DHCP):
                 if "/" not in str(self.address):
                     raise ValueError(
                         f"{self.address} has no prefix length: write for example {self.address}/24"
                     )
-                own = ipaddress.ip_interface(str(self.address))
-                if self.gateway is not None and ipaddress.ip_address(self.gateway).version != own.version:
-                    raise ValueError(
-                        f"the gateway {self.gateway} and the address {self.address} are of different families"
-                    )
+                ipaddress.ip_interface(str(self.address))
+            ipaddress.ip_address(self.gateway or "::")
         except ValueError as error:
             raise BadInput(str(error)) from None
         if self.gateway is not None and self.address in (None, DHCP):
             raise BadInput(
                 "--gateway needs --address with an IP address; with dhcp the server sends the gateway"
             )
-        if self.mac is not None and not re.fullmatch(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}", self.mac):
-            raise BadInput(f"{self.mac} is not a MAC address: write for example 02:00:00:00:00:01")
+        Form(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}", "for example 02:00:00:00:00:01").check("--mac", self.mac)
         if self.mac is not None and self.kind == "ipvlan":
             raise BadInput("an ipvlan device always has the MAC address of its NIC: leave --mac out")
-        if self.vlan is not None and not 1 <= self.vlan <= 4094:
-            raise BadInput(f"{self.vlan} is not a VLAN: choose 1 to 4094")
-        if self.mtu_bytes is not None and not MIN_MTU <= self.mtu_bytes <= MAX_MTU:
-            raise BadInput(f"{self.mtu_bytes} is not an MTU: choose {MIN_MTU} to {MAX_MTU} bytes")
+        Within(1, 4094).check("--vlan", self.vlan)
+        Within(MIN_MTU, MAX_MTU).check("--mtu", self.mtu_bytes)
 
 
 def container_pid(container: str) -> int:

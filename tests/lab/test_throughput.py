@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from sandbox import LABKIT, Row, one_sentence, rows_on_disk, sandbox, until
+from sandbox import LABKIT, Row, rows_on_disk, sandbox, until
 
 from labkit.common import run_folder
 
@@ -128,19 +128,6 @@ def test_latency_at_three_shares_of_the_rate(searched: list[Row]) -> None:
             continue
         assert 0 < row["latency_p50_s"] <= row["latency_p99_s"] <= row["latency_max_s"] * 1.01
         assert row["histogram"]
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["flows=0"], "flows=0 is outside 1 to 1000000"),
-        (["frame_bytes=9000"], "a frame of 9000 bytes is outside 64 to 1518"),
-        (["max_rate=2Mpps", "line_rate_bps=1e9"], "more than the link carries"),
-    ],
-)
-def test_bad_input_is_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
-    with sandbox(tmp_path) as made:
-        assert sentence in one_sentence(made.labkit("run", "throughput", *words))
 
 
 def test_killed_search_keeps_every_finished_trial_and_leaves_nothing(tmp_path: Path) -> None:

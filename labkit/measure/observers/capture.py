@@ -15,6 +15,7 @@ from labkit.common import packets, run_folder, safe_files
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.packets import Counts, pcapng
 from labkit.measure.endpoints import Namespace
+from labkit.measure.parameters import MAX_INTEGER, Within
 from labkit.system import netlink, process
 from labkit.system.recording.packet_ring import Ring
 from labkit.system.recording.recorder import DRAIN_S, Limits, Recorder, RecorderReport
@@ -148,16 +149,11 @@ def _check(hops: Sequence[CapturePoint]) -> None:
 
 def check_limits(snap_bytes: float, rate_pps: float, total_bytes: float, settle_s: float) -> None:
     """Raise BadInput for the first invalid limit of a capture."""
-    if not MIN_SNAP_BYTES <= snap_bytes <= MAX_SNAP_BYTES:
-        wanted = f"{MIN_SNAP_BYTES} (the headers of a tunnel in a tunnel) to {MAX_SNAP_BYTES}"
-        raise BadInput(f"snap_bytes={snap_bytes} is out of range: {wanted}")
-    for each, value in (("rate_pps", rate_pps), ("total_bytes", total_bytes)):
-        if value < 1:
-            raise BadInput(f"{each}={value} would capture nothing: use at least 1")
-        if not value < 1 << 63:
-            raise BadInput(f"{each}={value} is too large: use less than 2^63")
-    if not 0 <= settle_s <= MAX_SETTLE_S:
-        raise BadInput(f"settle_s={settle_s} is out of range: use 0 to {MAX_SETTLE_S:.0f} seconds")
+    snaps = Within(MIN_SNAP_BYTES, MAX_SNAP_BYTES, "the headers of a tunnel in a tunnel are the least")
+    snaps.check("snap_bytes", snap_bytes)
+    Within(1, MAX_INTEGER).check("rate_pps", rate_pps)
+    Within(1, MAX_INTEGER).check("total_bytes", total_bytes)
+    Within(0, MAX_SETTLE_S).check("settle_s", settle_s)
 
 
 @contextmanager

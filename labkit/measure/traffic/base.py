@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from labkit.common.errors import BadInput
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
+from labkit.measure.parameters import Within
 from labkit.system import process
 
 if TYPE_CHECKING:
@@ -114,10 +115,8 @@ class Generator(abc.ABC):
             known = ", ".join(can.protocols)
             raise BadInput(f"protocol={parameters.protocol}: the generator {self.name} supports {known}")
         minimum, maximum = can.length_bytes[parameters.protocol]
-        length = parameters.length_bytes
-        if length is not None and not minimum <= length <= maximum:
-            what = f"the range of {parameters.protocol} with {self.name}"
-            raise BadInput(f"length_bytes={length} is outside {minimum} to {maximum}: {what}")
+        what = f"the range of {parameters.protocol} with {self.name}"
+        Within(minimum, maximum, what).check("length_bytes", parameters.length_bytes)
         if parameters.slices and (not can.sliced or parameters.rate_bps is not None):
             raise BadInput("slices need senders without a rate limit: with ping or rate_bps use slices=0")
         if not can.paced and (parameters.rate_bps is not None or parameters.streams > can.streams):

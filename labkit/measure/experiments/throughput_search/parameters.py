@@ -55,9 +55,13 @@ class Throughput(ServerParameters, frozen=True, kw_only=True):
         Offered(rates.MIXES),
         EACH_ONCE,
     ] = ("64",)
-    flows: Annotated[tuple[int, ...], "numbers of flows, 1 to 1000000", EACH_ONCE] = (1000,)
+    flows: Annotated[
+        tuple[int, ...], "numbers of flows", Within(1, packet_generator.MAX_FLOWS), EACH_ONCE
+    ] = (1000,)
     vlan: Annotated[
-        int | None, "VLAN of an 802.1Q tag in every frame, which makes it 4 bytes longer; none: no tag"
+        int | None,
+        "VLAN of an 802.1Q tag in every frame, which makes it 4 bytes longer; none: no tag",
+        Within(1, 4094, "IEEE 802.1Q reserves 0 and 4095"),
     ] = None
     vary: Annotated[
         tuple[str, ...],

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from labkit.common.errors import BadInput, Failed
+from labkit.common.errors import Failed
 from labkit.common.packets import ETHERNET, PORTS
 from labkit.measure.observers.capture import (
     MAX_SNAP_BYTES,
@@ -33,6 +33,7 @@ from labkit.measure.observers.monitor.flows import Totals, identify
 from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
 from labkit.measure.observers.monitor.sampling import sampler
 from labkit.measure.observers.monitor.selection import Selection
+from labkit.measure.parameters import Within
 from labkit.system import libpcap, netlink, process
 from labkit.system.recording.packet_ring import Block, Ring
 
@@ -71,12 +72,8 @@ def check_request(request: Request) -> None:
     if request.display is not None:
         display_filter.check_text(request.display)
     display_filter.field_names(request.fields)
-    for name, value, minimum, maximum in (
-        ("keep_count", request.keep_count, 1, MAX_KEEP_COUNT),
-        ("snap_bytes", request.snap_bytes, MIN_SNAP_BYTES, MAX_SNAP_BYTES),
-    ):
-        if not minimum <= value <= maximum:
-            raise BadInput(f"{name}={value} is outside {minimum} to {maximum}")
+    Within(1, MAX_KEEP_COUNT).check("keep_count", request.keep_count)
+    Within(MIN_SNAP_BYTES, MAX_SNAP_BYTES).check("snap_bytes", request.snap_bytes)
 
 
 class Report(msgspec.Struct):

@@ -10,6 +10,7 @@ import msgspec
 from labkit.common.errors import BadInput, choose
 from labkit.common.packets import PORTS
 from labkit.measure.observers.monitor.inner_headers import inner_filter
+from labkit.measure.parameters import Within
 from labkit.system import libpcap
 
 PROTOCOLS = ("arp", "gre", "icmp", "icmp6", "ip", "ip6", "sctp", "tcp", "udp")
@@ -56,8 +57,7 @@ class Selection(msgspec.Struct, frozen=True):
             _check_parentheses(self.expression)
             parts.append(f"({self.expression})")
         if self.vlan is not None:
-            if not 0 <= self.vlan <= MAX_VLAN:
-                raise BadInput(f"vlan={self.vlan} is out of range: use 0 to {MAX_VLAN}")
+            Within(0, MAX_VLAN).check("vlan", self.vlan)
             parts.insert(0, f"vlan {self.vlan}")  # libpcap looks for what follows it behind the tag
         return " and ".join(parts)
 
