@@ -24,9 +24,9 @@ from pathlib import Path
 
 from labkit.common import packages, safe_files
 from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.limits import Form, Within
 from labkit.common.printable import printable
 from labkit.measure.endpoints.namespace import Namespace
-from labkit.measure.parameters import Form, Within
 from labkit.system import machine, netlink, process
 from labkit.system.netlink import address_probe
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import Form, Limit, OneOf, Within
 
 
 class Datapath(StrEnum):
@@ -48,49 +49,7 @@ OUTPUTS = (*LOCAL, *TUNNELS, "vlan")
 PLAN_TUNNELS = ("off", "vxlan")
 MIN_RULES, MAX_RULES = 4, 65536  # flows differ in 16 bits of an IP address
 SELECT = r"all|(client|server)\d{1,3}(:in|:out)?|vlan:\d{1,4}"
-
-
-def _choice(*known: str) -> Callable[[str], str]:
-    def checked(text: str) -> str:
-        if text not in known:
-            raise ValueError(f"choose {', '.join(known)}")
-        return text
-
-    return checked
-
-
-def _number(minimum: float, maximum: float, whole: bool = True) -> Callable[[str], float]:
-    def checked(text: str) -> float:
-        value = int(text) if whole and re.fullmatch(r"\d{1,9}", text) else _float(text, whole)
-        if not minimum <= value <= maximum:
-            raise ValueError(f"the range is {minimum:g} to {maximum:g}")
-        return value
-
-    return checked
-
-
-def _float(text: str, whole: bool) -> float:
-    if whole or not re.fullmatch(r"\d+(\.\d+)?(e\d{1,2})?", text):
-        raise ValueError("a number is needed" if not whole else "a whole number is needed")
-    return float(text)
-
-
-def _form(pattern: str, example: str) -> Callable[[str], str]:
-    def checked(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise ValueError(f"write for example {example}")
-        return text
-
-    return checked
-
-
-def _selection(text: str) -> str:
-    if re.fullmatch(r"mirror\d+|trunk|uplink", text):
-        raise ValueError(
-            "a mirror cannot select the output of a mirror, because its own copies would be copied again: choose a port"
-            " of an end, such as client0"
-        )
-    return _form(SELECT, "all, client0, server0:in, vlan:1")(text)
+COPIES = r"mirror\d+|trunk|uplink"  # ports that mirrors make
 
 
 # Without these an option means nothing: whether a switch has it, and what to add.
@@ -103,13 +62,11 @@ _NEEDS: dict[str, tuple[Callable[[SwitchOptions], bool], str]] = {
 
 @dataclass(frozen=True)
 class Option:
-    """One option: what it means, how its text is read, and the row's column, with its unit.
-
-    `read` raises ValueError. `needs`: a key of _NEEDS, or "".
-    """
+    """One option: what it means, what it may be, and the row's column, with its unit. `needs`: a key of _NEEDS, or
+    ""."""
 
     help: str
-    read: Callable[[str], Any]
+    limit: Limit
     unit: str = ""
     needs: str = ""
     column: str = ""
@@ -125,85 +82,85 @@ class SwitchOptions:
     """A switch: the topology's name without options, and each option. A new option is one field here."""
 
     topology: str = "ovs"
-    mirrors: int = _option(0, f"number of mirrors, 0 to {MAX_MIRRORS}", _number(0, MAX_MIRRORS), "1")
+    mirrors: int = _option(0, f"number of mirrors, 0 to {MAX_MIRRORS}", Within(0, MAX_MIRRORS), "1")
     select: str = _option(
         "client0",
         "what each mirror copies: all, client0 (its port, both ways), client0:in or client0:out (as the switch sees"
         " it), vlan:N",
-        _selection,
+        Form(f"{SELECT}|{COPIES}", "for example all, client0, server0:in, vlan:1"),
         needs="mirrors",
     )
     output: str = _option(
         "veth",
         "where each mirror's copies go: internal or veth (a port, in a namespace of its own); gre, erspan, vxlan (a"
         " tunnel to a second host); vlan (RSPAN: a VLAN of its own, to a trunk port)",
-        _choice(*OUTPUTS),
+        OneOf(OUTPUTS),
         needs="mirrors",
     )
     readers: str = _option(
         "none",
         "who reads the copies at the end of each mirror: none, count (a process that receives and counts each), tcpdump"
         " (to /dev/null), record (labkit's own recorder, to /dev/null)",
-        _choice(*READERS),
+        OneOf(READERS),
         needs="mirrors",
     )
     snaplen: int | None = _option(
-        None, "bytes of a packet that a mirror copies; none: all", _number(14, 65535), "byte", "mirrors"
+        None, "bytes of a packet that a mirror copies; none: all", Within(14, 65535), "byte", "mirrors"
     )
-    vlans: int = _option(0, "number of VLANs, to which pairs belong in turn; 0: none", _number(0, 500), "1")
+    vlans: int = _option(0, "number of VLANs, to which pairs belong in turn; 0: none", Within(0, 500), "1")
     uplink_bps: float | None = _option(
         None,
         "rate of the link by which tunnels leave the host (tbf); none: unlimited",
-        _number(1e5, 1e11, whole=False),
+        Within(1e5, 1e11),
         "bit/s",
         "tunnel",
     )
     uplink_mtu: int | None = _option(
         None,
         "MTU of that link; none: as large as the copies with their outer headers need",
-        _number(68, 65535),
+        Within(68, 65535),
         "byte",
         "tunnel",
     )
     cpu: int | None = _option(
         None,
         "the CPU on which ovs-vswitchd runs; none: any",
-        _number(0, 4095),
+        Within(0, 4095),
         column="switch_cpu",  # `cpu` is the machine's
     )
     flow_limit: int | None = _option(
-        None, "most flows in the datapath's table; none: 200,000, the most", _number(1, 200_000), "1"
+        None, "most flows in the datapath's table; none: 200,000, the most", Within(1, 200_000), "1"
     )
     sampling: str | None = _option(
         None,
         "sflow:N or ipfix:N samples one packet of N; none: no sampling",
-        _form(r"(sflow|ipfix):[1-9]\d{0,5}", "sflow:100 or ipfix:100"),
+        Form(r"(sflow|ipfix):[1-9]\d{0,5}", "for example sflow:100 or ipfix:100"),
     )
     case: str | None = _option(
         None,
         f"a use case of the OVS test plan, with a network and as many VMs as pairs: {', '.join(CASES)}; none: pairs of"
         " endpoints, and a switch that learns",
-        _choice(*CASES),
+        OneOf(CASES),
         column="use_case",
     )
     rules: str = _option(
         "l2",
         "what the rules of a case match beside the input port: l2 (low bits of the destination MAC address) or l3 (of"
         " the IP address)",
-        _choice(*KINDS),
+        OneOf(KINDS),
         needs="case",
     )
     rules_count: int = _option(
         1000,
         f"number of rules of a case, {MIN_RULES} to {MAX_RULES}",
-        _number(MIN_RULES, MAX_RULES),
+        Within(MIN_RULES, MAX_RULES),
         "1",
         "case",
     )
     tunnel: str = _option(
         "off",
         "how the network of a case reaches the switch: off (directly) or vxlan",
-        _choice(*PLAN_TUNNELS),
+        OneOf(PLAN_TUNNELS),
         needs="case",
     )
 
@@ -267,10 +224,7 @@ def options(name: str) -> SwitchOptions:
             raise BadInput(f"{name}: {topology} has no option {word!r}: choose {choices}")
         if key in given:
             raise BadInput(f"{name}: {key} is given twice")
-        try:
-            given[key] = OPTIONS[key].read(text)
-        except ValueError as error:
-            raise BadInput(f"{name}: {word}: {error}") from None
+        given[key] = OPTIONS[key].limit.parse(f"{name}: {key}", text)
     result = SwitchOptions(topology, **given)
     _check(name, result)
     return result
@@ -321,6 +275,11 @@ def _check(name: str, wanted: SwitchOptions) -> None:
             raise BadInput(f"{name}: {key} needs {_NEEDS[one.needs][1]}")
         if wanted.case is not None and key in ("mirrors", "vlans", "sampling"):
             raise BadInput(f"{name}: a case does not use {key}; leave it out")
+    if re.fullmatch(COPIES, wanted.select):
+        raise BadInput(
+            f"{name}: select={wanted.select}: a mirror cannot select the output of a mirror, because its own copies"
+            " would be copied again: choose a port of an end, such as client0"
+        )
     if wanted.case == "vm_to_vm" and wanted.tunnel != "off":
         raise BadInput(
             f"{name}: tunnel={wanted.tunnel}: vm_to_vm has no network behind a tunnel; use tunnel=off"

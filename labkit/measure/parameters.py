@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import abc
 import difflib
 import functools
 import inspect
-import re
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import EachOnce, Form, Offered, OneOf, Within
 from labkit.common.plain_types import wrong_type
 
 Described = TypeVar("Described")
@@ -32,89 +30,6 @@ class CodeParameter(NamedTuple):
     what: str
     flag: str
     digest_parameter: str = ""
-
-
-class Limit(abc.ABC):
-    """What values a parameter may have; stands at its field, as each of those below."""
-
-    def check(self, name: str, value: Any) -> None:
-        """Raise BadInput unless the value of the parameter `name`, or each value of a list, is allowed."""
-        for one in value if isinstance(value, tuple) else (value,):
-            if one is not None:
-                self.check_one(name, one)
-
-    @abc.abstractmethod
-    def check_one(self, name: str, value: Any) -> None:
-        """Raise BadInput unless this value is allowed."""
-
-
-@dataclass(frozen=True)
-class Within(Limit):
-    """The bounds of a number, and the reason."""
-
-    minimum: float
-    maximum: float
-    why: str = ""
-
-    def check_one(self, name: str, value: Any) -> None:
-        """Raise BadInput for a number that is outside."""
-        if not self.minimum <= value <= self.maximum:
-            because = f": {self.why}" if self.why else ""
-            raise BadInput(
-                f"{name}={value:.12g} is outside {self.minimum:.12g} to {self.maximum:.12g}{because}"
-            )
-
-
-@dataclass(frozen=True)
-class Offered(Limit):
-    """Values that completion offers beside any others."""
-
-    values: Iterable[Any]
-
-    def check_one(self, name: str, value: Any) -> None:
-        """Allow any value."""
-
-
-@dataclass(frozen=True)
-class OneOf(Offered):
-    """All values that are allowed."""
-
-    def check_one(self, name: str, value: Any) -> None:
-        """Raise BadInput for any other value."""
-        if value not in tuple(self.values):
-            raise BadInput(f"{name}={value}: choose {', '.join(map(str, self.values))}")
-
-
-@dataclass(frozen=True)
-class Form(Limit):
-    """The regular expression of a text, and an example in words."""
-
-    pattern: str
-    words: str
-
-    def check_one(self, name: str, value: Any) -> None:
-        """Raise BadInput for a text of another form."""
-        if not re.fullmatch(self.pattern, value):
-            raise BadInput(f"{name}={value!r} is not valid: write {self.words}")
-
-
-@dataclass(frozen=True)
-class EachOnce:
-    """A list has at least one value, unless it `may_be_empty`, and each once; the reason."""
-
-    why: str = ""
-    may_be_empty: bool = False
-
-    def check(self, name: str, value: Sequence[Any]) -> None:
-        """Raise BadInput for an empty list, and for a value that is there twice."""
-        if self.may_be_empty and len(set(value)) < len(value):
-            raise BadInput(f"{name} names a value twice: {', '.join(map(str, value))}; keep one of them")
-        if not self.may_be_empty and len(set(value)) != max(1, len(value)):
-            because = f": {self.why}" if self.why else ""
-            raise BadInput(f"{name} needs at least one value, each once{because}")
-
-
-EACH_ONCE, DISTINCT = EachOnce(), EachOnce(may_be_empty=True)
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):

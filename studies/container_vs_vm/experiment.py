@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import EACH_ONCE
 from labkit.measure.experiments import datapaths, measuring_loop
 from labkit.measure.experiments.datapaths_parameters import REPETITION, TWO_HOSTS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.parameters import EACH_ONCE
 from labkit.measure.topologies import Network
 
 LOADS = ("udp:800", "tcp", "ping")

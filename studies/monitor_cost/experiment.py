@@ -22,6 +22,7 @@ from typing import Annotated, Any, ClassVar
 
 from labkit.common import schema, units
 from labkit.common.errors import BadInput
+from labkit.common.limits import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure.endpoints import Endpoint
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments import measuring_loop
@@ -33,7 +34,6 @@ from labkit.measure.experiments.measuring_loop import Plan, Running
 from labkit.measure.experiments.rows import Arm, Measured
 from labkit.measure.observers.capture import CapturePoint
 from labkit.measure.observers.monitor import sampler
-from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure.traffic import packet_ends, packet_generator, rates, registry
 from labkit.measure.traffic.base import TrialGenerator, Trials
 from labkit.measure.traffic.packet_sender import FIRST_PORT, PORT, Mix

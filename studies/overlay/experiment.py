@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 
 from labkit.common import packets, run_folder
 from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.limits import EACH_ONCE, OneOf, Within
 from labkit.common.run_folder import Row
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths, measuring_loop, rows
@@ -22,7 +23,6 @@ from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathP
 from labkit.measure.experiments.measuring_loop import Plan, Point, Running, Stages
 from labkit.measure.experiments.rows import Arm
 from labkit.measure.observers.capture import capture, every_interface
-from labkit.measure.parameters import EACH_ONCE, OneOf, Within
 from labkit.measure.topologies import Topology
 from labkit.measure.topologies.linux_datapaths import TUNNELS
 from labkit.measure.topologies.network import build, kinds, leaf_spine_overlay

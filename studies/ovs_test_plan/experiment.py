@@ -10,6 +10,7 @@ import dataclasses
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import EACH_ONCE, Offered, OneOf, Within
 from labkit.common.switch_options import (
     ANY_NAME,
     CASES,
@@ -26,7 +27,6 @@ from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS
 from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.experiments.throughput_search import experiment
 from labkit.measure.experiments.throughput_search.parameters import Throughput
-from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure.traffic import packet_sender
 from labkit.measure.traffic.packet_sender import Mix
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import DISTINCT, EACH_ONCE, Within
 from labkit.common.units import counted
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
 from labkit.measure.experiments.measuring_loop import Plan, shuffled
 from labkit.measure.experiments.profiled_runs import profiles
-from labkit.measure.parameters import DISTINCT, EACH_ONCE, Within
 from labkit.measure.traffic.base import LARGEST_DATAGRAM
 
 SIZES = (16, 64, 200, 400, 800, 1472, 1473, 4000, 16000, 65507)

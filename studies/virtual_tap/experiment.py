@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import EACH_ONCE, Offered, OneOf, Within
 from labkit.common.switch_options import (
     ANY_NAME,
     MAX_MIRRORS,
@@ -24,7 +25,6 @@ from labkit.common.switch_options import (
 from labkit.measure.experiments import datapaths, measuring_loop
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
 
 LOADS = ("tcp:64", "tcp", "udp:64", "udp:512", "udp:1472")  # the first is the thesis' own
 LOAD = r"(tcp|udp)(:\d{1,6})?(@\d+(\.\d+)?(e\d{1,2})?)?"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import EACH_ONCE
 from labkit.measure.experiments import changes, datapaths, measuring_loop
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.parameters import EACH_ONCE
 from labkit.measure.topologies import Network
 
 PRICE_LIST = (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
+from labkit.common.limits import EACH_ONCE
 from labkit.measure.experiments import measuring_loop
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
 from labkit.measure.experiments.measurement_point import Load, MeasurementPoint
 from labkit.measure.experiments.measuring_loop import Plan
-from labkit.measure.parameters import EACH_ONCE
 
 
 class Jumbo(DatapathParameters, frozen=True, kw_only=True):

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+from labkit.common.limits import OneOf
 from labkit.measure import topologies
 from labkit.measure.observers import base
-from labkit.measure.parameters import OneOf
 
 
 class StatParameters(base.ObserverParameters, frozen=True, kw_only=True):

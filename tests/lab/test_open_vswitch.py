@@ -281,7 +281,7 @@ def test_killed_runs_leave_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("topology=ovs_netdev+mirrors=33", "the range is 0 to 32"),
+        ("topology=ovs_netdev+mirrors=33", "mirrors=33 is outside 0 to 32"),
         ("topology=ovs_netdev+mirrors=1+select=client7", "there is no client7; the last one is client0"),
     ],
 )

@@ -11,13 +11,14 @@ import msgspec
 
 from labkit.common.errors import BadInput
 from labkit.common.extensions import on_call
+from labkit.common.limits import DISTINCT, EACH_ONCE, EachOnce, Form, Offered, OneOf, Within
 from labkit.common.plain_types import wrong_type
 from labkit.measure import hosts, topologies
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.context import Experiment
 from labkit.measure.observers import registry as observing
-from labkit.measure.parameters import DISTINCT, EACH_ONCE, EachOnce, Form, Offered, OneOf, Parameters, Within
+from labkit.measure.parameters import Parameters
 from labkit.measure.topologies import Network
 from labkit.measure.traffic import registry
 from labkit.measure.traffic.base import LARGEST_DATAGRAM, Generator

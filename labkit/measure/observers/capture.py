@@ -13,9 +13,10 @@ import msgspec
 
 from labkit.common import packets, run_folder, safe_files
 from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.limits import Within
 from labkit.common.packets import Counts, pcapng
 from labkit.measure.endpoints import Namespace
-from labkit.measure.parameters import MAX_INTEGER, Within
+from labkit.measure.parameters import MAX_INTEGER
 from labkit.system import netlink, process
 from labkit.system.recording.packet_ring import Ring
 from labkit.system.recording.recorder import DRAIN_S, Limits, Recorder, RecorderReport

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from labkit.common.limits import DISTINCT, Form, OneOf, Within
 from labkit.measure.observers.base import ObserverParameters
-from labkit.measure.parameters import DISTINCT, Form, OneOf, Within
 
 # The events that Senanayake (2024, test one) counted for ovs-vswitchd.
 EVENTS = (

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import Within
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
-from labkit.measure.parameters import Within
 from labkit.system import process
 
 if TYPE_CHECKING:

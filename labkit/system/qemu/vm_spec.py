@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import Form, Limit, OneOf, Within
 
 PROFILES = ("traffic", "tracing")
 FORM = "vm:KERNEL[,cpus=N][,memory_mib=N][,profile=traffic|tracing][,append=WORD+WORD][,modules=NAME+NAME][,fresh]"
@@ -30,49 +31,23 @@ class Shape:
     fresh: bool = False
 
 
-Read = Callable[[str], object]
+@dataclass(frozen=True)
+class Words(Form):
+    """Words of a form, separated by +."""
 
-
-def number(minimum: int, maximum: int) -> Read:
-    """Return a reader of numbers within these bounds."""
-
-    def read(text: str) -> int:
-        if not re.fullmatch(r"\d{1,6}", text) or not minimum <= int(text) <= maximum:
-            raise ValueError(f"a number from {minimum} to {maximum}")
-        return int(text)
-
-    return read
-
-
-def one_of(*known: str) -> Read:
-    """Return a reader of one of these words."""
-
-    def read(text: str) -> str:
-        if text not in known:
-            raise ValueError(" or ".join(known))
-        return text
-
-    return read
-
-
-def word_list(form: str) -> Read:
-    """Return a reader of words of this form, separated by +."""
-
-    def read(text: str) -> tuple[str, ...]:
+    def parse(self, name: str, text: str) -> tuple[str, ...]:
+        """Return the words. Raises BadInput for one of another form."""
         words = tuple(text.split("+"))
-        if not all(re.fullmatch(form, word) for word in words):
-            raise ValueError(f"words of the form {form}, with + between them")
+        self.check(name, words)
         return words
 
-    return read
 
-
-FIELDS: dict[str, Read] = {
-    "cpus": number(1, 64),
-    "memory_mib": number(512, 262144),
-    "profile": one_of(*PROFILES),
-    "append": word_list(r"[A-Za-z0-9_.-]+(=[A-Za-z0-9_.,:/-]*)?"),
-    "modules": word_list(r"[A-Za-z0-9_-]+"),
+FIELDS: dict[str, Limit] = {
+    "cpus": Within(1, 64),
+    "memory_mib": Within(512, 262144),
+    "profile": OneOf(PROFILES),
+    "append": Words(r"[A-Za-z0-9_.-]+(=[A-Za-z0-9_.,:/-]*)?", "WORD=VALUE+WORD"),
+    "modules": Words(r"[A-Za-z0-9_-]+", "NAME+NAME"),
 }
 
 
@@ -85,9 +60,9 @@ def parse(where: str) -> Shape:
 
 
 def read(
-    source: str, what: str, text: str, fields: Mapping[str, Read | None], form: str
+    source: str, what: str, text: str, fields: Mapping[str, Limit | None], form: str
 ) -> tuple[str, dict[str, object]]:
-    """Parse a kernel and its options from `text`; an option whose reader is None takes no value.
+    """Parse a kernel and its options from `text`; an option whose limit is None takes no value.
 
     `source` is the whole parameter as the user wrote it and `what` its kind; both appear in error messages. Raises
     BadInput with one sentence.
@@ -104,11 +79,8 @@ def read(
             raise BadInput(
                 f"{source}: {word!r} is not a valid option ({', '.join(fields)}); the form is {form}"
             )
-        reads = fields[name]
-        try:
-            given[name] = True if reads is None else reads(value)
-        except ValueError as error:
-            raise BadInput(f"{source}: {name} takes {error}") from None
+        limit = fields[name]
+        given[name] = True if limit is None else limit.parse(f"{source}: {name}", value)
     return kernel, given
 
 

@@ -80,9 +80,9 @@ ENDPOINTS = """
 datapaths endpoint=guest topology=veth -> veth does not support endpoint=guest
 datapaths guest=debian -> guest=debian needs guests: add endpoint=guest
 datapaths endpoint=guest guest=debian,queues=2 -> choose cpus=2 or more
-datapaths endpoint=guest guest=debian,offloads=maybe -> offloads takes on or off
+datapaths endpoint=guest guest=debian,offloads=maybe -> offloads=maybe: choose on, off
 datapaths endpoint=guest guest=debian,fresh -> 'fresh' is not a valid option
-datapaths endpoint=guest guest=debian,programs=../x -> programs takes words
+datapaths endpoint=guest guest=debian,programs=../x -> programs='../x' is not valid: write NAME+NAME
 datapaths endpoint=guest guest=debian,cpus=1,cpus=1 -> cpus is given twice
 datapaths endpoint=shared_guest guest=debian,cpus=2 pairs=17 -> one guest for 34 endpoints needs cpus=68
 datapaths endpoint=shared_guest guest=debian,memory_mib=5000 pairs=32 -> memory_mib=320000
@@ -141,7 +141,7 @@ ovs_test_plan endpoint=shared_guest -> does not support endpoint=shared_guest
 packet_size protocol=tcp -> TCP chooses the sizes of its segments itself
 virtual_tap loads=sctp -> loads=sctp: a load is tcp or udp
 virtual_tap loads=udp:8 -> length_bytes=8 is outside 16 to 65507
-virtual_tap select=port7 -> select=port7: write for example all, client0
+virtual_tap select=port7 -> select='port7' is not valid: write for example all, client0
 virtual_tap also=nothing -> nothing is not a topology
 virtual_tap uplink_bps=1e8 -> uplink_bps needs a tunnel
 virtual_tap cores=thesis affinity=0,1 -> affinity=0,1: cores=thesis already binds the ends
@@ -152,7 +152,7 @@ virtual_tap {SECOND_HOST} mirrors=0,1,2 -> nodes=two has one cable, so one switc
 virtual_tap {SECOND_HOST} mirrors=1 also=ovs_netdev -> comes first, so it is measured twice at the same time
 """
 SWITCHES = """
-ovs+mirrors=33 -> mirrors=33: the range is 0 to 32
+ovs+mirrors=33 -> mirrors=33 is outside 0 to 32
 ovs+mirrors=1.5 -> mirrors=1.5: a whole number is needed
 ovs+mirror=1 -> ovs has no option 'mirror=1': choose mirrors=, select=
 ovs+mirrors=1+mirrors=2 -> mirrors is given twice
@@ -163,7 +163,7 @@ ovs+mirrors=1+select=vlan:3+vlans=2 -> select=vlan:3, but there are VLANs 1 to 2
 ovs+mirrors=1+select=vlan:1 -> select=vlan:1, but there are no VLANs: add vlans=N
 ovs+mirrors=1+uplink_bps=1e9 -> uplink_bps needs a tunnel: add output=gre|erspan|vxlan
 ovs+mirrors=1+output=gre+uplink_bps=fast -> uplink_bps=fast: a number is needed
-ovs+sampling=sflow -> sampling=sflow: write for example sflow:100 or ipfix:100
+ovs+sampling=sflow -> sampling='sflow' is not valid: write for example sflow:100 or ipfix:100
 veth+mirrors=1 -> veth takes no options; ovs, ovs_netdev, ovs_dpdk do
 ovs+rules=l3 -> rules needs a case: add case=net_to_vm|vm_to_net|vm_to_vm
 ovs+case=vm_to_net+rules=l4 -> rules=l4: choose l2, l3

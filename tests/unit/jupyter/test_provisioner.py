@@ -70,7 +70,7 @@ def test_kernelspec_with_vm_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"), [("5.4", "no kernel '5.4'"), ("debian,cpus=0", "cpus takes a number")]
+    ("parameters", "words"), [("5.4", "no kernel '5.4'"), ("debian,cpus=0", "cpus=0 is outside 1 to 64")]
 )
 def test_unbootable_kernel_is_not_installed(tmp_path: Path, parameters: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import Limit, OneOf, Within
 from labkit.system.qemu import vm_spec
 
 FORM = (
@@ -35,18 +36,14 @@ class GuestSpec:
 
 def parse(text: str) -> GuestSpec:
     """Parse the description of a guest. Raises BadInput, with one sentence, if it is invalid."""
-    own = {
-        "queues": vm_spec.number(1, 64),
-        "offloads": vm_spec.one_of("on", "off"),
-        "vhost": vm_spec.one_of("auto", "on", "off"),
-        "programs": vm_spec.word_list(r"[A-Za-z0-9_.+-]+"),
-        "boot_s": vm_spec.number(1, 3600),
+    own: dict[str, Limit] = {
+        "queues": Within(1, 64),
+        "offloads": OneOf(("on", "off")),
+        "vhost": OneOf(("auto", "on", "off")),
+        "programs": vm_spec.Words(r"[A-Za-z0-9_.-]+", "NAME+NAME"),
+        "boot_s": Within(1, 3600),
     }
-    fields = (
-        vm_spec.FIELDS
-        | {"cpus": vm_spec.number(1, CPUS), "memory_mib": vm_spec.number(128, MEMORY_MIB)}
-        | own
-    )
+    fields = vm_spec.FIELDS | {"cpus": Within(1, CPUS), "memory_mib": Within(128, MEMORY_MIB)} | own
     kernel, given = vm_spec.read(f"guest={text}", "a guest", text, fields, FORM)
     more = {name: given.pop(name) for name in own if name in given}
     if "offloads" in more:

@@ -6,12 +6,12 @@ import dataclasses
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure import topologies
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.throughput_search.mlrsearch import LONGEST_S, PRESETS, Settings
 from labkit.measure.experiments.trex.parameters import LINE_TAG, ServerParameters
 from labkit.measure.observers import registry as observing
-from labkit.measure.parameters import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure.traffic import packet_generator, packet_sender, rates, registry
 from labkit.measure.traffic.base import TrialGenerator
 from labkit.measure.traffic.packet_generator import PacketGenerator

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
+from labkit.common.limits import EACH_ONCE, Offered, OneOf, Within
 from labkit.measure.experiments import datapaths_parameters as usual
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
-from labkit.measure.parameters import EACH_ONCE, CodeParameter, Offered, OneOf, Within, refuse_given
+from labkit.measure.parameters import CodeParameter, refuse_given
 from labkit.measure.traffic import packet_generator
 from labkit.measure.traffic.packet_sender import FCS_BYTES, Mix
 from labkit.measure.traffic.rates import TAGS_BYTES, Line

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from labkit.common.errors import Failed
+from labkit.common.limits import Within
 from labkit.common.packets import ETHERNET, PORTS
 from labkit.measure.observers.capture import (
     MAX_SNAP_BYTES,
@@ -33,7 +34,6 @@ from labkit.measure.observers.monitor.flows import Totals, identify
 from labkit.measure.observers.monitor.kept import KeptPackets, Row, row
 from labkit.measure.observers.monitor.sampling import sampler
 from labkit.measure.observers.monitor.selection import Selection
-from labkit.measure.parameters import Within
 from labkit.system import libpcap, netlink, process
 from labkit.system.recording.packet_ring import Block, Ring
 

@@ -8,9 +8,9 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 import msgspec
 
 from labkit.common.errors import BadInput, choose
+from labkit.common.limits import Within
 from labkit.common.packets import PORTS
 from labkit.measure.observers.monitor.inner_headers import inner_filter
-from labkit.measure.parameters import Within
 from labkit.system import libpcap
 
 PROTOCOLS = ("arp", "gre", "icmp", "icmp6", "ip", "ip6", "sctp", "tcp", "udp")
