@@ -117,6 +117,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "iperf3": (lambda: works("iperf3", "--version"), "there is no iperf3 (Debian package iperf3)"),
     "ip": (lambda: works("ip", "-V"), "there is no ip (Debian package iproute2)"),
     "ping": (lambda: works("ping", "-V"), "there is no ping (Debian package iputils-ping)"),
+    "sockperf": (lambda: works("sockperf", "--version"), "there is no sockperf (Debian package sockperf)"),
     "ethtool": (lambda: works("ethtool", "--version"), "there is no ethtool (Debian package ethtool)"),
     "tcpdump": (lambda: works("tcpdump", "--version"), "there is no tcpdump (Debian package tcpdump)"),
     "tshark": (lambda: works("tshark", "--version"), "there is no tshark (Debian package tshark)"),

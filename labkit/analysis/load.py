@@ -468,6 +468,7 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     )
     words += [f"{of['length_bytes']:g} bytes each"] if of["length_bytes"] is not None and not fits else []
     words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
+    words += [f"{of['rate_rps']:,.0f} requests/s"] if of["rate_rps"] is not None else []
     words += [f"{of['streams']:g} streams"] if of["streams"] not in (None, 1) else []
     words += [f"MSS {of['mss_bytes']:g}"] if of["mss_bytes"] is not None else []
     words += [str(of[name]) for name in ("congestion",) if of[name] is not None]

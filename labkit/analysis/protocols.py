@@ -6,7 +6,7 @@ A further protocol is one entry of PROTOCOLS.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.common.errors import BadInput, choose
 from labkit.common.schema import LATENCIES, PERCENTILE
@@ -88,20 +88,24 @@ def percentile() -> str:
 
 # Offloads determine the size of a TCP segment, and a ping has a reply, so each protocol has its own unit of work. A TCP
 # frame that an interface received holds up to 64 KB because of segmentation offload and GRO.
+_TIMED = Protocol(
+    label="ping",
+    metric=f"latency_{percentile()}_s",
+    higher_is_better=False,
+    quantity="round-trip time",
+    average=LATENCIES[percentile()][1],
+    speed="rate of pings",
+    generator="ping",
+)
+_REQUESTS = replace(_TIMED, speed="rate of requests", generator="sockperf")
 PROTOCOLS = {
     "tcp": Protocol(label="TCP", packet="frame", work="gigabyte"),
     "udp": Protocol(label="UDP", packet="datagram", work="packet"),
-    "ping": Protocol(
-        label="ping",
-        metric=f"latency_{percentile()}_s",
-        higher_is_better=False,
-        quantity="round-trip time",
-        average=LATENCIES[percentile()][1],
-        speed="rate of pings",
-        generator="ping",
-    ),
+    "ping": _TIMED,
+    "udp_rr": replace(_REQUESTS, label="UDP requests"),
+    "tcp_rr": replace(_REQUESTS, label="TCP requests"),
 }
-# Each of their packets waits up to 10 ms for the reply to the one before.
+# Their packets wait for replies.
 TIMED = tuple(name for name, one in PROTOCOLS.items() if not one.higher_is_better)
 
 

@@ -50,17 +50,22 @@ def run(machine: Sandbox, *words: str) -> tuple[Done, list[Row]]:
     return done, [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_iperf3_is_missing(machine: Sandbox) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "words"),
+    [
+        ("tcp", "the program iperf3 is not installed (without it: no TCP or UDP traffic"),
+        ("udp_rr", "the program sockperf is not installed (without it: no requests and responses"),
+    ],
+)
+def test_generator_is_missing(protocol: str, words: str, machine: Sandbox) -> None:
     folder = machine.folder / "bin"
     folder.mkdir()
     for name in ("setpriv", "unshare", "nsenter", "mount", "ip", "ping", "ethtool", "lscpu", "uname", "sh"):
         if result := shutil.which(name):
             (folder / name).symlink_to(result)
     machine.words = [str(Path(shutil.which("env") or "env")), f"PATH={folder}"]
-    done, rows = run(machine, *SHORT)
-    assert one_sentence(done).startswith(
-        "the program iperf3 is not installed (without it: no TCP or UDP traffic"
-    )
+    done, rows = run(machine, *SHORT, f"protocol={protocol}")
+    assert one_sentence(done).startswith(words)
     assert rows == []
 
 

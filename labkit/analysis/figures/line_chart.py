@@ -73,6 +73,7 @@ AXES = {
         Axis("pairs", "pairs at once", pairs_word, name="number of pairs"),
         Axis("length_bytes", "bytes of a write or datagram", lambda size: f"{size:.0f} bytes"),
         Axis("rate_bps", "offered rate of a stream", lambda rate: si(rate, "bit/s"), _rate_tick),
+        Axis("rate_rps", "requests per second of a pair", lambda rate: f"{rate:,.0f} requests/s"),
         Axis("mtu_bytes", "MTU, bytes", lambda size: f"MTU {size:.0f}", name="MTU"),
         Axis("streams", "parallel streams of a pair", lambda count: counted(int(count), "stream")),
         Axis("mss_bytes", "TCP maximum segment size, bytes", lambda size: f"MSS {size:.0f}"),

@@ -21,8 +21,8 @@ from labkit.common.units import si
 
 # Columns that divide a table into panels. Numbers of pairs and topologies share a panel.
 KEYS = (
-    "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "streams",
-    "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
+    "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "rate_rps",
+    "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
 )  # fmt: skip
 MAX_COLUMNS = 3  # side by side at 900 px
 BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
@@ -146,6 +146,7 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
         "family": lambda family: f"IPv{family:.0f}",
         "length_bytes": lambda length: "default length" if pd.isna(length) else f"{length:.0f} B each",
         "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
+        "rate_rps": lambda rate: "closed loop" if pd.isna(rate) else f"{rate:,.0f} requests/s",
         "streams": lambda streams: f"{streams:.0f} streams",
         "mss_bytes": lambda size: "default MSS" if pd.isna(size) else f"MSS {size:.0f}",
         "congestion": lambda name: "default congestion control" if pd.isna(name) else str(name),

@@ -16,8 +16,8 @@ NETWORK_FILE = "FILE.yaml"  # the file of a network of one's own, because a row 
 # The parameters that say what is measured, in the order of a command. A command does not repeat the usual values, which
 # are those of the experiment.
 PARAMETERS = (
-    "where", "endpoint", "guest", "generator", "protocol", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "streams",
-    "family", "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
+    "where", "endpoint", "guest", "generator", "protocol", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "rate_rps",
+    "streams", "family", "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
 )  # fmt: skip
 USUAL = {
     "where": "here", "endpoint": "namespace", "pairs": "1", "mtu_bytes": "1500", "streams": "1", "family": "4",
@@ -28,7 +28,7 @@ SEARCHED = {
     "where": "where", "endpoint": "endpoint", "guest": "guest", "pairs": "pairs", "mtu_bytes": "mtu_bytes",
     "family": "family", "frame_bytes": "frame", "flows": "flows_count", "vlan": "vlan",
 }  # fmt: skip
-USUAL_GENERATORS = ("iperf3", "ping")  # each is the usual one of its protocols
+USUAL_GENERATORS = ("iperf3", "ping", "sockperf")  # each is the usual one of its protocols
 VALUE = r"[A-Za-z0-9_ .,:-]{1,200}"
 OBSERVED = "observe=perf_record,counters"
 

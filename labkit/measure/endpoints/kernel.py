@@ -9,7 +9,9 @@ from labkit.common.errors import Failed
 from labkit.system import machine, netlink, process
 from labkit.system.machine import mibs
 
-LISTENING = "0A"  # TCP_LISTEN in hexadecimal (include/net/tcp_states.h)
+# The state of a socket that takes what comes, in hexadecimal: TCP_LISTEN, and of UDP TCP_CLOSE
+# (include/net/tcp_states.h)
+OPEN = {"tcp": "0A", "udp": "07"}
 
 
 class Kernel(abc.ABC):
@@ -47,14 +49,14 @@ class Kernel(abc.ABC):
         """Run a program; `words` are arguments, never a shell's."""
         return process.run([*self.prefix, machine.program(name), *words], timeout_s)
 
-    def listens(self, port: int) -> bool:
-        """Return whether a TCP socket listens on a port (/proc/net/tcp; proc(5))."""
+    def listens(self, port: int, transport: str = "tcp") -> bool:
+        """Return whether a socket of TCP or UDP listens on a port (/proc/net/tcp; proc(5))."""
         wanted = f"{port:04X}"
-        for name in ("tcp6", "tcp"):
-            with suppress(FileNotFoundError):  # tcp6, of a kernel without IPv6
+        for name in (f"{transport}6", transport):
+            with suppress(FileNotFoundError):  # of a kernel without IPv6
                 for line in self.read(f"/proc/net/{name}").splitlines()[1:]:
                     fields = line.split()
-                    if fields[1].rpartition(":")[2] == wanted and fields[3] == LISTENING:
+                    if fields[1].rpartition(":")[2] == wanted and fields[3] == OPEN[transport]:
                         return True
         return False
 

@@ -31,8 +31,8 @@ MIN_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 # Groups of parameters, for experiments that do not have them (`Parameters.ABSENT`)
 LOAD = (
-    "protocol", "length_bytes", "rate_bps", "streams", "omit_s", "placement", "mss_bytes", "congestion", "zerocopy",
-    "affinity",
+    "protocol", "length_bytes", "rate_bps", "rate_rps", "streams", "omit_s", "placement", "mss_bytes", "congestion",
+    "zerocopy", "affinity",
 )  # fmt: skip
 REPETITION = ("slices", "whole_runs", "half_width")
 OBSERVATION = (
@@ -109,7 +109,9 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         Offered(registry.GENERATORS),
     ] = None
     protocol: Annotated[
-        str, "tcp, udp or ping (round-trip times, closed-loop)", OneOf(registry.PROTOCOLS)
+        str,
+        "tcp, udp, ping (round-trip times, closed-loop), or udp_rr and tcp_rr (requests and responses)",
+        OneOf(registry.PROTOCOLS),
     ] = "tcp"
     pairs: Annotated[
         tuple[int, ...],
@@ -120,11 +122,17 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     mtu_bytes: Annotated[int, "MTU of every endpoint's interface"] = 1500
     length_bytes: Annotated[
         int | None,
-        "length of a write (TCP), datagram (UDP) or ping payload; none: iperf3's, or what fits the MTU",
+        "length of a write (TCP), datagram (UDP), request (none: 14) or ping payload; none: iperf3's, or what fits"
+        " the MTU",
     ] = None
     rate_bps: Annotated[float | None, "rate of each stream; none: as fast as possible", Within(1e3, 1e12)] = (
         None
     )
+    rate_rps: Annotated[
+        int | None,
+        "requests per second of each pair, sent by a schedule (udp_rr, tcp_rr); none: each waits for the last response",
+        Within(1, 500_000),
+    ] = None
     streams: Annotated[int, "parallel streams of each pair", Within(1, 128, "this is iperf3's limit")] = 1
     duration_s: Annotated[int, "duration of a whole run, without the warm-up", Within(1, 3600)] = 5
     omit_s: Annotated[

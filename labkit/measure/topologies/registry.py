@@ -55,9 +55,11 @@ TABLE: dict[str, TopologyKind] = {
     ),
     # Both publish the port of iperf3 alone.
     "veth_published_proxy": TopologyKind(
-        on_call(f"{_PUBLISHED}:veth_published_proxy"), generators=("iperf3",)
+        on_call(f"{_PUBLISHED}:veth_published_proxy"), generators=("iperf3", "sockperf")
     ),
-    "veth_published_nat": TopologyKind(on_call(f"{_PUBLISHED}:veth_published_nat"), generators=("iperf3",)),
+    "veth_published_nat": TopologyKind(
+        on_call(f"{_PUBLISHED}:veth_published_nat"), generators=("iperf3", "sockperf")
+    ),
     **{f"macvlan_{mode}": _MACVLAN for mode in KINDS["macvlan"].modes},
     "macvlan_bridge": replace(_MACVLAN, side=partial(one_side, linux_datapaths.macvlan)),
     # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):

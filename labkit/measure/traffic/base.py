@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from labkit.common.errors import BadInput
 from labkit.common.limits import Within
+from labkit.common.schema import LATENCIES
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
 from labkit.system import process
 
@@ -45,8 +46,8 @@ class Capabilities:
 
     `length_bytes`: for each protocol the smallest and the largest length of a write, datagram or payload. `paced`: it
     can keep a given rate. `sliced`: its senders can be held and continued, so slices of several arms can alternate.
-    `streams`: the maximum number of parallel streams of a pair. `metric`: the column by which arms are compared, with
-    `higher_is_better` as its direction.
+    `streams`: the maximum number of parallel streams of a pair. `requests`: it can keep a rate of requests. `metric`:
+    the column by which arms are compared, with `higher_is_better` as its direction.
     """
 
     length_bytes: Mapping[str, tuple[int, int]]
@@ -55,6 +56,7 @@ class Capabilities:
     paced: bool = False
     sliced: bool = False
     streams: int = 1
+    requests: bool = False
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -74,6 +76,8 @@ class LoadParameters(Protocol):
     @property
     def rate_bps(self) -> float | None: ...
     @property
+    def rate_rps(self) -> int | None: ...
+    @property
     def streams(self) -> int: ...
     @property
     def duration_s(self) -> int: ...
@@ -89,6 +93,12 @@ class LoadParameters(Protocol):
     def zerocopy(self) -> bool: ...
     @property
     def affinity(self) -> str | None: ...
+    @property
+    def family(self) -> int: ...
+    @property
+    def nodes(self) -> str: ...
+    @property
+    def endpoint(self) -> tuple[str, ...]: ...
 
 
 class Generator(abc.ABC):
@@ -118,12 +128,16 @@ class Generator(abc.ABC):
         what = f"the range of {parameters.protocol} with {self.name}"
         Within(minimum, maximum, what).check("length_bytes", parameters.length_bytes)
         if parameters.slices and (not can.sliced or parameters.rate_bps is not None):
-            raise BadInput("slices need senders without a rate limit: with ping or rate_bps use slices=0")
+            raise BadInput(
+                "slices need senders without a rate limit: with round trips or rate_bps use slices=0"
+            )
         if not can.paced and (parameters.rate_bps is not None or parameters.streams > can.streams):
             name = "streams" if parameters.rate_bps is None else "rate_bps"
             raise BadInput(
                 f"{name}={getattr(parameters, name):.12g}: {self.name} has no {name}; leave it out"
             )
+        if parameters.rate_rps is not None and not can.requests:
+            raise BadInput(f"rate_rps={parameters.rate_rps}: {self.name} sends no requests; leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +314,19 @@ class TrialGenerator(Generator):
     ) -> AbstractContextManager[Trials]:
         """Start the senders of these pairs, whose load is counted by `receiving`; all of them end with the block."""
         raise NotImplementedError(f"the generator {self.name} has both ends on one host")
+
+
+def latency_columns(times_s: Sequence[float], lost_count: int = 0) -> dict[str, float | None]:
+    """Return the percentiles and the maximum of sorted latencies in seconds.
+
+    Lost requests count as slower than all others. A percentile that is one of them is None.
+    """
+    count = len(times_s) + lost_count
+    ranks = {name: min(count - 1, int(share * count)) for name, (share, _) in LATENCIES.items() if share < 1}
+    return {
+        **{f"latency_{name}_s": times_s[at] if at < len(times_s) else None for name, at in ranks.items()},
+        "latency_max_s": times_s[-1],
+    }
 
 
 class LatencyGenerator(Generator):

@@ -18,9 +18,8 @@ from typing import Any
 
 from labkit.common import errors, units
 from labkit.common.errors import Failed
-from labkit.common.schema import LATENCIES
 from labkit.measure.endpoints import Endpoint, Pair, RemotePair
-from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters
+from labkit.measure.traffic.base import Capabilities, LatencyGenerator, LoadParameters, latency_columns
 from labkit.system import netlink, process
 
 # The kernel reports carriers to bridges for 100 devices at a time, a second apart (net/core/link_watch.c): with
@@ -215,13 +214,8 @@ def latency(
         "loop": "closed",
         "received_count": len(times),
         "sent_count": _sent_by_all(one.stdout for one in ended),
+        **latency_columns(times),
         "latency_p50_s": p50,
-        **{
-            f"latency_{name}_s": times[min(len(times) - 1, int(share * len(times)))]
-            for name, (share, _) in LATENCIES.items()
-            if 0.5 < share < 1
-        },
-        "latency_max_s": times[-1],
         **({"doubts": [doubt]} if (doubt := _step_doubt(times, middle, step)) else {}),
     }
 

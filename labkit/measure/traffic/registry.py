@@ -15,12 +15,14 @@ GENERATORS = Registry(
     {
         "iperf3": f"{_HERE}.iperf3:IPERF3",
         "ping": f"{_HERE}.ping:PING",
+        "sockperf": f"{_HERE}.sockperf:SOCKPERF",
         "packets": f"{_HERE}.packet_generator:PACKETS",
         "trex": f"{_HERE}.trex.generator:TREX",
     },
     "generator={} is unknown",
 )
-USUAL = {"tcp": "iperf3", "udp": "iperf3", "ping": "ping"}  # the generator of each protocol
+# The generator of each protocol
+USUAL = {"tcp": "iperf3", "udp": "iperf3", "ping": "ping", "udp_rr": "sockperf", "tcp_rr": "sockperf"}
 USUAL |= {
     protocol: name
     for name in reversed(GENERATORS.others)

@@ -23,7 +23,7 @@ datapaths pairs=10000 -> pairs=10000 is outside 1 to 500: a Linux bridge has 1,0
 datapaths pairs=none -> pairs needs at least one value, each once
 datapaths topology=veth,veth -> topology needs at least one value, each once: labkit itself measures the baseline twice
 datapaths observe=counters,counters -> observe names a value twice
-datapaths protocol=sctp -> protocol=sctp: choose tcp, udp, ping
+datapaths protocol=sctp -> protocol=sctp: choose tcp, udp, ping, udp_rr, tcp_rr
 datapaths 'congestion=cubic; ls' -> is not valid: write an algorithm of the kernel
 datapaths rate_bps=nan -> rate_bps=nan
 datapaths seed=2147483648 -> seed=2147483648 is outside
@@ -68,12 +68,17 @@ datapaths {VMS} topology=veth_bridge,ovs+mirrors=1+output=gre -> large TCP packe
 datapaths 'change=x: parameter streams=4000' -> change x: streams=4000 is outside
 """
 GENERATORS = """
-datapaths generator=hping3 -> generator=hping3 is unknown: choose iperf3, ping, packets
+datapaths generator=hping3 -> generator=hping3 is unknown: choose iperf3, ping, sockperf, packets
 datapaths generator=packets -> generator=packets works with `labkit run throughput` only
 datapaths generator=ping protocol=tcp -> protocol=tcp: the generator ping supports ping
 datapaths generator=ping slices=4 -> slices need senders
 datapaths generator=ping rate_bps=1e6 -> rate_bps=1000000: ping has no rate_bps; leave it out
 datapaths protocol=udp length_bytes=8 -> length_bytes=8 is outside 16 to 65507: the range of udp with iperf3
+datapaths rate_rps=9 -> rate_rps=9: iperf3 sends no requests; leave it out
+datapaths protocol=udp_rr affinity=0 -> affinity=0: sockperf has no affinity; leave it out
+datapaths protocol=udp_rr duration_s=61 -> duration_s=61 is outside 1 to 60: sockperf keeps each message in memory
+datapaths protocol=tcp_rr family=6 -> family=6: sockperf 3.7 has no IPv6
+datapaths protocol=tcp_rr endpoint=guest -> endpoint=guest: sockperf's log stays inside
 throughput generator=iperf3 -> generator=iperf3 cannot run trials at a frame rate
 """
 ENDPOINTS = """

@@ -11,8 +11,8 @@ from labkit.measure.experiments.change_kinds.base import Files, Kind, Place, Sta
 
 # The parameters that an arm may set itself: it is built with its own MTU, IP version and guests.
 PARAMETERS = (
-    "length_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "affinity", "rate_bps", "mtu_bytes", "family",
-    "guest",
+    "length_bytes", "streams", "mss_bytes", "zerocopy", "congestion", "affinity", "rate_bps", "rate_rps", "mtu_bytes",
+    "family", "guest",
 )  # fmt: skip
 
 

@@ -157,7 +157,7 @@ def roots(named: Sequence[str], protocol: str, family: int, guests: bool) -> tup
     """
     if named:
         return tuple(one for all_of in kernel_functions.resolved(named).values() for one in all_of)
-    usual = (*SENDS[protocol, family], *(GUEST_SENDS if guests else ()), SOFT_INTERRUPT)
+    usual = (*SENDS[protocol.removesuffix("_rr"), family], *(GUEST_SENDS if guests else ()), SOFT_INTERRUPT)
     result = kernel_functions.resolve(usual, tracing.functions())
     if not any(result.values()):
         raise Unsupported(

@@ -48,4 +48,4 @@ def test_generators_implement_one_kind_of_load() -> None:
         assert sum(isinstance(one, kind) for kind in kinds) == 1, one.name
         if one.capabilities.sliced:
             assert isinstance(one, FlowGenerator)
-    assert registry.PROTOCOLS == ("tcp", "udp", "ping")
+    assert registry.PROTOCOLS == ("tcp", "udp", "ping", "udp_rr", "tcp_rr")

@@ -1,0 +1,247 @@
+"""sockperf as a traffic generator: requests and responses of one length, over UDP or TCP.
+
+Closed loop (ping-pong): a request waits for the response to the one before. A stall delays one request, and those that
+would have been sent meanwhile are missing.
+
+Open loop (under-load, with `rate_rps`): one thread sends by a schedule, another receives. A sender that is late catches
+up (src/switches.h, SwitchOnCycleDuration). The log has the time just before each send call, from which labkit works out
+when the request was due. A round trip starts then, so it includes the sender's delay. The sender waits busily and takes
+a CPU.
+
+sockperf's own latency is half a round trip. labkit reads both times of each message from its full log (3.7;
+`tests/samples` has one).
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.common import errors, units
+from labkit.common.errors import BadInput, Failed
+from labkit.common.limits import Within
+from labkit.measure.endpoints import Endpoint, Pair, RemotePair
+from labkit.measure.traffic.base import (
+    LARGEST_DATAGRAM,
+    Capabilities,
+    LatencyGenerator,
+    LoadParameters,
+    latency_columns,
+)
+from labkit.measure.traffic.iperf3 import PORT
+from labkit.system import process
+
+SHORTEST = 14  # sockperf's header
+START_S, END_S = 10.0, 30.0  # for a server to listen; for a client to start, warm up, and write its log
+SPARE_S = 1  # sockperf leaves out 0.45 s of its time
+# sockperf reserves memory for each message that it may send: without a rate, for so many in a second.
+UNPACED_RPS, MOST_MESSAGES = 600_000, 36_600_000
+OFFERED = 0.98  # below this share of the requested rate the sender was the limit
+LATE_NS, LATE_SHARE = 50_000, 0.01  # a row has a doubt if more than this share of the requests was sent later
+_COUNTS = re.compile(r"\[Valid Duration\] RunTime=([0-9.]+) sec; SentMessages=(\d+)")
+_MISSING = re.compile(r"dropped messages = (\d+);.* out-of-order messages = (\d+)")
+_ERROR = re.compile(r"ERROR: ([^\x1b\n]*)")
+
+
+@dataclass(frozen=True)
+class Log:
+    """A full log: when each answered message was sent and its response received, in nanoseconds of one clock.
+
+    `sent_count` messages were sent in `elapsed_s`. Of these, `lost_count` got no response, and `out_of_order_count` one
+    that the log leaves out.
+    """
+
+    sent_ns: array[int]
+    received_ns: array[int]
+    sent_count: int
+    elapsed_s: float
+    lost_count: int
+    out_of_order_count: int
+
+    def due_ns(self, rate_rps: int) -> array[int]:
+        """Return when each message was due, at this rate.
+
+        A message is never early, and a late sender catches up. So a message is as late as it is behind the most
+        punctual of those after it. One nanosecond less than the period covers sockperf's rounding.
+        """
+        period = 1_000_000_000 // rate_rps - 1
+        result = array("q", self.sent_ns)
+        offset = self.sent_ns[-1]
+        for number in range(len(result) - 1, -1, -1):
+            offset = min(offset, self.sent_ns[number] - number * period)
+            result[number] = offset + number * period
+        return result
+
+
+@errors.reading("the full log of sockperf")
+def read(lines: Iterable[str]) -> Log:
+    """Parse a full log. Raises Failed for another form, or if no message was answered."""
+    sent, received, words = array("q"), array("q"), []
+    for line in lines:
+        if line[0].isdigit():
+            _number, begin, end, _ = line.split(", ")
+            sent.append(int(begin.replace(".", "")))  # both have nine decimals
+            received.append(int(end.replace(".", "")))
+        else:
+            words.append(line)
+    text = "".join(words)
+    counts, missing = _COUNTS.search(text), _MISSING.search(text)
+    if not sent or counts is None or missing is None:
+        raise Failed("no request got a response")
+    return Log(sent, received, int(counts[2]), float(counts[1]), int(missing[1]), int(missing[2]))
+
+
+def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[str, Any]:
+    """Return the columns of a row from the logs of all pairs, of which it takes the first `duration_s` seconds.
+
+    A request without a response counts as slower than all others. Raises Failed if a client stopped before.
+    """
+    times: list[float] = []
+    lost = late = 0
+    for log in logs:
+        start = log.sent_ns if rate_rps is None else log.due_ns(rate_rps)
+        end = start[0] + duration_s * 1_000_000_000
+        own = [stop - begin for begin, stop in zip(start, log.received_ns, strict=True) if begin < end]
+        if rate_rps is None and start[-1] < end:
+            raise Failed(
+                f"after {len(own)} round trips a response did not come, and sockperf waited for it until the end:"
+                " rate_rps=N sends requests without waiting"
+            )
+        if rate_rps is not None:
+            lost += min(log.lost_count, max(0, rate_rps * duration_s - len(own)))
+            late += sum(
+                sent - due > LATE_NS for sent, due in zip(log.sent_ns[: len(own)], start, strict=False)
+            )
+        times += own
+    times.sort()
+    doubts: list[str] = []
+    row: dict[str, Any] = {
+        "loop": "closed" if rate_rps is None else "open",
+        "received_count": len(times),
+        "sent_count": len(times) + lost,
+        "lost_count": lost,
+        "out_of_order_count": sum(log.out_of_order_count for log in logs),
+        "transaction_rate": len(times) / duration_s,
+        **latency_columns([1e-9 * one for one in times], lost),
+        "doubts": doubts,
+    }
+    if late > LATE_SHARE * len(times):
+        doubts.append(
+            f"sockperf sent {units.percent(late / len(times))} of the requests more than"
+            f" {units.si(1e-9 * LATE_NS, 's')} late, which the round-trip times include: its sender needs a CPU"
+        )
+    if lost:
+        share = units.percent(lost / row["sent_count"])
+        doubts.append(f"{share} of the requests got no response, and count as slower than all others")
+    offered = min((log.sent_count / log.elapsed_s for log in logs), default=0.0)
+    if rate_rps is not None and offered < OFFERED * rate_rps:
+        row |= {
+            "status": "invalid",
+            "reason": f"generator-limited: {offered:.4g} of the requested {rate_rps} requests a second were sent",
+        }
+    return row
+
+
+def client_argv(parameters: LoadParameters, address: str, log: Path) -> list[str]:
+    """Return the client's command line."""
+    rate = parameters.rate_rps
+    mode = ["ping-pong"] if rate is None else ["under-load", f"--mps={rate}", "--reply-every=1"]
+    size = SHORTEST if parameters.length_bytes is None else parameters.length_bytes
+    seconds = parameters.duration_s + SPARE_S
+    return ["sockperf", *mode, *_at(parameters, address), f"-t{seconds}", f"-m{size}", f"--full-log={log}"]
+
+
+def _at(parameters: LoadParameters, address: str) -> list[str]:
+    return ["-i", address, "-p", str(PORT), *(["--tcp"] if parameters.protocol == "tcp_rr" else [])]
+
+
+def _log_of(pair: Pair, client: process.Running, late: bool, path: Path) -> Log:
+    """Return the log of a client. Raises Failed with sockperf's error message; its exit code is 0 in any case."""
+    ended = client.ended(late)
+    where = f"sockperf from {pair.client.name} to {pair.server.name}"
+    if error := _ERROR.search(ended.stdout + ended.stderr):
+        raise Failed(f"{where}: {error[1].strip()}")
+    if ended.returncode or not path.exists():
+        raise Failed(f"{where}: {ended.message()}")
+    with path.open() as lines:
+        try:
+            return read(lines)
+        except Failed as failed:
+            raise Failed(f"{where}: {failed}") from None
+
+
+class Sockperf(LatencyGenerator):
+    """sockperf's ping-pong and under-load."""
+
+    name = "sockperf"
+    capabilities = Capabilities(
+        length_bytes=dict.fromkeys(("udp_rr", "tcp_rr"), (SHORTEST, LARGEST_DATAGRAM)),
+        metric="latency_p50_s",
+        higher_is_better=False,
+        requests=True,
+    )
+
+    def version(self) -> str:
+        """Return the version of sockperf. Raises Unsupported if it is missing."""
+        words = process.output(["sockperf", "--version"]).split()
+        return words[2] if len(words) > 2 else "?"
+
+    def check(self, parameters: LoadParameters) -> None:
+        """Raise BadInput for what sockperf cannot do."""
+        super().check(parameters)
+        for name in ("mss_bytes", "congestion", "zerocopy", "affinity"):
+            if value := getattr(parameters, name):
+                raise BadInput(f"{name}={value}: sockperf has no {name}; leave it out")
+        if parameters.family == 6:
+            raise BadInput("family=6: sockperf 3.7 has no IPv6; use family=4")
+        if parameters.nodes == "two":
+            raise BadInput(
+                "nodes=two: labkit starts sockperf's server on the clients' host only; use nodes=one"
+            )
+        if others := [one for one in parameters.endpoint if one != "namespace"]:
+            raise BadInput(f"endpoint={others[0]}: sockperf's log stays inside; use endpoint=namespace")
+        most = MOST_MESSAGES // (parameters.rate_rps or UNPACED_RPS) - SPARE_S
+        Within(1, most, "sockperf keeps each message in memory").check("duration_s", parameters.duration_s)
+
+    def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> dict[str, Any]:
+        """Measure the round-trip times of all pairs at once; return columns of a row. Raises Failed as `columns`."""
+        own = [pair for pair in pairs if isinstance(pair, Pair)]
+        ends = {pair.server.name: pair.server for pair in own}
+        with tempfile.TemporaryDirectory() as folder, process.all_ended([]) as programs:
+            for end in ends.values():
+                argv = ["sockperf", "server", *_at(parameters, end.address)]
+                programs.append(end.start(argv))
+                _wait(end, programs[-1], parameters.protocol.removesuffix("_rr"))
+            paths = [Path(folder) / f"{number}.csv" for number in range(len(own))]
+            clients = [
+                pair.client.start(client_argv(parameters, pair.server_address, path))
+                for pair, path in zip(own, paths, strict=True)
+            ]
+            programs += clients
+            late = process.wait(clients, time.monotonic() + parameters.duration_s + SPARE_S + END_S)
+            for one in late:
+                one.kill()
+            logs = [
+                _log_of(pair, client, client in late, path)
+                for pair, client, path in zip(own, clients, paths, strict=True)
+            ]
+        return columns(logs, parameters.duration_s, parameters.rate_rps)
+
+
+def _wait(end: Endpoint, server: process.Running, transport: str) -> None:
+    """Wait until a server's port is open. Raises Failed if it ends before, or is late."""
+    deadline = time.monotonic() + START_S
+    while not end.kernel.listens(PORT, transport):
+        if server.poll() or time.monotonic() > deadline:
+            server.kill()
+            raise Failed(f"the sockperf server at {end.name} did not listen: {server.ended().message()}")
+        time.sleep(0.002)
+
+
+SOCKPERF = Sockperf()

@@ -1,0 +1,92 @@
+"""A full log of sockperf 3.7 becomes round trips: 1,000 requests a second, and the server was stopped for 300 ms."""
+
+from __future__ import annotations
+
+import gzip
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labkit.common.errors import Failed
+from labkit.measure.traffic import sockperf
+
+LOG = Path(__file__).parents[3] / "samples" / "sockperf-3.7-stalled-server.csv.gz"
+
+
+def log() -> sockperf.Log:
+    with gzip.open(LOG, "rt") as lines:
+        return sockperf.read(lines)
+
+
+def punctual(count: int, period_ns: int = 1_000_000, rtt_ns: int = 20_000) -> sockperf.Log:
+    """A log of messages that were sent when they were due, all with the same round trip."""
+    sent = array("q", (5_000_000_000 + number * period_ns for number in range(count)))
+    return sockperf.Log(
+        sent, array("q", (one + rtt_ns for one in sent)), count, count * period_ns * 1e-9, 0, 0
+    )
+
+
+def test_stall_shows_in_the_recorded_log() -> None:
+    row = sockperf.columns([log()], 1, 1000)
+    assert (row["loop"], row["sent_count"], row["lost_count"]) == ("open", 1000, 62)
+    # 30 % of the requests came during the stall.
+    assert row["latency_p50_s"] < 2e-3 < 0.2 < row["latency_p90_s"] < 0.3
+    # More than 1 % were lost, because the socket was full. Nobody knows how long they would have taken.
+    assert (row["latency_p99_s"], row["latency_p999_s"]) == (None, None)
+    assert row["latency_max_s"] == pytest.approx(0.3, rel=0.1)
+    assert "6.2 % of the requests got no response" in row["doubts"][-1]
+
+
+@pytest.mark.parametrize("rate_rps", [None, 1000])
+def test_delay_of_one_percent_is_at_p99_and_not_at_p50(rate_rps: int | None) -> None:
+    plain = punctual(1500)
+    slow = array("q", (one + 5_000_000 * (number % 80 == 0) for number, one in enumerate(plain.received_ns)))
+    before, after = (
+        sockperf.columns([one], 1, rate_rps) for one in (plain, replace(plain, received_ns=slow))
+    )
+    for row in (before, after):
+        assert row["latency_p50_s"] == pytest.approx(20e-6, rel=1e-3)
+        assert row["transaction_rate"] == pytest.approx(1000, rel=2e-3)
+    assert before["latency_p99_s"] == pytest.approx(20e-6, rel=1e-3)
+    assert after["latency_p99_s"] == pytest.approx(5.02e-3, rel=1e-3)
+
+
+def test_sender_that_was_held_hides_nothing() -> None:
+    """Its messages wait for 300 ms and leave together. Every tenth of the others was lost."""
+    plain = punctual(1500)
+    sent = array("q", plain.sent_ns)
+    sent[400:700] = array("q", [sent[700]] * 300)
+    kept = [number for number in range(1500) if 400 <= number < 700 or number % 10 != 5]
+    held = sockperf.Log(
+        array("q", (sent[number] for number in kept)),
+        array("q", (sent[number] + 20_000 for number in kept)),
+        1500, 1.5, 1500 - len(kept), 0,
+    )  # fmt: skip
+    due = held.due_ns(1000)
+    assert all(abs(due[at] - plain.sent_ns[number]) < 1000 for at, number in enumerate(kept))
+    row = sockperf.columns([held], 1, 1000)
+    assert row["latency_p50_s"] == pytest.approx(20e-6, rel=0.05)
+    assert row["latency_max_s"] == pytest.approx(0.3, rel=0.01)
+    assert row["lost_count"] == pytest.approx(70, abs=2)
+    assert "sockperf sent 32 % of the requests more than 50 µs late" in row["doubts"][0]
+
+
+def test_too_few_requests() -> None:
+    row = sockperf.columns([punctual(1500)], 1, 2000)
+    assert row["reason"] == "generator-limited: 1000 of the requested 2000 requests a second were sent"
+    with pytest.raises(Failed, match=r"^after 500 round trips a response did not come, and sockperf waited"):
+        sockperf.columns([punctual(500)], 1, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sockperf: No messages were received from the server.\n", "no request got a response"),
+        ("0, 1.0, 2.0\n", "the full log of sockperf cannot be read: not enough values"),
+    ],
+)
+def test_other_logs(text: str, words: str) -> None:
+    with pytest.raises(Failed, match=words):
+        sockperf.read(text.splitlines(keepends=True))
