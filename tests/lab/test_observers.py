@@ -211,7 +211,6 @@ def test_killed_run_leaves_no_perf(observer: str, machine: Sandbox) -> None:
     [
         (["observe=perf_stat", "events=cycles,contxt-switches"], "event contxt-switches (did you mean context-sw"),
         (["observe=perf_stat", "events=nothing:here"], "this machine has none of the events nothing:here"),
-        (["observe=perf_record", "nodes=two", "peer=ssh:other"], "observe needs nodes=one"),
     ],
 )  # fmt: skip
 def test_bad_observer_input_is_refused_early(words: list[str], lines: str, machine: Sandbox) -> None:

@@ -168,31 +168,6 @@ def test_header_and_cost_rows(machine: Sandbox, folder: Path, lines: str) -> Non
     }  # fmt: skip
 
 
-BAD = [
-    ("part=nothing", "part=nothing: choose path, reachability, failure, headers, cost"),
-    ("provider=x", "provider=x: choose gre, ipip, routed"),
-    (
-        "mtu_bytes=1427 fabric_mtu_bytes=1500",
-        "the MTU 1427 of cs1_br1 (cs1) does not fit through vxlan-cont (con_ns1) on the same link: 1500 (lc1_sc2)"
-        " - 20 (IPv4) - 4 (GRE) - 20 (IPv4) - 8 (UDP) - 8 (VXLAN) - 14 (Ethernet) = 1426",
-    ),
-    (
-        "payload_bytes=1399",
-        "payload_bytes=1399 is outside 16 to 1398: the range of a ping within the MTU",
-    ),
-    ("nodes=two", "there is no parameter nodes; there are: "),
-    ("parent=eth0", "there is no parameter parent"),
-]
-
-
-def test_bad_input_is_refused_early(machine: Sandbox) -> None:
-    folder = machine.folder / "refused"
-    lines = {f"run overlay {words} --folder {folder}": sentence for words, sentence in BAD}
-    for line, done in machine.commands(*lines).items():
-        assert one_sentence(done).startswith(lines[line])
-    assert not folder.exists()
-
-
 def test_provider_depends_on_gre(machine: Sandbox) -> None:
     """A part that this kernel does not support gives a row with the reason, and the command says so."""
     folder = machine.folder / "gre"

@@ -80,26 +80,3 @@ def test_report_figures_and_sentences(folder: Path) -> None:
     assert "Traceback" not in text
     # Function times exist for one of the two sizes or none. Either way, one sentence says that it cannot be decided.
     assert "takes half as long for 800 bytes as for 400 cannot be determined here: " in text
-
-
-BAD = [
-    (
-        "size_bytes=15",
-        "size_bytes=15 is outside 16 to 65507: the range of iperf3's UDP datagrams, and of pings",
-    ),
-    ("size_bytes=400,65508", "size_bytes=65508 is outside 16 to 65507"),
-    ("observe_bytes=15", "observe_bytes=15 is outside 16 to 65507"),
-    ("size_bytes=400,400", "size_bytes needs at least one value, each once"),
-    ("size_bytes=none", "size_bytes needs at least one value"),
-    ("length_bytes=400", "there is no parameter length_bytes (use size_bytes instead)"),
-    ("protocol=tcp", "protocol=tcp: TCP chooses the sizes of its segments itself"),
-    ("protocol=ping", "with ping or rate_bps use slices=0"),
-]
-
-
-def test_bad_input_is_one_sentence(machine: Sandbox) -> None:
-    lines = {f"run packet_size {words}": sentence for words, sentence in BAD}
-    for line, done in machine.commands(*lines).items():
-        assert done.returncode == 2, line
-        assert lines[line] in done.stderr
-        assert len(done.stderr.splitlines()) == 1, line

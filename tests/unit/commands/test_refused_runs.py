@@ -143,6 +143,11 @@ monitor_cost frame_bytes=20 -> a frame of 20 bytes is outside 64
 ovs_test_plan case=vm_to_vm tunnel=vxlan -> vm_to_vm has no network behind a tunnel: add tunnel=off
 ovs_test_plan rules_count=15 -> rules_count=15 is too few for pairs=4: 16 rules are the minimum
 ovs_test_plan endpoint=shared_guest -> does not support endpoint=shared_guest
+overlay payload_bytes=1399 -> payload_bytes=1399 is outside 16 to 1398: the range of a ping within the MTU
+overlay parent=eth0 -> there is no parameter parent
+packet_size size_bytes=400,65508 -> size_bytes=65508 is outside 16 to 65507: the range of iperf3's UDP datagrams, and of
+packet_size observe_bytes=15 -> observe_bytes=15 is outside 16 to 65507
+packet_size protocol=ping -> with ping or rate_bps use slices=0
 packet_size protocol=tcp -> TCP chooses the sizes of its segments itself
 virtual_tap loads=sctp -> loads=sctp: a load is tcp or udp
 virtual_tap loads=udp:8 -> length_bytes=8 is outside 16 to 65507
