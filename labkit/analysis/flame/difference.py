@@ -135,9 +135,7 @@ def _judged(samples: Ints, there: Sequence[Arm], per: CostUnit) -> Spread:
         for columns, arm in zip(np.split(samples, ends, axis=1), there, strict=True)
     ]
     runs = [[one.run for one in arm.rounds] for arm in there[:2]]
-    # The control is an arm of the same runs as left.
-    control = compared(*left, *again[0]) if again and len(there[2].rounds) > 1 else None
-    return compared(*left, *right, run_variation(runs[0], runs[1]), control)
+    return compared(*left, *right, run_variation(runs[0], runs[1]), again[0] if again else None)
 
 
 def kinds(tree: Tree) -> list[str]:

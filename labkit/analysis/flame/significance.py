@@ -141,9 +141,10 @@ def estimate(
 
 def paired_mean(differences: Floats) -> Estimate:
     """Return the mean of the differences of paired rounds, tested against 0 (Student's t with rounds - 1 degrees of
-    freedom)."""
+    freedom). A single round has no interval."""
     count = len(differences)
-    mean, error = float(differences.mean()), float(differences.std(ddof=1)) / count**0.5
+    mean = float(differences.mean())
+    error = float(differences.std(ddof=1)) / count**0.5 if count > 1 else math.nan
     t = abs(mean) / error if error else float("inf" if mean else "nan")
     p = 2 * float(stdtr(count - 1, -t))
     half = float(stdtrit(count - 1, 0.975)) * error
@@ -249,9 +250,14 @@ def compared(
     right: npt.NDArray[np.int64],
     right_each: Floats,
     variation: RunVariation | None = None,
-    control: Spread | None = None,
+    again: tuple[npt.NDArray[np.int64], Floats] | None = None,
 ) -> Spread:
-    """Compare the samples [thing, round] of two sides. left_each, right_each: the value of one sample in each round."""
+    """Compare the samples [thing, round] of two sides. left_each, right_each: the value of one sample in each round.
+
+    again: the samples of left measured again (A/A), in the same runs, and their values. What they show as well does not
+    stand out. A single round of it does not count.
+    """
+    control = compared(left, left_each, *again) if again is not None and len(again[1]) > 1 else None
     a, b = round_means(left, left_each), round_means(right, right_each)
     if min(a.rounds_count, b.rounds_count) < 2:
         absent = np.full(len(left), np.nan)

@@ -190,7 +190,7 @@ def _conclusion_cells(point: ProfiledPoint, one: Conclusion, headed: bool) -> It
 def _differences(point: ProfiledPoint, processes: str) -> tuple[flame.Difference | None, str]:
     """Return the comparison of a point's profiles, or None and the reason why they cannot be compared."""
     try:
-        return load_profiles.compared(point.named_sides(), point.protocol, processes), ""
+        return load_profiles.compared(point.profiled_sides(), point.protocol, processes), ""
     except BadInput as error:
         return None, str(error)
 

@@ -11,7 +11,7 @@ loss does not look like a change in code (labkit.analysis.why.work).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -279,8 +279,7 @@ def _net(frames: Frames, made: dict[int, Cause]) -> list[Cause]:
         own = {at: one for at, one in made.items() if one.path is path and one.change != "changed"}
         if len({one.change for one in own.values()}) < 2:
             continue
-        rows = np.any([_frames_of_one_side(frames, at, one.change) for at, one in own.items()], axis=0)
-        of = _self_time(frames, rows)
+        of = _self_time(frames, [_code_of_one_side(frames, at, one.change) for at, one in own.items()])
         largest = max(own, key=lambda at: abs(own[at].difference_s))
         for at in own:
             del result[at]
@@ -294,29 +293,41 @@ def _net(frames: Frames, made: dict[int, Cause]) -> list[Cause]:
 
 def _only_of_one_side(frames: Frames, at: int, change: str) -> Estimate:
     """Return the time of a path that is new or gone, without functions that the other side calls in other places."""
-    return _self_time(frames, _frames_of_one_side(frames, at, change))
+    return _self_time(frames, [_code_of_one_side(frames, at, change)])
 
 
-def _self_time(frames: Frames, rows: npt.NDArray[np.bool_]) -> Estimate:
-    """Return the self time of these frames together."""
+def _self_time(frames: Frames, code: Sequence[tuple[str, frozenset[str]]]) -> Estimate:
+    """Return the self time of functions and their callees together. code: the names of a function, and of the callees
+    that do not count."""
+    rows = np.any([_below_function(frames.tree, name, without) for name, without in code], axis=0)
     values, squares = frames.own[rows].sum(axis=0), frames.own_squares[rows].sum(axis=0)
     least = _least(squares[None, :], frames.split)
-    return estimate(
+    size = estimate(
         values[: frames.split],
         values[frames.split :],
         frames.run_variation,
         (float(least[0][0]), float(least[1][0])),
     )
+    return size if frames.control is None else beyond_control(size, _self_time(frames.control, code))
 
 
-def _frames_of_one_side(frames: Frames, at: int, change: str) -> npt.NDArray[np.bool_]:
-    """Return which frames belong to a path that is new or gone, without functions that the other side calls in other
-    places."""
-    tree, here = frames.tree, int(change == "new")
+def _below_function(tree: Tree, function: str, without: Set[str] = frozenset()) -> npt.NDArray[np.bool_]:
+    """Return which frames are of a function or of its callees, without some of these."""
+    own, left_out = (
+        np.array([name in some for name in tree.names])[tree.name] for some in ({function}, without)
+    )
     inside = np.zeros(len(tree), dtype=bool)
     for depth in range(1, int(tree.depth.max()) + 1):
         level = np.flatnonzero(tree.depth == depth)
-        inside[level] = inside[tree.parent[level]] | (tree.name[level] == at)
+        inside[level] = inside[tree.parent[level]] | own[level]
+    return np.asarray(inside & ~left_out)
+
+
+def _code_of_one_side(frames: Frames, at: int, change: str) -> tuple[str, frozenset[str]]:
+    """Return the function of a path that is new or gone, and those callees that the other side calls in other
+    places."""
+    tree, here = frames.tree, int(change == "new")
+    inside = _below_function(tree, tree.names[at])
     sides = [frames.own[:, : frames.split].mean(axis=1), frames.own[:, frames.split :].mean(axis=1)]
     count = len(tree.names)
     within, beside, elsewhere = (
@@ -325,7 +336,7 @@ def _frames_of_one_side(frames: Frames, at: int, change: str) -> npt.NDArray[np.
     )
     # A function moved here if it takes much less time in its other places than on the other side.
     moved = (within > 0) & (elsewhere - beside > 0.5 * within) & (beside < 0.5 * elsewhere)
-    return np.asarray(inside & ~moved[tree.name])
+    return tree.names[at], frozenset(tree.names[one] for one in np.flatnonzero(moved))
 
 
 def _whole(frames: Frames, at: int) -> Estimate:

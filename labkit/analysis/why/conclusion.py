@@ -73,7 +73,7 @@ def conclude(point: ProfiledPoint, processes: str = WITHIN) -> Conclusion:
             "one side has a single profiled round, so the spread between rounds is unknown; measure both with"
         )
         return _conclude_without_profiles(point, settings, f"{few} profile_rounds=5 or more")
-    control = work.rounds(point, 2, processes) if point.rows[2] is not None else ()
+    control = work.rounds(point, 2, processes) if len(point.profiled_sides()) > 2 else ()
     evidence = gather(point, names, rounds, control, settings)
     if evidence.cut is not None:
         return _conclude_with_cut_stacks(evidence, evidence.cut)

@@ -22,6 +22,7 @@ from labkit.common import units
 from labkit.common.loss_places import without_pair_number
 
 Table = tuple[str, str, pd.DataFrame | None]  # title, words, table
+# The sides are left, right, and left measured again (A/A), which may have no rounds.
 Observed = list[list[tuple[dict[str, Any], pd.Series]]]  # [side][round]: the observer's report and the row
 Counted = list[list[tuple[Mapping[str, float], float]]]  # [side][round]: counts and the work
 MAX_ROWS = 15
@@ -56,17 +57,19 @@ def _units(point: ProfiledPoint) -> tuple[float, str]:
 
 
 def observed_by(point: ProfiledPoint, observer: str) -> Observed:
-    """Return the reports of an observer for left and right, one per round, each with its row."""
+    """Return the reports of an observer, one per round, each with its row."""
     result = []
-    for _, rows in list(point.named_sides())[:2]:
-        own = rows[rows["observer"].eq(observer) & rows["status"].eq("ok")]
-        result.append([(observed(row["observed"]), row) for _, row in own.iterrows()])
+    for rows in point.rows:
+        seen = (
+            () if rows is None else rows[rows["observer"].eq(observer) & rows["status"].eq("ok")].iterrows()
+        )
+        result.append([(observed(row["observed"]), row) for _, row in seen])
     return result
 
 
 def between_runs(seen: Sequence[Sequence[tuple[Any, pd.Series]]]) -> RunVariation | None:
     """Return the variation between the runs of both sides' rounds, or None if all are of one run."""
-    left, right = ([str(row["folder"]) for _, row in rounds] for rounds in seen)
+    left, right = ([str(row["folder"]) for _, row in rounds] for rounds in seen[:2])
     return run_variation(left, right)
 
 
@@ -74,36 +77,31 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
     """Yield the table of perf_stat's events, and a table of their ratios. If there is no table, the text says why."""
     title = "Events that perf counted"
     seen = observed_by(point, "perf_stat")
-    if not all(seen):
+    if not all(seen[:2]):
         yield title, NOT.format("perf_stat"), None
         return
     counts: Counted = []
-    absent: dict[str, str] = {}
     for rounds in seen:
-        counted = [report.get("events", {}) for report, _ in rounds]
-        has_known_work = [
+        known = [
             {
                 f"{name}{CLOCK}" if one.get("unit") == "s" else name: one["count"]
-                for name, one in each.items()
+                for name, one in report.get("events", {}).items()
                 if one["count"] is not None
             }
-            for each in counted
+            for report, _ in rounds
         ]
-        counts.append(
-            [
-                (each, row[work_unit(point).work])
-                for each, (_, row) in zip(has_known_work, rounds, strict=True)
-            ]
-        )
-        absent |= {
-            name: one["reason"] for each in counted for name, one in each.items() if one["count"] is None
-        }
+        work = work_unit(point).work
+        counts.append([(each, row[work]) for each, (_, row) in zip(known, rounds, strict=True)])
+    reported = [report.get("events", {}) for rounds in seen[:2] for report, _ in rounds]
+    absent = {name: one["reason"] for each in reported for name, one in each.items() if one["count"] is None}
     # An event that one round did not count is missing, not 0 (METHOD: missing is null).
-    of_each = [report.keys() for rounds in counts for report, _ in rounds]
+    of_each = [report.keys() for rounds in counts[:2] for report, _ in rounds]
     everywhere = set(of_each[0]).intersection(*of_each)
     for name in dict.fromkeys(name for names in of_each for name in names):
         if name not in everywhere:
             absent.setdefault(name.removesuffix(CLOCK), "it was not requested in every round")
+    complete = [at for at, (report, _) in enumerate(counts[2]) if everywhere <= report.keys()]
+    seen[2], counts[2] = [seen[2][at] for at in complete], [counts[2][at] for at in complete]
     shared: Counted = [
         [({name: report[name] for name in everywhere}, work) for report, work in rounds] for rounds in counts
     ]
@@ -138,7 +136,7 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
 def _counters(point: ProfiledPoint) -> Table:
     title = "The kernel's counters"
     seen = observed_by(point, "counters")
-    if not all(seen):
+    if not all(seen[:2]):
         return title, NOT.format("counters"), None
     counts: Counted = [
         [(_flat(report), _work(point, report, row)) for report, row in rounds] for rounds in seen
@@ -149,8 +147,10 @@ def _counters(point: ProfiledPoint) -> Table:
         " difference first."
     )
     if not len(table):
-        text = "No counter differs by more than the spread between rounds." if all(_usable(counts)) else ""
-    text = " ".join([f"{text}{left_out}{in_guests(seen)}".strip(), *point.doubts("counters")])
+        text = (
+            "No counter differs by more than the spread between rounds." if all(_usable(counts)[:2]) else ""
+        )
+    text = " ".join([f"{text}{left_out}{in_guests(seen[:2])}".strip(), *point.doubts("counters")])
     return title, text, table if len(table) else None
 
 
@@ -158,7 +158,7 @@ def _cpu_time(point: ProfiledPoint) -> Table:
     """Return the table of the time in interrupts beside all busy time, from the kernel's clock (/proc/stat)."""
     title, of = "CPU time by kind", work_unit(point)
     seen = observed_by(point, "counters")
-    if not all(seen):
+    if not all(seen[:2]):
         return title, NOT.format("counters"), None
     counts: Counted = []
     for rounds in seen:
@@ -192,8 +192,8 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
     for rounds in seen:
         own = [(_flatten_switch(report), report.get("datapath", {})) for report, _ in rounds]
         counts.append([(flat, sum(of.get(name, 0) for name in ("hit", "missed"))) for flat, of in own])
-    number_texts = [_actions(name, rounds) for name, rounds in zip(_heads(point), seen, strict=True)]
-    if all(_usable(counts)):
+    number_texts = [_actions(name, rounds) for name, rounds in zip(_heads(point), seen[:2], strict=True)]
+    if all(_usable(counts)[:2]):
         table, left_out = _compared(point, seen, counts, everything=False, one=float(THOUSAND))
         text = (
             f"Per 1,000 packets that the switch looked up: the counters that differ most.{left_out}"
@@ -205,7 +205,9 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
     of_threads = [
         event_ratios.by_round(own, [report.get("averages", {}) for report, _ in own]) for own in seen
     ]
-    if all(of_threads) and len(shown := event_ratios.means(_heads(point), of_threads, between_runs(seen))):
+    if all(of_threads[:2]) and len(
+        shown := event_ratios.means(_heads(point), of_threads, between_runs(seen))
+    ):
         text = (
             "Of the userspace datapath; mean of the rounds with its 95 % interval. Cycles are those of the CPU's time"
             " stamp counter."
@@ -317,7 +319,7 @@ def _compared(
     counts = _usable(counts)
     names, one_sided = _on_both(counts)
     left_out += one_sided
-    if not names or not all(counts):
+    if not names or not all(counts[:2]):
         return pd.DataFrame(), left_out
     finer = np.array([NS if name.endswith(CLOCK) else 1.0 for name in names])
     matrices = [
@@ -326,7 +328,8 @@ def _compared(
     ]
     each = [np.array([(one or _units(point)[0]) / work for _, work in rounds]) for rounds in counts]
     samples = [matrix.astype(np.int64) for matrix in matrices]
-    result = compared(samples[0], each[0], samples[1], each[1], between_runs(used))
+    control = samples[2], each[2]
+    result = compared(samples[0], each[0], samples[1], each[1], between_runs(used), control)
     by = np.where(finer > 1, finer * unit_s, 1.0)
     table = pd.DataFrame(
         {
@@ -340,7 +343,7 @@ def _compared(
     order = np.argsort(-np.abs(result.difference / by))
     if everything:
         return table.iloc[order], left_out
-    values = np.hstack([matrix * one for matrix, one in zip(matrices, each, strict=True)])
+    values = np.hstack([matrix * one for matrix, one in zip(matrices[:2], each[:2], strict=True)])
     same = _alike(values, [int(at) for at in order if result.stands_out[at]])
     table.index = pd.Index([_with_repeats(names, at, same.get(at, [])) for at in range(len(names))])
     return table.iloc[list(same)[:MAX_ROWS]], left_out
@@ -376,7 +379,7 @@ def _on_both(counts: Counted) -> tuple[list[str], str]:
 
     An interface that one side lacks has no counter there, so its counters cannot stand out.
     """
-    left, right = ({name for report, _ in rounds for name in report} for rounds in counts)
+    left, right = ({name for report, _ in rounds for name in report} for rounds in counts[:2])
     places = [{_place(name) for name in side} for side in (left, right)]
     lacking = sorted(places[0] ^ places[1]) if left and right else []
     names = sorted(name for name in left | right if _place(name) not in lacking)
@@ -399,7 +402,7 @@ def _heads(point: ProfiledPoint) -> list[str]:
 def _left_out(heads: Sequence[str], counts: Counted) -> str:
     result = [
         f"{len(rounds) - len(kept)} of {len(rounds)} rounds of {head}"
-        for head, rounds, kept in zip(heads, counts, _usable(counts), strict=True)
+        for head, rounds, kept in zip(heads, counts[:2], _usable(counts)[:2], strict=True)
         if len(kept) < len(rounds)
     ]
     return LEFT_OUT.format(" and ".join(result)) if result else ""
@@ -415,7 +418,7 @@ def others(point: ProfiledPoint, known: Set[str]) -> Iterator[Table]:
     sides = list(point.named_sides())[:2]
     for observer in sorted({str(name) for _, rows in sides for name in rows["observer"].dropna()} - known):
         result: dict[str, dict[str, str]] = {}
-        for (side, _), rounds in zip(sides, observed_by(point, observer), strict=True):
+        for (side, _), rounds in zip(sides, observed_by(point, observer)[:2], strict=True):
             numbers = pd.DataFrame([_numbers(report) for report, _ in rounds])
             for name in numbers:
                 result.setdefault(str(name), {})[side] = f"{numbers[name].median():,.6g}"

@@ -11,7 +11,14 @@ import numpy as np
 import pandas as pd
 
 from labkit.analysis import stats
-from labkit.analysis.flame.significance import RunVariation, estimate, half_interval
+from labkit.analysis.flame.significance import (
+    Estimate,
+    RunVariation,
+    beyond_control,
+    estimate,
+    half_interval,
+    paired_mean,
+)
 from labkit.common import units
 
 Rounds = Mapping[
@@ -47,8 +54,9 @@ def by_round(seen: Sequence[tuple[Any, pd.Series]], values: Sequence[Mapping[str
 def table(heads: list[str], sides: Sequence[Rounds], variation: RunVariation | None) -> pd.DataFrame:
     """Return a table of means over rounds with half their 95 % intervals, one row per ratio.
 
-    The column `ratio` is right divided by left with its interval. Within one run it is of the rounds that both sides
-    have; between runs its interval includes their variation.
+    sides: left, right, and left measured again (A/A), which may have no rounds. The column `ratio` is right divided by
+    left with its interval. Within one run it is of the rounds that both sides have; between runs its interval includes
+    their variation.
     """
     of = [{at: dict(ratios(events)) for at, events in rounds.items()} for rounds in sides]
     return means(heads, of, variation)
@@ -56,25 +64,32 @@ def table(heads: list[str], sides: Sequence[Rounds], variation: RunVariation | N
 
 def means(heads: list[str], sides: Sequence[Rounds], variation: RunVariation | None) -> pd.DataFrame:
     """Return the table of `table` for values that both sides have in every round."""
-    all_rounds = [each for rounds in sides for each in rounds.values()]
+    both = [each for rounds in sides[:2] for each in rounds.values()]
     result = {}
-    for name in (name for name in all_rounds[0] if all(name in each for each in all_rounds)):
-        values = [pd.Series({at: each[name] for at, each in rounds.items()}) for rounds in sides]
+    for name in (name for name in both[0] if all(name in each for each in both)):
+        values = [
+            pd.Series({at: each[name] for at, each in rounds.items() if name in each}, dtype=float)
+            for rounds in sides
+        ]
         own = {
             head: units.plus_minus(float(of.mean()), half_interval(np.asarray(of, dtype=np.float64)))
-            for head, of in zip(heads, values, strict=True)
+            for head, of in zip(heads, values[:2], strict=True)
         }
-        result[name] = {**own, "ratio": _ratio(values[0], values[1], variation)}
+        result[name] = {**own, "ratio": _ratio_text(values[0], values[1], values[2], variation)}
     return pd.DataFrame(result).T
 
 
-def _ratio(left: pd.Series, right: pd.Series, variation: RunVariation | None) -> str:
-    paired = (right / left).dropna()  # pandas pairs by the index, that is by run and round
-    if min(left.min(), right.min()) <= 0 or (variation is None and paired.empty):
+def _ratio_text(left: pd.Series, right: pd.Series, again: pd.Series, variation: RunVariation | None) -> str:
+    if min(left.min(), right.min()) <= 0 or (size := _log_ratio(left, right, variation)) is None:
         return "–"
-    if variation is None:
-        effect = stats.effect(np.log(paired.to_numpy()))
-        return stats.ratio_text(effect.ratio, effect.low, effect.high)
-    of = estimate(np.log(left.to_numpy()), np.log(right.to_numpy()), replace(variation, absolute=True))
-    low, high = (None if np.isnan(one) else float(np.exp(one)) for one in (of.low, of.high))
-    return stats.ratio_text(float(np.exp(of.difference)), low, high)
+    size = beyond_control(size, _log_ratio(left, again[again > 0], None))
+    low, high = (None if np.isnan(one) else float(np.exp(one)) for one in (size.low, size.high))
+    return stats.ratio_text(float(np.exp(size.difference)), low, high)
+
+
+def _log_ratio(left: pd.Series, right: pd.Series, variation: RunVariation | None) -> Estimate | None:
+    """Return the logarithm of right divided by left, or None if they are of one run and have no round in common."""
+    if variation is not None:
+        return estimate(np.log(left.to_numpy()), np.log(right.to_numpy()), replace(variation, absolute=True))
+    paired = (right / left).dropna()  # pandas pairs by the index, that is by run and round
+    return None if paired.empty else paired_mean(np.log(paired.to_numpy()))

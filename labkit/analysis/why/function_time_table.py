@@ -19,6 +19,7 @@ from labkit.analysis.why.counter_tables import (
     between_runs,
     has_known_work,
     number_texts,
+    observed_by,
     work_unit,
 )
 from labkit.analysis.why.selection import ProfiledPoint
@@ -51,13 +52,18 @@ def pieces(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]:
             nothing.append(f"{len(rounds) - len(worked)} of {len(rounds)} rounds of {name}")
         rounds = worked or rounds  # without known work, costs are shown as "–"
         sides[name] = (own, rounds)
+    again = [
+        (report, row)
+        for report, row in observed_by(point, OBSERVER)[2]
+        if report.get("functions") and has_known_work(row[of.work])
+    ]
     seen = {name: (rows, [each for each, _ in rounds]) for name, (rows, rounds) in sides.items()}
     text = " ".join([WORDS.format(of.description), *_tracers(sides), *point.doubts(OBSERVER)])
     if nothing:
         text += LEFT_OUT.format(" and ".join(nothing))
     return [
         text,
-        table(list(sides), [rounds for _, rounds in sides.values()], of),
+        table(list(sides), [*(rounds for _, rounds in sides.values()), again], of),
         figures.function_times(seen),
     ]
 
@@ -77,25 +83,27 @@ def _tracers(sides: Mapping[str, tuple[pd.DataFrame, Rounds]]) -> list[str]:
 def table(heads: Sequence[str], sides: Sequence[Rounds], of: CostUnit) -> pd.DataFrame:
     """Return one row per function.
 
-    Columns, for both sides: calls and time per unit of work; mean, p50 and p99 of a call in µs. Then the difference in
-    time per unit (right minus left), and whether it stands out. TCP costs are not per packet, because offloads
-    determine the size of a TCP packet.
+    sides: the rounds of left, right, and left measured again (A/A), which may have none. Columns, for left and right:
+    calls and time per unit of work; mean, p50 and p99 of a call in µs. Then the difference in time per unit (right
+    minus left), and whether it stands out. TCP costs are not per packet, because offloads determine the size of a TCP
+    packet.
     """
     names = list(
-        dict.fromkeys(name for rounds in sides for report, _ in rounds for name in report["functions"])
+        dict.fromkeys(name for rounds in sides[:2] for report, _ in rounds for name in report["functions"])
     )
     columns: dict[str, list[str]] = {}
     totals, each, unit = [], [], of.description.removesuffix(" that arrived")
-    for head, rounds in zip(heads, sides, strict=True):
+    for head, rounds in zip((*heads, None), sides, strict=True):
         worth = of.one / np.array([work(row, report, of.work) for report, row in rounds])
         functions = [[report["functions"].get(name, {}) for report, _ in rounds] for name in names]
-        columns[f"calls per {unit}, {head}"] = _means([_of(one, "count") * worth for one in functions])
-        for quantity in ("mean", "p50", "p99"):
-            values = [_of(one, f"{quantity}_s") * US for one in functions]
-            columns[f"{quantity}, µs, {head}"] = _means(values)
+        if head is not None:
+            columns[f"calls per {unit}, {head}"] = _means([_of(one, "count") * worth for one in functions])
+            for quantity in ("mean", "p50", "p99"):
+                values = [_of(one, f"{quantity}_s") * US for one in functions]
+                columns[f"{quantity}, µs, {head}"] = _means(values)
         totals.append(np.rint(np.array([_of(one, "total_s") for one in functions]) * NS).astype(np.int64))
         each.append(worth)
-    result = compared(totals[0], each[0], totals[1], each[1], between_runs(sides))
+    result = compared(totals[0], each[0], totals[1], each[1], between_runs(sides), (totals[2], each[2]))
     by = of.unit_s * NS
     for head, side in zip(heads, (result.left, result.right), strict=True):
         columns[f"{of.unit} per {unit}, {head}"] = number_texts(side.mean / by, side.half / by)

@@ -18,7 +18,7 @@ MAX_LISTED = 8  # processes shown, and values shown
 
 def tables(point: ProfiledPoint) -> Iterator[Table]:
     """Yield one table with both sides, or nothing if kprobe ran on neither."""
-    sides = [[report for report, _ in rounds] for rounds in observed_by(point, OBSERVER)]
+    sides = [[report for report, _ in rounds] for rounds in observed_by(point, OBSERVER)[:2]]
     if not any(sides):
         return
     functions = sorted({str(report["function"]) for rounds in sides for report in rounds})
@@ -29,7 +29,7 @@ def tables(point: ProfiledPoint) -> Iterator[Table]:
         " values are of the events that the kernel's buffer kept. The process is the one that ran at the call. An"
         " interrupt can come during any process."
     )
-    doubts = point.doubts(OBSERVER)
+    doubts = point.doubts(OBSERVER, with_control=False)
     yield "Calls that kprobe recorded", " ".join([text, *doubts]), pd.DataFrame(columns).fillna("–")
 
 

@@ -25,7 +25,7 @@ UNEXPLAINED = "unexplained"
 def table(point: ProfiledPoint) -> Table:
     """Return the table with its title. If there is no table, the text says why."""
     title = "Loss per hop"
-    seen = observed_by(point, "counters")
+    seen = observed_by(point, "counters")[:2]
     if not all(seen):
         return title, NOT.format("counters"), None
     columns: dict[str, dict[str, str]] = {}
@@ -88,7 +88,7 @@ def tables(point: ProfiledPoint) -> Iterator[Table]:
 def _copies_of_mirrors(point: ProfiledPoint) -> Iterator[Table]:
     """Yield the table of what became of the copies of each mirror, if a side has several that are told apart."""
     columns: dict[str, dict[str, str]] = {}
-    for (name, _), rounds in zip(point.named_sides(), observed_by(point, "counters"), strict=False):
+    for (name, _), rounds in zip(point.named_sides(), observed_by(point, "counters")[:2], strict=False):
         reports = [report.get("copies", {}).get("mirrors", {}) for report, _ in rounds]
         for mirror in dict.fromkeys(one for report in reports for one in report):
             counts = [report[mirror] for report in reports if report.get(mirror, {}).get("sent_count")]

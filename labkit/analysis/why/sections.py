@@ -59,7 +59,7 @@ def _packets(point: ProfiledPoint) -> Iterator[Piece]:
     except BadInput as error:
         yield f"{error}."
         return
-    if doubts := point.doubts(flame.packet_calls.OBSERVER):
+    if doubts := point.doubts(flame.packet_calls.OBSERVER, with_control=False):
         yield " ".join(doubts)
     yield from flame.side_by_side(both)
 

@@ -107,14 +107,17 @@ class ProfiledPoint:
             if side is not None and rows is not None:
                 yield side.name, rows
 
-    def doubts(self, observer: str) -> list[str]:
+    def profiled_sides(self) -> list[tuple[str, pd.DataFrame]]:
+        """Return the name and the rows of both sides, and of the control if it has profiles (OBSERVER)."""
+        again = self.rows[2]
+        profiled = again is not None and (again["observer"].eq(OBSERVER) & again["status"].eq("ok")).any()
+        return list(self.named_sides())[: 3 if profiled else 2]
+
+    def doubts(self, observer: str, with_control: bool = True) -> list[str]:
         """Return sentences that cast doubt on what an observer reported here."""
-        named_sides = list(self.named_sides())[
-            : 3 if observer == OBSERVER else 2
-        ]  # of the control, only the profiles of OBSERVER are used
         return [
             f"Of {name}: {one}."
-            for name, rows in named_sides
+            for name, rows in list(self.named_sides())[: 3 if with_control else 2]
             for one in profile_doubts.doubts(rows, observer)
         ]
 
@@ -238,9 +241,7 @@ def _points(sides: Sides) -> Iterator[ProfiledPoint]:
     if not common:
         raise BadInput(f"{sides[0].name} and {sides[1].name} cannot be explained: {_nothing(sides, by)}")
     for key, other in common:
-        again = control.get(key)
-        profiled = again is not None and (again["observer"].eq(OBSERVER) & again["status"].eq("ok")).any()
-        rows = (left[key], right[other], again if profiled else None)
+        rows = (left[key], right[other], control.get(key))
         yield ProfiledPoint(label(sides, key), str(key[by.index("protocol")]), sides, rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -257,6 +258,7 @@ def test_ratio_of_two_runs_with_a_round_each_has_no_interval() -> None:
         [
             {("one", 0): {"cycles": 4.0, "instructions": 4.0}},
             {("two", 0): {"cycles": 6.0, "instructions": 4.0}},
+            {},
         ],
         variation,
     )
@@ -278,3 +280,35 @@ def test_ratios_are_of_the_same_rounds_if_each_side_lacks_one(tmp_path: Path) ->
     table = {title: table for title, _, table in tables(point)}["What follows from them"]
     assert table is not None
     assert table.loc["cycles per instruction", "ratio"] == "ratio 3 [3, 3]"
+
+
+def between(left: Any, right: Any, share: float) -> Any:
+    """Return a report like left's, with numbers that are this share of the way to right's."""
+    if isinstance(left, dict):
+        return {name: between(of, right.get(name, of), share) for name, of in left.items()}
+    numbers = isinstance(left, int | float) and isinstance(right, int | float)
+    return left + share * (right - left) if numbers else left
+
+
+@pytest.mark.parametrize("share", [1.0, 0.01])
+def test_a_baseline_that_differs_from_itself_widens_every_table(share: float, tmp_path: Path) -> None:
+    """What the control shows as well is no difference in any table, and a much larger effect is one in all."""
+    rows = run_folder.read_rows(run(tmp_path / "all"))
+    rows = [row for row in rows if (row["role"], row.get("observer")) != ("control", "perf_record")]
+    for row in rows:
+        if row["role"] == "control" and (observer := row.get("observer")):
+            both = [observed(observer, row["round"], arm) for arm in ("veth_bridge", "macvlan_bridge")]
+            row["observed"] = between(*both, share)
+    synthetic_rows.save(tmp_path / "some", rows)
+    [point] = selection.points(selection.select_sides(str(tmp_path / "some"), None))
+    shown = {title: table for title, _, table in tables(point)}
+    events, times, ratios = (
+        shown[title] for title in ("Events that perf counted", "Function times", "What follows from them")
+    )
+    assert events is not None
+    assert times is not None
+    assert ratios is not None
+    ratio = ratios.loc["LLC-load-misses / LLC-loads", "ratio"]
+    claims = [events.loc["context-switches", "stands out"] == "yes", times.loc["ip_rcv", "stands out"] == "yes",
+              "factor of 100" not in ratio, shown["The kernel's counters"] is not None]  # fmt: skip
+    assert claims == [share < 1] * 4

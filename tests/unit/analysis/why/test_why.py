@@ -122,7 +122,7 @@ def test_calls_per_tracing_time() -> None:
     for protocol, calls in (("udp", "2"), ("ping", "2.5")):
         row = pd.Series({"protocol": protocol, "window_s": 1.0, "received_count": 100.0, "folder": "run"})
         [line] = function_time_table.table(
-            ["a", "b"], [[(report, row)] * 2] * 2, flame.PER["packet"]
+            ["a", "b"], [[(report, row)] * 2, [(report, row)] * 2, []], flame.PER["packet"]
         ).to_dict("records")
         assert line["calls per packet, a"] == calls
     there = {name: (pd.DataFrame(), [(report | {"tracer": tracer}, row)]) for name, tracer in

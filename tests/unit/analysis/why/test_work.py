@@ -105,3 +105,35 @@ def test_new_function_is_found_in_nearly_every_run() -> None:
         for _ in range(40)
     ]
     assert sum(times) >= 39
+
+
+def arm(stacks: dict[str, int]) -> list[work.Round]:
+    """Return five rounds that hardly differ, with these samples in the kernel's receive stage."""
+    each = [{stack: count + at * 100 for stack, count in stacks.items()} for at in range(5)]
+    empty = {stage: Counter[str]() for stage in work.STAGES}
+    return [
+        work.Round(
+            "run", empty | {work.RECEIVE: Counter(of)}, 1.0, 1.0, dict.fromkeys(work.STAGES, 1.0), 0, 0, 0
+        )
+        for of in each
+    ]
+
+
+def test_a_baseline_that_differs_from_itself_widens_what_code_costs() -> None:
+    """New code costs a million samples, and the control had a hundredth of it: its interval reaches 12.7 times that.
+
+    IPv6's code replaces IPv4's, of which the control had 10,000 samples more: they explain a net cost of 50,000.
+    """
+    other, new = {"net_rx_action_[k]": 10**6}, {"net_rx_action_[k];strange_[k]": 10**6}
+    small = {stack: count // 100 for stack, count in new.items()}
+    frames = causes.judge_rounds(arm(other), arm(other | new), None, arm(other | small))
+    [cause] = causes.ranked_causes(frames)
+    assert (cause.function, cause.change) == ("strange", "new")
+    assert 0.127e6 < cause.size.half < 0.14e6
+    four, six = "net_rx_action_[k];ip_rcv_[k]", "net_rx_action_[k];ipv6_rcv_[k]"
+    for more, function in ((50_000, []), (500_000, ["ipv6_rcv"])):
+        left, right, again = ({four: 10**6}, {six: 10**6 + more}, {four: 10**6 + 10_000})
+        frames = causes.judge_rounds(arm(left), arm(right), None, arm(again))
+        assert [(one.function, one.change) for one in causes.ranked_causes(frames)] == [
+            (name, "changed") for name in function
+        ]
