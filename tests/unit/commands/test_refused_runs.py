@@ -63,6 +63,14 @@ datapaths nodes=two peer=here parent=nic0,nic0 -> cannot share a NIC
 datapaths {CABLE} link_delay_s=0.01 -> labkit limits only the link between two lab VMs
 datapaths {CABLE} where=vm:debian -> labkit cannot connect a lab VM with another machine
 datapaths {VMS} parent=nic0,nic1 -> leave parent out
+datapaths events_of=cpu -> events_of=cpu: choose machine, switch
+datapaths endpoint=guest observe=guest_function_times functions= -> observe=guest_function_times needs functions=NAME
+datapaths observe=guest_function_times -> observe=guest_function_times needs endpoint=guest
+datapaths 'graph_functions=f;g' -> is not valid: write names of kernel functions, no patterns
+datapaths graph_functions=f,f -> graph_functions names a value twice
+datapaths 'probe=ip_rcv;reboot' -> is not valid: write NAME or NAME:return
+datapaths 'probe=ip_rcv $retval' -> is not valid: write NAME or NAME:return
+datapaths probe=-F -> is not valid: write NAME or NAME:return
 datapaths observe=perf_stat events= -> events is empty, but observe=perf_stat needs events
 datapaths {VMS} topology=veth_bridge,ovs+mirrors=1+output=gre -> large TCP packets are divided
 datapaths 'change=x: parameter streams=4000' -> change x: streams=4000 is outside
@@ -92,6 +100,13 @@ datapaths endpoint=guest guest=debian,cpus=1,cpus=1 -> cpus is given twice
 datapaths endpoint=shared_guest guest=debian,cpus=2 pairs=17 -> one guest for 34 endpoints needs cpus=68
 datapaths endpoint=shared_guest guest=debian,memory_mib=5000 pairs=32 -> memory_mib=320000
 datapaths endpoint=shared_guest affinity=0,2 -> with guest=debian a guest has CPUs 0 to 1; cpus=N gives it more
+datapaths 'where=vm:$(reboot)' -> a lab VM has the form vm:KERNEL
+datapaths where=vm:x,cpus=0 -> cpus=0 is outside 1 to 64
+datapaths where=vm:x,cpus=two -> cpus=two: a whole number is needed
+datapaths where=vm:x,profile=fast -> profile=fast: choose traffic, tracing
+datapaths 'where=vm:x,append=a;reboot' -> append='a;reboot' is not valid
+datapaths where=vm:x,modules=../evil -> modules='../evil' is not valid
+datapaths where=vm:x,speed=1 -> 'speed=1' is not a valid option (cpus
 throughput endpoint=guest generator=trex -> generator=trex cannot run in a guest (endpoint=guest)
 throughput endpoint=shared_guest -> generator=packets cannot run in a guest that several endpoints share
 monitor_cost topology=veth_bridge endpoint=guest -> the packet generator cannot run in a guest
@@ -147,7 +162,7 @@ overlay payload_bytes=1399 -> payload_bytes=1399 is outside 16 to 1398: the rang
 overlay parent=eth0 -> there is no parameter parent
 packet_size size_bytes=400,65508 -> size_bytes=65508 is outside 16 to 65507: the range of iperf3's UDP datagrams, and of
 packet_size observe_bytes=15 -> observe_bytes=15 is outside 16 to 65507
-packet_size protocol=ping -> with ping or rate_bps use slices=0
+packet_size protocol=ping -> slices need senders without a rate limit
 packet_size protocol=tcp -> TCP chooses the sizes of its segments itself
 virtual_tap loads=sctp -> loads=sctp: a load is tcp or udp
 virtual_tap loads=udp:8 -> length_bytes=8 is outside 16 to 65507

@@ -10,8 +10,6 @@ import pytest
 from conftest import ROOT
 
 from labkit.analysis.flame import packet_calls
-from labkit.common.errors import BadInput
-from labkit.measure.experiments import DatapathParameters
 from labkit.measure.observers.base import Observation
 from labkit.measure.observers.ftrace import function_graph, session
 
@@ -126,9 +124,3 @@ def test_root_functions_by_protocol(protocol: str, family: int, monkeypatch: pyt
     assert function_graph.roots((), protocol, family, False) == (*usual, "net_rx_action.isra.0")
     monkeypatch.setattr(session, "functions", lambda: ["tun_sendmsg"])
     assert function_graph.roots((), protocol, family, True) == ("tun_sendmsg",)
-
-
-def test_invalid_names_are_refused() -> None:
-    for words, says in ((["f;g"], "write names of kernel functions"), (["f", "f"], "twice")):
-        with pytest.raises(BadInput, match=says):
-            DatapathParameters.of({"graph_functions": words})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.common.errors import BadInput, Failed
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.common.errors import Failed
 from labkit.measure.observers.ftrace import perf_tools
 
 HEADER = """\
@@ -53,18 +52,3 @@ def test_no_calls_is_a_doubt() -> None:
 def test_output_without_header_is_refused() -> None:
     with pytest.raises(Failed, match="the output of kprobe"):
         perf_tools.observation("ERROR: func ip_rcv not in available_filter_functions\n", "ip_rcv")
-
-
-@pytest.mark.parametrize(
-    "probe", ["", "p:ip_rcv", "ip_rcv $retval", "ip_rcv;reboot", "$(reboot)", "ip_*", "-F", "ip_rcv:entry", "ip_rcv\n"]
-)  # fmt: skip
-def test_probe_is_a_name(probe: str) -> None:
-    """kprobe is a shell script that evaluates parts of its arguments."""
-    with pytest.raises(BadInput, match="is not valid: write NAME or NAME:return"):
-        DatapathParameters(probe=probe).check()
-
-
-def test_parameter_of_the_experiment() -> None:
-    assert DatapathParameters.of({"probe": "udp_sendmsg:return"}).asdict()["probe"] == "udp_sendmsg:return"
-    with pytest.raises(BadInput, match="is not valid: write NAME or NAME:return"):
-        DatapathParameters.of({"probe": "ip_rcv;x"})

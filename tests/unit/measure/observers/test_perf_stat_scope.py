@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from labkit.common.errors import BadInput, Unsupported
-from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.common.errors import Unsupported
 from labkit.measure.observers.perf import stat
 from labkit.measure.observers.perf.control import WHOLE_MACHINE, Scope
 
@@ -34,8 +33,3 @@ def test_arm_without_a_switch() -> None:
     topology: Any = SimpleNamespace(name="veth_bridge", switch=None)
     with pytest.raises(Unsupported, match="veth_bridge has no switch whose events could be counted"):
         stat.PERF_STAT.armed(parameters, topology, Path())
-
-
-def test_unknown_scope_of_events() -> None:
-    with pytest.raises(BadInput, match="events_of=cpu: choose machine, switch"):
-        DatapathParameters.of({"events_of": "cpu"})
