@@ -351,12 +351,6 @@ def test_why_explains_two_use_cases(tmp_path: Path) -> None:
         assert text in shown, f"the page does not say {text}"
 
 
-def test_switch_observer_needs_a_switch(tmp_path: Path) -> None:
-    with sandbox(tmp_path) as machine:
-        words = one_sentence(machine.labkit("run", "datapaths", "observe=switch"))
-    assert words == "observe=switch needs topology=ovs or ovs_netdev or ovs_dpdk"
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

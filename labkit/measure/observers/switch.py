@@ -279,4 +279,4 @@ def _check(parameters: ObservedLoad) -> None:
         raise BadInput(f"observe=switch needs topology={names}")
 
 
-SWITCH = Observer(_check, _armed)
+SWITCH = Observer(lambda _parameters: None, _armed, check_parameters=_check)

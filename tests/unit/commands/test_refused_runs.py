@@ -65,6 +65,7 @@ datapaths {CABLE} where=vm:debian -> labkit cannot connect a lab VM with another
 datapaths {VMS} parent=nic0,nic1 -> leave parent out
 datapaths events_of=cpu -> events_of=cpu: choose machine, switch
 datapaths endpoint=guest observe=guest_function_times functions= -> observe=guest_function_times needs functions=NAME
+datapaths observe=switch -> observe=switch needs topology=ovs or ovs_netdev or ovs_dpdk
 datapaths observe=guest_function_times -> observe=guest_function_times needs endpoint=guest
 datapaths 'graph_functions=f;g' -> is not valid: write names of kernel functions, no patterns
 datapaths graph_functions=f,f -> graph_functions names a value twice

@@ -473,6 +473,7 @@ def _check_guests(parameters: ObservedLoad) -> None:
         raise BadInput(
             "observe=guest_function_times needs endpoint=guest; otherwise use observe=function_times"
         )
+    check_functions(parameters)
 
 
 def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) -> None:
@@ -486,10 +487,10 @@ def _check_traceable(parameters: ObservedLoad, topology: topologies.Topology) ->
 
 
 GUEST_FUNCTION_TIMES = Observer(
-    _check_guests,
+    lambda _parameters: None,
     _guests_armed,
     check_topology=_check_traceable,
     parameters=FunctionTimesParameters,
-    check_parameters=check_functions,
+    check_parameters=_check_guests,
     disturbs=True,
 )
