@@ -167,34 +167,26 @@ def test_unreachable_remote() -> None:
 ADDED: list[tuple[list[Any], str]] = [
     ([Node("n1")], "two nodes are called n1"),
     ([Node("a b")], "'a b' is not a valid node name: use at most 15 letters"),
-    ([Node("../x")], "'../x' is not a valid node name"),
     ([Node("machine")], "'machine' is not a valid node name: drawings use it for things outside the network"),
     ([Bridge("n9", "br9")], "br9 is in n9, which is not a node; there are c1, n1, c2, n2, r"),
     ([Bridge("n1", "br")], "two interfaces in n1 are called br"),
     ([Bridge("n1", "a" * 16)], "'aaaaaaaaaaaaaaaa' (n1) is not a valid interface name"),
-    ([Bridge("n1", "x;ls")], "'x;ls' (n1) is not a valid interface name"),
     ([Bridge("n1", "gre0")], "'gre0' (n1) is not a valid interface name"),
     ([Bridge("n1", "b2", "10.5.0.300/24")], "the address 10.5.0.300/24 of b2 (n1) is not a valid address"),
     ([Bridge("n1", "b2", "10.5.0.1")], "the address 10.5.0.1 of b2 (n1) has no prefix length"),
     ([Cable(CableEnd("n1", "x"), CableEnd("r", "x", master="no"))],
      "x (r) is a port of no, but r has no such bridge"),
-    ([Cable(CableEnd("n1", "x", master="up"), CableEnd("r", "x"))],
-     "x (n1) is a port of up, but n1 has no such bridge"),
     ([Cable(CableEnd("n1", "x", "10.5.0.1/24", "br"), CableEnd("r", "x"))],
      "x (n1) is a port of br, so it cannot have an address"),
     ([Cable(CableEnd("n1", "x", "192.168.0.1/16"), CableEnd("r", "x"))],
      "the subnets 192.168.1.0/24 of up (n1) and 192.168.0.0/16 of x (n1) overlap, but they are different links"),
-    ([Cable(CableEnd("n1", "x", "10.0.0.77/24"), CableEnd("r", "x"))],
-     "the subnets 10.0.0.0/24 of eth0 (c1) and 10.0.0.0/24"),
     ([Bridge("n1", "b2", "10.0.0.1/24")], "10.0.0.1 is the address of eth0 (c1) and of b2 (n1)"),
     ([Tunnel("sit", "n1", "t", "192.168.2.1")], "t (n1) has the unknown kind sit: choose vxlan, geneve, gre"),
     ([Tunnel("vxlan", "n1", "t", "192.168.2.1")], "t (n1) has no id: give its VNI"),
     ([Tunnel("gre", "n1", "t", "192.168.2.1", id=1 << 32)],
      "the key 4294967296 of t (n1) does not fit: it is outside 0 to 2^32 - 1"),
-    ([Tunnel("geneve", "n1", "t", "192.168.2.1", id=-1)], "the VNI -1 of t (n1) does not fit"),
     ([Tunnel("ipip", "n1", "t", "192.168.2.1", id=1)], "t (n1) has the id 1, but ipip has no field for it"),
     ([Tunnel("gre", "n1", "t", "192.168.2.1", port=1)], "the port 1 of t (n1) is invalid"),
-    ([Tunnel("vxlan", "n1", "t", "192.168.2.1", id=1, port=70000)], "the port 70000 of t (n1) is invalid"),
     ([Tunnel("gre", "n1", "t", ("192.168.2.1", "192.168.2.2"))], "t (n1) has 2 remotes"),
     ([Tunnel("vxlan", "n1", "t", (), id=1)], "t (n1) has 0 remotes"),
     ([Tunnel("gre", "n1", "t", "fd00::1")], "t (n1) has IPv6 outer addresses: only vxlan and geneve support them"),
@@ -209,25 +201,18 @@ ADDED: list[tuple[list[Any], str]] = [
     ([Route("n1", "10.9.0.0/24", via="10.77.0.1")],
      "the gateway 10.77.0.1 of the route of n1 to 10.9.0.0/24 is in no connected subnet of n1: it has 192.168.1.1/24"),
     ([Route("n1", "10.9.0.0/24", via="fd00::1")], "the route of n1 to 10.9.0.0/24 has the gateway fd00::1 of another"),
-    ([Route("n1", "10.9.0.0/24", via="gateway")], "the gateway gateway of n1 is not a valid address"),
     ([Route("n1", "10.9.0.0/24", out="eth7")], "the route of n1 to 10.9.0.0/24 uses the interface eth7, but n1 has"),
     ([Route("n1", "10.9.0.0/24")], "the route of n1 to 10.9.0.0/24 has no next hop"),
     ([Route("n1", "10.9.0.0/24", via="192.168.1.254", metric=-1)], "the metric -1 of the route of n1"),
     ([Bridge("n1", "b2", "fe80::1%up/64")], "fe80::1%up/64 has a scope (%)"),
     ([Bridge("n1", "b2", "127.0.0.1/8")], "the address 127.0.0.1/8 of b2 (n1) is a loopback address: choose another"),
-    ([Bridge("n1", "b2", "::1/128")], "the address ::1/128 of b2 (n1) is a loopback address"),
     ([Bridge("n1", "b2", "239.1.1.1/24")], "the address 239.1.1.1/24 of b2 (n1) is a multicast address"),
-    ([Bridge("n1", "b2", "0.0.0.0/24")], "the address 0.0.0.0/24 of b2 (n1) is an unspecified address"),
     ([Bridge("n1", "b2", "10.5.0.0/24")], "the address 10.5.0.0/24 of b2 (n1) is the network address of its subnet"),
     ([Bridge("n1", "b2", "10.5.0.255/24")], "the address 10.5.0.255/24 of b2 (n1) is the broadcast address"),
-    ([Bridge("n1", "b2", "fd00:5::/64")], "the address fd00:5::/64 of b2 (n1) is the network address"),
     ([Cable(CableEnd("n1", "x", "10.5.0.1/24"), CableEnd("r", "x", "10.6.0.1/24"))],
      "10.5.0.1/24 of x (n1) and 10.6.0.1/24 of x (r) are in different subnets on one cable"),
-    ([Cable(CableEnd("n1", "x", "10.5.0.1/24"), CableEnd("r", "x", "fd00::1/64"))],
-     "10.5.0.1/24 of x (n1) and fd00::1/64 of x (r) are in different subnets on one cable"),
     ([Cable(CableEnd("n1", "x", "10.5.0.1/24"), CableEnd("r", "x", "10.5.0.200/25"))],
      "10.5.0.200/25 of x (r) and 10.5.0.1/24"),
-    ([Tunnel("vxlan", "n1", "t", "fe80::1%up", id=1)], "fe80::1%up has a scope (%)"),
     ([Route("n1", "10.9.0.0/24", via="192.168.1.1")],
      "the gateway 192.168.1.1 of the route of n1 to 10.9.0.0/24 is the node's own address"),
     (["n1"], "the network routed is invalid: parts[15]: a mapping with names and values is needed, not a text"),
@@ -240,20 +225,6 @@ def test_invalid_networks_are_refused(added: list[Any], words: str) -> None:
     network = example_networks.routed(VXLAN)
     check_network(network)
     assert refused(with_parts(network, *added)).startswith(words)
-
-
-@pytest.mark.parametrize(
-    ("pairs", "words"),
-    [
-        ([], "the network routed has no pair of containers"),
-        ([("c1", "c7")], "a pair has c7, which is not a node; there are c1, n1"),
-        ([("c1", "c1")], "c1 is in a pair with itself"),
-        ([("c1", "r")], "a pair has r, which is not a container with an address"),
-    ],
-)
-def test_pairs_need_containers(pairs: list[tuple[str, str]], words: str) -> None:
-    network = msgspec.structs.replace(example_networks.routed(VXLAN), pairs=tuple(pairs))
-    assert refused(network).startswith(words)
 
 
 def test_unusual_valid_networks() -> None:

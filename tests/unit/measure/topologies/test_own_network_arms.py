@@ -69,10 +69,10 @@ def test_file_beside_the_parameters_or_in_the_project(tmp_path: Path) -> None:
     ("changed", "given", "words"),
     [
         ({"pairs": None}, {}, "routed has no pair of containers: name two that talk to each other"),
-        ({"pairs": []}, {}, "routed has no pair of containers"),
         ({"pairs": [["c1", "c9"]]}, {}, "a pair has c9, which is not a node; there are c1, n1, "),
         ({"pairs": [["c1", "r"]]}, {}, "a pair has r, which is not a container"),
         ({"pairs": [["c1"]]}, {}, "does not describe a network: .*length 2"),
+        ({"pairs": [["c1", "c1"]]}, {}, "c1 is in a pair with itself"),
         ({}, {"pairs": [1, 2]}, "^pairs=2: the network routed names 1 pair: use at most that many"),
         ({"pairs": [["c1", "c2"], ["c2", "c1"]]}, {"pairs": 2}, "c2 is in two pairs of routed"),
         ({}, {"mtu_bytes": 1500}, "^mtu_bytes=1500: in the network routed eth0 .c1. has 1450: use mtu_bytes=1450"),
