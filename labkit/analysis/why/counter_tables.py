@@ -1,4 +1,7 @@
-"""Tabulate what was counted during both sides' traffic: perf's events and the kernel's counters, per packet."""
+"""Tabulate what was counted during both sides' traffic: perf's events and the kernel's counters, per packet.
+
+Ratios of perf's events (cycles per instruction, miss rates) have a table of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +18,17 @@ import pandas as pd
 
 from labkit.analysis import protocols, stats
 from labkit.analysis.flame.load_profiles import observed
-from labkit.analysis.flame.significance import RunVariation, compared, run_variation
+from labkit.analysis.flame.significance import (
+    Estimate,
+    RunVariation,
+    beyond_control,
+    compared,
+    estimate,
+    half_interval,
+    paired_mean,
+    run_variation,
+)
 from labkit.analysis.protocols import PER, CostUnit
-from labkit.analysis.why import event_ratios
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.common import units
 from labkit.common.loss_places import without_pair_number
@@ -33,6 +45,15 @@ CLOCK, NS = ", s", 1e9  # the suffix of names of times, which are compared in wh
 LEFT_OUT = " Left out, because nothing arrived or the amount is unknown: {}."
 IN_GUESTS = ("guest", "shared_guest")  # endpoints
 NOT = "Not recorded: run it with observe={}."
+RoundValues = Mapping[tuple[str, int], Mapping[str, float]]  # by folder and round
+# Event, divisor and name of each ratio, with perf's event names (perf-list(1)); the modifier (`:k`) is kept
+RATIOS = (
+    (r"cycles(:\w+)?", r"instructions\1", "cycles per instruction"),
+    (r"(.+-(?:load|store))-misses(:\w+)?", r"\1s\2", ""),
+    (r"(.+-prefetch)-misses(:\w+)?", r"\1es\2", ""),
+    (r"branch-misses(:\w+)?", r"branches\1", ""),
+    (r"cache-misses(:\w+)?", r"cache-references\1", ""),
+)
 
 
 def kernel(point: ProfiledPoint) -> Iterator[Table]:
@@ -124,13 +145,75 @@ def events(point: ProfiledPoint) -> Iterator[Table]:
         text += f" Not counted: {', '.join(names)}: {why}."
     table, left_out = _compared(point, seen, shared, everything=True)
     yield title, text + left_out, table if everywhere else None
-    both = [
-        event_ratios.by_round(own, [each for each, _ in rounds])
-        for own, rounds in zip(seen, counts, strict=True)
-    ]
-    followed = event_ratios.table(_heads(point), both, between_runs(seen))
+    both = [_by_round(own, [each for each, _ in rounds]) for own, rounds in zip(seen, counts, strict=True)]
+    followed = ratio_table(_heads(point), both, between_runs(seen))
     if len(followed):
         yield "What follows from them", "Mean of the rounds with its 95 % interval.", followed
+
+
+def _event_ratios(events: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Yield the name and value of each ratio of one round for which both events were counted."""
+    for event, count in events.items():
+        for form, divisor, name in RATIOS:
+            if not (match := re.fullmatch(form, event)):
+                continue
+            by = match.expand(divisor)
+            if events.get(by):
+                modifier = f" ({event.partition(':')[2]})" if name and ":" in event else ""
+                yield f"{name}{modifier}" if name else f"{event} / {by}", count / events[by]
+
+
+def _by_round(seen: Sequence[tuple[Any, pd.Series]], values: Sequence[Mapping[str, float]]) -> RoundValues:
+    """Return the values of each round. seen: the report and the row of each."""
+    return {(str(row["folder"]), int(row["round"])): of for (_, row), of in zip(seen, values, strict=True)}
+
+
+def ratio_table(
+    heads: list[str], sides: Sequence[RoundValues], variation: RunVariation | None
+) -> pd.DataFrame:
+    """Return a table of means over rounds with half their 95 % intervals, one row per ratio.
+
+    sides: left, right, and left measured again (A/A), which may have no rounds. The column `ratio` is right divided by
+    left with its interval. Within one run it is of the rounds that both sides have; between runs its interval includes
+    their variation.
+    """
+    of = [{at: dict(_event_ratios(events)) for at, events in rounds.items()} for rounds in sides]
+    return _mean_table(heads, of, variation)
+
+
+def _mean_table(
+    heads: list[str], sides: Sequence[RoundValues], variation: RunVariation | None
+) -> pd.DataFrame:
+    """Return the table of `ratio_table` for values that both sides have in every round."""
+    both = [each for rounds in sides[:2] for each in rounds.values()]
+    result = {}
+    for name in (name for name in both[0] if all(name in each for each in both)):
+        values = [
+            pd.Series({at: each[name] for at, each in rounds.items() if name in each}, dtype=float)
+            for rounds in sides
+        ]
+        own = {
+            head: units.plus_minus(float(of.mean()), half_interval(np.asarray(of, dtype=np.float64)))
+            for head, of in zip(heads, values[:2], strict=True)
+        }
+        result[name] = {**own, "ratio": _ratio_text(values[0], values[1], values[2], variation)}
+    return pd.DataFrame(result).T
+
+
+def _ratio_text(left: pd.Series, right: pd.Series, again: pd.Series, variation: RunVariation | None) -> str:
+    if min(left.min(), right.min()) <= 0 or (size := _log_ratio(left, right, variation)) is None:
+        return "–"
+    size = beyond_control(size, _log_ratio(left, again[again > 0], None))
+    low, high = (None if np.isnan(one) else float(np.exp(one)) for one in (size.low, size.high))
+    return stats.ratio_text(float(np.exp(size.difference)), low, high)
+
+
+def _log_ratio(left: pd.Series, right: pd.Series, variation: RunVariation | None) -> Estimate | None:
+    """Return the logarithm of right divided by left, or None if they are of one run and have no round in common."""
+    if variation is not None:
+        return estimate(np.log(left.to_numpy()), np.log(right.to_numpy()), replace(variation, absolute=True))
+    paired = (right / left).dropna()  # pandas pairs by the index, that is by run and round
+    return None if paired.empty else paired_mean(np.log(paired.to_numpy()))
 
 
 def _counters(point: ProfiledPoint) -> Table:
@@ -202,12 +285,8 @@ def switch(point: ProfiledPoint) -> Iterator[Table]:
         yield title, text, table if len(table) else None
     else:
         yield title, " ".join(number_texts), None
-    of_threads = [
-        event_ratios.by_round(own, [report.get("averages", {}) for report, _ in own]) for own in seen
-    ]
-    if all(of_threads[:2]) and len(
-        shown := event_ratios.means(_heads(point), of_threads, between_runs(seen))
-    ):
+    of_threads = [_by_round(own, [report.get("averages", {}) for report, _ in own]) for own in seen]
+    if all(of_threads[:2]) and len(shown := _mean_table(_heads(point), of_threads, between_runs(seen))):
         text = (
             "Of the userspace datapath; mean of the rounds with its 95 % interval. Cycles are those of the CPU's time"
             " stamp counter."

@@ -13,7 +13,6 @@ from synthetic_why_run import observed, page, run, tables, words
 from labkit.analysis.flame import significance
 from labkit.analysis.why import (
     counter_tables,
-    event_ratios,
     explain,
     function_time_table,
     loss_table,
@@ -253,7 +252,7 @@ def test_loss_is_the_answer_without_profiles(way: str, tmp_path: Path) -> None:
 
 def test_ratio_of_two_runs_with_a_round_each_has_no_interval() -> None:
     variation = significance.run_variation(["one"], ["two"])
-    table = event_ratios.table(
+    table = counter_tables.ratio_table(
         ["a", "b"],
         [
             {("one", 0): {"cycles": 4.0, "instructions": 4.0}},
