@@ -20,9 +20,9 @@ from labkit.analysis.flame.significance import BETWEEN_SHARE, TESTS_COUNT
 from labkit.analysis.why import (
     candidates,
     environment,
-    loss_table,
     next_steps,
     phrases,
+    sections,
     switch_work,
     verdict,
     work,
@@ -84,7 +84,7 @@ def _conclude_without_profiles(point: ProfiledPoint, settings: Sequence[Setting]
     """Return the conclusion from the counters if the loss differs: no profile is needed to know where packets go."""
     differ = [one for one in settings if one.relevant]
     text = f"; {differ[0].description} differs" if differ else ""
-    measured, loss = verdict.certain(point), loss_table.answer(point)
+    measured, loss = verdict.certain(point), sections.loss_answer(point)
     if loss is not None and (measured is None or loss[0].startswith("more") == measured.is_right_slower):
         cause, sentence, p = loss
         return Conclusion(f"{sentence}{text}", cause, True, settings=settings, p=p, has_effect=True)

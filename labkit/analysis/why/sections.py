@@ -6,27 +6,51 @@ an observer without a section are shown unchanged (`counter_tables.others`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from labkit.analysis import flame
+from labkit.analysis import figures, flame, protocols
 from labkit.analysis.flame import load_profiles
-from labkit.analysis.why import (
-    counter_tables,
-    function_time_table,
-    kprobe_table,
-    loss_table,
+from labkit.analysis.flame.load_profiles import observed
+from labkit.analysis.flame.significance import compared, estimate, half_interval
+from labkit.analysis.protocols import CostUnit
+from labkit.analysis.why import counter_tables, work
+from labkit.analysis.why.counter_tables import (
+    LEFT_OUT,
+    NOT,
+    NS,
+    Table,
+    between_runs,
+    has_known_work,
+    in_guests,
+    number_texts,
+    observed_by,
+    work_unit,
 )
-from labkit.analysis.why.counter_tables import Table
 from labkit.analysis.why.selection import ProfiledPoint
+from labkit.common import loss_places, units
 from labkit.common.errors import BadInput
+from labkit.common.loss_places import without_pair_number
 
 Piece: TypeAlias = str | pd.DataFrame | go.Figure | flame.Flame
 Part: TypeAlias = tuple[str, list[Piece]]  # title, pieces
+MAX_LISTED = 8  # processes shown, and values shown
+ALL, FRAMES, COPIES = "in all", "frames: ", "copies: "
+UNEXPLAINED = "unexplained"
+TIMED = (
+    "Per {}. Means of the rounds; the total of all calls has its 95 % interval. A time is from a function's first"
+    " instruction to its return. It includes callees, interrupts and the tracer's own cost, so times of functions that"
+    " call each other overlap."
+)
+US = 1e6
+MANY = 100  # from here on, means are shown without decimals, which carry no information
+TimedRounds = list[tuple[dict[str, Any], pd.Series]]
 
 
 @dataclass(frozen=True)
@@ -64,17 +88,292 @@ def _packets(point: ProfiledPoint) -> Iterator[Piece]:
     yield from flame.side_by_side(both)
 
 
+def _kprobe_tables(point: ProfiledPoint) -> Iterator[Table]:
+    """Yield the table of calls by process and of returned values, or nothing if kprobe ran on neither side."""
+    sides = [[report for report, _ in rounds] for rounds in observed_by(point, "kprobe")[:2]]
+    if not any(sides):
+        return
+    functions = sorted({str(report["function"]) for rounds in sides for report in rounds})
+    heads = [name for name, _ in list(point.named_sides())[:2]]
+    columns = {head: _shares_of_calls(rounds) for head, rounds in zip(heads, sides, strict=True)}
+    text = (
+        f"Calls of {' and '.join(functions)} on the whole machine: the mean of the rounds. The shares of processes and"
+        " values are of the events that the kernel's buffer kept. The process is the one that ran at the call. An"
+        " interrupt can come during any process."
+    )
+    doubts = point.doubts("kprobe", with_control=False)
+    yield "Calls that kprobe recorded", " ".join([text, *doubts]), pd.DataFrame(columns).fillna("–")
+
+
+def _shares_of_calls(rounds: list[dict[str, Any]]) -> dict[str, str]:
+    if not rounds:
+        return {}
+    result = {"calls": f"{sum(report['calls_count'] for report in rounds) / len(rounds):,.0f}"}
+    for kind in ("processes", "values"):
+        counts = Counter[str]()
+        for report in rounds:
+            counts.update(report[kind])
+        for name, count in counts.most_common(MAX_LISTED):
+            place = f"returned {name}" if kind == "values" else f"in {name}"
+            result[place] = units.percent(count / counts.total())
+    return result
+
+
+def loss_table(point: ProfiledPoint) -> Table:
+    """Return the table of the loss per hop. If there is no table, the text says why."""
+    title = "Loss per hop"
+    seen = observed_by(point, "counters")[:2]
+    if not all(seen):
+        return title, NOT.format("counters"), None
+    columns: dict[str, dict[str, str]] = {}
+    unit_of: dict[str, str] = {}
+    for (name, _), rounds in zip(point.named_sides(), seen, strict=False):
+        hops = [result for report, _ in rounds if (result := _hops(report))]
+        for place in dict.fromkeys(place for result in hops for place in result):
+            shares = np.array([result.get(place, 0.0) for result in hops])
+            columns.setdefault(name, {})[place] = (
+                f"{units.plus_minus(100 * shares.mean(), 100 * half_interval(shares))} %"
+            )
+        for pair in (pair for report, _ in rounds for pair in report.get("loss", []) if pair.get("unit")):
+            unit_of[name] = pair["unit"]
+    if not columns:
+        return title, f"The path of the packets is not known.{in_guests(seen)}", None
+    places = _merge([[place for place in own if place != ALL] for own in columns.values()])
+    shown = pd.DataFrame(columns).reindex([*places, ALL]).fillna("–")
+    text = f"Of {_share_base(unit_of)}; mean of the rounds with its 95 % interval; hops in the order of the path."
+    if any(place.startswith(FRAMES) for place in places):
+        text += " Fragments and encapsulating frames are listed separately, as shares of the frames that were sent."
+    if any(place.startswith(COPIES) for place in places):
+        text += " Copies of mirrors are shares of the copies that the mirrors should have made."
+    if protocols.find(point.protocol).work == "packet" and "frames" in unit_of.values():
+        text += " Losses at sockets are not included."
+    return title, text + in_guests(seen), shown
+
+
+def loss_answer(point: ProfiledPoint) -> tuple[str, str, float] | None:
+    """Return what happens, the sentence and its p value if the counters show that the sides certainly lose differently.
+
+    None if they do not differ, or if a side has fewer than two rounds in which datagrams were followed.
+    """
+    rounds = [work.followed_datagrams(rows) for rows in point.rows[:2]]
+    if min(map(len, rounds)) < 2:
+        return None
+    left, right = (np.array([_lost_share(pairs) for pairs in side]) for side in rounds)
+    floors = _sampling_variance(rounds[0]), _sampling_variance(rounds[1])
+    size = estimate(left, right, None, floors)
+    alike = {str(folder) for rows in point.rows[:2] for folder in rows["folder"].unique()}
+    least = work.MIN_SHARE if len(alike) == 1 else work.LOSS_SHARE
+    if not (size.certain and abs(size.difference) > least):
+        return None
+    more = size.difference > 0
+    shares = (units.percent(max(share, 0.0)) for share in (size.right, size.left))
+    place = loss_places.where(pair for pairs in rounds[int(more)] for pair in pairs)
+    name, other = (side.name for side in point.sides[1::-1])
+    text = "{} loses {} of the datagrams instead of {}".format(name, *shares)
+    where = f", {place}{'' if more else f' of {other}'}" if place else ""
+    return f"{'more' if more else 'fewer'} packets are lost", f"{text}{where}", size.p
+
+
+def loss_tables(point: ProfiledPoint) -> Iterator[Table]:
+    """Yield the table of losses, and that of each mirror's copies if there are several mirrors."""
+    yield loss_table(point)
+    yield from _copies_of_mirrors(point)
+
+
+def _copies_of_mirrors(point: ProfiledPoint) -> Iterator[Table]:
+    """Yield the table of what became of the copies of each mirror, if a side has several that are told apart."""
+    columns: dict[str, dict[str, str]] = {}
+    for (name, _), rounds in zip(point.named_sides(), observed_by(point, "counters")[:2], strict=False):
+        reports = [report.get("copies", {}).get("mirrors", {}) for report, _ in rounds]
+        for mirror in dict.fromkeys(one for report in reports for one in report):
+            counts = [report[mirror] for report in reports if report.get(mirror, {}).get("sent_count")]
+            for what, column in (
+                ("did not arrive", _lost_count),
+                ("not read", lambda one: one["unread_count"]),
+            ):
+                shares = [column(one) / one["sent_count"] for one in counts if column(one) is not None]
+                if shares:
+                    mean, half = 100 * np.mean(shares), 100 * half_interval(np.array(shares))
+                    columns.setdefault(name, {})[f"{mirror}: {what}"] = f"{units.plus_minus(mean, half)} %"
+    shown = pd.DataFrame(columns).fillna("–")
+    if any(place.startswith("mirror1:") for place in shown.index):
+        yield (
+            "Copies of each mirror",
+            "Shares of the copies that the mirror should have made: those that did not arrive at the monitor, and those"
+            " that arrived and that its reader did not take; mean of the rounds with its 95 % interval. The counts are"
+            " not read at the same moment, so a share may be slightly below 0.",
+            shown,
+        )
+
+
+def _lost_count(one: Mapping[str, Any]) -> int:
+    return int(one["sent_count"] - one["arrived_count"])
+
+
+def _share_base(unit_of: Mapping[str, str]) -> str:
+    """Return what the shares refer to. It names the sides if their units differ."""
+    alike = set(unit_of.values())
+    if len(alike) == 1:
+        return f"the {alike.pop()} that were sent"
+    return "what was sent (" + ", ".join(f"{unit} of {name}" for name, unit in unit_of.items()) + ")"
+
+
+def _merge(paths: list[list[str]]) -> list[str]:
+    """Return the places of both paths, each in its order. A place of one path only follows its predecessor there."""
+    merged = paths[0]
+    for path in paths[1:]:
+        for at, place in enumerate(path):
+            if place not in merged:
+                after = next((merged.index(one) + 1 for one in reversed(path[:at]) if one in merged), 0)
+                merged = [*merged[:after], place, *merged[after:]]
+    return merged
+
+
+def _hops(report: dict[str, Any]) -> dict[str, float]:
+    """Return the share of the sent packets that each hop lost, over all pairs, and the share that all hops lost
+    together.
+
+    Frames that are reported beside datagrams have shares of the sent frames, copies of mirrors shares of the copies.
+    """
+    pairs = [one for one in report.get("loss", []) if one.get("sent_count")]
+    if not pairs:
+        return {}
+    beside = _shares([one["frames"] for one in pairs if "frames" in one])
+    all_of_it = {ALL: _lost_share(pairs)}
+    copies = _shares([report["copies"]]) if "copies" in report else {}
+    return (
+        {f"{FRAMES}{place}": share for place, share in beside.items()}
+        | _shares(pairs)
+        | {f"{COPIES}{place}": share for place, share in copies.items() if place != UNEXPLAINED}
+        | all_of_it
+    )
+
+
+def _lost_share(pairs: Sequence[Mapping[str, Any]]) -> float:
+    return float(sum(one.get("lost_count") or 0 for one in pairs) / sum(one["sent_count"] for one in pairs))
+
+
+def _sampling_variance(rounds: Sequence[Sequence[Mapping[str, Any]]]) -> float:
+    """Return the variance of a share of lost datagrams by chance alone, also if all rounds have the same share."""
+    pairs = [pair for each in rounds for pair in each]
+    sent = sum(pair["sent_count"] for pair in pairs)
+    share = (min(max(_lost_share(pairs), 0.0), 1.0) * sent + 1) / (sent + 2)
+    return float(share * (1 - share) / sent)
+
+
+def _shares(pairs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    sent = sum(one["sent_count"] for one in pairs)
+    result: Counter[str] = Counter()
+    for one in pairs:
+        for hop in one["hops"]:
+            result[without_pair_number(hop["at"])] += hop["lost_count"] or 0
+        result[UNEXPLAINED] += one.get("unexplained_count") or 0
+    return {place: count / sent for place, count in result.items()} if sent else {}
+
+
+def function_times(point: ProfiledPoint) -> list[str | pd.DataFrame | go.Figure]:
+    """Return text, a table and a figure of how long functions took, or only text if a side was not timed."""
+    sides: dict[str, tuple[pd.DataFrame, TimedRounds]] = {}
+    nothing: list[str] = []
+    of = work_unit(point)
+    for name, rows in list(point.named_sides())[:2]:
+        own = rows[rows["observer"].eq("function_times") & rows["status"].eq("ok")]
+        rounds = [(observed(row["observed"]), row) for _, row in own.iterrows()]
+        rounds = [(each, row) for each, row in rounds if each.get("functions")]
+        if not rounds:
+            return [NOT.format("function_times")]
+        worked = [(each, row) for each, row in rounds if has_known_work(row[of.work])]
+        if len(worked) < len(rounds):
+            nothing.append(f"{len(rounds) - len(worked)} of {len(rounds)} rounds of {name}")
+        rounds = worked or rounds  # without known work, costs are shown as "–"
+        sides[name] = (own, rounds)
+    again = [
+        (report, row)
+        for report, row in observed_by(point, "function_times")[2]
+        if report.get("functions") and has_known_work(row[of.work])
+    ]
+    seen = {name: (rows, [each for each, _ in rounds]) for name, (rows, rounds) in sides.items()}
+    text = " ".join([TIMED.format(of.description), *_tracers(sides), *point.doubts("function_times")])
+    if nothing:
+        text += LEFT_OUT.format(" and ".join(nothing))
+    return [
+        text,
+        function_time_table(list(sides), [*(rounds for _, rounds in sides.values()), again], of),
+        figures.function_times(seen),
+    ]
+
+
+def _tracers(sides: Mapping[str, tuple[pd.DataFrame, TimedRounds]]) -> list[str]:
+    """Return sentences about the tracers used. Times of different tracers cannot be compared."""
+    by = {
+        name: " and ".join(sorted({str(report["tracer"]) for report, _ in rounds if "tracer" in report}))
+        for name, (_, rounds) in sides.items()
+    }
+    if len(set(by.values())) > 1:
+        number_texts = ", ".join(f"{name} by {tracer or 'an unknown tracer'}" for name, tracer in by.items())
+        return [f"Different tracers took the times, so do not compare them: {number_texts}."]
+    return [f"Timed by {tracer}." for tracer in set(by.values()) if tracer]
+
+
+def function_time_table(heads: Sequence[str], sides: Sequence[TimedRounds], of: CostUnit) -> pd.DataFrame:
+    """Return one row per function.
+
+    sides: the rounds of left, right, and left measured again (A/A), which may have none. Columns, for left and right:
+    calls and time per unit of work; mean, p50 and p99 of a call in µs. Then the difference in time per unit (right
+    minus left), and whether it stands out. TCP costs are not per packet, because offloads determine the size of a TCP
+    packet.
+    """
+    names = list(
+        dict.fromkeys(name for rounds in sides[:2] for report, _ in rounds for name in report["functions"])
+    )
+    columns: dict[str, list[str]] = {}
+    totals, each, unit = [], [], of.description.removesuffix(" that arrived")
+    for head, rounds in zip((*heads, None), sides, strict=True):
+        worth = of.one / np.array([load_profiles.work(row, report, of.work) for report, row in rounds])
+        functions = [[report["functions"].get(name, {}) for report, _ in rounds] for name in names]
+        if head is not None:
+            columns[f"calls per {unit}, {head}"] = _means(
+                [_reported(one, "count") * worth for one in functions]
+            )
+            for quantity in ("mean", "p50", "p99"):
+                values = [_reported(one, f"{quantity}_s") * US for one in functions]
+                columns[f"{quantity}, µs, {head}"] = _means(values)
+        totals.append(
+            np.rint(np.array([_reported(one, "total_s") for one in functions]) * NS).astype(np.int64)
+        )
+        each.append(worth)
+    result = compared(totals[0], each[0], totals[1], each[1], between_runs(sides), (totals[2], each[2]))
+    by = of.unit_s * NS
+    for head, side in zip(heads, (result.left, result.right), strict=True):
+        columns[f"{of.unit} per {unit}, {head}"] = number_texts(side.mean / by, side.half / by)
+    columns[f"difference, {of.unit} per {unit}"] = number_texts(
+        result.difference / by, result.half / by, sign=True
+    )
+    columns["stands out"] = ["yes" if one else "no" for one in result.stands_out]
+    return pd.DataFrame(columns, index=pd.Index(names))
+
+
+def _reported(rounds: Sequence[Mapping[str, Any]], name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    nothing = 0.0 if name in ("count", "total_s") else np.nan
+    return np.array([nothing if one.get(name) is None else float(one[name]) for one in rounds])
+
+
+def _means(values: Sequence[np.ndarray[Any, np.dtype[np.float64]]]) -> list[str]:
+    means = [float(np.nanmean(one)) if np.isfinite(one).any() else None for one in values]
+    return ["–" if mean is None else f"{mean:,.0f}" if mean >= MANY else f"{mean:.3g}" for mean in means]
+
+
 SECTIONS = (
     # The page begins with the flame graphs of perf_record.
     Section((load_profiles.OBSERVER,), lambda _point: (), slows=False),
     Section(("perf_stat",), _tables(counter_tables.events), slows=False),
     Section(("counters",), _tables(counter_tables.kernel), slows=False),
     Section(("switch",), _tables(counter_tables.switch)),
-    Section(("kprobe",), _tables(kprobe_table.tables)),
-    Section(("counters",), _tables(loss_table.tables), slows=False),
+    Section(("kprobe",), _tables(_kprobe_tables)),
+    Section(("counters",), _tables(loss_tables), slows=False),
     Section(
-        (function_time_table.OBSERVER, "guest_function_times"),
-        lambda point: [(function_time_table.TITLE, list(function_time_table.pieces(point)))],
+        ("function_times", "guest_function_times"),
+        lambda point: [("Function times", list(function_times(point)))],
     ),
     Section(
         (flame.packet_calls.OBSERVER,),

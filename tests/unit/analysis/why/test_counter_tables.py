@@ -14,8 +14,7 @@ from labkit.analysis.flame import significance
 from labkit.analysis.why import (
     counter_tables,
     explain,
-    function_time_table,
-    loss_table,
+    sections,
     selection,
 )
 from labkit.common import run_folder
@@ -61,7 +60,7 @@ def test_rounds_without_traffic_are_left_out(received_count: int | None, tmp_pat
             row["received_count"] = received_count
     synthetic_rows.save(tmp_path / "some", rows)
     [point] = selection.points(selection.select_sides(f"{folder}:veth_bridge", str(tmp_path / "some")))
-    timed, table, _ = function_time_table.pieces(point)
+    timed, table, _ = sections.function_times(point)
     assert "1 of 5 rounds of macvlan_bridge (some)" in str(timed)
     assert isinstance(table, pd.DataFrame)
     assert table.loc["ip_rcv", "ns per packet, macvlan_bridge (some)"] != "–"
@@ -77,7 +76,7 @@ def test_loss_has_a_unit(tmp_path: Path) -> None:
     for name, one in {"both": pair | {"frames": frames}, "frames": frames}.items():
         place = run(tmp_path / name, observed={"loss": [one]})
         [point] = selection.points(selection.select_sides(str(place), None))
-        shown[name] = loss_table.table(point)
+        shown[name] = sections.loss_table(point)
     (_, both, table), (_, alone, _) = shown.values()
     assert table is not None
     assert both.startswith("Of the datagrams that were sent")
@@ -103,7 +102,7 @@ def test_copies_of_each_mirror(tmp_path: Path) -> None:
     for name in ("with", "without"):
         sides = selection.select_sides(f"{tmp_path}/{name}:veth_bridge", f"{tmp_path}/plain")
         [point] = selection.points(sides)
-        shown[name] = {title: table for title, _, table in loss_table.tables(point)}
+        shown[name] = {title: table for title, _, table in sections.loss_tables(point)}
     assert "Copies of each mirror" not in shown["without"]
     table = shown["with"]["Copies of each mirror"]
     assert table is not None

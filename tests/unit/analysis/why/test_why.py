@@ -13,7 +13,7 @@ from synthetic_why_run import page, run, words
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import load_profiles
-from labkit.analysis.why import counter_tables, function_time_table, selection
+from labkit.analysis.why import counter_tables, sections, selection
 from labkit.cli import main
 from labkit.common.errors import BadInput
 
@@ -99,7 +99,7 @@ def test_function_time_unit(
     work = {"received_count": 250_000, "received_bytes": 2e9, "cpu_s": 4.0}
     place = run(tmp_path / "one", protocol=protocol, **work)
     [point] = selection.points(selection.select_sides(str(place), None))
-    lines, table, _ = function_time_table.pieces(point)
+    lines, table, _ = sections.function_times(point)
     assert isinstance(lines, str)
     assert lines.startswith(f"Per {words}. Means of the rounds")
     assert isinstance(table, pd.DataFrame)
@@ -121,15 +121,15 @@ def test_calls_per_tracing_time() -> None:
     report = {"tracer": "function_graph", "window_s": 1.25, "functions": {"ip_rcv": one}}
     for protocol, calls in (("udp", "2"), ("ping", "2.5")):
         row = pd.Series({"protocol": protocol, "window_s": 1.0, "received_count": 100.0, "folder": "run"})
-        [line] = function_time_table.table(
+        [line] = sections.function_time_table(
             ["a", "b"], [[(report, row)] * 2, [(report, row)] * 2, []], flame.PER["packet"]
         ).to_dict("records")
         assert line["calls per packet, a"] == calls
     there = {name: (pd.DataFrame(), [(report | {"tracer": tracer}, row)]) for name, tracer in
              (("a", "function_graph"), ("b", "bpf"))}  # fmt: skip
-    [lines] = function_time_table._tracers(there)
+    [lines] = sections._tracers(there)
     assert lines.endswith("so do not compare them: a by function_graph, b by bpf.")
-    assert function_time_table._tracers({"a": there["a"], "b": there["a"]}) == ["Timed by function_graph."]
+    assert sections._tracers({"a": there["a"], "b": there["a"]}) == ["Timed by function_graph."]
 
 
 @pytest.mark.parametrize("right", ["macvlan_bridge", ":macvlan_bridge", "{}:macvlan_bridge"])
