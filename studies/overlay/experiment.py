@@ -216,11 +216,11 @@ def _follow_pings(topology: Topology, payload_bytes: int, folder: Path) -> list[
     """Ping between the ends of every pair, and return a row for each interface that saw an echo request or reply.
 
     A row has hop, direction, time since the first sighting, length, and headers of the frame. Each target is pinged
-    once before, so that neighbours and bridge ports are known. `folder` receives the capture and the network's state.
+    before, so that neighbours and bridge ports are known. `folder` receives the capture and the network's state.
     Raises Failed for a ping without a reply.
     """
-    for pair in topology.pairs:
-        ping.answered(pair.client, pair.server.address, 1, payload_bytes)
+    if lost := ping.reachable(topology.pairs, mtu_bytes=84, family=4):  # small: only so that all are known
+        raise Failed(lost)
     state = read.state(topology)
     run_folder.write_json(folder / "state.json", state)
     with capture(every_interface(topology.namespaces), folder) as seen:
