@@ -273,7 +273,7 @@ def write_rows(folder: Path, point: str, rows: Iterable[Row]) -> None:
     Raises Failed for an invalid point name, because names may come from another machine and must not contain a path.
     """
     write(_rows_path(folder, point, FINISHED), _as_lines(rows))
-    _rows_path(folder, point, UNFINISHED).unlink(missing_ok=True)
+    safe_files.remove(_rows_path(folder, point, UNFINISHED))
 
 
 def keep_unfinished(folder: Path, point: str, rows: Iterable[Row], *, first: bool) -> None:
@@ -286,8 +286,8 @@ def keep_unfinished(folder: Path, point: str, rows: Iterable[Row], *, first: boo
         write(path, _as_lines(rows))
         return
     # Rows arrive several times a second beside a measurement, so the disk is not waited for.
-    with write_errors(path), open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW), "ab") as file:
-        file.write(_as_lines(rows))
+    with write_errors(path):
+        safe_files.append(path, _as_lines(rows))
 
 
 def _rows_path(folder: Path, point: str, suffix: str) -> Path:

@@ -20,7 +20,7 @@ import secrets
 import stat
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -39,6 +39,7 @@ PIECE_BYTES = 1 << 20  # read at once: a size that a file only claims to have ta
 OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 LINKS = 40  # the kernel's limit (path_resolution(7))
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+COMPONENT = os.O_PATH | os.O_NOFOLLOW
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -47,60 +48,87 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file to write; it replaces `path` when the block ends, and is removed if the block raises.
 
     The temporary name is unguessable and the file is created exclusively, so a prepared link is never followed. Raises
-    OSError, also if `path` is a device or a pipe (`_check_replaceable`), and like `make_folder` for its folder.
+    OSError, also if `path` is a device or a pipe (`_check_replaceable`), and like `opened_folder` for its folder.
     """
-    make_folder(path.parent)
-    _check_replaceable(path)
-    fresh = path.with_name(f".{secrets.token_hex(12)}")
-    descriptor = os.open(fresh, NEW, 0o666)
-    try:
-        with open(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(fresh, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise
+    with opened_folder(path.parent) as folder:
+        _check_replaceable(path, folder)
+        fresh = f".{secrets.token_hex(12)}"
+        descriptor = os.open(fresh, NEW, 0o666, dir_fd=folder)
+        try:
+            with open(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(descriptor)
+            os.replace(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(fresh, dir_fd=folder)
+            raise
 
 
 def create_new(path: Path) -> IO[bytes]:
     """Open a new unbuffered file at `path` for incremental writing.
 
     An existing file is removed first, and a prepared link is not followed. Raises OSError, also if `path` is a device
-    or a pipe (`_check_replaceable`), and like `make_folder` for its folder.
+    or a pipe (`_check_replaceable`), and like `opened_folder` for its folder.
     """
-    make_folder(path.parent)
-    _check_replaceable(path)
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
-    return open(os.open(path, NEW, 0o666), "wb", buffering=0)
+    with opened_folder(path.parent) as folder:
+        _check_replaceable(path, folder)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path.name, dir_fd=folder)
+        return open(os.open(path.name, NEW, 0o666, dir_fd=folder), "wb", buffering=0)
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it, if they do not exist. Raises OSError, also where another user could lead it
-    elsewhere (`redirection`).
+def remove(path: Path) -> None:
+    """Remove a file, if it exists. Raises OSError like `opened_folder` for its folder."""
+    with contextlib.suppress(FileNotFoundError), opened_folder(path.parent, make=False) as folder:
+        os.unlink(path.name, dir_fd=folder)
 
-    The second look is for a link that took the place of a folder that was not there at the first. After it nobody else
-    can change any part of the path, so that files in it need no descriptor of their folder.
+
+def append(path: Path, content: bytes) -> None:
+    """Append to the regular file at `path`. Raises OSError, also like `opened_folder` for its folder."""
+    with (
+        opened_folder(path.parent) as folder,
+        _open_checked(path.name, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, folder) as own,
+        open(own, "ab", closefd=False) as file,
+    ):
+        file.write(content)
+
+
+@contextmanager
+def opened_folder(path: Path, *, make: bool = True) -> Iterator[int]:
+    """Yield a descriptor (O_PATH) of a folder. `make`: it and those above it are made if they do not exist.
+
+    Names that are relative to it stay in this folder, whatever takes its place meanwhile. Raises OSError, also where
+    another user could lead the path elsewhere (`_redirection`).
     """
-    for make in (True, False):
-        if reason := redirection(path, is_folder=True):
-            raise OSError(errno.EPERM, f"{reason}: choose a folder of your own", str(path))
-        if make:
-            path.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(_steps(path, make=make)) as steps:
+        for at, state, on_the_way, descriptor in steps:
+            if reason := _redirection(at, state):
+                raise OSError(errno.EPERM, f"{reason}: choose a folder of your own", str(path))
+            if not on_the_way and not stat.S_ISLNK(state.st_mode):
+                yield descriptor
 
 
-def _check_replaceable(path: Path) -> None:
+def make_folder(path: Path) -> Path:
+    """Make a folder and those above it, if they do not exist; return its path without links. Raises OSError like
+    `opened_folder`."""
+    with opened_folder(path) as folder:
+        return Path(os.readlink(f"/proc/self/fd/{folder}"))
+
+
+def _check_replaceable(path: Path, folder: int) -> None:
     """Raise OSError if a device, a pipe or a socket is at `path`, or a link to one (/dev/null, /dev/stdout).
 
-    A new file would take its place, for root also in /dev, and every other program would find that file.
+    A new file would take its place, for root also in /dev, and every other program would find that file. `folder` is
+    the descriptor of its folder.
     """
     try:
-        state = path.lstat()
-        is_of_process = stat.S_ISLNK(state.st_mode) and os.readlink(path).startswith("/proc/")
-        kind = path.stat().st_mode
+        state = os.lstat(path.name, dir_fd=folder)
+        is_of_process = stat.S_ISLNK(state.st_mode) and os.readlink(path.name, dir_fd=folder).startswith(
+            "/proc/"
+        )
+        kind = os.stat(path.name, dir_fd=folder).st_mode
     except (OSError, ValueError):  # nothing is there, or a link that leads nowhere
         return
     if is_of_process or not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
@@ -168,7 +196,7 @@ def untrusted(path: Path) -> str | None:
     files to it.
     """
     try:
-        for at, state, on_the_way in _steps(path):
+        for at, state, on_the_way, _descriptor in _steps(path):
             is_link = stat.S_ISLNK(state.st_mode)  # where it leads is checked, and who may replace it
             if not is_link and (reason := _faults(at, state, on_the_way=on_the_way)):
                 return reason
@@ -177,47 +205,64 @@ def untrusted(path: Path) -> str | None:
     return None
 
 
-def redirection(path: Path, *, is_folder: bool = False) -> str | None:
-    """Return why another user could lead what is written at `path` elsewhere, or None if nobody can.
+def _redirection(at: Path, state: os.stat_result) -> str | None:
+    """Return why another user could lead elsewhere what is written below a component of a path, or None if nobody can.
 
-    is_folder: `path` is a folder that files are written into, so it counts like those above it.
-
-    A link of another user on the way, or at the path, leads wherever its owner likes, in whatever folder it lies. A
-    folder of another user, or one that others can write, can be replaced by such a link at any time. Only root refuses
-    those, because only root would write what the other user could not write. A folder with the sticky bit (/tmp) does
-    no harm: nobody else can replace this user's files in it.
+    A link of another user leads wherever its owner likes, in whatever folder it lies. A folder of another user, or one
+    that others can write, can be replaced at any time. A link in its place is not followed, but root refuses it all the
+    same, because its owner could take the results away. A folder with the sticky bit (/tmp) does no harm: nobody else
+    can replace this user's files in it.
     """
-    with contextlib.suppress(OSError):  # what does not exist yet is made by labkit
-        for at, state, on_the_way in _steps(path):
-            if stat.S_ISLNK(state.st_mode):
-                if state.st_uid not in trusted_users():
-                    return f"{at} is a link of another user, who can change its target"
-            elif (on_the_way or is_folder) and is_root() and (reason := _faults(at, state, on_the_way=True)):
-                return f"{reason}, who could replace it while root writes there"
+    if stat.S_ISLNK(state.st_mode):
+        if state.st_uid not in trusted_users():
+            return f"{at} is a link of another user, who can change its target"
+    elif is_root() and (reason := _faults(at, state, on_the_way=True)):
+        return f"{reason}, who could replace it while root writes there"
     return None
 
 
-def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
-    """Yield every component of a path with its state, and whether it is on the way to others; links are followed.
+def _steps(
+    path: Path, *, make: bool = False
+) -> Generator[tuple[Path, os.stat_result, bool, int], None, None]:
+    """Yield every component of a path with its state, whether it is on the way to others, and a descriptor of it
+    (O_PATH); links are followed. `make`: folders that do not exist are made.
 
-    Raises OSError for a component that does not exist, and for too many links.
+    Each is opened relative to the one before, so that nobody can exchange what has been looked at. Raises OSError for a
+    component that does not exist, and for too many links.
     """
-    at, left, links = Path("/"), list(path.absolute().parts[1:]), 0
-    while True:
-        state = at.lstat()
-        yield at, state, bool(left)
-        if stat.S_ISLNK(state.st_mode):
-            links += 1
-            if links > LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-            target = Path(os.readlink(at))
-            left = [*(target.parts[1:] if target.is_absolute() else target.parts), *left]
-            at = Path("/") if target.is_absolute() else at.parent
-            continue
-        if not left:
-            return
-        part = left.pop(0)
-        at = at.parent if part == ".." else at / part
+    with contextlib.ExitStack() as stack:
+        at, left, links = Path("/"), list(path.absolute().parts[1:]), 0
+        root = here = above = stack.enter_context(_open_checked("/", COMPONENT))
+        while True:
+            state = os.fstat(here)
+            yield at, state, bool(left), here
+            if stat.S_ISLNK(state.st_mode):
+                links += 1
+                if links > LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+                target = Path(os.readlink("", dir_fd=here))
+                left = [*(target.parts[1:] if target.is_absolute() else target.parts), *left]
+                at, here = (Path("/"), root) if target.is_absolute() else (at.parent, above)
+                continue
+            if not left:
+                return
+            part, above = left.pop(0), here
+            at = at.parent if part == ".." else at / part
+            try:
+                if make and not _is_there(part, above):
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=above)
+                here = stack.enter_context(_open_checked(part, COMPONENT, above))
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(at)) from None
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _faults(at: Path, state: os.stat_result, *, on_the_way: bool) -> str | None:
@@ -283,11 +328,10 @@ def own_folder(top: Path, prefix: str) -> Iterator[Path]:
     """Yield a new folder in `top` with an unguessable name; remove it with its content when the block ends.
 
     Its marker is locked (flock(2)) as long as the owner runs. First, folders with this prefix that killed owners left
-    behind are removed. Raises OSError, also like `make_folder` for `top`.
+    behind are removed. Raises OSError, also like `opened_folder` for `top`.
     """
-    make_folder(top)
-    remove_leftovers(top, prefix)
-    with _open_checked(top, os.O_RDONLY | os.O_DIRECTORY) as parent:
+    with opened_folder(top) as parent:
+        remove_leftovers(top, prefix)
         name = f"{prefix}{secrets.token_hex(6)}"
         try:  # before the folder is there: a signal can end this process at each of the next lines
             os.mkdir(name, 0o700, dir_fd=parent)

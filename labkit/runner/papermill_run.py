@@ -80,7 +80,7 @@ def execute(
                 " to continue"
             ) from None
         run_folder.write(folder / "notebook.ipynb", executed.read_bytes())
-        (folder / "failed.ipynb").unlink(missing_ok=True)
+        safe_files.remove(folder / "failed.ipynb")
 
 
 def private_kernel() -> Config:

@@ -132,8 +132,11 @@ def measure(
     if _traces(request_parameters):
         hosts.check_tracing(request_parameters["where"])
     folder = run_folder.new_run(experiment) if folder is None else folder
-    _check_links(folder)
-    folder = folder.resolve()  # because another host has another current folder and other links
+    with run_folder.write_errors(folder):
+        try:
+            folder = safe_files.make_folder(folder)  # another host has another current folder and other links
+        except PermissionError as error:
+            raise BadInput(f"no run can be written to {folder}: {error.strerror}") from None
     new = not (folder / "run.json").exists()
     _check_owner(folder)
     earlier = {*folder.rglob("*")}
@@ -211,14 +214,6 @@ def measure(
     return folder
 
 
-def _check_links(folder: Path) -> None:
-    """Raise BadInput if another user could lead the run elsewhere, now or while it is measured."""
-    if reason := safe_files.redirection(folder):
-        raise BadInput(
-            f"{reason}: name a folder of your own (--folder), or call labkit with sudo as its owner"
-        )
-
-
 def _check_owner(folder: Path) -> None:
     """Raise BadInput for a run folder of another user, or with links, which may lead anywhere."""
     for path in (folder, folder / "rows", folder / "artefacts"):
@@ -237,7 +232,7 @@ def _check_owner(folder: Path) -> None:
 def _remove_refused(folder: Path) -> None:
     """Remove what a rejected run has left: its descriptions, and empty folders."""
     for name in DESCRIPTIONS:
-        (folder / name).unlink(missing_ok=True)
+        safe_files.remove(folder / name)
     for each in (*folder.glob("*"), folder):
         with contextlib.suppress(OSError):
             each.rmdir()

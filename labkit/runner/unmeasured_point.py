@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from labkit.common import run_folder, switch_options
+from labkit.common import run_folder, safe_files, switch_options
 from labkit.measure import experiments
 from labkit.measure.experiments.rows import COLUMNS
 
@@ -71,4 +71,4 @@ def is_only_this(folder: Path) -> bool:
 
 def remove(folder: Path) -> None:
     """Remove the row, because the point is being measured now."""
-    (folder / "rows" / f"{POINT}.jsonl").unlink(missing_ok=True)
+    safe_files.remove(folder / "rows" / f"{POINT}.jsonl")

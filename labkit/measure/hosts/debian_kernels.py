@@ -215,7 +215,7 @@ def _scratch(store: Path) -> Iterator[Path]:
     """Yield a temporary folder on the store's file system; one process at a time, leftovers of killed ones are
     removed."""
     try:
-        safe_files.make_folder(store)
+        store = safe_files.make_folder(store)
         with open(os.open(store / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with safe_files.own_folder(store, _FRESH) as folder:

@@ -297,10 +297,9 @@ def started(
         scratch = boots.path
         if folder is not None:
             try:
-                safe_files.make_folder(folder)
+                folder = safe_files.make_folder(folder)  # the guest cannot follow links in its path
             except OSError as error:
                 raise Failed(f"cannot create {folder}: {error.strerror}") from None
-            folder = folder.resolve()  # the guest cannot follow links in its path
         shares = [command.Share("root", scratch / "root.bound", True)]
         shares += [command.Share("folder", scratch / "folder.bound", False)] if folder else []
         for share in shares:

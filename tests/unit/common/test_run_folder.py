@@ -96,7 +96,7 @@ def test_failed_write_keeps_the_old_file(
     path = tmp_path / "run.json"
     run_folder.write_json(path, {"a": 1})
 
-    def fails(*_: Any) -> None:
+    def fails(*_: Any, **_folders: Any) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, step, fails)

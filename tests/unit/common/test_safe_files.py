@@ -347,13 +347,21 @@ def test_links_of_others_are_found(tmp_path: Path, need: Need) -> None:
     for name, target in (("own", "real"), ("other", "real"), ("through", "other/x"), ("loop", "loop")):
         (tmp_path / name).symlink_to(target)
     os.chown(tmp_path / "other", NOBODY, NOBODY, follow_symlinks=False)
-    for name in ("real/x", "own/x", "loop", "nothing/x", "own"):
-        assert safe_files.redirection(tmp_path / name) is None
+    for name, path in (
+        ("real/x", "real/x"),
+        ("own/x", "real/x"),
+        ("nothing/x", "nothing/x"),
+        ("own", "real"),
+    ):
+        assert safe_files.make_folder(tmp_path / name) == tmp_path / path
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        safe_files.make_folder(tmp_path / "loop")
+    reason = f"{tmp_path / 'other'} is a link of another user, who can change its target"
     for mode in (0o1777, 0o755):
         tmp_path.chmod(mode)
         for name in ("other", "other/x/y", "through/y"):
-            reason = safe_files.redirection(tmp_path / name)
-            assert reason == f"{tmp_path / 'other'} is a link of another user, who can change its target"
+            with pytest.raises(PermissionError, match=reason):
+                safe_files.make_folder(tmp_path / name)
 
 
 @pytest.mark.parametrize("owner", [NOBODY, 0])
@@ -368,7 +376,6 @@ def test_root_writes_nothing_below_a_folder_that_others_can_replace(
     os.chown(theirs, owner, owner)
     words = f"{theirs} belongs to nobody" if owner else f"other users can write {theirs}"
     reason = f"{words}, who could replace it while root writes there"
-    assert safe_files.redirection(theirs / "data/run") == reason
     with pytest.raises(Failed, match=re.escape(reason)):
         run_folder.write(theirs / "data/run/rows.csv", b"")
     if owner:
@@ -385,18 +392,76 @@ def test_link_that_takes_the_place_of_a_new_folder_is_found(
     need("root")
     tmp_path.chmod(0o1777)
     (tmp_path / "precious").mkdir()
-    make = Path.mkdir
+    make = os.mkdir
 
-    def mkdir(path: Path, *args: Any, **options: Any) -> None:
+    def mkdir(*args: Any, **options: Any) -> None:
         if not (tmp_path / "data").is_symlink():
             (tmp_path / "data").symlink_to("precious")
             os.chown(tmp_path / "data", NOBODY, NOBODY, follow_symlinks=False)
-        make(path, *args, **options)
+        make(*args, **options)
 
-    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(os, "mkdir", mkdir)
     with pytest.raises(Failed, match="is a link of another user"):
         run_folder.write(tmp_path / "data/rows.csv", b"")
     assert list((tmp_path / "precious").iterdir()) == []
+
+
+EXCHANGER = """
+import ctypes, os, sys
+os.setresuid(65533, 65533, 65533)
+libc = ctypes.CDLL(None)
+while True:
+    libc.renameat2(-100, b"theirs/run", -100, b"theirs/link", 2)  # RENAME_EXCHANGE
+"""
+WRITER = """
+import contextlib, os, sys, time
+from pathlib import Path
+from labkit.common import run_folder, safe_files
+from labkit.common.errors import Failed
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+end, path = time.monotonic() + 1, Path("theirs/run/rows/1-r0")
+while time.monotonic() < end:
+    with contextlib.suppress(Failed, OSError):
+        run_folder.write(path, b"")
+    with contextlib.suppress(Failed, OSError):
+        safe_files.create_new(path).close()
+    with contextlib.suppress(Failed, OSError):
+        run_folder.keep_unfinished(path.parents[1], "1-r1", [{}], first=False)
+    with contextlib.suppress(Failed, OSError):
+        assert safe_files.make_folder(path.parents[1]).parent.name == "theirs"
+"""
+
+
+def test_links_that_others_exchange_meanwhile_are_not_followed(tmp_path: Path, need: Need) -> None:
+    """A user who is not root writes into a folder of another one, who exchanges it and a link to the user's files."""
+    need("root")
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder == tmp_path or folder.name.startswith(("pytest-", "popen-")):
+            folder.chmod(0o755)
+    own = tmp_path / "own/rows"
+    for made in (own, tmp_path / "theirs/run/rows"):
+        made.mkdir(parents=True)
+        (made / "1-r1.unfinished").touch()
+    (tmp_path / "theirs/link").symlink_to("../own")
+    paths = [(made, NOBODY) for made in (own.parent, *own.parent.rglob("*"))]
+    paths += [(made, NOBODY - 1) for made in (tmp_path / "theirs", *(tmp_path / "theirs").rglob("*"))]
+    for made, user in paths:
+        os.chown(made, user, user, follow_symlinks=False)
+        if not made.is_symlink():
+            made.chmod(0o777)
+    before = own.stat().st_mtime_ns
+    python = [sys.executable, "-c"]
+    with subprocess.Popen([*python, EXCHANGER], cwd=tmp_path) as exchanging:
+        written = subprocess.run(
+            [*python, WRITER], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        )
+        exchanging.kill()
+    assert written.returncode == 0, written.stderr
+    assert own.stat().st_mtime_ns == before
+    assert (own / "1-r1.unfinished").stat().st_size == 0
+    assert {one.stat().st_uid for one in (tmp_path / "theirs").rglob("1-r0")} == {NOBODY}
 
 
 IN_A_USER_NAMESPACE = """
@@ -501,5 +566,5 @@ def test_run_is_not_written_to_another_users_folder(tmp_path: Path, need: Need) 
     need("root")
     (tmp_path / "run").mkdir()
     os.chown(tmp_path / "run", NOBODY, NOBODY)
-    with pytest.raises(BadInput, match="belongs to another user"):
+    with pytest.raises(BadInput, match="run belongs to nobody"):
         run.measure("datapaths", {"topology": "veth"}, tmp_path / "run")
