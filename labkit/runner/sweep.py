@@ -433,9 +433,14 @@ def _without_reused(
         if own == other or not (own / "notebook.ipynb").exists() or run_folder.failed_points(own):
             continue
         rows = run_folder.read_rows(own)
-        if where(point) == "here" and any(row.get(name) != here[name] for row in rows for name in HERE):
+        if not rows or (
+            where(point) == "here" and any(row.get(name) != here[name] for row in rows for name in HERE)
+        ):
             continue
-        shutil.copytree(own, sweep.folder / point.name, ignore=_neither_file_nor_folder, dirs_exist_ok=True)
+        with safe_files.opened_folder(sweep.folder / point.name) as target:
+            shutil.copytree(
+                own, f"/proc/self/fd/{target}", ignore=_neither_file_nor_folder, dirs_exist_ok=True
+            )
         reused.append(point)
     say(f"taken from {other}: {len(reused)} of {units.counted(len(points), 'point')}")
     return [point for point in points if point not in reused]

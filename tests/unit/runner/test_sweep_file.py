@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 import yaml
 from conftest import ROOT
 
+from labkit.common import run_folder
 from labkit.common.errors import BadInput
 from labkit.measure import experiments, hosts
 from labkit.notebook import measure
 from labkit.runner import papermill_run, sweep
 from labkit.runner.progress import Bar
+from labkit.system import machine
 from labkit.system.qemu.kernels import BootableKernel
 from studies.overlay.experiment import PARTS
 from studies.ovs_test_plan.experiment import OvsTestPlanParameters
@@ -91,6 +94,39 @@ def test_points_are_known_by_their_parameters(project: Path) -> None:
     assert [point.name for point in sweep.load(written(project, other)).points] == [
         point.name for point in second.points
     ]
+
+
+def reused(project: Path, other: Path) -> list[str]:
+    """Return the names of the points that a sweep with the same points takes from the folder of another one."""
+    path = written(project, GOOD).rename(project / "params" / "second.yaml")
+    result, left = sweep.load(path), set[str]()
+
+    def measure(_plan: sweep.Sweep, points: list[sweep.SweepPoint], _bar: Bar) -> None:
+        left.update(point.name for point in points)
+
+    sweep.run(result, Bar(), lambda _text: None, measure, reuse=other)
+    return sorted({point.name for point in result.points} - left)
+
+
+def measured(project: Path) -> Path:
+    """Return the folder of a sweep whose first point has a row, and whose others have none."""
+    other = finished(GOOD, project).folder
+    here = {name: machine.describe()[name] for name in sweep.HERE}
+    run_folder.write_rows(other / "tcp-1500", "1-r0", [{**here, "status": "ok"}])
+    return other
+
+
+def test_reuse_takes_no_point_without_rows(project: Path) -> None:
+    assert reused(project, measured(project)) == ["tcp-1500"]
+
+
+def test_reuse_takes_no_pipe(project: Path) -> None:
+    """It would be read for ever."""
+    other = measured(project)
+    os.mkfifo(other / "tcp-1500" / "rows" / "pipe")
+    assert reused(project, other) == ["tcp-1500"]
+    [rows] = (project / "data" / "datapaths").glob("second-*/tcp-1500/rows")
+    assert [one.name for one in rows.iterdir()] == ["1-r0.jsonl"]
 
 
 def test_invalid_identities_are_refused(project: Path) -> None:
