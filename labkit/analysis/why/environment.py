@@ -354,7 +354,7 @@ def _settings(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
                 take_all(column, rows[column])
     if "settings" not in rows or rows["settings"].isna().all():
         take_all("sysctl_digest", rows["sysctl_digest"])
-    return {key: " or ".join(values) for key, values in result.items()}
+    return {key: " or ".join(sorted(values)) for key, values in result.items()}
 
 
 def _mapping(report: Mapping[str, Any], name: str) -> Mapping[str, Any]:

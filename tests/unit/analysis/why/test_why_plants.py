@@ -518,6 +518,22 @@ def test_offloads_that_follow_from_the_change_are_no_settings_of_their_own(
     assert not environment._follows(Setting(name, "on", "off", ("server",)), cause)
 
 
+def test_order_of_the_interfaces_is_no_difference(tmp_path: Path) -> None:
+    """lo and a port differ in disable_policy, and one side lists the port first."""
+    values = {"lo": "1", "port0": "0"}
+    sides = [
+        str(
+            run(tmp_path / side, {BASELINE: MadeArm(speed=speed)}, 5, settings=_disable_policy(values, names))
+        )
+        for side, speed, names in (("left", 1.0, ["lo", "port0"]), ("right", 0.4, ["port0", "lo"]))
+    ]
+    assert not [one for one in concluded(*sides).settings if "disable_policy" in one.name]
+
+
+def _disable_policy(values: dict[str, str], names: list[str]) -> dict[str, str]:
+    return {f"sysctl net.ipv4.conf.{name}.disable_policy": values[name] for name in names}
+
+
 def test_arms_of_one_run_are_measured_again_together(tmp_path: Path) -> None:
     noisy = MadeArm(foreign=0.4)
     step = effect("sysctl", "net.ipv4.conf.all.rp_filter", "0", "1")
