@@ -69,6 +69,11 @@ _ARMS = {
     "veth_routed": ArmStyle(_VIOLET, "triangle-down", "dashdot"),
     "veth_published_proxy": ArmStyle(_VIOLET, "star-triangle-down", "longdash"),
     "veth_published_nat": ArmStyle(_SKY, "diamond-cross", "longdashdot"),
+    "veth_redirect": ArmStyle(_OCHRE, "arrow-right", "solid"),
+    "veth_redirect_peer": ArmStyle(_GREEN, "arrow-up", "dash"),
+    "veth_redirect_neigh": ArmStyle(_OCHRE, "arrow-down", "dashdot"),
+    "veth_xdp": ArmStyle(_PURPLE, "arrow-left", "solid"),
+    "veth_xdp_generic": ArmStyle(_PURPLE, "arrow-bar-left", "dot"),
     "macvlan_bridge": ArmStyle(_VERMILLION, "diamond", "solid"),
     "macvlan_private": ArmStyle(_BROWN, "diamond-tall", "dot"),
     "macvlan_vepa": ArmStyle(_OCHRE, "diamond-wide", "dash"),
@@ -121,6 +126,7 @@ JOINS = {
     "lower": {"color": _VERMILLION, "dash": "6px,4px", "width": 2},
     "tunnel": {"color": _GREEN, "dash": "solid", "width": 5},
     "mirror": {"color": _PURPLE, "dash": "dashdot", "width": 2},
+    "redirect": {"color": _OCHRE, "dash": "solid", "width": 3},
 }
 
 # Colours of packet headers. Opaque pale fills with a border keep dark text readable on white and dark pages.

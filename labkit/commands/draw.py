@@ -26,7 +26,7 @@ JSON = {
     "kernel": "the kernel's release",
     "pairs": "a list of pairs, a client and a server each: `name`, `namespace`, `interface`, `address`",
     "namespaces": "a list: `name`; `interfaces` (`name`, `index`, `kind`, `mode`, `up`, `carrier`, `mtu_bytes`,"
-    " `mac`, `addresses`, `master`, `peer`, `lower`, `tunnel`, `copies`); `routes` (`to`, `hops`, `source`,"
+    " `mac`, `addresses`, `master`, `peer`, `lower`, `tunnel`, `copies`, `redirect`); `routes` (`to`, `hops`, `source`,"
     " `metric`, `connected`)",
 }
 

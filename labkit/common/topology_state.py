@@ -28,6 +28,14 @@ class TunnelState(msgspec.Struct, frozen=True, kw_only=True):
     peers: list[Place] = []
 
 
+class RedirectState(msgspec.Struct, frozen=True):
+    """Where a BPF program sends what arrives at an interface: the helper that it calls, and the hook where it runs."""
+
+    to: Place
+    helper: str
+    hook: str
+
+
 class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
     """An interface.
 
@@ -51,6 +59,7 @@ class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
     lower: Place | None = None
     tunnel: TunnelState | None = None
     copies: list[Place] = []
+    redirect: RedirectState | None = None
 
 
 class NextHop(msgspec.Struct, frozen=True):

@@ -11,6 +11,8 @@ from conftest import Need
 from sandbox import Done, Sandbox, one_sentence, sandbox, until
 from topology_kinds import PAIRED_TOPOLOGIES, require_kind
 
+from labkit.measure.topologies.linux_datapaths import REDIRECTS
+
 pytestmark = pytest.mark.needs("user namespaces", "ip", "veth", "bridge")
 
 
@@ -30,7 +32,7 @@ def checked(done: Done) -> str:
     return done.stdout
 
 
-TREES = [name for name in PAIRED_TOPOLOGIES if name != "macvlan_passthru"]
+TREES = [name for name in PAIRED_TOPOLOGIES if name not in ("macvlan_passthru", *REDIRECTS)]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,10 @@ def test_tree_of_every_topology(name: str, trees: dict[str, Done], need: Need) -
     assert lines[0].startswith(f"{name}, 1 pair, Linux ")
     assert "10.1.0." in "\n".join(lines)
     assert set(lines) >= {"client0", "server0"} or name == "loopback"
+
+
+def test_redirect_needs_the_right_to_load_programs(machine: Sandbox) -> None:
+    assert "it needs CAP_BPF and CAP_NET_ADMIN" in one_sentence(machine.labkit("draw", "veth_redirect"))
 
 
 def test_dot_mermaid_and_json(machine: Sandbox) -> None:

@@ -18,6 +18,7 @@ JOIN_KINDS = {
     "lower": "made on a lower device",
     "tunnel": "tunnel",
     "mirror": "copied by a mirror",
+    "redirect": "redirected by a BPF program",
 }
 FEW = 8  # pairs that fit in a drawing
 
@@ -50,6 +51,8 @@ def _joined(space: Namespace, one: InterfaceState) -> Iterator[tuple[str, Place]
         yield "port", Place(space.name, one.master)
     if one.lower is not None:
         yield "lower", one.lower
+    if one.redirect is not None:
+        yield "redirect", one.redirect.to
     for source in one.copies:
         yield "mirror", source
     for peer in one.tunnel.peers if one.tunnel is not None else ():
@@ -136,6 +139,8 @@ def label(one: InterfaceState) -> list[str]:
     """
     plain = one.kind in ("veth", "loopback", one.name.rstrip(digits))
     words = [one.name, *([] if plain else [kind(one)]), *condition(one)]
+    if one.redirect is not None:
+        words.append(f"{one.redirect.helper} at {one.redirect.hook}")
     return [" · ".join(words), *one.addresses]
 
 

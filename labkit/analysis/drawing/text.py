@@ -20,9 +20,13 @@ from labkit.analysis.drawing.graph import (
 )
 from labkit.common.topology_state import InterfaceState, Namespace, Place, State, TunnelState
 
-_DOT_STYLES = {"veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold", "mirror": "dashed"}
+_DOT_STYLES = {
+    "veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold", "mirror": "dashed",
+    "redirect": "solid",
+}  # fmt: skip
 _MERMAID_LINES = {
     "veth": "---", "port": "-.-", "lower": "-. lower .-", "tunnel": "== tunnel ===", "mirror": "-. mirror .-",
+    "redirect": "-- BPF ---",
 }  # fmt: skip
 
 
@@ -53,6 +57,8 @@ def _facts(one: InterfaceState) -> Iterator[str]:
         yield f"on {_at(one.lower)}"
     if one.tunnel is not None:
         yield _tunnel(one.tunnel)
+    if one.redirect is not None:
+        yield f"{one.redirect.helper} at {one.redirect.hook} to {_at(one.redirect.to)}"
     if one.copies:
         yield f"copies of {', '.join(place.interface for place in one.copies)}"
     yield from condition(one)

@@ -83,9 +83,10 @@ SET_UP = (
           r"|prepare_ftrace_return|return_to_handler|ring_buffer_.*", r"^tracer:", observes=True),
     # veth calls veth_xdp_rcv* for GRO as well, so these functions do not show an XDP program.
     _path("an XDP program", r"bpf_prog_run_generic_xdp|do_xdp_generic|netif_receive_generic_xdp|xdp_do_.*"
-          r"|generic_xdp_.*|bpf_prog_run_xdp|bpf_dispatcher_xdp.*|veth_convert_skb_to_xdp_buff|veth_xdp_(tx|flush).*"
+          r"|generic_xdp_.*|bpf_prog_run_xdp|bpf_xdp_redirect|bpf_dispatcher_xdp.*|veth_convert_skb_to_xdp_buff|veth_xdp_(tx|flush).*"
           r"|skb_pp_cow_data|skb_cow_data_for_xdp", r"\bxdp\b"),
     _path("the BPF interpreter", r"___bpf_prog_run|__bpf_prog_run\d+", r"bpf_jit_enable"),
+    _path("redirecting by BPF", r"skb_do_redirect|_*bpf_redirect\w*|bpf_out_neigh_v[46]|__bpf_tx_skb"),
     _path("a filter of traffic control (tc)", r"ifb_.*|tcf_.*|cls_bpf_.*|tcx_run|sch_handle_(in|e)gress|u32_classify"
           r"|fl_classify"
           r"|basic_classify|mall_classify|__tcf_.*", r"\bfilters? (ingress|egress|root)|clsact|ingress ffff"

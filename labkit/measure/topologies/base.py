@@ -16,6 +16,7 @@ from labkit.system import netlink
 
 if TYPE_CHECKING:
     from labkit.measure.topologies.network.kinds import LinkKind
+    from labkit.measure.topologies.network.parts import Redirect
     from labkit.measure.topologies.open_vswitch.switch import Switch
 
 EDGE = netlink.FIRST_INDEX  # the index of eth0 in guests
@@ -97,7 +98,8 @@ class Topology:
 
     `switch`: the Open vSwitch that joins the ends, if any. `meter`: reads counters of what joins the ends and returns
     a function; that function reads them again and returns the row columns for the time between. `doubts`: reasons to
-    doubt every row of this topology. `at_end`: what has to be undone before the topology is removed.
+    doubt every row of this topology. `redirects`: what its BPF programs redirect. `at_end`: what has to be undone
+    before the topology is removed.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Topology:
     switch: Switch | None = None
     meter: Meter | None = None
     doubts: tuple[str, ...] = ()
+    redirects: tuple[Redirect, ...] = ()
     at_end: ExitStack = field(default_factory=ExitStack, compare=False)
 
 

@@ -25,6 +25,8 @@ from labkit.measure.topologies.base import (
 )
 from labkit.measure.topologies.network.kinds import KINDS, arithmetic, headers, length_bytes
 from labkit.measure.topologies.network.parts import (
+    BpfHelper,
+    BpfHook,
     Bridge,
     Cable,
     CableEnd,
@@ -33,6 +35,7 @@ from labkit.measure.topologies.network.parts import (
     Nic,
     Node,
     Part,
+    Redirect,
     Route,
     Tunnel,
     UpperDevice,
@@ -117,6 +120,35 @@ def veth_routed(name: str, spec: Spec) -> Network:
             Route(at, "default", via=str(gateway.ip)),
         ]
     return network(name, spec, [*parts, Node(BETWEEN, forwards=True)])
+
+
+# The helper and the hook of each arm whose ports are joined by BPF programs.
+REDIRECTS: dict[str, tuple[BpfHelper, BpfHook]] = {
+    "veth_redirect": ("bpf_redirect", "tc"),
+    "veth_redirect_peer": ("bpf_redirect_peer", "tc"),
+    "veth_redirect_neigh": ("bpf_redirect_neigh", "tc"),
+    "veth_xdp": ("bpf_redirect", "xdp"),
+    "veth_xdp_generic": ("bpf_redirect", "xdp_generic"),
+}
+
+
+def veth_redirect(name: str, spec: Spec) -> Network:
+    """Describe a veth from every end, and programs that redirect what a port receives to the partner's port.
+
+    CNIs with eBPF host routing do the same, with a lookup of the target in place of a constant. With
+    bpf_redirect_neigh the ends are those of `veth_routed`, because the helper routes.
+    """
+    helper, hook = REDIRECTS[name]
+    base = veth_routed if helper == "bpf_redirect_neigh" else _veth_ports
+    redirects = [
+        Redirect(BETWEEN, f"port{number}", f"port{number ^ 1}", helper, hook) for number in numbers(spec)
+    ]
+    described = base(name, spec)
+    return Network(name, (*described.parts, *redirects), described.pairs, described.mtu_bytes)
+
+
+def _veth_ports(name: str, spec: Spec) -> Network:
+    return network(name, spec, [*ends_with_known_macs(spec), Node(BETWEEN), *ports(spec, None)])
 
 
 def macvlan(name: str, spec: Spec) -> Network:

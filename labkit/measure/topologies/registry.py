@@ -53,6 +53,11 @@ TABLE: dict[str, TopologyKind] = {
         described(linux_datapaths.veth_routed),
         why_no_tags=lambda _name: "its router has no interface in a VLAN",
     ),
+    **{name: TopologyKind(described(linux_datapaths.veth_redirect)) for name in linux_datapaths.REDIRECTS},
+    "veth_redirect_neigh": TopologyKind(
+        described(linux_datapaths.veth_redirect),
+        why_no_tags=lambda _name: "its router has no interface in a VLAN",
+    ),
     # Both publish the port of iperf3 alone.
     "veth_published_proxy": TopologyKind(
         on_call(f"{_PUBLISHED}:veth_published_proxy"), generators=("iperf3", "sockperf")

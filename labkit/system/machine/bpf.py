@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}  # of bpf(2)
+from labkit.system.bpf import call
+
 PROG_GET_NEXT_ID, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, TASK_FD_QUERY = 11, 13, 15, 20
 LINK_GET_FD_BY_ID, LINK_GET_NEXT_ID = 30, 31
 KINDS = (
@@ -30,7 +30,6 @@ LINKS = (
     "struct_ops", "netfilter", "tcx", "uprobe multi", "netkit", "sockmap",
 )  # fmt: skip
 EVENTS = ("raw tracepoint", "tracepoint", "kprobe", "kretprobe", "uprobe", "uretprobe")
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -58,17 +57,6 @@ def programs() -> list[Program]:
     ]
 
 
-def _call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
-    """Call bpf(2) and return its result. Raises OSError."""
-    if (syscall := NUMBERS.get(platform.machine())) is None:
-        raise OSError(f"labkit does not know the number of the system call bpf(2) on {platform.machine()}")
-    result = int(_libc.syscall(syscall, command, attributes, len(attributes)))
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
-
-
 def _attributes(*words: int) -> ctypes.Array[ctypes.c_char]:
     return ctypes.create_string_buffer(struct.pack(f"{len(words)}I", *words).ljust(64, b"\0"), 64)
 
@@ -78,7 +66,7 @@ def _numbers(command: int) -> Iterator[int]:
     with suppress(OSError):
         while True:
             attributes = _attributes(number)
-            _call(command, attributes)
+            call(command, attributes)
             number = struct.unpack_from("I", attributes, 4)[0]
             yield number
 
@@ -86,14 +74,14 @@ def _numbers(command: int) -> Iterator[int]:
 def _info(fd: int, more: bytes = b"") -> bytes:
     info = ctypes.create_string_buffer(more.ljust(256, b"\0"), 256)
     packed = struct.pack("=IIQ", fd, len(info), ctypes.addressof(info)).ljust(64, b"\0")
-    _call(OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(packed, 64))
+    call(OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(packed, 64))
     return info.raw
 
 
 def _program(number: int) -> Program | None:
     """Return the program of this number, None if it has just been unloaded."""
     try:
-        fd = _call(PROG_GET_FD_BY_ID, _attributes(number))
+        fd = call(PROG_GET_FD_BY_ID, _attributes(number))
     except OSError:
         return None
     try:
@@ -111,7 +99,7 @@ def _links() -> Iterator[tuple[int, str]]:
     """Yield the number of a program and what its link attaches it to."""
     for number in _numbers(LINK_GET_NEXT_ID):
         with suppress(OSError):
-            fd = _call(LINK_GET_FD_BY_ID, _attributes(number))
+            fd = call(LINK_GET_FD_BY_ID, _attributes(number))
             try:
                 text = ctypes.create_string_buffer(128)
                 # The kernel writes the name of a raw tracepoint to this pointer; other kinds ignore it.
@@ -164,7 +152,7 @@ def _perf_event(pid: int, fd: int) -> tuple[int, str]:
     name = ctypes.create_string_buffer(256)
     head = struct.pack("=IIIIQIIQQ", pid, fd, 0, len(name), ctypes.addressof(name), 0, 0, 0, 0)
     attributes = ctypes.create_string_buffer(head.ljust(64, b"\0"), 64)
-    _call(TASK_FD_QUERY, attributes)
+    call(TASK_FD_QUERY, attributes)
     program, kind = struct.unpack_from("=II", attributes.raw, 24)
     event = EVENTS[kind] if kind < len(EVENTS) else "event"
     return program, f"{event} {name.value.decode(errors='replace')}"

@@ -13,6 +13,7 @@ from labkit.system.netlink.rtnl import ifaddrmsg, ifinfmsg, ifinfveth, ndmsg, nl
 
 # linux/rtnetlink.h, linux/netlink.h, linux/if.h
 RTM_NEWLINK, RTM_DELLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, RTM_NEWQDISC = 16, 17, 20, 24, 28, 36
+RTM_NEWTFILTER = 44
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = (
     1,
     4,
@@ -284,6 +285,23 @@ def new_ingress(index: int, kind: str) -> Message:
     )
     message["attrs"] = [("TCA_KIND", kind)]
     return _encode(message, RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, f"add qdisc {kind}")
+
+
+def new_bpf_filter(index: int, name: str, program: int) -> Message:
+    """Return a request that runs a BPF program (its file descriptor) on what arrives at an interface with `clsact`.
+
+    The program's result decides (direct action). linux/pkt_cls.h, linux/pkt_sched.h (TC_H_MIN_INGRESS).
+    """
+    message = tcmsg()
+    message["family"], message["index"], message["handle"], message["parent"] = 0, index, 0, 0xFFFFFFF2
+    message["info"] = 1 << 16 | socket.htons(3)  # preference 1, ETH_P_ALL
+    options = [
+        ("TCA_BPF_FD", program),
+        ("TCA_BPF_NAME", name),
+        ("TCA_BPF_FLAGS", 1),
+    ]  # TCA_BPF_FLAG_ACT_DIRECT
+    message["attrs"] = [("TCA_KIND", "bpf"), ("TCA_OPTIONS", {"attrs": options})]
+    return _encode(message, RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, f"add filter bpf {name}")
 
 
 def define_kind(kind: str, attributes: Sequence[tuple[str, str]]) -> None:

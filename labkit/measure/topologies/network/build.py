@@ -198,6 +198,7 @@ def _built(
         result.make_cables()
         result.make_uppers(stack)
         result.configure()
+        result.make_redirects(stack)
         result.settle()
         yield result
 
@@ -354,6 +355,13 @@ class BuiltNetwork:
             *self._addresses(one),
         ]  # fmt: skip
 
+    def make_redirects(self, stack: ExitStack) -> None:
+        """Attach the programs that redirect packets; they are gone with the network."""
+        if self.described.redirects:
+            from labkit.measure.topologies.network import redirects  # what only such a network needs
+
+            redirects.attach(self.described, self.index, self.space, stack)
+
     def settle(self) -> None:
         """Wait until all bridges with ports carry.
 
@@ -383,7 +391,7 @@ class BuiltNetwork:
     def topology(self, name: str, spec: Spec) -> Topology:
         """Return the network as a topology whose ends are those of its pairs."""
         pairs = [Pair(*map(self.endpoint, pair)) for pair in self.described.network.pairs]
-        return Topology(name, spec, pairs, self.spaces)
+        return Topology(name, spec, pairs, self.spaces, redirects=tuple(self.described.redirects))
 
     def endpoint(self, name: str) -> Endpoint:
         """Return a container as an end of a pair: its first interface with an address carries the load."""

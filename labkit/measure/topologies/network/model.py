@@ -25,6 +25,7 @@ from labkit.measure.topologies.network.parts import (
     Network,
     Nic,
     Node,
+    Redirect,
     Route,
     Tunnel,
     UpperDevice,
@@ -120,6 +121,7 @@ class NetworkIndex:
         for one in self.interfaces.values():
             self.of_node.setdefault(one.at, []).append(one)
         self.routes = [part for part in network.parts if isinstance(part, Route)]
+        self.redirects = [part for part in network.parts if isinstance(part, Redirect)]
         self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
         # the interface that has an address; addresses are unique
         self.owner = {one.address.ip: one for one in self.interfaces.values() if one.address is not None}
@@ -139,6 +141,9 @@ class NetworkIndex:
         return {key: top(key) for key in stands}
 
     def _joined(self) -> Iterator[tuple[Key, Key]]:
+        for redirect in self.redirects:
+            if redirect.helper != "bpf_redirect_neigh":  # it routes between two subnets
+                yield (redirect.at, redirect.interface), (redirect.at, redirect.to)
         for one in self.interfaces.values():
             if one.far is not None:
                 yield one.key, one.far

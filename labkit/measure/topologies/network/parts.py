@@ -10,12 +10,14 @@ They are data: written in a notebook or a file, or made by a topology, sent as J
 from __future__ import annotations
 
 import hashlib
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from labkit.common import packets
 
+BpfHelper = Literal["bpf_redirect", "bpf_redirect_peer", "bpf_redirect_neigh"]
+BpfHook = Literal["tc", "xdp", "xdp_generic"]
 UDP_PORTS = {kind: port for port, kind in packets.PORTS.items()}  # of the kinds of tunnels that are in UDP
 
 
@@ -140,6 +142,22 @@ class Nic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="nic"):
     moves: bool = False
 
 
+class Redirect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="redirect"):
+    """A BPF program that sends what arrives at an interface of a cable to another interface `to` of the node.
+
+    `helper` (bpf-helpers(7)): bpf_redirect transmits at `to`. bpf_redirect_peer gives it to the other end of `to`'s
+    cable, past the queue of the CPU (Linux 5.10). bpf_redirect_neigh transmits at `to` as the node's routing table and
+    neighbours say, without its forwarding code (Linux 5.10). `hook`: tc (clsact, direct action), xdp (in the driver,
+    before there is an skb), or xdp_generic.
+    """
+
+    at: str
+    interface: str
+    to: str
+    helper: BpfHelper = "bpf_redirect"
+    hook: BpfHook = "tc"
+
+
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"):
     """A static route in the node `at` to a prefix or `default`: through gateways (several: equal-cost multipath) or
     an interface."""
@@ -156,7 +174,7 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"
         return (self.via,) if isinstance(self.via, str) else self.via
 
 
-Part = Node | Bridge | Cable | UpperDevice | Tunnel | Route | Neighbour | Nic
+Part = Node | Bridge | Cable | UpperDevice | Tunnel | Redirect | Route | Neighbour | Nic
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

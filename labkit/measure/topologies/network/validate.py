@@ -66,7 +66,7 @@ def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
         _form(part)
     _masters(network)
     described = NetworkIndex(network)
-    for look in (_pairs, _kinds, _tunnels, _uppers, _addresses, _cables, _subnets, _routes):
+    for look in (_pairs, _kinds, _redirects, _tunnels, _uppers, _addresses, _cables, _subnets, _routes):
         look(described)
     mtus = Mtus(described)
     _mtus(described, mtus)
@@ -387,6 +387,18 @@ def _uppers(described: NetworkIndex) -> None:
             raise BadInput(
                 f"{one} needs the end of a cable below it, which is no bridge port: name one as lower"
             )
+
+
+def _redirects(described: NetworkIndex) -> None:
+    """Raise BadInput unless both interfaces of a redirect are ends of cables in its node."""
+    for redirect in described.redirects:
+        for name in (redirect.interface, redirect.to):
+            one = described.interfaces.get((redirect.at, name))
+            if one is None or not isinstance(one.part, Cable):
+                raise BadInput(
+                    f"the redirect of {redirect.interface} ({redirect.at}) to {redirect.to} needs the end of a cable"
+                    f" called {name}: {redirect.at} has {described.names(redirect.at)}"
+                )
 
 
 MIN_BYTES = {4: 68, 6: 1280}  # RFC 791, RFC 8200

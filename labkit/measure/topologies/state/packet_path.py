@@ -32,6 +32,8 @@ def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, s
     back = list(_outwards(known, Place(server.namespace, server.interface)))
     if not there or not back:
         return []
+    if len(there) > 1 and len(back) > 1 and _jumps_over(known, there[-1][0], back[-1][0]):
+        return _steps(there, back[:-1])
     back_places = [place for place, _ in back]
     if there[0] == back[0]:  # loopback both sends and receives
         return _steps(there[:1], back[:1])
@@ -47,6 +49,13 @@ def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, s
             there[:at], back[:meets]
         )  # the device below passes frames between the two without counting them
     return _steps(there, back) if there[-1][0].namespace == back[-1][0].namespace else []
+
+
+def _jumps_over(known: dict[tuple[str, str], InterfaceState], here: Place, port: Place) -> bool:
+    """Return whether a program at an interface gives packets to the other end of this port's cable, so that the port
+    never transmits them (skb_do_redirect, net/core/filter.c)."""
+    redirect = known[here.namespace, here.interface].redirect
+    return redirect is not None and redirect.to == port and redirect.helper == "bpf_redirect_peer"
 
 
 def _reflects(known: dict[tuple[str, str], InterfaceState], upper: Place) -> bool:

@@ -1,12 +1,13 @@
 """Read the live state of a topology from the kernel: every namespace, with names instead of numbers.
 
-Only the names of namespaces and of the pairs' ends come from the topology itself.
+Only the names of namespaces and of the pairs' ends, and what BPF programs redirect, come from the topology itself: the
+kernel tells that a program is attached, not what it does.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -20,6 +21,7 @@ from labkit.common.topology_state import (
     NextHop,
     PairEnd,
     Place,
+    RedirectState,
     Route,
     State,
     TunnelState,
@@ -27,6 +29,7 @@ from labkit.common.topology_state import (
 from labkit.measure import endpoints
 from labkit.measure.topologies.base import MACHINE, Topology
 from labkit.measure.topologies.network.kinds import KINDS, cables
+from labkit.measure.topologies.network.parts import Redirect
 from labkit.system import netlink
 
 ELSEWHERE = "elsewhere"  # a namespace outside the topology
@@ -68,7 +71,18 @@ def state(topology: Topology) -> State:
         from labkit.measure.topologies.open_vswitch.state import with_switch  # what only a switch needs
 
         result = with_switch(result, topology.switch)
-    return State(topology.name, os.uname().release, ends, _with_peers(result))
+    result = [_with_redirects(space, topology.redirects) for space in _with_peers(result)]
+    return State(topology.name, os.uname().release, ends, result)
+
+
+def _with_redirects(space: Namespace, redirects: Sequence[Redirect]) -> Namespace:
+    own = {
+        one.interface: RedirectState(Place(one.at, one.to), one.helper, one.hook)
+        for one in redirects
+        if one.at == space.name
+    }
+    interfaces = [msgspec.structs.replace(one, redirect=own.get(one.name)) for one in space.interfaces]
+    return msgspec.structs.replace(space, interfaces=interfaces) if own else space
 
 
 def _end(endpoint: endpoints.Endpoint) -> PairEnd:

@@ -42,6 +42,7 @@ VETH = "veth's own receive queue (of GRO or XDP)"
         ("veth_poll veth_xdp_rcv napi_gro_receive dev_gro_receive udp_gro_receive", GRO),
         ("veth_poll veth_xdp_rcv veth_xdp_rcv_skb veth_convert_skb_to_xdp_buff", "an XDP program"),
         ("do_xdp_generic netif_receive_generic_xdp bpf_prog_run_generic_xdp", "an XDP program"),
+        ("sch_handle_ingress tcx_run bpf_prog_1_to_port1 bpf_redirect_peer skb_do_redirect", "redirecting by BPF"),
         ("get_rps_cpu", "receive packet steering (RPS) to another CPU"),
         ("sysvec_call_function_single generic_smp_call_function_single_interrupt", "interrupts and idle CPUs"),
         ("csd_lock_wait", "interrupts and idle CPUs"),

@@ -1,0 +1,102 @@
+"""Load BPF programs and attach them to interfaces, through bpf(2): no compiler, no libbpf, no file.
+
+Sources: linux/bpf.h, Documentation/bpf/standardization/instruction-set.rst.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+
+from labkit.common.errors import Unsupported
+
+NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}  # of bpf(2)
+PROG_LOAD, LINK_CREATE = 5, 28
+SCHED_CLS, XDP = 3, 6  # enum bpf_prog_type
+XDP_HAS_FRAGS = 1 << 5  # BPF_F_XDP_HAS_FRAGS (Linux 5.18): frames larger than a page
+BPF_XDP = 37  # enum bpf_attach_type
+XDP_MODES = {"generic": 1 << 1, "native": 1 << 2}  # XDP_FLAGS_SKB_MODE and _DRV_MODE of linux/if_link.h
+LOG_BYTES = 64 * 1024
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
+    """Call bpf(2) and return its result. Raises OSError."""
+    if (syscall := NUMBERS.get(platform.machine())) is None:
+        raise OSError(f"labkit does not know the number of the system call bpf(2) on {platform.machine()}")
+    result = int(_libc.syscall(syscall, command, attributes, len(attributes)))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+def instruction(code: int, register: int = 0, value: int = 0, source: int = 0) -> bytes:
+    """Return one instruction: its code, its destination and source registers, and its immediate value."""
+    return struct.pack("<BBhi", code, source << 4 | register, 0, value)
+
+
+MOVE_VALUE, CALL, EXIT = 0xB7, 0x85, 0x95  # register = value; r0 = helper(r1 … r5); return r0
+
+
+def helper_call(helper: int, *arguments: int) -> bytes:
+    """Return a program that calls a helper function with these numbers and returns what the helper returns."""
+    moves = (instruction(MOVE_VALUE, number, value) for number, value in enumerate(arguments, 1))
+    return b"".join([*moves, instruction(CALL, value=helper), instruction(EXIT)])
+
+
+def constant(value: int) -> bytes:
+    """Return a program that does nothing and returns a number."""
+    return instruction(MOVE_VALUE, 0, value) + instruction(EXIT)
+
+
+def load(name: str, hook: str, code: bytes) -> int:
+    """Load a program for the hook `tc` or `xdp`, and return its file descriptor.
+
+    Raises Unsupported with the verifier's last line, or with what the kernel does not allow.
+    """
+    kind, flags = (XDP, XDP_HAS_FRAGS) if hook == "xdp" else (SCHED_CLS, 0)
+    text, license_ = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
+    log = ctypes.create_string_buffer(LOG_BYTES)
+    attributes = struct.pack(
+        "=IIQQIIQII16sII", kind, len(code) // 8, ctypes.addressof(text), ctypes.addressof(license_), 1, LOG_BYTES,
+        ctypes.addressof(log), 0, flags, name.encode()[:15], 0, BPF_XDP if hook == "xdp" else 0,
+    )  # fmt: skip
+    try:
+        return call(PROG_LOAD, ctypes.create_string_buffer(attributes, 128))
+    except OSError as error:
+        lines = log.value.decode(errors="replace").strip().splitlines()
+        said = [line for line in lines if not line.startswith("processed ")]
+        raise Unsupported(
+            f"the kernel does not load the BPF program {name}: {_reason(error, said)}"
+        ) from None
+
+
+def _reason(error: OSError, said: list[str]) -> str:
+    if said:
+        return f"its verifier says {said[-1]!r}"
+    if error.errno == errno.EPERM:
+        return (
+            "not permitted: it needs CAP_BPF and CAP_NET_ADMIN in the machine's own user namespace, a kernel that is"
+            " not locked down (/sys/kernel/security/lockdown), and before Linux 5.11 more locked memory (ulimit -l)"
+        )
+    return str(error.strerror or error)
+
+
+def attach_xdp(program: int, index: int, mode: str) -> int:
+    """Attach a program at XDP of the interface `index` of the calling thread's network namespace.
+
+    `mode`: a key of XDP_MODES. Returns the file descriptor of the link. The kernel detaches the program when the
+    descriptor is closed or the interface is gone. Raises Unsupported if the kernel refuses.
+    """
+    try:
+        attributes = struct.pack("=IIII", program, index, BPF_XDP, XDP_MODES[mode])
+        return call(LINK_CREATE, ctypes.create_string_buffer(attributes, 64))
+    except OSError as error:
+        raise Unsupported(
+            f"the kernel does not attach a BPF program at {mode} XDP of an interface ({error.strerror or error}): Linux"
+            " 5.9 or later can"
+        ) from None

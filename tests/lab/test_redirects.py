@@ -1,0 +1,74 @@
+"""Ports joined by BPF programs: which interfaces a packet passes, as the kernel counts it and as the state says."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from labkit import live
+from labkit.common.errors import BadInput, Unsupported
+from labkit.measure.topologies.linux_datapaths import REDIRECTS
+from labkit.measure.topologies.network.parts import Cable, CableEnd, Network, Node, Redirect
+from labkit.measure.topologies.state import packet_path
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "clsact")
+PINGS = 20
+
+
+def sent_by(net: live.LiveTopology, port: str) -> int:
+    """Return how many packets the kernel has counted that a port transmitted."""
+    [link] = json.loads(net.endpoints["between"].run("ip", "-s", "-j", "link", "show", port))
+    return int(link["stats64"]["tx"]["packets"])
+
+
+@pytest.mark.parametrize("name", REDIRECTS)
+def test_which_hops_a_redirect_skips(name: str) -> None:
+    with live.build(name) as net:
+        before = sent_by(net, "port1")
+        net.endpoints["client0"].run(
+            "ping", "-n", f"-c{PINGS}", "-i0.01", net.endpoints["server0"].address or ""
+        )
+        sent = sent_by(net, "port1") - before
+        [path] = packet_path.packet_paths(net.state)
+    steps = [f"{step.namespace}:{step.interface} {step.direction}" for step in path]
+    skips = name == "veth_redirect_peer"
+    assert steps == [
+        "client0:eth0 out", "between:port0 in", *([] if skips else ["between:port1 out"]), "server0:eth0 in",
+    ]  # fmt: skip
+    assert sent < PINGS if skips else sent >= PINGS, sent
+
+
+def network(**more: str) -> Network:
+    """Return two ends and a node between them whose programs redirect."""
+    cables = [
+        Cable(CableEnd("n", f"p{number}"), CableEnd(name, "eth0", f"10.0.0.{number + 1}/24"))
+        for number, name in enumerate(("a", "b"))
+    ]
+    both = [Redirect("n", "p0", **{"to": "p1", **more}), Redirect("n", "p1", "p0")]
+    return Network("own", (Node("a", True), Node("b", True), Node("n"), *cables, *both), (("a", "b"),))
+
+
+def test_network_of_ones_own_redirects() -> None:
+    with live.build(network()) as net:
+        assert " 0% packet loss" in net.endpoints["a"].run("ping", "-n", "-c3", "-i0.01", "10.0.0.2")
+        drawn = msgspec.to_builtins(net.state)
+    [between] = [one for one in drawn["namespaces"] if one["name"] == "n"]
+    redirects = {one["name"]: one["redirect"] for one in between["interfaces"] if one["redirect"]}
+    assert redirects["p0"]["to"] == {"namespace": "n", "interface": "p1"}
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [({"to": "p9"}, "needs the end of a cable called p9"), ({"helper": "bpf_clone_redirect"}, "helper")],
+)
+def test_redirect_that_cannot_be(more: dict[str, str], word: str) -> None:
+    with pytest.raises(BadInput, match=word), live.build(network(**more)):
+        pass
+
+
+def test_verifier_refuses() -> None:
+    """XDP has no bpf_redirect_peer: the last line of the verifier is the reason."""
+    with pytest.raises(Unsupported, match=r"verifier says .*redirect_peer"):
+        live.build(network(hook="xdp", helper="bpf_redirect_peer")).close()
