@@ -247,13 +247,6 @@ def test_more_than_256_pairs(family: int) -> None:
     assert len(result["links"]) == 521
 
 
-def test_unknown_topology_and_unusable_parent() -> None:
-    unknown, parent = ask([{"name": "vethh"}, {"name": "veth", "parent": "eth0"}])
-    assert (unknown["error"], parent["error"]) == ("BadInput", "BadInput")
-    assert unknown["text"] == f"vethh is not a topology: choose {', '.join(TABLE)} (did you mean veth?)"
-    assert parent["text"] == "parent=eth0: veth has no parent: only macvlan and ipvlan have one"
-
-
 @pytest.mark.needs("macvlan", "iperf3")
 def test_nic_as_parent(tmp_path: Path) -> None:
     """All arms share it at once, and modes that need the NIC exclusively find it free."""

@@ -240,10 +240,13 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         )
         Within(0, self.rounds, "it counts rounds").check("whole_runs", self.whole_runs)
         self._check_load()
-        for one in self.topology:
-            topologies.check_carries(one, max(self.pairs), self.mtu_bytes, self.family)
-            topologies.check_generator(one, self.load_generator.name)
         self._check_names()
+        parent = self.parent if self.nodes == "one" else None
+        load = max(self.pairs), self.mtu_bytes, self.family
+        for one in self.topology:
+            topologies.check(
+                one, load, self.load_generator.name, self.endpoint, parent, self.has_remote_servers
+            )
         self._check_endpoints()
         observing.check(self)
         self._check_changes()
@@ -263,8 +266,6 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
 
     def _check_endpoints(self) -> None:
         if self.in_guests:
-            for endpoint in sorted({*topologies.IN_GUESTS} & {*self.endpoint}):
-                topologies.check_guests(self.topology, endpoint)
             self._check_guests()
         elif self.guest is not None:
             raise BadInput(f"guest={self.guest} needs guests: add endpoint=guest, or leave guest out")
@@ -352,14 +353,10 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         for name in ("peer", "link_rate_bps", "link_delay_s"):
             if (value := getattr(self, name)) is not None:
                 raise BadInput(f"{name}={value} needs nodes=two: add it, or leave {name} out")
-        for one in self.topology:
-            topologies.check_parent(one, self.parent)
 
     def _check_two(self) -> None:
         if self.has_remote_monitor:
             self._check_monitored()
-        for topology in self.topology if self.has_remote_servers else ():
-            topologies.check_across(topology)
         if self.slices:
             raise BadInput("slices need all arms on one host: with nodes=two use slices=0, for whole runs")
         if self.observe:

@@ -118,31 +118,33 @@ def kind_of(topology: str | Network) -> TopologyKind:
     return TABLE[topology.partition("+")[0]]
 
 
-def check_parent(topology: str | Network, parent: str | None) -> None:
-    """Raise BadInput if a parent NIC is given for a topology that takes none."""
-    if parent is not None and not kind_of(topology).takes_parent:
-        raise BadInput(f"parent={parent}: {topology} has no parent: only macvlan and ipvlan have one")
+def check(
+    topology: str | Network,
+    load: tuple[int, int, int],
+    generator: str,
+    endpoints: Iterable[str] = (),
+    parent: str | None = None,
+    across: bool = False,
+) -> None:
+    """Raise BadInput for what a topology cannot have or carry.
 
-
-def check_across(topology: str | Network) -> None:
-    """Raise BadInput if a topology cannot connect two hosts."""
-    if kind_of(topology).side is None:
-        raise BadInput(f"{topology} cannot connect two hosts: with nodes=two choose {', '.join(ACROSS)}")
-
-
-def check_carries(topology: str | Network, pairs: int, mtu_bytes: int, family: int) -> None:
-    """Raise BadInput if a tunnel or a network of one's own cannot carry the load of this many pairs."""
-    kind_of(topology).check_load(str(topology), pairs, mtu_bytes, family)
-
-
-def check_generator(topology: str | Network, generator: str) -> None:
-    """Raise BadInput if the load of a generator would not take the way that a topology is about."""
-    known = kind_of(topology).generators
-    if known is not None and generator not in known:
+    `load`: pairs, MTU in bytes and IP version. `endpoints`: kinds of endpoints. `parent`: a NIC under it. `across`:
+    whether it connects two hosts.
+    """
+    kind = kind_of(topology)
+    kind.check_load(str(topology), *load)
+    if kind.generators is not None and generator not in kind.generators:
         raise BadInput(
-            f"{topology} publishes the port of {', '.join(known)} only, so the load of {generator} would go past it:"
-            " choose another topology, for example veth_bridge"
+            f"{topology} publishes the port of {', '.join(kind.generators)} only, so the load of {generator} would go"
+            " past it: choose another topology, for example veth_bridge"
         )
+    for endpoint in sorted({*IN_GUESTS} & {*endpoints} - {*kind.guests}):
+        able = ", ".join(name for name, one in TABLE.items() if endpoint in one.guests)
+        raise BadInput(f"{topology} does not support endpoint={endpoint}: choose {able}")
+    if parent is not None and not kind.takes_parent:
+        raise BadInput(f"parent={parent}: {topology} has no parent: only macvlan and ipvlan have one")
+    if across and kind.side is None:
+        raise BadInput(f"{topology} cannot connect two hosts: with nodes=two choose {', '.join(ACROSS)}")
 
 
 def check_tags(topology: str | Network, vlan: int) -> None:
@@ -163,15 +165,12 @@ def usual(topology: str | Network) -> dict[str, int]:
 def build(topology: str | Network, spec: Spec) -> Iterator[Topology]:
     """Build a topology, by its name or from a network's description; it exists until the block ends.
 
-    Raises BadInput for an unknown name or a parent that the topology does not take, Unsupported if this kernel lacks a
-    feature, Isolated if the kernel refuses by design, LinkError for any other refusal of the kernel.
+    Its name and what it can carry were checked. Raises Unsupported if this kernel lacks a feature, Isolated if the
+    kernel refuses by design, LinkError for any other refusal of the kernel.
     """
-    check_names([topology])
     kind, name = kind_of(topology), str(topology)
-    check_parent(topology, spec.parent)
     with ExitStack() as stack:
         if spec.endpoint in IN_GUESTS:
-            check_guests([name], spec.endpoint)
             built = entered(stack, kind.guests[spec.endpoint](name, spec))
         else:
             built = entered(stack, kind.build(name, spec))
@@ -181,22 +180,12 @@ def build(topology: str | Network, spec: Spec) -> Iterator[Topology]:
         yield built
 
 
-def check_guests(topologies: Iterable[str | Network], endpoint: str = "guest") -> None:
-    """Raise BadInput if a topology has no builder for this endpoint kind (guest or shared_guest)."""
-    for topology in topologies:
-        if endpoint not in kind_of(topology).guests:
-            able = ", ".join(name for name, kind in TABLE.items() if endpoint in kind.guests)
-            raise BadInput(f"{topology} does not support endpoint={endpoint}: choose {able}")
-
-
 @contextmanager
 def half(name: str, spec: Spec) -> Iterator[BuiltSide]:
     """Build one side (`spec.side`) of the topology `name`; the other side is on another host.
 
     Raises the same errors as `build`, and BadInput for a NIC that cannot be used.
     """
-    check_names([name])
-    check_across(name)
     side = kind_of(name).side
     assert side is not None, "it was checked"
     with ExitStack() as stack:
