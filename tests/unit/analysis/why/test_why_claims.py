@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from synthetic_arms import BASELINE, READ, RECEIVE, SOFTIRQ, USUAL, WRITE, MadeArm, concluded, effect, run
 
-from labkit.analysis.why import arms, environment, next_steps, phrases
+from labkit.analysis.why import arms, conclusion, environment, phrases
 from labkit.cli import main
 from labkit.measure.experiments import changes
 from labkit.measure.experiments.datapaths_parameters import DatapathParameters
@@ -240,13 +240,13 @@ def test_recommended_commands_measure_the_same_point(
                 there = getattr(parameters, name)
                 assert there == ((value,) if name in ("pairs", "endpoint") else value), step
             usual = DatapathParameters.of({"protocol": protocol})
-            assert {name for name in next_steps.USUAL if name not in load and getattr(parameters, name) != getattr(
+            assert {name for name in conclusion.USUAL if name not in load and getattr(parameters, name) != getattr(
                 usual, name)} == set()  # fmt: skip
 
 
 def test_usual_values_are_the_defaults() -> None:
     usual = DatapathParameters()
-    for name, text in next_steps.USUAL.items():
+    for name, text in conclusion.USUAL.items():
         value = getattr(usual, name)
         assert text == str(value[0] if isinstance(value, tuple) else value)
 
