@@ -1,0 +1,233 @@
+"""Make the page of `labkit why A B`: the conclusion, the verdict, where the CPU time goes, the counters, and the loss
+per hop. It works offline."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+from nbformat import from_dict
+
+from labkit.analysis import displays, figures, flame, report
+from labkit.analysis.flame import load_profiles, speedscope
+from labkit.analysis.report.notebook_cells import PLOTLY
+from labkit.analysis.why import (
+    conclusion,
+    conclusion_tables,
+    selection,
+    verdict,
+)
+from labkit.analysis.why.conclusion import Conclusion
+from labkit.analysis.why.sections import parts
+from labkit.analysis.why.selection import ProfiledPoint
+from labkit.common import run_folder
+from labkit.common.errors import BadInput
+
+Cell = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The findings about why two sides differ. A notebook displays them as conclusions and flame graphs.
+
+    sides: left, right, and the control of left or None. points: the points for which both sides have profiles.
+    conclusions, differences and refusals have one entry per point: its conclusion; its compared profiles, or None with
+    the reason in refusals. verdicts, notes: sentences from the measuring rounds.
+    """
+
+    sides: selection.Sides
+    points: list[ProfiledPoint]
+    conclusions: list[Conclusion]
+    differences: list[flame.Difference | None]
+    refusals: list[str]
+    verdicts: list[str]
+    notes: list[str]
+
+    @property
+    def title(self) -> str:
+        """Return which side is compared with which."""
+        return f"{self.sides[1].name} against {self.sides[0].name}"
+
+    @property
+    def flames(self) -> list[flame.Flame]:
+        """Return the differential flame graph of each point that has profiles of both sides."""
+        return [flame.draw_difference(one) for one in self.differences if one is not None]
+
+    def sentences(self) -> list[str]:
+        """Return the findings as sentences: for each point its conclusion, its notes and the next steps."""
+        result = []
+        for point, one in zip(self.points, self.conclusions, strict=True):
+            head = f"{point.label}: " if len(self.points) > 1 else ""
+            result += [f"{head}{one.sentence}", *one.notes, *(f"next: {step}" for step in one.next)]
+        return result
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the findings as plain values (`labkit why --help` lists the fields)."""
+        return {
+            "left": self.sides[0].name,
+            "right": self.sides[1].name,
+            "verdicts": self.verdicts,
+            "notes": self.notes,
+            "points": [
+                conclusion_tables.as_json(point.label, one)
+                for point, one in zip(self.points, self.conclusions, strict=True)
+            ],
+        }
+
+    def write(self, out: Path | None = None) -> Path:
+        """Write the page, by default why.html in left's folder, and return its path."""
+        several = len(self.points) > 1
+        cells: list[Cell] = []
+        for point, one in zip(self.points, self.conclusions, strict=True):
+            cells += _conclusion_cells(point, one, headed=several)
+        lines = "\n".join(f"- {_plain(one)}" for one in self.verdicts)
+        cells.append(_prose("## Verdict", lines, *map(_plain, self.notes)))
+        each = zip(self.points, self.conclusions, self.differences, self.refusals, strict=True)
+        for point, one, difference, why_not in each:
+            cells += _cells(point, one, difference, why_not, headed=several)
+        document = from_dict({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})  # type: ignore[no-untyped-call]
+        path = out or self.sides[0].folder / "why.html"
+        folders = list(dict.fromkeys(side.folder for side in self.sides if side is not None))
+        # The title is not a Markdown heading, because it may contain the name of a folder.
+        report.page([document], folders, path, f"Why do they differ? {self.title}")
+        return path
+
+    def export(self, folder: Path) -> str:
+        """Write the stacks of each side to a folder, folded (.folded) and for speedscope, and return a sentence that
+        names the files."""
+        return _export(folder, [one for one in self.differences if one is not None])
+
+    def __repr__(self) -> str:
+        return "\n".join(f"- {sentence}" for sentence in self.sentences())
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        for number, (point, one) in enumerate(zip(self.points, self.conclusions, strict=True)):
+            lines = _conclusion_lines(point, one, headed=len(self.points) > 1, level="####")
+            display(displays.markdown("\n\n".join(lines)))
+            if (difference := self.differences[number]) is not None:
+                display(flame.draw_difference(difference))
+
+
+def explain(left: str, right: str | None, processes: str = load_profiles.WITHIN) -> Explanation:
+    """Explain why two sides differ.
+
+    left, right: `FOLDER[:ARM][,name=value…]`, that is a run's folder, one of its arms, and values of the parameters of
+    its points (`load.GROUP`). A value that only one side names holds for both. right may also be `ARM[,…]` or values
+    alone; they then refer to left's run. Without right, the run's baseline is compared with its only variant.
+
+    processes: a regular expression, or `switch`, the threads of ovs-vswitchd; only the time of matching processes
+    counts. Raises BadInput if the sides cannot be compared or were not profiled.
+    """
+    flame.process_pattern(processes)  # reject an invalid pattern; else the page would only lack its profiles
+    sides = selection.select_sides(left, right)
+    points = list(selection.points(sides))
+    compared = [_differences(point, processes) for point in points]
+    return Explanation(
+        sides,
+        points,
+        [conclusion.conclude(point, processes) for point in points],
+        [difference for difference, _ in compared],
+        [why_not for _, why_not in compared],
+        *verdict.sentences(sides),
+    )
+
+
+def _export(folder: Path, differences: list[flame.Difference]) -> str:
+    """Write the stacks of each side and of the control of every point, and return a sentence that names the files."""
+    written = []
+    for number, one in enumerate(differences, 1):
+        for arm in filter(None, (one.left, one.right, one.control)):
+            point = f"-{number}" if len(differences) > 1 else ""
+            stem = re.sub(r"[^\w.+-]+", "_", arm.name).strip("_") + point
+            run_folder.write(folder / f"{stem}.folded", flame.text(arm.stacks()).encode())
+            speedscope.write([arm], folder / f"{stem}.speedscope.json")
+            written.append(stem)
+    if not written:
+        return f"nothing to export to {folder}: there are no profiles"
+    return (
+        f"{folder} has {', '.join(written)}: .folded for flamegraph.pl and the Firefox Profiler,"
+        " .speedscope.json for speedscope"
+    )
+
+
+def _conclusion_lines(
+    point: ProfiledPoint, one: Conclusion, headed: bool, level: str = "##"
+) -> Iterator[str]:
+    """Yield the paragraphs of a conclusion as Markdown. In a notebook its heading is below that of the arm."""
+    yield f"{level} Conclusion{f': {_plain(point.label)}' if headed else ''}"
+    yield f"**{_plain(one.sentence)}.**"
+    yield from map(_plain, one.notes)
+    if one.next:
+        yield "What would decide next:"
+        yield "\n".join(f"- {_plain(step)}" for step in one.next)
+
+
+def _conclusion_cells(point: ProfiledPoint, one: Conclusion, headed: bool) -> Iterator[Cell]:
+    """Yield the cells of a conclusion: the conclusion first, then the tables that support it."""
+    yield _prose(*_conclusion_lines(point, one, headed))
+    makes = [conclusion_tables.candidates, conclusion_tables.settings, conclusion_tables.work]
+    for make in [*makes, conclusion_tables.switch] if one.parts else makes:
+        title, words, table = make(one)
+        yield _prose(f"### {title}", _plain(words))
+        if table is not None:
+            yield _figure_cell(table)
+
+
+def _differences(point: ProfiledPoint, processes: str) -> tuple[flame.Difference | None, str]:
+    """Return the comparison of a point's profiles, or None and the reason why they cannot be compared."""
+    try:
+        return load_profiles.compared(point.profiled_sides(), point.protocol, processes), ""
+    except BadInput as error:
+        return None, str(error)
+
+
+def _cells(
+    point: ProfiledPoint, of: Conclusion, difference: flame.Difference | None, why_not: str, headed: bool
+) -> Iterator[Cell]:
+    heading = f"## Where the time goes{f': {_plain(point.label)}' if headed else ''}"
+    if difference is None:
+        yield _prose(heading, f"{_plain(why_not)}.")
+    else:
+        doubts = point.doubts(load_profiles.OBSERVER)
+        text = flame.sentence(difference, None if of.split is None else of.split.total)
+        yield _prose(heading, _plain(" ".join([re.sub("^no ", "No ", f"{text}."), *doubts])))
+        yield _figure_cell(flame.draw_difference(difference))
+        yield _figure_cell(figures.functions(difference.functions()))
+        yield _prose("### By function: self time", "The rows above the total add up to it.")
+        yield _figure_cell(flame.functions_as_text(difference))
+        yield _prose("### By function: callees included")
+        yield _figure_cell(flame.functions_as_text(difference, inclusive=True))
+    for title, pieces in parts(point):
+        yield _prose(f"## {title}")
+        for piece in pieces:
+            yield _prose(_plain(piece)) if isinstance(piece, str) else _figure_cell(piece)
+
+
+def _prose(*paragraphs: str) -> Cell:
+    return {"cell_type": "markdown", "metadata": {}, "source": "\n\n".join(paragraphs)}
+
+
+def _plain(text: str) -> str:
+    """Escape text for Markdown, so that none of its characters has a special meaning."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
+
+
+def _figure_cell(what: flame.Flame | go.Figure | pd.DataFrame) -> Cell:
+    if isinstance(what, pd.DataFrame):
+        # With a name of its own, the index would get a header row of its own.
+        head = str(what.columns.name or what.index.name or "")
+        data: Cell = {"text/html": what.rename_axis(index=None, columns=head).to_html(border=0)}
+    elif isinstance(what, flame.Flame):
+        data = {flame.MIME: what.data}
+    else:
+        data = {PLOTLY: json.loads(what.to_json())}
+    output = {"output_type": "display_data", "data": data, "metadata": {}}
+    return {"cell_type": "code", "metadata": {}, "source": "", "outputs": [output], "execution_count": None}
