@@ -16,7 +16,7 @@ import pandas as pd
 
 from labkit.analysis import flame, load, stats
 from labkit.analysis.flame import load_profiles
-from labkit.analysis.why import conclusion, conclusion_tables, selection
+from labkit.analysis.why import conclusion, page, selection
 from labkit.analysis.why.conclusion import Conclusion
 from labkit.common import run_folder
 from labkit.common.errors import BadInput
@@ -65,7 +65,7 @@ class Arms:
             "verdicts": [],
             "notes": [f"{one.arm}: {one.error}" for one in self.arms if one.conclusion is None],
             "points": [
-                {"arm": one.arm} | conclusion_tables.as_json(one.point, one.conclusion)
+                {"arm": one.arm} | page.conclusion_as_json(one.point, one.conclusion)
                 for one in self.arms
                 if one.conclusion is not None
             ],

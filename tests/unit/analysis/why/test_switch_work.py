@@ -13,7 +13,7 @@ import synthetic_rows
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import processes
-from labkit.analysis.why import conclusion, conclusion_tables, environment, selection, switch_work
+from labkit.analysis.why import conclusion, environment, page, selection, switch_work
 
 PERIOD_S, ARRIVED = 1 / 997, 60_000
 SENDING = "iperf3;do_syscall_64_[k];__sys_sendto_[k];udp_sendmsg_[k]"
@@ -120,7 +120,7 @@ def test_sending_copies_is_the_cause(tmp_path: Path) -> None:
     assert result.sentence.startswith(cause)
     assert "In all, ovs_netdev+mirrors=4 takes 7" in result.sentence
     assert "86 % of the difference, 1.5 µs for each copy" in result.sentence
-    _title, _words, table = conclusion_tables.switch(result)
+    _title, _words, table = page.switch_table(result)
     assert table is not None
     assert table.index[0] == "sending packets through packet sockets"
     parts = sum(part.size.difference for part in result.parts)
