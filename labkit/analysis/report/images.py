@@ -12,8 +12,9 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -143,38 +144,42 @@ async def _draw_all(
 ) -> dict[Path, bytes]:
     import kaleido  # takes half a second, so only those who want images pay for it
 
-    browser = kaleido.Kaleido(
-        timeout=deadline_s, mathjax=False, proxy_server=NOWHERE, enable_extensions=False
-    )
-    # kaleido has no deadline for the browser's start, and a browser that hangs would keep this process from ending.
-    alarm = threading.Timer(deadline_s, _kill, [browser])
-    alarm.start()
-    try:
-        drawn = {}
-        async with _private_home(), browser:
-            for path, figure in figures.items():
-                size = {
-                    "width": width_px or max(WIDTH_PX, figure.layout.width or 0),
-                    "height": figure.layout.height or 450,
-                }
-                for ending, scale in scales.items():
-                    wanted = {"format": ending, "scale": scale, **size}
-                    drawn[_ending(path, ending)] = await browser.calc_fig(figure, opts=wanted)
-        return drawn
-    finally:
-        alarm.cancel()
+    with _private_folder():
+        browser = kaleido.Kaleido(
+            timeout=deadline_s, mathjax=False, proxy_server=NOWHERE, enable_extensions=False
+        )
+        # kaleido has no deadline for the browser's start, and a browser that hangs would keep this process from ending.
+        alarm = threading.Timer(deadline_s, _kill, [browser])
+        alarm.start()
+        try:
+            drawn = {}
+            async with browser:
+                for path, figure in figures.items():
+                    size = {
+                        "width": width_px or max(WIDTH_PX, figure.layout.width or 0),
+                        "height": figure.layout.height or 450,
+                    }
+                    for ending, scale in scales.items():
+                        wanted = {"format": ending, "scale": scale, **size}
+                        drawn[_ending(path, ending)] = await browser.calc_fig(figure, opts=wanted)
+            return drawn
+        finally:
+            alarm.cancel()
+            _kill(browser)  # its processes may write to their folder after kaleido has removed it
 
 
-@contextlib.asynccontextmanager
-async def _private_home() -> AsyncIterator[None]:
-    """Let the browser keep its settings and crash reports in a folder that goes with it, not in the user's home."""
-    names = ("XDG_CONFIG_HOME", "XDG_CACHE_HOME")
-    before = {name: os.environ.get(name) for name in names}
+@contextlib.contextmanager
+def _private_folder() -> Iterator[None]:
+    """Let the browser and kaleido keep all their files in a folder that goes with them, not in the user's home."""
+    names = ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "TMPDIR")
+    before, usual = {name: os.environ.get(name) for name in names}, tempfile.tempdir
     with safe_files.own_folder(safe_files.runtime_folder(), "labkit-browser-") as folder:
         os.environ.update(dict.fromkeys(names, str(folder)))  # the only way to a browser that kaleido starts
+        tempfile.tempdir = str(folder)
         try:
             yield
         finally:
+            tempfile.tempdir = usual
             for name, value in before.items():
                 if value is None:
                     os.environ.pop(name, None)
@@ -185,8 +190,8 @@ async def _private_home() -> AsyncIterator[None]:
 def _kill(browser: Any) -> None:
     """Kill the browser and all processes that it started. kaleido makes it the leader of its own session."""
     started = getattr(browser, "subprocess", None)
-    if started is not None and started.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
+    if started is not None:
+        with contextlib.suppress(ProcessLookupError):  # nobody is left of its group
             os.killpg(started.pid, signal.SIGKILL)
 
 
