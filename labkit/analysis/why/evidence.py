@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -275,20 +275,26 @@ def _speeds(rows: pd.DataFrame, column: str) -> dict[tuple[str, str], float]:
 def _frames(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | None:
     """Return the frames that arrived per gigabyte, from rounds with the kernel's counters; None if these are
     missing."""
-    values: list[list[float]] = [[], []]
-    runs: list[list[str]] = [[], []]
-    for at in (0, 1):
-        rows = work.observed_rows(point, at)
-        for _, row in rows[rows["observer"].eq("counters")].iterrows():
-            pairs = [one for one in observed(row["observed"]).get("loss", []) if one.get("unit") == "frames"]
-            size = sum(one.get("received_bytes") or 0 for one in pairs)
-            if size:
-                values[at].append(sum(one.get("received_count") or 0 for one in pairs) / size * 1e9)
-                runs[at].append(str(row["folder"]))
-    if protocols.find(point.protocol).work != "gigabyte" or min(map(len, values)) < 2:
+    if protocols.find(point.protocol).work != "gigabyte":
         return None
-    assumed = None if variation is None else RunVariation((tuple(runs[0]), tuple(runs[1])), FRAMES_SHARE / 2)
-    return estimate(np.array(values[0]), np.array(values[1]), assumed)
+    left, right, again = (dict(_frames_by_round(rows)) for rows in point.rows)
+    if min(len(left), len(right)) < 2:
+        return None
+    runs = tuple(run for run, _ in left), tuple(run for run, _ in right)
+    a, b, control = (np.array(list(side.values())) for side in (left, right, again))
+    size = estimate(a, b, None if variation is None else RunVariation(runs, FRAMES_SHARE / 2))
+    return size if len(control) < 2 else beyond_control(size, estimate(a, control, None))
+
+
+def _frames_by_round(rows: pd.DataFrame | None) -> Iterator[tuple[tuple[str, int], float]]:
+    """Yield the run and the round, and the frames that arrived per gigabyte."""
+    if rows is None:
+        return
+    for _, row in rows[rows["status"].eq("ok") & rows["observer"].eq("counters")].iterrows():
+        pairs = [one for one in observed(row["observed"]).get("loss", []) if one.get("unit") == "frames"]
+        if size := sum(one.get("received_bytes") or 0 for one in pairs):
+            count = sum(one.get("received_count") or 0 for one in pairs)
+            yield (str(row["folder"]), int(row["round"])), count / size * 1e9
 
 
 def _above(values: Sequence[float], others: Sequence[float]) -> int:

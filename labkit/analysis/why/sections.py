@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from labkit.analysis import figures, flame, protocols
 from labkit.analysis.flame import load_profiles
 from labkit.analysis.flame.load_profiles import observed
-from labkit.analysis.flame.significance import compared, estimate, half_interval
+from labkit.analysis.flame.significance import beyond_control, compared, estimate, half_interval
 from labkit.analysis.protocols import CostUnit
 from labkit.analysis.why import counter_tables, work
 from labkit.analysis.why.counter_tables import (
@@ -155,12 +155,16 @@ def loss_answer(point: ProfiledPoint) -> tuple[str, str, float] | None:
 
     None if they do not differ, or if a side has fewer than two rounds in which datagrams were followed.
     """
-    rounds = [work.followed_datagrams(rows) for rows in point.rows[:2]]
-    if min(map(len, rounds)) < 2:
+    rounds = [work.followed_datagrams(rows) for rows in point.rows if rows is not None]
+    if min(map(len, rounds[:2])) < 2:
         return None
-    left, right = (np.array([_lost_share(pairs) for pairs in side]) for side in rounds)
-    floors = _sampling_variance(rounds[0]), _sampling_variance(rounds[1])
-    size = estimate(left, right, None, floors)
+    (left, floor), *others = (
+        (np.array([_lost_share(pairs) for pairs in side]), _sampling_variance(side))
+        for side in rounds
+        if len(side) > 1
+    )
+    size, *control = (estimate(left, shares, None, (floor, least)) for shares, least in others)
+    size = beyond_control(size, control[0] if control else None)
     alike = {str(folder) for rows in point.rows[:2] for folder in rows["folder"].unique()}
     least = work.MIN_SHARE if len(alike) == 1 else work.LOSS_SHARE
     if not (size.certain and abs(size.difference) > least):

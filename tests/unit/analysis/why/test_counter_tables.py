@@ -249,6 +249,22 @@ def test_loss_is_the_answer_without_profiles(way: str, tmp_path: Path) -> None:
     assert "observe=perf_record" not in sentence
 
 
+@pytest.mark.parametrize("share", [0.5, 0.01])
+def test_loss_of_the_control_too_is_no_answer(share: float, tmp_path: Path) -> None:
+    """The control loses this share of what the right side loses."""
+    lost = {"baseline": 0, "control": int(20_000 * share), "variant": 20_000}
+    rows = [
+        row for row in run_folder.read_rows(run(tmp_path / "all")) if row.get("observer") != "perf_record"
+    ]
+    for row in rows:
+        if row.get("observer") == "counters":
+            pair = {"unit": "datagrams", "sent_count": 250_000, "lost_count": lost[row["role"]], "hops": []}
+            row["observed"] = {"loss": [pair]}
+    synthetic_rows.save(tmp_path / "some", rows)
+    [sentence, *_] = explain(str(tmp_path / "some"), None).sentences()
+    assert sentence.startswith("macvlan_bridge loses 8 %" if share < 0.1 else "No conclusion about")
+
+
 def test_ratio_of_two_runs_with_a_round_each_has_no_interval() -> None:
     variation = significance.run_variation(["one"], ["two"])
     table = counter_tables.ratio_table(

@@ -149,6 +149,17 @@ def test_smaller_frames_between_two_runs(tmp_path: Path) -> None:
     assert "veth mtu" in result.sentence.partition(". ")[0]
 
 
+@pytest.mark.parametrize(("again", "named"), [(30_000, True), (60_000, False)])
+def test_frames_of_another_size_in_the_control_too_are_no_cause(
+    again: float, named: bool, tmp_path: Path
+) -> None:
+    other = MadeArm(frames=90_000, columns={"arm": "veth", "topology": "veth"})
+    made = {BASELINE: MadeArm(), AGAIN: MadeArm(frames=again), "veth": other}
+    folder = run(tmp_path / "run", made, 3, "tcp")
+    there = [one.name for one in concluded(f"{folder}:{BASELINE}", "veth").candidates]
+    assert ("smaller frames" in there) == named
+
+
 def test_container_against_guest_names_the_code_that_differs(tmp_path: Path) -> None:
     virtual = f"{RECEIVE['udp']};tun_net_xmit_[k];tun_get_user_[k]"
     folder = run(
