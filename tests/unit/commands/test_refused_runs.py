@@ -68,6 +68,8 @@ datapaths endpoint=guest observe=guest_function_times functions= -> observe=gues
 datapaths observe=switch -> observe=switch needs topology=ovs or ovs_netdev or ovs_dpdk
 datapaths observe=guest_function_times -> observe=guest_function_times needs endpoint=guest
 datapaths 'graph_functions=f;g' -> is not valid: write names of kernel functions, no patterns
+datapaths observe=function_times 'functions=ip_*' -> is not valid: write names of kernel functions, no patterns
+datapaths observe=function_times 'functions=ip_rcv;ls' -> is not valid: write names of kernel functions, no patterns
 datapaths graph_functions=f,f -> graph_functions names a value twice
 datapaths 'probe=ip_rcv;reboot' -> is not valid: write NAME or NAME:return
 datapaths 'probe=ip_rcv $retval' -> is not valid: write NAME or NAME:return

@@ -279,7 +279,6 @@ def function_times(
     `tracer` is function_graph or bpf; None prefers function_graph. Raises Unsupported as `check` does, BadInput for
     functions that cannot be traced.
     """
-    kernel_functions.check_names(names)
     traced = kernel_functions.resolved(names)
     if (tracer or check()) == "bpf":
         with bpftrace_times.bpf_times(traced) as watch:
@@ -395,7 +394,6 @@ def guest_function_times(guests: Sequence[Kernel], names: Sequence[str]) -> Iter
     """
     if not guests:
         raise Unsupported("no endpoint is a guest: use function_times for this machine's kernel")
-    kernel_functions.check_names(names)
     with ExitStack() as stack:
         armed = []
         for guest in guests:

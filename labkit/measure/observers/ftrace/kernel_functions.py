@@ -10,18 +10,12 @@ from pathlib import Path
 
 from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.observers.ftrace import session
-from labkit.measure.observers.parameters import NAMES
 from labkit.measure.observers.perf import control
 
 # Suffix of a compiler's specialised copy of a function, which does the same work.
 _COPY = re.compile(r"\.(?:constprop|isra)\b[.\d\w]*$")
 FARTHEST = 64  # maximum bytes from a function's address to the traced instruction
 KALLSYMS = Path("/proc/kallsyms")
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise BadInput for an invalid function name."""
-    NAMES.check("functions", tuple(names))
 
 
 def resolved(names: Sequence[str]) -> dict[str, list[str]]:

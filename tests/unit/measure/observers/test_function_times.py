@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.common.errors import Failed, Unsupported
 from labkit.measure.observers.ftrace import (
     bpftrace_times,
     function_times,
@@ -151,12 +151,6 @@ def test_name_suggestions() -> None:
     assert kernel_functions.similar_names("ip_recv", there)[0] == "ip_rcv"
     assert kernel_functions.similar_names("br_handle_fram", there) == ["br_handle_frame"]
     assert kernel_functions.similar_names("zzzzzz", there) == []
-
-
-@pytest.mark.parametrize("name", ["ip_*", "ip_rcv;ls", "ip_rcv:mod:x", "", "a b", "ip_rcv\n*", "../x", "1st"])
-def test_invalid_names_are_refused(name: str) -> None:
-    with pytest.raises(BadInput, match="write names of kernel functions, no patterns"):
-        kernel_functions.check_names([name])
 
 
 def test_both_reasons_without_a_tracer(monkeypatch: pytest.MonkeyPatch) -> None:
