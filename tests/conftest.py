@@ -172,10 +172,7 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "runc": (lambda: works("runc", "--version"), "there is no runc (Debian package runc)"),
     "apt": (lists_can_be_fetched, "there is no apt here, or its sources do not answer"),
-    "depmod": (
-        lambda: works("/usr/sbin/depmod", "--version"),
-        "there is no depmod (Debian package kmod)",
-    ),
+    "depmod": (lambda: works("/usr/sbin/depmod", "--version"), "there is no depmod (Debian package kmod)"),
     "qemu": (
         lambda: works("qemu-system-x86_64", "--version"),
         "there is no QEMU (Debian package qemu-system-x86)",

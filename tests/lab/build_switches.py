@@ -112,10 +112,7 @@ def settled(end: Callable[[], dict[str, Any]], what: str) -> dict[str, Any]:
 def collected(switch: Switch) -> Iterator[Callable[[], int]]:
     """Listen where the switch sends samples; yield a function that returns the packets that samples described."""
     address, _, port = COLLECTOR.partition(":")
-    with (
-        netlink.inside(switch.space.fd),
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as collector,
-    ):
+    with netlink.inside(switch.space.fd), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as collector:
         collector.bind((address, int(port)))
 
         def samples() -> int:

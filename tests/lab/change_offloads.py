@@ -35,8 +35,5 @@ with topologies.build(sys.argv[1], topologies.Spec()) as built:
 
     after = [answer(client), answer(server)]
     machine.interfaces.program = no_program  # type: ignore[assignment]
-    alone = [
-        client.kernel.offloads(client.interface),
-        client.kernel.qdisc(client.interface, client.index),
-    ]
+    alone = [client.kernel.offloads(client.interface), client.kernel.qdisc(client.interface, client.index)]
 print(json.dumps({"before": before, "after": after, "alone": alone}))

@@ -92,13 +92,11 @@ def test_iperf3_without_version(machine: Sandbox) -> None:
 FAULTS = {
     "rubbish": ([IS_CLIENT, "echo hello '{'"], "iperf3 wrote invalid JSON: 'hello {'"),
     "half": ([IS_CLIENT, 'echo \'{"start": {}, "end": {"sum_sent": {}}}\''], "iperf3's JSON lacks what a row needs: "),
-    "a list": ([IS_CLIENT, "echo '[1]'"], "iperf3 wrote invalid JSON: '[1]'"),
     "dies": ([IS_CLIENT, "echo 'Segmentation fault' >&2; exit 139"], "iperf3 ended with 139: Segmentation fault"),
     "refused": (
         [IS_CLIENT, 'exec $real $(echo "$*" | sed "s/-p 5201/-p 5999/")'],
         "iperf3: unable to connect to server: Connection refused",
     ),
-    "an option": ([IS_CLIENT, 'exec $real "$@" --no-such'], "unrecognized option"),
     "server dies": (
         [IS_SERVER, "echo 'no memory' >&2; exit 1"],
         "the iperf3 server ended before it listened: iperf3 ended with 1: no memory",
@@ -107,8 +105,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "method"),
-    [*((name, "whole") for name in FAULTS), ("half", "slice"), ("refused", "slice"), ("dies", "slice")],
+    ("name", "method"), [*((name, "whole") for name in FAULTS), ("half", "slice"), ("dies", "slice")]
 )
 def test_iperf3_fails(name: str, method: str, machine: Sandbox) -> None:
     lines, words = FAULTS[name]

@@ -46,14 +46,7 @@ def test_trap_records_what_is_imported(machine: Sandbox, trap: Trap) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["doctor"],
-        ["draw", "veth"],
-        ["shell", "veth"],
-        ["monitor", "veth", "interface=client0:eth0", "--ping", "--seconds", "1"],
-        ["run", "datapaths", "topology=veth", "duration_s=1", "slices=2"],
-    ],
+    "words", [["doctor"], ["monitor", "veth", "interface=client0:eth0", "--ping", "--seconds", "1"]]
 )
 def test_current_folder_is_not_imported(words: list[str], machine: Sandbox, trap: Trap) -> None:
     machine.environment["LABKIT_DATA"] = str(machine.data)

@@ -13,17 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Need
-from sandbox import (
-    LABKIT,
-    ORDINARY,
-    Process,
-    Sandbox,
-    one_sentence,
-    only_run,
-    rows_on_disk,
-    sandbox,
-    until,
-)
+from sandbox import LABKIT, ORDINARY, Process, Sandbox, one_sentence, only_run, rows_on_disk, sandbox, until
 
 from labkit.common import run_folder
 from labkit.measure.hosts import local

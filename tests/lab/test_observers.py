@@ -52,9 +52,7 @@ def test_losses_add_up_on_every_path(losses: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.needs("vxlan")
-def test_short_queue_and_unread_socket_are_located(
-    losses: list[dict[str, Any]],
-) -> None:
+def test_short_queue_and_unread_socket_are_located(losses: list[dict[str, Any]]) -> None:
     for one in losses[:4]:
         pairs = one["observed"]["loss"]
         first, second = ([hop for hop in pair["hops"] if abs(hop["lost_count"]) > 9] for pair in pairs)

@@ -287,10 +287,7 @@ def invalid_profiles(kind: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    invalid_profiles("stateful"),
-)
+@pytest.mark.parametrize(("text", "sentence"), invalid_profiles("stateful"))
 def test_invalid_profile_of_connections_is_refused(box: Sandbox, text: str, sentence: str) -> None:
     path = box.folder / "connections.py"
     path.write_text(text)

@@ -51,9 +51,7 @@ def test_tracer_is_off_afterwards(report: dict[str, Any]) -> None:
     assert "ip_rcv" not in state["set_ftrace_filter"]
 
 
-def test_missing_functions_are_refused_early(
-    report: dict[str, Any],
-) -> None:
+def test_missing_functions_are_refused_early(report: dict[str, Any]) -> None:
     assert report["accepts"] == "nothing"
     lines = report["refused"]
     assert lines.startswith("the kernel of the guest shared cannot trace ip_recv (did you mean ")

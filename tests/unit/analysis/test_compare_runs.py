@@ -153,7 +153,7 @@ def test_false_alarm_rate(tmp_path: Path) -> None:
     assert table.loc["veth_bridge", "word"].isin(["faster", "slower"]).sum() <= 5
 
 
-@pytest.mark.parametrize("name", PROVENANCE)
+@pytest.mark.parametrize("name", [PROVENANCE[0], PROVENANCE[-1]])
 def test_other_machines_are_refused(tmp_path: Path, name: str) -> None:
     another: dict[str, Any] = {name: "another"}
     with pytest.raises(

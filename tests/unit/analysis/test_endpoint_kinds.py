@@ -79,10 +79,7 @@ def test_fair_pair_uses_its_own_baseline(tmp_path: Path) -> None:
     [
         ({"guest_kernel": "6.1.0"}, "The kernel also differs"),
         ({"guest_accelerator": "kvm"}, "The emulation also differs"),
-        (
-            {"guest_cpus_count": 2, "guest_kernel": "6.1.0"},
-            "The kernel and the number of CPUs also differ",
-        ),
+        ({"guest_cpus_count": 2, "guest_kernel": "6.1.0"}, "The kernel and the number of CPUs also differ"),
     ],
 )
 def test_unfair_pair_names_the_difference(tmp_path: Path, differs: dict[str, Any], words: str) -> None:

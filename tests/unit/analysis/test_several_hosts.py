@@ -90,14 +90,6 @@ def test_doubt_names_its_host() -> None:
     assert f"{NAMES[0]}: emulated CPU (TCG) in 72 of 72 rows: ratios on a real CPU may differ" in lines
 
 
-def test_links_and_nodes_are_judged_separately() -> None:
-    for name, value in {"nodes": "two", "link_rate_bps": 1e8, "link_delay_s": 0.01}.items():
-        changed: dict[str, Any] = {name: value}
-        result = verdict_tables.verdicts(pd.DataFrame(rows() + rows(run="b", **changed)))
-        assert len(result) == 2, name
-        assert result["nodes"].iloc[0] == "one"
-
-
 def test_full_size_datagrams_are_the_default() -> None:
     for length, words in ((1472, []), (64, ["64 bytes each"])):
         table = load.complete(pd.DataFrame(rows(rounds=1, protocol="udp", length_bytes=length)))

@@ -17,8 +17,7 @@ from synthetic_report import FIGURES, NO_IPVLAN
 
 from labkit.analysis import figures, theme
 from labkit.analysis.drawing import figure as drawing
-from labkit.analysis.figures import function_costs, line_chart
-from studies.container_vs_vm import figure as endpoint_kinds
+from labkit.analysis.figures import line_chart
 
 
 def luminance(colour: str) -> float:
@@ -210,15 +209,6 @@ def test_interval_beyond_the_axis_is_cut_and_marked() -> None:
     assert bars == {"array": [0.5, 2.5], "arrayminus": [0.5, 2.5]}
     assert (marks["x"], marks["y"]) == ([2, 2], [5.0, 0.0])
     assert marks["symbol"] == ["triangle-up-open", "triangle-down-open"]
-
-
-def test_seconds_have_a_unit_without_prefix_at_the_ticks() -> None:
-    rows = pd.DataFrame({"rtt_s": [2e-4, 3e-4]})
-    plot = endpoint_kinds.Plot("round-trip time", "s", [endpoint_kinds.Series("rtt_s")])
-    assert endpoint_kinds._prefix(rows, plot) == "µ"
-    times = pd.DataFrame({"difference_s": [2e-5, -1e-9]})
-    assert function_costs._scale(times, {"unit_s": 1e-9, "unit": "ns"}) == (1e-6, "µs")
-    assert function_costs._scale(times / 100, {"unit_s": 1e-9, "unit": "ns"}) == (1e-9, "ns")
 
 
 def test_drawing_page_follows_dark_mode() -> None:

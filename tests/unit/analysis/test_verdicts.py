@@ -297,7 +297,6 @@ def test_load(tmp_path: Path) -> None:
         ("run.json", None, "neither run.json nor sweep.json"),
         ("run.json", "{", "run.json cannot be read"),
         ("run.json", "[]", "run.json cannot be read: it does not contain a JSON object"),
-        ("sweep.json", '{"points": 3}', "sweep.json does not list its points"),
         ("rows/1-r0.jsonl", '{"topology": "ve', "1-r0.jsonl"),
         ("rows/1-r0.jsonl", "[1]\n", "1-r0.jsonl"),
         ("rows/1-r0.jsonl", '{"point": "p", "topology": "a", "protocol": "tcp"}\n', "status has the invalid value"),

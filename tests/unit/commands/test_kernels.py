@@ -141,10 +141,8 @@ def test_digest_of_the_content(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "is not a kernel image"),
         (b"\x7fELF" + bytes(5000), "is not a kernel image"),
         (bytes(56) + b"ARM\x64" + bytes(5000), "is a kernel for arm64, and this machine is amd64"),
-        (image("rm -rf"), "has no valid kernel release"),
         (image("../../etc"), "has no valid kernel release"),
         (image("")[:0x300], "has no valid kernel release"),
     ],
@@ -187,9 +185,7 @@ def test_no_kernel_gives_the_remedy(make: Make, capsys: pytest.CaptureFixture[st
     assert "`labkit kernels get`" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "name", ["a b", "$(id)", "../x", "--help", "linux-image-", "x;id", "x\n", "é", "x" * 200]
-)
+@pytest.mark.parametrize("name", ["$(id)", "../x", "--help", "x\n"])
 def test_package_name_is_validated(make: Make, name: str) -> None:
     with pytest.raises(BadInput, match="is not a Debian kernel"):
         debian_kernels.get(name, print)

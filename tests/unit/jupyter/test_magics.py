@@ -64,12 +64,10 @@ def test_folders_are_completed(
     ("cell", "sentence"),
     [
         ("%labkit run datapaths topology=nope", "nope is not a topology"),
-        ("%labkit run nope", "nope is not an experiment"),
         ("%labkit fly", "%labkit fly is no command: choose open, doctor"),
         ("%labkit open absent", "there is no run folder absent"),
         ("%%labkit run datapaths\n- 1", "write a line `name: value`"),
         ("%%labkit run datapaths\na: [", "the cell is not valid YAML"),
-        ("%%labkit run datapaths\nrounds: many", "rounds=many"),
         ("%%labkit doctor\na: 1", "begin with %%labkit run EXPERIMENT"),
         ("%labkit run datapaths 'x", "No closing quotation"),
     ],

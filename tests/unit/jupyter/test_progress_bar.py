@@ -94,10 +94,7 @@ def test_verdicts_are_about_the_point_and_load_that_were_measured_last(
         for pairs, rate_bps in ((1, 1e8), (2, 1e8), (2, 2e8)):
             some = synthetic_rows.rows(ratios, protocol="udp", pairs=pairs, rate_bps=rate_bps, rounds=3)
             see_rounds(bar, [row for row in some if row["round"] == number])
-    assert re.search(
-        r"\(udp, 2 pairs, .*200 Mbit/s.*\): ovs\+mirrors=1: slower, ratio 0\.[45]",
-        handle.text,
-    )
+    assert re.search(r"\(udp, 2 pairs, .*200 Mbit/s.*\): ovs\+mirrors=1: slower, ratio 0\.[45]", handle.text)
 
 
 def test_verdicts_of_pings_are_of_latency(handle: Handle) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from labkit.common.errors import BadInput
-from labkit.measure import experiments, topologies
+from labkit.measure import experiments
 from labkit.measure.experiments import survey
 from labkit.measure.experiments.datapaths import plan, points
 from labkit.measure.experiments.datapaths_parameters import EXPERIMENT, DatapathParameters
@@ -25,28 +25,20 @@ A_CPU = min(os.sched_getaffinity(0))
     ("given", "name", "expected"),
     [
         ({"pairs": "1,2,8"}, "pairs", (1, 2, 8)),
-        ({"pairs": " 1, 2"}, "pairs", (1, 2)),
         ({"pairs": [1, 2]}, "pairs", (1, 2)),
         ({"pairs": 4}, "pairs", (4,)),
         ({"topology": "veth,veth_bridge"}, "topology", ("veth", "veth_bridge")),
         ({"rate_bps": "1e9"}, "rate_bps", 1e9),
-        ({"rate_bps": "none"}, "rate_bps", None),
         ({"rate_bps": None}, "rate_bps", None),
         ({"length_bytes": ""}, "length_bytes", None),
         ({"zerocopy": "true"}, "zerocopy", True),
         ({"observe": "none"}, "observe", ()),
         ({"protocol": "udp", "length_bytes": 64}, "datagram_bytes", 64),
         ({"protocol": "udp"}, "datagram_bytes", 1472),
-        ({"protocol": "udp", "family": 6}, "datagram_bytes", 1452),
         ({"protocol": "udp", "mtu_bytes": 65535}, "datagram_bytes", 65507),
-        ({"family": "6"}, "family", 6),
         ({"affinity": f"{A_CPU},{A_CPU}"}, "affinity", f"{A_CPU},{A_CPU}"),
         ({"parent": "eth0.100", "topology": "macvlan_bridge"}, "parent", "eth0.100"),
-        ({"pairs": 500}, "pairs", (500,)),
-        ({"mtu_bytes": 68}, "mtu_bytes", 68),
-        ({"mtu_bytes": 65535}, "mtu_bytes", 65535),
         ({"mtu_bytes": 65461, "topology": "vxlan_gre"}, "mtu_bytes", 65461),
-        ({"mtu_bytes": 1280, "family": 6}, "mtu_bytes", 1280),
     ],
 )
 def test_texts_and_values_are_equivalent(given: dict[str, Any], name: str, expected: Any) -> None:
@@ -73,11 +65,6 @@ def test_defaults_are_valid_and_serialisable() -> None:
     parameters = DatapathParameters.of({})
     assert DatapathParameters.of(parameters.asdict()) == parameters
     assert parameters.asdict()["rate_bps"] is None
-
-
-@pytest.mark.parametrize("name", topologies.TABLE)
-def test_every_topology_is_accepted(name: str) -> None:
-    assert DatapathParameters.of({"topology": name}).topology == (name,)
 
 
 def test_seeded_order_of_points() -> None:
@@ -182,10 +169,8 @@ def test_every_text_has_known_values(experiment: str) -> None:
     ("experiment", "name", "values"),
     [
         ("ovs_test_plan", "case", {"net_to_vm", "vm_to_net", "vm_to_vm"}),
-        ("ovs_test_plan", "preset", {"mlrsearch", "rfc2544"}),
         ("throughput", "flow_profile", {"turns", "test_plan"}),
         ("virtual_tap", "output", {"internal", "veth", "gre", "erspan", "vxlan", "vlan"}),
-        ("trex_stateful", "profile", {"http_simple"}),
         ("datapaths", "keep_perf_data", {"true", "false"}),
         ("datapaths", "rounds", set()),
     ],

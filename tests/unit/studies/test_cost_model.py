@@ -34,10 +34,10 @@ def covers(one: Estimate | None, value: float) -> bool:
 @pytest.mark.parametrize(
     ("size", "mtu", "family", "count"),
     [
-        (16, 1500, 4, 1), (1472, 1500, 4, 1), (1473, 1500, 4, 2), (2952, 1500, 4, 2), (2953, 1500, 4, 3),
-        (65507, 1500, 4, 45), (65507, 65535, 4, 1), (1452, 1500, 6, 1), (1453, 1500, 6, 2),
+        (1472, 1500, 4, 1), (1473, 1500, 4, 2),
+        (65507, 1500, 4, 45), (65507, 65535, 4, 1), (1453, 1500, 6, 2),
         # a fragment other than the last cannot use the whole MTU (RFC 791: multiples of 8 bytes)
-        (1398, 1426, 4, 1), (1399, 1426, 4, 2), (2798, 1426, 4, 2), (2799, 1426, 4, 3),
+        (2798, 1426, 4, 2), (2799, 1426, 4, 3),
     ],
 )  # fmt: skip
 def test_fragment_count(size: int, mtu: int, family: int, count: int) -> None:
@@ -284,10 +284,7 @@ def test_huge_intervals_are_not_drawn() -> None:
     ("given", "words"),
     [
         ({"half_width": 0.5}, "^there is no parameter half_width; there are: "),
-        (
-            {"nodes": "two", "peer": "here", "parent": "a,b"},
-            "^there is no parameter nodes",
-        ),
+        ({"nodes": "two", "peer": "here", "parent": "a,b"}, "^there is no parameter nodes"),
     ],
 )
 def test_unused_parameters_are_refused(given: dict[str, object], words: str) -> None:

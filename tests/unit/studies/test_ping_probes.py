@@ -22,7 +22,6 @@ def sample(name: str) -> str:
     [
         ("lost", 20, 14, 0, 0, 63),
         ("unreachable", 4, 0, 0, 4, None),
-        ("silent", 2, 0, 0, 0, None),
         ("duplicates", 3, 3, 2, 0, 64),
         ("outage", 19, 13, 0, 0, 63),
         ("refused", 4, 0, 0, 2, None),

@@ -36,19 +36,6 @@ class TestCpuTime:
         # The user time includes the guest time (90).
         assert result == machine.CpuTimes(496 / hz, 70 / hz, 8 / hz, 4050 / hz)
 
-    def test_real_proc_stat(self) -> None:
-        result = cpu_time.cpu_times_of(sample("proc-stat-6.18.txt"))
-        assert result.busy_s == pytest.approx((127961 + 1161 + 53669 + 0 + 14216) / cpu_time.TICKS_PER_S)
-
-    def test_difference_of_cpu_times(self) -> None:
-        assert machine.CpuTimes(5, 4, 3, 2) - machine.CpuTimes(1, 1, 1, 1) == machine.CpuTimes(4, 3, 2, 1)
-
-    def test_cpu_time_increases(self) -> None:
-        before = machine.cpu_times()
-        passed = machine.cpu_times() - before
-        assert min(passed.busy_s, passed.softirq_s, passed.idle_s) >= 0
-        assert machine.load1() >= 0
-
     def test_steal_doubt_threshold(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cpu_time.os, "cpu_count", lambda: 2)
         assert machine.stolen(0.9, 10) == []
@@ -81,16 +68,11 @@ class TestPrograms:
         [
             ("iperf 3.12 (cJSON 1.7.15)\nLinux vm 6.18.44\n", "3.12"),
             ("ip utility, iproute2-6.1.0, libbpf 1.1.2\n", "6.1.0"),
-            ("ethtool version 6.1\n", "6.1"),
             ("ping from iputils 20221126\n", "20221126"),
-            ("nftables v1.0.6 (Lester Gooch #5)\n", "1.0.6"),
-            ("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\n", "7.2.22"),
             (
                 "tcpdump version 4.99.3\nlibpcap version 1.10.3 (with TPACKET_V3)\nOpenSSL 3.0.19 27 Jan 2026\n",
                 "4.99.3",
             ),
-            ("perf version 6.1.192\n", "6.1.192"),
-            ("bpftrace v0.17.0\n", "0.17.0"),
             (
                 "TShark (Wireshark) 4.0.17 (Git v4.0.17 packaged as 4.0.17-0+deb12u3).\n\nCopyright 1998-2024\n"
                 'Running as user "root" and group "root". This could be dangerous.\n',
@@ -101,8 +83,6 @@ class TestPrograms:
                 "/usr/bin/chromium: 9: [: 12638248960: unexpected operator\n",
                 "156.0.8078.79",
             ),
-            ("Docker version 28.2.2, build e6534b4\n", "28.2.2"),
-            ("podman version 4.3.1\n", "4.3.1"),
             ("no version at all\n", None),
         ],
     )
@@ -143,25 +123,13 @@ class TestAccelerator:
             # Under TCG, lscpu queries VMware's port, and QEMU answers.
             ({"Model name": "Intel Core Processor (Skylake)", "Hypervisor vendor": "VMware"}, "QEMU", "tcg"),
             ({"Model name": "QEMU Virtual CPU version 2.5+", "Hypervisor vendor": "KVM"}, "QEMU", "kvm"),
-            ({"Model name": "Intel Xeon", "Hypervisor vendor": "VMware"}, "VMware, Inc.", "vmware"),
             ({"Model name": "Intel Xeon", "Hypervisor vendor": "Microsoft"}, "Microsoft", "hyperv"),
-            ({"Model name": "Intel Xeon", "Hypervisor vendor": "Xen"}, "Xen", "xen"),
             ({"Model name": "UML", "Vendor ID": "User Mode Linux"}, None, "uml"),
             ({"Model name": "Intel Xeon", "Flags": "fpu hypervisor sse"}, None, "unknown"),
         ],
     )
     def test_accelerator_words(self, fields: dict[str, str], maker: str | None, word: str) -> None:
         assert provenance.accelerator({"Architecture": "x86_64", **fields}, maker) == word
-
-    def test_nested_lscpu(self) -> None:
-        text = json.dumps(
-            {
-                "lscpu": [
-                    {"field": "Vendor ID:", "data": "X", "children": [{"field": "Model name:", "data": "Y"}]}
-                ]
-            }
-        )
-        assert provenance.lscpu_fields(text) == {"Vendor ID": "X", "Model name": "Y"}
 
 
 class TestProvenance:
@@ -302,10 +270,6 @@ class TestDoctor:
         assert other.endswith(": perf events cycles")
         assert programs == ("✗ apt install crun iproute2: crun (no containers); tc (no qdisc); ip (no shell)")
 
-    def test_everything_works(self, answer: dict[str, Any]) -> None:
-        answer["capabilities"] = msgspec.to_builtins([Capability("link kinds", "veth", True)])
-        assert len(doctor_text.as_text(answer, io.StringIO()).splitlines()) == 2
-
     def test_long_lines_stay_one_line_and_plain(self, answer: dict[str, Any]) -> None:
         answer["capabilities"][2]["lost"] = "very " * 200 + "long"
         text = doctor_text.as_text(answer, io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), every=True)
@@ -318,10 +282,6 @@ class TestDoctor:
         assert text.isascii()
         assert "  x ipvlan" in text
         assert "  + veth" in text
-
-    def test_json_round_trip(self, answer: dict[str, Any]) -> None:
-        decoded = msgspec.json.decode(doctor_text.as_json(answer))
-        assert msgspec.convert(decoded["capabilities"], list[Capability]) == list(self.FOUND)
 
 
 @pytest.mark.parametrize(("uid", "mapped", "is_root"), [(0, "0 0 4294967295", True), (0, "0 1000 1", False),

@@ -102,25 +102,10 @@ def crosses(line: list[tuple[float, float]], box: TextBox) -> bool:
     ("state", "places_of"),
     [
         (tunnelled(), Layout),
-        (bridged(1), Layout),
         (bridged(8), places),
-        (mirrored(1), Layout),
-        (mirrored(2), Layout),
-        (mirrored(8), places),
         (mirrored(2, pairs=3), places),
         (overlay(), Layout),
         (overlay(), places),
-    ],
-    ids=[
-        "vxlan",
-        "1 pair",
-        "8 pairs",
-        "1 mirror",
-        "2 mirrors",
-        "8 mirrors",
-        "3 pairs, 2 mirrors",
-        "overlay",
-        "overlay, folded",
     ],
 )
 def test_no_overlaps(state: State, places_of: Callable[[State], Layout | Levels]) -> None:

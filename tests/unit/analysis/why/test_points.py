@@ -116,7 +116,6 @@ def test_page_about_two_points(folder: Path, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("left", "right"),
     [
-        (":veth_bridge,length_bytes=400", "length_bytes=800"),
         (":veth_bridge,length_bytes=400", "veth_bridge,length_bytes=800"),
         (":veth_bridge,length_bytes=4e2,pairs=1", "{}:veth_bridge,length_bytes=800.0"),
         (":veth_bridge,protocol=UDP,length_bytes=400", "{}/../sizes:veth_bridge,length_bytes=800,family=4"),
@@ -180,15 +179,10 @@ def test_parameters_named_once_hold_for_both(folder: Path) -> None:
         ("{one}:veth_bridge", "length_bytes=800", "are the same: name two points of an arm as"),
         ("{one}:veth_bridge,length_bytes=400", "veth_bridge,length_bytes=400.0", "are the same"),
         ("{one}:veth_bridge,length_bytes=400", "length_bytes=500", "no length_bytes=500; it has length_bytes=400 or"),
-        ("{one}:veth_bridge,length_bytes=400", "length_bytes=many", "no length_bytes=many; it has"),
         ("{one}:veth_bridge,pairs=8", "length_bytes=800,pairs=1", "length_bytes=800 has no pairs=8; it has pairs=1"),
         ("{one}:veth_bridge,size=400", "size=800", r"'size' is not a parameter of a point.* length_bytes \(400, 800\)"),
         ("{one}:macvlan_bridge,length_bytes=400", "length_bytes=800", "no length_bytes=800; it has length_bytes=400"),
         ("{one}:veth_bridge,length_bytes=400,length_bytes=800", "veth_bridge", "names length_bytes twice"),
-        ("{one},length_bytes=400", "length_bytes=800", "name one of them as"),
-        ("{one}:veth,length_bytes=400", "length_bytes=800", "has no arm veth; there are"),
-        ("{one}:veth_bridge,length_bytes=400", "veth,length_bytes=800", "nor FOLDER:ARM; its arms are"),
-        ("length_bytes=400", "veth_bridge", "is neither the folder of a run"),
         ("{one}:veth_bridge,length_bytes=400", "{tcp}:veth_bridge,protocol=tcp", "has no protocol=tcp"),
         ("{one}:veth_bridge,protocol=udp", "{tcp}:veth_bridge,protocol=tcp", "loads without a common unit of work"),
         ("{one}:veth_bridge", "{other}", r"they differ in length_bytes \(400, 800 and 16\): name the points of both"),

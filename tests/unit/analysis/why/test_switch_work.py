@@ -90,18 +90,15 @@ def concluded(folder: Path, left: str, right: str) -> conclusion.Conclusion:
         (f"{SENDMMSG};skb_copy_datagram_from_iter_[k];_copy_from_iter_[k]", "copying the data of packets"),
         (f"{SENDMMSG};veth_xmit_[k];net_rx_action_[k];ip_rcv_[k]", "delivering packets to the other ends of the ports"),
         ("mirror_reader;[python3.11];do_syscall_64_[k];packet_recvmsg_[k]", "reading the copies"),
-        ("tcpdump;[libpcap.so];do_syscall_64_[k];do_sys_poll_[k]", "reading the copies"),
         (f"{SWITCH};__sys_recvmmsg_[k];packet_recvmsg_[k]", "receiving packets from packet sockets"),
         ("ovs-vswitchd;[ovs-vswitchd]", "running the switch's own code"),
         ("revalidator3;[ovs-vswitchd]", "handling upcalls and checking flows"),
         (f"{DATAPATH};skb_clone_[k];kmem_cache_alloc_[k]", "cloning packets"),
         (f"{DATAPATH};ovs_vport_send_[k];validate_xmit_skb_[k];skb_segment_[k]", "segmenting packets in software"),
-        (f"{DATAPATH};do_output.isra.0_[k];veth_xmit_[k]", "sending packets to ports"),
         (f"{SOFTIRQ};ovs_dp_process_packet_[k];ovs_dp_upcall_[k]", "handing packets to ovs-vswitchd (upcalls)"),
         (f"{SOFTIRQ};ovs_vport_receive_[k];ovs_flow_tbl_lookup_stats_[k]", "looking up flows in the kernel's datapath"),
         ("iperf3;do_syscall_64_[k];udp_sendmsg_[k];skb_segment_[k]", switch_work.ENDPOINTS),
         ("elsewhere;main", None),
-        ("swapper;do_idle_[k];pv_native_safe_halt_[k]", None),
     ],
 )  # fmt: skip
 def test_kinds_of_work(stack: str, name: str | None) -> None:

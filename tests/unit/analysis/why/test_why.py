@@ -174,8 +174,6 @@ def test_invalid_process_pattern_is_refused(
         ("{one}:ipvlan_l2", "veth_bridge", "has no arm ipvlan_l2; there are"),
         ("{one}", "{one}:macvlan_bridge", "name one of them"),
         ("{one}:veth_bridge", None, "also name the arm to compare it with"),
-        ("{one}:veth_bridge", "veth_bridge", "are the same"),
-        ("nowhere", None, "nowhere is neither the folder"),
         ("{one}:veth_bridge", "{bare}", "was not profiled: measure it with observe=perf_record"),
         (
             "{refused}",

@@ -41,10 +41,7 @@ def test_guest_observers() -> None:
     )
     assert DatapathParameters.of(
         {"endpoint": "shared_guest", "guest": "debian,cpus=2", "pairs": "1,16"}
-    ).pairs == (
-        1,
-        16,
-    )
+    ).pairs == (1, 16)
     for cpu in (0, 3, 63):  # on a machine with any number of CPUs
         words = {"endpoint": "guest", "guest": "debian,cpus=64", "affinity": f"{cpu}"}
         assert DatapathParameters.of(words).affinity == f"{cpu}"

@@ -30,18 +30,9 @@ PING: dict[str, Any] = {
         PING,
         UDP | {"received_count": None, "received_bytes": None},  # rows of labkit 0.1 lack some
         UDP | {"method": "slice", "sent_count": 10, "lost_count": None},  # datagrams were queued before
-        UDP | {"link_rate_bps": 800_000},
         # Two flows that did not run at the same time: each had more than half of the link.
         UDP | {"link_rate_bps": 800_000, "iperf3_bps": 900_000.0, "pairs": 2},
         UDP | {"link_rate_bps": 800_000, "iperf3_bps": 900_000.0, "streams": 2},
-        {
-            "protocol": "tcp",
-            "method": "whole",
-            "duration_s": 1,
-            "received_bytes": 65_000,
-            "received_count": 1,
-        },
-        {},
     ],
 )
 def test_consistent_row(row: dict[str, Any]) -> None:
@@ -56,30 +47,20 @@ def test_consistent_row(row: dict[str, Any]) -> None:
             UDP | {"received_bytes": 0, "received_count": 7520, "throughput_bps": 0.0},
             "0 bytes were received in 7520 packets",
         ),
-        (
-            UDP | {"received_bytes": 0, "received_count": 0, "throughput_bps": 0.0},
-            "the kernel counted 0 Mbit/s while all flows ran, iperf3 0.81 Mbit/s",
-        ),
         (UDP | {"received_bytes": 300_000}, "4000 datagrams of 100 bytes were received, but 300000 bytes"),
         (
             UDP | {"lost_count": 1400},
             "5000 packets arrived by the generator's count and 1400 were lost, but 6000",
         ),
-        (UDP | {"received_count": 7000, "received_bytes": 700_000}, "7000 packets arrived"),
         (UDP | {"iperf3_bps": 400_000.0 - 1}, "iperf3 0.4 Mbit/s"),
         (UDP | {"link_rate_bps": 700_000}, "throughput_bps is 0.8 Mbit/s over a link of 0.7 Mbit/s"),
         (
             UDP | {"link_rate_bps": 800_000, "iperf3_bps": 900_000.0, "pairs": 1, "streams": 1},
             "iperf3_bps is 0.9 Mbit/s over a link of 0.8 Mbit/s",
         ),
-        (UDP | {"lost_count": -1}, "lost_count is -1"),
         (UDP | {"throughput_bps": float("nan")}, "throughput_bps is nan"),
         (PING | {"received_count": 11}, "11 packets arrived and 0 were lost, but 10 were sent"),
         (PING | {"latency_p99_s": 4e-3}, "round-trip times of 0.001 s"),
-        (
-            {"protocol": "tcp", "received_bytes": 10, "received_count": 0},
-            "10 bytes were received in 0 packets",
-        ),
     ],
 )
 def test_contradictions_are_named(row: dict[str, Any], says: str) -> None:

@@ -161,8 +161,9 @@ def test_loss_that_rises_slowly_has_no_rate_without_loss() -> None:
         assert pdr.rate_pps == pytest.approx(150e3, rel=0.15)
 
 
-@pytest.mark.parametrize("capacity", [1_500, 20_000, 123_000, 390_000])
-@pytest.mark.parametrize("noise", [0.0, 1e-6, 1e-5])
+@pytest.mark.parametrize(
+    ("capacity", "noise"), [(1_500, 1e-5), (20_000, 0.0), (123_000, 1e-5), (390_000, 1e-6)]
+)
 def test_capacity_is_a_rate_although_few_frames_are_lost_below_it(capacity: float, noise: float) -> None:
     """Few frames are lost at random, too: at most one in half of the trials, which the exceed ratio allows."""
     for seed in range(10):
@@ -191,13 +192,6 @@ def test_generator_limit_lowers_the_maximum() -> None:
     result = searched(slow)
     assert result.max_pps <= 80_000
     assert all(one.upper_pps is None for one in result.bounds)
-
-
-def test_small_maximum_load() -> None:
-    result = mlrsearch.search(
-        lambda rate, duration: (trial(rate, duration, 3000), None), FAST, (0.0,), 100, 5000, 30
-    )
-    assert result.bounds[0].rate_pps == pytest.approx(3000, rel=0.06)
 
 
 def test_disturbed_attempts_are_repeated_and_counted() -> None:

@@ -54,7 +54,6 @@ def test_nobody_is_the_baseline_and_its_own_control() -> None:
             ReaderCounts(1, 0),
         ),
         ("dumpcap", DUMPCAP, ReaderCounts(199_000, 1000)),
-        ("tshark", "Capturing on 'eth0'\n100 packets captured\n", ReaderCounts(None, 0)),
         ("tshark", "100 packets captured\n17 packets dropped from eth0\n", ReaderCounts(None, 17)),
         ("dumpcap", "something else\n", ReaderCounts(None, None)),
     ],

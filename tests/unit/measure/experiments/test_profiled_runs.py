@@ -97,12 +97,7 @@ def test_profiled_runs_of_a_round_have_the_same_placements(
 
 @pytest.mark.parametrize(
     "given",
-    [
-        {"placement": "scheduler"},
-        {"affinity": "0,0"},
-        {"streams": 2},
-        {"protocol": "ping", "slices": 0},
-    ],
+    [{"placement": "scheduler"}, {"affinity": "0,0"}, {"streams": 2}, {"protocol": "ping", "slices": 0}],
 )
 def test_the_scheduler_places_profiled_runs_like_slices(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch

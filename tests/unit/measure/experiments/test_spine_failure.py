@@ -40,8 +40,5 @@ def test_restored_routes_have_no_state_flags() -> None:
     again = _decode(rtmsg, _as_request(bytes(report)))
     assert [
         (hop["flags"], hop["oif"], hop.get_attr("RTA_GATEWAY")) for hop in again.get_attr("RTA_MULTIPATH")
-    ] == [
-        (0, 7, "10.1.2.1"),
-        (RTNH_F_ONLINK, 8, "10.1.1.1"),
-    ]
+    ] == [(0, 7, "10.1.2.1"), (RTNH_F_ONLINK, 8, "10.1.1.1")]
     assert (again["flags"], again.get_attr("RTA_DST"), again.get_attr("RTA_PRIORITY")) == (0, "10.9.2.0", 5)

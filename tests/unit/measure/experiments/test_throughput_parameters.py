@@ -15,11 +15,6 @@ from labkit.measure.traffic.packet_sender import Mix
 from studies.ovs_test_plan.experiment import OvsTestPlanParameters
 
 
-@pytest.mark.parametrize("topology", ["veth_bridge", "ipvlan_l2", "ovs+mirrors=1", "vxlan", "overlay"])
-def test_tags_pass_switched_topologies(topology: str) -> None:
-    assert Throughput.of({"vlan": "7", "topology": topology}).vlan == 7
-
-
 def test_presets_and_overrides() -> None:
     usual, rfc = Throughput.of({}).settings, Throughput.of({"preset": "rfc2544"}).settings
     assert (usual.trial_s, usual.sum_s, usual.exceed_ratio) == (0.2, 2.1, 0.5)
@@ -85,11 +80,6 @@ def test_guests_get_the_files_of_the_generator() -> None:
     assert [Path(name).name for name in made.spec(1, None, endpoint="guest").guest_files] == [
         "packet_agent.py"
     ]
-
-
-def test_parameter_round_trip() -> None:
-    made = Throughput.of({"frame_bytes": "64,imix", "loss": "0,0.01"})
-    assert Throughput.of(made.asdict()) == made
 
 
 def result(outcome: FoundRate, problem: str | None = None) -> Result:

@@ -13,7 +13,6 @@ from labkit.measure.topologies.open_vswitch import mirrors
     ("each", "doubts"),
     [
         (None, []),
-        ([10_000, 10_000], []),
         ([10_000, 9_600], []),
         ([5_000, 5_000], []),  # they lost alike, as on a link that is full
         (

@@ -74,10 +74,3 @@ def test_a_rate_that_was_not_reached(protocol: str, client_cpu_s: float, limited
     doubts = whole_runs._doubts(parameters, generator, row, 1, None)
     sentence = "the path carried less than the requested rate: 1000 of the requested 5000 Mbit/s were sent"
     assert (sentence in doubts) == (not limited)
-
-
-@pytest.mark.parametrize(("flows", "several"), [(1, False), (2, True)])
-def test_single_flow_is_not_compared(flows: int, several: bool) -> None:
-    generator: Any = SimpleNamespace(name="iperf3", reported_bps="iperf3_bps")
-    [doubt] = whole_runs._doubts(DatapathParameters(), generator, ROW, flows, None)
-    assert ("at the same time" in doubt) is several

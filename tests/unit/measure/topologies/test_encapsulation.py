@@ -12,10 +12,8 @@ from labkit.measure.topologies.network import kinds
     ("nested", "four", "six"),
     [  # drivers/net/vxlan.c VXLAN_HEADROOM, VXLAN6_HEADROOM; geneve.c; ip(8): gre's MTU is 1476, gretap's 1462
         (["vxlan"], 50, 70),
-        (["geneve"], 50, 70),
         (["gre"], 24, 44),
         (["gretap"], 38, 58),
-        (["ipip"], 20, 40),
         (["gre", "vxlan"], 74, 94),
     ],
 )

@@ -20,10 +20,8 @@ from studies.packet_size.experiment import PacketSizeParameters
         ({}, "iperf3", "tcp"),
         ({"protocol": "udp"}, "iperf3", "udp"),
         ({"protocol": "ping", "slices": 0}, "ping", "ping"),
-        ({"generator": "ping", "slices": 0}, "ping", "ping"),
         ({"generator": "ping", "protocol": "ping", "slices": 0}, "ping", "ping"),
         ({"generator": "iperf3"}, "iperf3", "tcp"),
-        ({"generator": "none"}, "iperf3", "tcp"),
     ],
 )
 def test_default_generator(given: dict[str, Any], generator: str, protocol: str) -> None:

@@ -131,11 +131,6 @@ def test_incomplete_json_is_one_sentence(page: Page, protocol: str) -> None:
         iperf3.metrics([page], protocol)
 
 
-def test_refused_connection() -> None:
-    with pytest.raises(Failed, match="lacks what a row needs"):
-        iperf3.metrics([{"client": end("refused", "client"), "server": {}}], "tcp")
-
-
 @pytest.mark.parametrize("missing", ["streams", "sum_sent", "sum_received", "cpu_utilization_percent"])
 def test_missing_json_fields(missing: str) -> None:
     page = both("tcp")
@@ -151,7 +146,6 @@ def test_missing_json_fields(missing: str) -> None:
         (iperf3.Load(omit_s=0, streams=4), "-t 5 -P 4"),
         (iperf3.Load("udp", length_bytes=64), "-u -b 0 -O 1 -l 64"),
         (iperf3.Load("udp", rate_bps=2.5e6), "-u -b 2500000"),
-        (iperf3.Load(rate_bps=1e9), "-b 1000000000"),
         (
             iperf3.Load(mss_bytes=536, congestion="reno", zerocopy=True, affinity="0,1"),
             "-M 536 -C reno -A 0,1 -Z",
@@ -199,12 +193,6 @@ def fake(folder: Path, lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program.write_text(f"#!/bin/sh\nprintf '%s' '{lines}'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-
-
-def test_missing_iperf3_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Unsupported, match="the program iperf3 is not installed "):
-        iperf3.version()
 
 
 @pytest.mark.parametrize("ends_after_s", [10.0, 0.25])

@@ -35,18 +35,7 @@ def test_other_outputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed_ms", "step_s"),
-    [
-        ("0.004", 1e-6),
-        ("0.064", 1e-6),
-        ("0.999", 1e-6),
-        ("1.00", 1e-5),
-        ("9.99", 1e-5),
-        ("10.0", 1e-4),
-        ("99.9", 1e-4),
-        ("100", 1e-3),
-        ("1023", 1e-3),
-    ],
+    ("printed_ms", "step_s"), [("0.004", 1e-6), ("1.00", 1e-5), ("10.0", 1e-4), ("100", 1e-3)]
 )
 def test_steps_of_the_printed_times(printed_ms: str, step_s: float) -> None:
     """ping prints three digits at most, so longer times have longer steps."""

