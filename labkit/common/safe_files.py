@@ -267,7 +267,7 @@ def _is_there(name: str, folder: int) -> bool:
 
 def _faults(at: Path, state: os.stat_result, *, on_the_way: bool) -> str | None:
     if state.st_uid not in trusted_users():
-        return f"{at} belongs to {_name(state.st_uid)}"
+        return f"{at} belongs to {user_name(state.st_uid)}"
     others = state.st_mode & stat.S_IWOTH
     if state.st_mode & stat.S_IWGRP and not _is_private(at, state):
         others |= stat.S_IWGRP
@@ -307,7 +307,8 @@ def _is_private(at: Path, state: os.stat_result) -> bool:
     )
 
 
-def _name(user: int) -> str:
+def user_name(user: int) -> str:
+    """Return the name of a user id, or `user ID` for one without a name."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from labkit.common import safe_files
 from labkit.common.errors import Failed
 from labkit.system import machine, process
 from labkit.system.machine.locked_file import open_locked
@@ -24,6 +25,9 @@ CAP_SYS_ADMIN = 21
 SHARED_VM = "LABKIT_LAB_VM"  # environment variable: the lab VM that a sweep shares with its notebooks
 LOCK = b"\0labkit-measuring"
 RUN = Path("/run")
+UNSEEN_S = (
+    1.0  # a lock that was just released, or whose queue is full for a moment, is free or answers before
+)
 
 
 def privileged() -> bool:
@@ -107,10 +111,12 @@ def measuring_lock(
 
     The lock is an abstract unix socket (unix(7)). It leaves no file, and the kernel frees it however its holder ends. A
     waiter's connection shows who holds it (SO_PEERCRED) and breaks when the lock is free. Any user can bind that name,
-    so root waits for root alone: the lock of root's runs is a file that only root can open.
+    so root waits for root alone: the lock of root's runs is a file that only root can open. Others wait for whoever
+    holds it, and the sentence says whose process that is.
     """
     report: dict[str, None] = {}
-    deadline = time.monotonic() + patience_s
+    begun = time.monotonic()
+    deadline = begun + patience_s
     with ExitStack() as stack:
         if command is not None:
             # The second host shares the lock: a socket named after the command exists beside the lock.
@@ -126,6 +132,8 @@ def measuring_lock(
                     f" other host waits for at most {patience_s:.0f} s: repeat the"
                     " command when that has ended"
                 )
+            if not report and time.monotonic() > begun + UNSEEN_S:  # it does not even accept connections
+                _announce("a process that cannot be seen from here", say, report)
             if still_waits is not None:
                 still_waits()
         yield
@@ -219,7 +227,10 @@ def _wait(say: Callable[[str], None], announced: dict[str, None]) -> None:
         except OSError:
             time.sleep(0.1)  # the lock was just released, or many processes wait
             return
-        _announce(_peer(waiter)[0], say, announced)
+        holder, user = _peer(waiter)
+        if user not in (0, os.geteuid()):
+            holder += f", which only {safe_files.user_name(user)} or root can end"
+        _announce(holder, say, announced)
         select.select([waiter], [], [], 0.5)
 
 

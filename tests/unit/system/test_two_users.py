@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -125,6 +126,42 @@ def test_root_waits_for_root_alone() -> None:
         other.communicate("")
     with local.measuring_lock(print, patience_s=1):
         pass
+
+
+HELD_BY_ANOTHER = """
+import os, socket, sys
+from labkit.common.errors import Failed
+from labkit.measure.hosts import local
+held = socket.socket(socket.AF_UNIX)
+held.bind(local.LOCK)
+os.seteuid(65533)
+if sys.argv[1] == "listens":
+    held.listen()
+os.seteuid(0)
+os.setresuid(65532, 65532, 65532)
+try:
+    with local.measuring_lock(print, patience_s=1.5):
+        pass
+except Failed:
+    pass
+"""
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("listens", r"process \d+: .*, which only user 65533 or root can end"),
+     ("is silent", "a process that cannot be seen from here")],
+)  # fmt: skip
+def test_who_holds_up_a_user_is_said(how: str, words: str) -> None:
+    """Any user can hold the lock of those who are not root, also with a socket that answers nobody."""
+    argv = ["unshare", "--net", sys.executable, "-P", "-c", HELD_BY_ANOTHER, how]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert re.fullmatch(
+        rf"another measurement is using this machine \({words}\); waiting for its end\n",
+        done.stdout,
+        re.DOTALL,
+    ), done.stderr
 
 
 @pytest.mark.needs("root")
