@@ -12,8 +12,7 @@ import synthetic_profiles as made
 import synthetic_rows
 
 from labkit.analysis import flame, why
-from labkit.analysis.why import sections
-from labkit.analysis.why.selection import ProfiledPoint
+from labkit.analysis.why import sections, selection
 
 ARMS = {"veth_bridge": "baseline", "veth_bridge (again)": "control", "macvlan_bridge": "variant"}
 PLANTED = {"process1;function3_[k];planted_[k]": 3e-5}
@@ -89,12 +88,13 @@ def words(page: Path) -> str:
     return re.sub(r"<[^>]+>|\s+", " ", text[text.index("<header>") : text.index("<footer>")])
 
 
-def tables(point: ProfiledPoint) -> list[tuple[str, str, pd.DataFrame | None]]:
-    """Return the page's tables: title, words, table."""
-    result = []
+def tables(left: Path | str, right: Path | str | None = None) -> dict[str, tuple[str, Any]]:
+    """Return the words and the table of each part of the page about the only point, by its title."""
+    [point] = selection.points(selection.select_sides(str(left), right and str(right)))
+    result = {}
     for title, pieces in sections.parts(point):
         text = " ".join(one for one in pieces if isinstance(one, str))
-        result.append((title, text, next((one for one in pieces if isinstance(one, pd.DataFrame)), None)))
+        result[title] = text, next((one for one in pieces if isinstance(one, pd.DataFrame)), None)
     return result
 
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import synthetic_rows
 from synthetic_why_run import observed, page, run, tables, words
 
-from labkit.analysis.flame import significance
 from labkit.analysis.why import (
-    counter_tables,
     explain,
-    sections,
-    selection,
 )
 from labkit.common import run_folder
 
@@ -35,12 +30,10 @@ def test_counters_include_the_warm_up(protocol: str, tmp_path: Path) -> None:
                    "cpus": {"0": {"softirq_s": 0.1 * times_the_window}}}  # fmt: skip
         row = {"received_count": 200_000, "received_bytes": 200_000, "cpu_s": 0.2, "protocol": protocol}
         run(tmp_path / name, {"veth_bridge": "baseline"}, observed=counted, **row)
-    [point] = selection.points(selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two"))
-    report = {title: (words, table) for title, words, table in tables(point)}
+    report = tables(f"{tmp_path}/one:veth_bridge", tmp_path / "two")
     words, table = report["The kernel's counters"]
     assert (words, table) == ("No counter differs by more than the spread between rounds.", None)
     _, table = report["CPU time by kind"]
-    assert table is not None
     unit, softirq, busy = ("ns", 500, 1000) if protocol == "udp" else ("ms", 500_000, 1_000_000)
     for side in ("veth_bridge (one)", "veth_bridge (two)"):
         assert float(table.loc[f"softirq, {unit}", side].split()[0].replace(",", "")) == softirq
@@ -59,10 +52,8 @@ def test_rounds_without_traffic_are_left_out(received_count: int | None, tmp_pat
         if row["method"] == "profile" and row["round"] == 2:
             row["received_count"] = received_count
     synthetic_rows.save(tmp_path / "some", rows)
-    [point] = selection.points(selection.select_sides(f"{folder}:veth_bridge", str(tmp_path / "some")))
-    timed, table, _ = sections.function_times(point)
-    assert "1 of 5 rounds of macvlan_bridge (some)" in str(timed)
-    assert isinstance(table, pd.DataFrame)
+    timed, table = tables(f"{folder}:veth_bridge", tmp_path / "some")["Function times"]
+    assert "1 of 5 rounds of macvlan_bridge (some)" in timed
     assert table.loc["ip_rcv", "ns per packet, macvlan_bridge (some)"] != "–"
 
 
@@ -74,11 +65,8 @@ def test_loss_has_a_unit(tmp_path: Path) -> None:
               "hops": [{"at": "client0:eth0 to server0:eth0", "lost_count": 6000}]}  # fmt: skip
     shown = {}
     for name, one in {"both": pair | {"frames": frames}, "frames": frames}.items():
-        place = run(tmp_path / name, observed={"loss": [one]})
-        [point] = selection.points(selection.select_sides(str(place), None))
-        shown[name] = sections.loss_table(point)
-    (_, both, table), (_, alone, _) = shown.values()
-    assert table is not None
+        shown[name] = tables(run(tmp_path / name, observed={"loss": [one]}))["Loss per hop"]
+    (both, table), (alone, _) = shown.values()
     assert both.startswith("Of the datagrams that were sent")
     assert "listed separately" in both
     assert table["veth_bridge"]["frames: client:eth0 to server:eth0"] == "1.0000 %"
@@ -98,14 +86,8 @@ def test_copies_of_each_mirror(tmp_path: Path) -> None:
     run(tmp_path / "with", arm, observed={"loss": [pair], "copies": copies})
     for name in ("without", "plain"):
         run(tmp_path / name, arm, observed={"loss": [pair]})
-    shown = {}
-    for name in ("with", "without"):
-        sides = selection.select_sides(f"{tmp_path}/{name}:veth_bridge", f"{tmp_path}/plain")
-        [point] = selection.points(sides)
-        shown[name] = {title: table for title, _, table in sections.loss_tables(point)}
-    assert "Copies of each mirror" not in shown["without"]
-    table = shown["with"]["Copies of each mirror"]
-    assert table is not None
+    assert "Copies of each mirror" not in tables(f"{tmp_path}/without:veth_bridge", tmp_path / "plain")
+    _, table = tables(f"{tmp_path}/with:veth_bridge", tmp_path / "plain")["Copies of each mirror"]
     [side] = table.columns
     assert [text.split()[0] for text in table[side]] == ["0.0", "0.0", "25.000", "10.000"]
     assert list(table.index) == [
@@ -124,9 +106,7 @@ def test_events_of_a_switch_alone(scopes: tuple[str, str], words: str, tmp_path:
     for name, scope in zip(("one", "two"), scopes, strict=True):
         report = observed("perf_stat", 0, "") | {"scope": scope}
         run(tmp_path / name, {"veth_bridge": "baseline"}, observed=report)
-    sides = selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two")
-    [point] = selection.points(sides)
-    _, text, table = next(counter_tables.events(point))
+    text, table = tables(f"{tmp_path}/one:veth_bridge", tmp_path / "two")["Events that perf counted"]
     assert words in text
     assert (table is None) == words.startswith("Not compared")
 
@@ -139,11 +119,7 @@ def test_averages_of_a_switch(tmp_path: Path) -> None:
             count = lookups + (row["round"] - 2) / 1000
             row["observed"] = {"flows": [], "averages": {"subtable lookups per megaflow hit": count}}
         synthetic_rows.save(tmp_path / name, rows)
-    sides = selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two")
-    [point] = selection.points(sides)
-    shown = {title: table for title, _, table in counter_tables.switch(point)}
-    table = shown["What a packet costs Open vSwitch"]
-    assert table is not None
+    _, table = tables(f"{tmp_path}/one:veth_bridge", tmp_path / "two")["What a packet costs Open vSwitch"]
     [line] = table.to_dict("records")
     assert list(table.index) == ["subtable lookups per megaflow hit"]
     assert [str(text).split()[0] for text in line.values()] == ["1.0000", "2.0000", "ratio"]
@@ -157,15 +133,11 @@ def test_guest_counters(read: bool, tmp_path: Path) -> None:
         cpus = {name: {"cpus": {"0": {"softirq_s": 0.2, "NET_RX": 10}}} for name in ("client0", "client1")}
         report |= {"guests": cpus, "not_read": "queueing disciplines in guests"}
     arms = {"veth_bridge": "baseline", "macvlan_bridge": "variant"}
-    [point] = selection.points(
-        selection.select_sides(str(run(tmp_path / "one", arms, endpoint="guest", observed=report)), None)
-    )
-    result = {title: (words, table) for title, words, table in tables(point)}
+    result = tables(run(tmp_path / "one", arms, endpoint="guest", observed=report))
     lines = "not read: queueing disciplines in guests." if read else "the guests' counters were not read."
     for title in ("The kernel's counters", "Loss per hop"):
         assert result[title][0].endswith(lines)
     table = result["CPU time by kind"][1]
-    assert table is not None
     in_client = [name for name in table.index if name == "softirq in the guest client, ns"]
     assert len(in_client) == read
     assert all(table.loc[name, "veth_bridge"].startswith(("1,9", "2,0")) for name in in_client)
@@ -178,8 +150,7 @@ def test_interface_of_one_side_does_not_stand_out(tmp_path: Path) -> None:
                    "loss": [{"unit": "datagrams", "received_count": 200_000}], "cpus": {}}  # fmt: skip
         row = {"received_count": 200_000, "received_bytes": 200_000, "cpu_s": 0.2, "protocol": "udp"}
         run(tmp_path / name, {"veth_bridge": "baseline"}, observed=counted, **row)
-    [point] = selection.points(selection.select_sides(f"{tmp_path}/one:veth_bridge", f"{tmp_path}/two"))
-    text, table = {title: (words, table) for title, words, table in tables(point)}["The kernel's counters"]
+    text, table = tables(f"{tmp_path}/one:veth_bridge", tmp_path / "two")["The kernel's counters"]
     assert table is None
     assert text.endswith("Not compared, because one side lacks it: client: vxlan0.")
 
@@ -193,11 +164,8 @@ def test_an_observer_without_a_section_is_shown_with_its_numbers(tmp_path: Path)
                 "observer": "context_switches",
                 "observed": {"switches_count": switches, "on": True, "of": "all"},
             }
-    folder = synthetic_rows.save(tmp_path / "two", rows)
-    [point] = selection.points(selection.select_sides(str(folder), None))
-    report = {title: table for title, _, table in tables(point)}
-    table = report["What context_switches saw"]
-    assert table is not None
+    report = tables(synthetic_rows.save(tmp_path / "two", rows))
+    _, table = report["What context_switches saw"]
     assert table.to_dict("index") == {"switches_count": {"veth_bridge": "2", "macvlan_bridge": "12"}}
     assert [title for title in report if title.endswith(" saw")] == ["What context_switches saw"]
 
@@ -212,11 +180,8 @@ def test_kprobe_calls_by_process(tmp_path: Path) -> None:
             observed = {"function": "udp_sendmsg:return", "calls_count": 1000 + row["round"], "kept_count": 40,
                         "processes": {"iperf3": 30, "<idle>": 10}, "values": of}  # fmt: skip
             row |= {"observer": "kprobe", "observed": observed}
-    synthetic_rows.save(tmp_path / "two", rows)
-    [point] = selection.points(selection.select_sides(str(tmp_path / "two"), None))
-    text, table = {title: rest for title, *rest in tables(point)}["Calls that kprobe recorded"]
+    text, table = tables(synthetic_rows.save(tmp_path / "two", rows))["Calls that kprobe recorded"]
     assert text.startswith("Calls of udp_sendmsg:return on the whole machine")
-    assert table is not None
     left, right = (table[name] for name in ("veth_bridge", "macvlan_bridge"))
     assert (left["calls"], left["in iperf3"], left["returned -11"]) == ("1,002", "75 %", "25 %")
     assert (right["returned 512"], right["returned -11"]) == ("100 %", "–")
@@ -260,23 +225,16 @@ def test_loss_of_the_control_too_is_no_answer(share: float, tmp_path: Path) -> N
         if row.get("observer") == "counters":
             pair = {"unit": "datagrams", "sent_count": 250_000, "lost_count": lost[row["role"]], "hops": []}
             row["observed"] = {"loss": [pair]}
-    synthetic_rows.save(tmp_path / "some", rows)
-    [sentence, *_] = explain(str(tmp_path / "some"), None).sentences()
+    [sentence, *_] = explain(str(synthetic_rows.save(tmp_path / "some", rows)), None).sentences()
     assert sentence.startswith("macvlan_bridge loses 8 %" if share < 0.1 else "No conclusion about")
 
 
-def test_ratio_of_two_runs_with_a_round_each_has_no_interval() -> None:
-    variation = significance.run_variation(["one"], ["two"])
-    table = counter_tables.ratio_table(
-        ["a", "b"],
-        [
-            {("one", 0): {"cycles": 4.0, "instructions": 4.0}},
-            {("two", 0): {"cycles": 6.0, "instructions": 4.0}},
-            {},
-        ],
-        variation,
-    )
-    assert table.loc["cycles per instruction", "ratio"] == "ratio 1.5"
+def test_ratio_of_two_runs_with_a_round_each_has_no_interval(tmp_path: Path) -> None:
+    for name, arm in (("one", "veth_bridge"), ("two", "macvlan_bridge")):
+        rows = run_folder.read_rows(run(tmp_path / "all" / name, {arm: "baseline"}))
+        synthetic_rows.save(tmp_path / name, [row for row in rows if not row["round"]])
+    _, table = tables(tmp_path / "one", tmp_path / "two")["What follows from them"]
+    assert table.loc["LLC-load-misses / LLC-loads", "ratio"] == "ratio 2"
 
 
 def test_ratios_are_of_the_same_rounds_if_each_side_lacks_one(tmp_path: Path) -> None:
@@ -289,10 +247,7 @@ def test_ratios_are_of_the_same_rounds_if_each_side_lacks_one(tmp_path: Path) ->
             known = {"cycles": cycles, "instructions": 10}
             row["observed"] = {"events": {name: {"count": count} for name, count in known.items()}}
             row["status"] = "failed" if row["round"] == lacking.get(row["arm"]) else "ok"
-    synthetic_rows.save(tmp_path / "some", rows)
-    [point] = selection.points(selection.select_sides(str(tmp_path / "some"), None))
-    table = {title: table for title, _, table in tables(point)}["What follows from them"]
-    assert table is not None
+    _, table = tables(synthetic_rows.save(tmp_path / "some", rows))["What follows from them"]
     assert table.loc["cycles per instruction", "ratio"] == "ratio 3 [3, 3]"
 
 
@@ -313,16 +268,11 @@ def test_a_baseline_that_differs_from_itself_widens_every_table(share: float, tm
         if row["role"] == "control" and (observer := row.get("observer")):
             both = [observed(observer, row["round"], arm) for arm in ("veth_bridge", "macvlan_bridge")]
             row["observed"] = between(*both, share)
-    synthetic_rows.save(tmp_path / "some", rows)
-    [point] = selection.points(selection.select_sides(str(tmp_path / "some"), None))
-    shown = {title: table for title, _, table in tables(point)}
-    events, times, ratios = (
-        shown[title] for title in ("Events that perf counted", "Function times", "What follows from them")
-    )
-    assert events is not None
-    assert times is not None
-    assert ratios is not None
-    ratio = ratios.loc["LLC-load-misses / LLC-loads", "ratio"]
+    shown = {
+        title: table for title, (_, table) in tables(synthetic_rows.save(tmp_path / "some", rows)).items()
+    }
+    events, times = shown["Events that perf counted"], shown["Function times"]
+    ratio = shown["What follows from them"].loc["LLC-load-misses / LLC-loads", "ratio"]
     claims = [events.loc["context-switches", "stands out"] == "yes", times.loc["ip_rcv", "stands out"] == "yes",
               "factor of 100" not in ratio, shown["The kernel's counters"] is not None]  # fmt: skip
     assert claims == [share < 1] * 4

@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import synthetic_rows
-from synthetic_why_run import page, run, words
+from synthetic_why_run import page, run, tables, words
 
 from labkit.analysis import flame, load, why
 from labkit.analysis.flame import load_profiles
-from labkit.analysis.why import counter_tables, sections, selection
+from labkit.analysis.why import sections, selection
 from labkit.cli import main
 from labkit.common.errors import BadInput
 
@@ -75,8 +75,7 @@ def test_event_unit(folder: Path, tmp_path: Path) -> None:
     several = dict.fromkeys(("udp", "tcp"), pd.DataFrame())
     for protocol in several:
         place = folder if protocol == "udp" else run(tmp_path / "tcp", protocol="tcp", received_bytes=2e9)
-        [point] = selection.points(selection.select_sides(str(place), None))
-        (_, words, several[protocol]), *_ = counter_tables.events(point)
+        words, several[protocol] = tables(place)["Events that perf counted"]
         assert words.startswith("Per 1,000 packets" if protocol == "udp" else "Per gigabyte that arrived")
         assert "branches" not in several[protocol].index
     clock = several["tcp"].loc["task-clock, s"]
@@ -98,11 +97,8 @@ def test_function_time_unit(
     """Packets of TCP are counted at the interface, after GRO, so there is no time for one packet."""
     work = {"received_count": 250_000, "received_bytes": 2e9, "cpu_s": 4.0}
     place = run(tmp_path / "one", protocol=protocol, **work)
-    [point] = selection.points(selection.select_sides(str(place), None))
-    lines, table, _ = sections.function_times(point)
-    assert isinstance(lines, str)
+    lines, table = tables(place)["Function times"]
     assert lines.startswith(f"Per {words}. Means of the rounds")
-    assert isinstance(table, pd.DataFrame)
     intervals = {head for head in table.columns if table[head].str.contains("±").any()}
     assert intervals == {head for head in table.columns if unit in head}
     assert "the total of all calls has its 95 % interval" in lines
