@@ -56,7 +56,7 @@ def measured(**given: Any) -> dict[str, Any]:
         stopping = threading.Thread(target=stall)
         stopping.start()
         try:
-            return SOCKPERF.latency(net.pairs, parameters)
+            return SOCKPERF.columns(SOCKPERF.latency(net.pairs, parameters), parameters)
         finally:
             stopping.join()
 

@@ -76,9 +76,10 @@ def _round_trips(
     with (counting or nullcontext)():
         metered = built_arm.metered()
         times, begin = machine.cpu_times(), time.monotonic()
-        result = generator.latency(built_arm.pairs, parameters)
+        measured = generator.latency(built_arm.pairs, parameters)
         used, window = machine.cpu_times() - times, time.monotonic() - begin
         joined = metered()
+    result = generator.columns(measured, parameters)
     doubts = [*machine.stolen(used.steal_s, window), *result.pop("doubts", [])]
     row = {"method": "whole", "window_s": window, **used.columns, **remote_cpu(window), **joined, **result}
     return built_arm.measured(row, doubts)

@@ -84,13 +84,13 @@ def read(lines: Iterable[str]) -> Log:
     """Parse a full log. Raises Failed for another form, or if no message was answered."""
     sent, received, words = array("q"), array("q"), []
     for line in lines:
-        if line[0].isdigit():
+        if line[:1].isdigit():
             _number, begin, end, _ = line.split(", ")
             sent.append(int(begin.replace(".", "")))  # both have nine decimals
             received.append(int(end.replace(".", "")))
         else:
             words.append(line)
-    text = "".join(words)
+    text = "\n".join(words)
     counts, missing = _COUNTS.search(text), _MISSING.search(text)
     if not sent or counts is None or missing is None:
         raise Failed("no request got a response")
@@ -161,19 +161,14 @@ def _at(parameters: LoadParameters, address: str) -> list[str]:
     return ["-i", address, "-p", str(PORT), *(["--tcp"] if parameters.protocol == "tcp_rr" else [])]
 
 
-def _log_of(pair: Pair, client: process.Running, late: bool, path: Path) -> Log:
-    """Return the log of a client. Raises Failed with sockperf's error message; its exit code is 0 in any case."""
+def _content(client: process.Running, late: bool, path: Path) -> bytes:
+    """Return the full log of a client. Raises Failed with sockperf's error message; its exit code is 0 in any case."""
     ended = client.ended(late)
-    where = f"sockperf from {pair.client.name} to {pair.server.name}"
     if error := _ERROR.search(ended.stdout + ended.stderr):
-        raise Failed(f"{where}: {error[1].strip()}")
+        raise Failed(f"sockperf: {error[1].strip()}")
     if ended.returncode or not path.exists():
-        raise Failed(f"{where}: {ended.message()}")
-    with path.open() as lines:
-        try:
-            return read(lines)
-        except Failed as failed:
-            raise Failed(f"{where}: {failed}") from None
+        raise Failed(ended.message())
+    return path.read_bytes()
 
 
 class Sockperf(LatencyGenerator):
@@ -209,8 +204,8 @@ class Sockperf(LatencyGenerator):
         most = MOST_MESSAGES // (parameters.rate_rps or UNPACED_RPS) - SPARE_S
         Within(1, most, "sockperf keeps each message in memory").check("duration_s", parameters.duration_s)
 
-    def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> dict[str, Any]:
-        """Measure the round-trip times of all pairs at once; return columns of a row. Raises Failed as `columns`."""
+    def latency(self, pairs: Sequence[Pair | RemotePair], parameters: LoadParameters) -> list[bytes]:
+        """Let all pairs send and respond at once; return their full logs. Raises Failed with sockperf's message."""
         own = [pair for pair in pairs if isinstance(pair, Pair)]
         ends = {pair.server.name: pair.server for pair in own}
         with tempfile.TemporaryDirectory() as folder, process.all_ended([]) as programs:
@@ -227,10 +222,13 @@ class Sockperf(LatencyGenerator):
             late = process.wait(clients, time.monotonic() + parameters.duration_s + SPARE_S + END_S)
             for one in late:
                 one.kill()
-            logs = [
-                _log_of(pair, client, client in late, path)
-                for pair, client, path in zip(own, clients, paths, strict=True)
+            return [
+                _content(client, client in late, path) for client, path in zip(clients, paths, strict=True)
             ]
+
+    def columns(self, measured: list[bytes], parameters: LoadParameters) -> dict[str, Any]:
+        """Return the columns of a row from the full logs. Raises Failed if a request got no response in time."""
+        logs = [read(log.decode().splitlines()) for log in measured]
         return columns(logs, parameters.duration_s, parameters.rate_rps)
 
 

@@ -89,4 +89,4 @@ def test_too_few_requests() -> None:
 )
 def test_other_logs(text: str, words: str) -> None:
     with pytest.raises(Failed, match=words):
-        sockperf.read(text.splitlines(keepends=True))
+        sockperf.read(text.splitlines())
