@@ -106,7 +106,9 @@ def _conclude_without_profiles(point: ProfiledPoint, settings: Sequence[Setting]
     """Return the conclusion from the counters if the loss differs: no profile is needed to know where packets go."""
     differ = [one for one in settings if one.relevant]
     text = f"; {differ[0].description} differs" if differ else ""
-    measured, loss = verdict.certain(point), sections.loss_answer(point)
+    measured, loss = verdict.of_point(point), sections.loss_answer(point)
+    if measured is not None and not measured.is_certain:
+        measured = None
     if loss is not None and (measured is None or loss[0].startswith("more") == measured.is_right_slower):
         cause, sentence, p = loss
         return Conclusion(f"{sentence}{text}", cause, True, settings=settings, p=p, has_effect=True)
@@ -363,12 +365,17 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
 def _measured(evidence: Evidence) -> str:
     """Return the sentence about the verdict, or an empty text where it is unknown or the profiled rounds show it as
     well."""
-    if evidence.verdict is None or (evidence.speed_differs and not evidence.contradicts_verdict):
+    if (measured := evidence.any_verdict) is None:
+        return ""
+    if not measured.is_certain:
+        # The profiled rounds are fewer, but closer to each other: what they say alone is not the verdict.
+        return f"In the measuring rounds: {measured.sentence}" if evidence.speed_differs else ""
+    if evidence.speed_differs and not evidence.contradicts_verdict:
         return ""
     start = (
         "The measuring rounds say otherwise:" if evidence.contradicts_verdict else "In the measuring rounds,"
     )
-    return f"{start} {evidence.verdict.sentence}"
+    return f"{start} {measured.sentence}"
 
 
 def _only(evidence: Evidence, best: Candidate) -> bool:

@@ -67,9 +67,14 @@ class Evidence:
     closed: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
 
     @functools.cached_property
-    def verdict(self) -> verdict.Certain | None:
+    def any_verdict(self) -> verdict.Verdict | None:
+        """The verdict of the measuring rounds, whatever it says."""
+        return verdict.of_point(self.point)
+
+    @property
+    def verdict(self) -> verdict.Verdict | None:
         """The verdict of the measuring rounds, if it says faster or slower."""
-        return verdict.certain(self.point)
+        return self.any_verdict if self.any_verdict is not None and self.any_verdict.is_certain else None
 
     @property
     def contradicts_verdict(self) -> bool:

@@ -46,15 +46,19 @@ def sentences(sides: Sides) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True)
-class Certain:
-    """A verdict that says faster or slower. is_right_slower: whether the right side is the slower one."""
+class Verdict:
+    """The verdict on both sides of a point. is_certain: whether it says faster or slower; is_right_slower: which."""
 
+    is_certain: bool
     is_right_slower: bool
     sentence: str
 
 
-def certain(point: ProfiledPoint) -> Certain | None:
-    """Return the verdict on both arms of a point if it says faster or slower."""
+def of_point(point: ProfiledPoint) -> Verdict | None:
+    """Return the verdict of the measuring rounds on both arms of a point, None if nothing compares them.
+
+    Of several, one that says faster or slower comes first.
+    """
     left, right = point.sides[:2]
     if selection.differing(point.sides):
         return None
@@ -70,15 +74,15 @@ def certain(point: ProfiledPoint) -> Certain | None:
         result = result[result["topology"].isin(pair) & result["baseline"].isin(pair)]
     else:
         result = result[result["topology"].eq(left.topology) & result["baseline"].isna()]
-    result = result[result["word"].isin(CERTAIN)]
     for name in (one for one in load.GROUP if one in result and one in point.rows[0]):
         here = set(point.rows[0][name].map(load.value_text))
         result = result[result[name].map(load.value_text).isin(here)]
     if result.empty:
         return None
-    first = result.iloc[0]
+    is_certain = result["word"].isin(CERTAIN)
+    first = (result[is_certain] if is_certain.any() else result).iloc[0]
     of_right = left.folder != right.folder or first["topology"] == right.topology
-    return Certain((first["word"] == "slower") == of_right, str(first["sentence"]))
+    return Verdict(bool(is_certain.any()), (first["word"] == "slower") == of_right, str(first["sentence"]))
 
 
 def _arm_verdicts(left: ProfiledArm, right: ProfiledArm) -> Iterator[str]:

@@ -509,6 +509,22 @@ def test_offloads_that_follow_from_the_change_are_no_settings_of_their_own(
     assert not environment._follows(Setting(name, "on", "off", ("server",)), cause)
 
 
+@pytest.mark.parametrize(("noise", "said"), [(0.5, True), (0.001, False)])
+def test_measuring_rounds_that_tell_nothing_are_named_beside_profiles_that_do(
+    tmp_path: Path, noise: float, said: bool
+) -> None:
+    slow = MadeArm(speed=0.8, effects=[effect("sysctl", "net.ipv4.ip_forward", "0", "1")])
+    folder = run(tmp_path / "run", {BASELINE: MadeArm(), "x": slow}, 4)
+    names = {BASELINE: 1.0, f"{BASELINE} (again)": 1.0, f"{BASELINE}+x": 0.8}
+    for number, row in enumerate(synthetic_rows.rows(names, noise=noise, protocol="udp", length_bytes=512)):
+        variant = (
+            {"topology": BASELINE, "change": "x"} if row["role"] == "variant" else {"topology": BASELINE}
+        )
+        line = json.dumps(row | variant | {"throughput_pps": row["throughput_bps"] / 4096})
+        (folder / "rows" / f"measured{number}.jsonl").write_text(line + "\n")
+    assert ("In the measuring rounds: no evidence" in concluded(f"{folder}:{BASELINE}", "x").sentence) == said
+
+
 def test_order_of_the_interfaces_is_no_difference(tmp_path: Path) -> None:
     """lo and a port differ in disable_policy, and one side lists the port first."""
     values = {"lo": "1", "port0": "0"}
