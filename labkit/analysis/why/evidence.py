@@ -6,12 +6,12 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from labkit.analysis import conditions, protocols
-from labkit.analysis.flame.load_profiles import observed
 from labkit.analysis.flame.significance import (
     TESTS_COUNT,
     Estimate,
@@ -22,6 +22,7 @@ from labkit.analysis.flame.significance import (
     run_variation,
 )
 from labkit.analysis.why import causes, sections, switch_work, verdict, work
+from labkit.analysis.why.counter_tables import observed_by
 from labkit.analysis.why.environment import Setting
 from labkit.analysis.why.selection import ProfiledPoint
 from labkit.analysis.why.work import MIN_SHARE, Round, Split
@@ -282,7 +283,7 @@ def _frames(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | 
     missing."""
     if protocols.find(point.protocol).work != "gigabyte":
         return None
-    left, right, again = (dict(_frames_by_round(rows)) for rows in point.rows)
+    left, right, again = (dict(_frames_by_round(rounds)) for rounds in observed_by(point, "counters"))
     if min(len(left), len(right)) < 2:
         return None
     runs = tuple(run for run, _ in left), tuple(run for run, _ in right)
@@ -291,12 +292,12 @@ def _frames(point: ProfiledPoint, variation: RunVariation | None) -> Estimate | 
     return size if len(control) < 2 else beyond_control(size, estimate(a, control, None))
 
 
-def _frames_by_round(rows: pd.DataFrame | None) -> Iterator[tuple[tuple[str, int], float]]:
+def _frames_by_round(
+    seen: Sequence[tuple[Mapping[str, Any], pd.Series]],
+) -> Iterator[tuple[tuple[str, int], float]]:
     """Yield the run and the round, and the frames that arrived per gigabyte."""
-    if rows is None:
-        return
-    for _, row in rows[rows["status"].eq("ok") & rows["observer"].eq("counters")].iterrows():
-        pairs = [one for one in observed(row["observed"]).get("loss", []) if one.get("unit") == "frames"]
+    for report, row in seen:
+        pairs = [one for one in report.get("loss", []) if one.get("unit") == "frames"]
         if size := sum(one.get("received_bytes") or 0 for one in pairs):
             count = sum(one.get("received_count") or 0 for one in pairs)
             yield (str(row["folder"]), int(row["round"])), count / size * 1e9
@@ -310,9 +311,7 @@ def _above(values: Sequence[float], others: Sequence[float]) -> int:
 def _closed(point: ProfiledPoint, side: int) -> tuple[float, ...]:
     """Return how often receivers of TCP closed their window, per gigabyte that arrived, in each round."""
     result = []
-    rows = work.observed_rows(point, side)
-    for value in rows[rows["observer"].eq("counters")]["observed"]:
-        report = observed(value)
+    for report, _ in observed_by(point, "counters")[side]:
         size = sum(one.get("received_bytes") or 0 for one in report.get("loss", []))
         groups = (space.get("mibs", {}).get("TcpExt", {}) for space in report.get("namespaces", {}).values())
         count = sum(own.get(name, 0) for own in groups for name in CLOSING)

@@ -360,9 +360,3 @@ def _beyond_control(of: Split, control: Split) -> Split:
 
 
 LOSS_SHARE = 0.05  # relative standard deviation between runs of packets sent per packet that arrived
-
-
-def observed_rows(point: ProfiledPoint, side: int) -> pd.DataFrame:
-    """Return a side's profiled rows with status ok, with any observer or none."""
-    rows = point.rows[:2][side]
-    return rows[rows["status"].eq("ok")]
