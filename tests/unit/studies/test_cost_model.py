@@ -10,7 +10,7 @@ import synthetic_packet_sizes
 import synthetic_report
 from synthetic_packet_sizes import BYTE, FIRST, FIXED, FRAGMENT, SIZES
 
-from labkit.analysis import figures, verdicts
+from labkit.analysis import figures
 from labkit.analysis.figures import line_chart
 from labkit.analysis.figures.cost_by_size import fragments_count, largest_whole
 from labkit.common.errors import BadInput
@@ -253,14 +253,6 @@ def test_rate_figure() -> None:
     assert len(synthetic_report.titles(figures.rates(hosts))) == 6
     assert (
         len(scatters(packet_size_figure_fit.fitted(hosts, cost_model.curves(hosts)), "markers", "veth")) == 12
-    )
-
-
-def test_repeated_doubts_are_merged() -> None:
-    lines = verdicts.doubts(synthetic_packet_sizes.rows((16, 400, 1472), rounds=2))
-    [few] = [line for line in lines if "fewer than 5 fresh" in line]
-    assert few.startswith(
-        "udp, 1 pair, MTU 1500 (16 bytes each; 400 bytes each; defaults): fewer than 5 fresh set-ups"
     )
 
 
