@@ -15,10 +15,12 @@ from labkit.runner import run as running
 
 NOTES = """\
 The doctor tries each capability instead of asking for versions. It says in five lines what works, what is
-missing, and how to get it; with --all, one line for each capability says what it is for.
+missing, and how to get it; with --all, one line for each capability says what it is for. With --datapaths it builds
+every topology, and lists them by model (draft-ietf-bmwg-containerized-infra).
 
     labkit doctor
     labkit doctor --all
+    labkit doctor --datapaths
     labkit doctor --where vm:debian
     labkit doctor --where ssh:NAME
 """
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     arguments.add_json(parser)
     parser.add_argument("--all", action="store_true", help="one line for each capability")
+    parser.add_argument("--datapaths", action="store_true", help="one line for each topology, which is built")
     text = "examine a lab VM (vm:KERNEL) or another machine (ssh:NAME) instead of this one"
     parser.add_argument("--where", default="here", metavar="HOST", help=text)
 
@@ -46,7 +49,7 @@ def run(given: argparse.Namespace) -> int:
     reading.start()
 
     try:
-        where, request = given.where, dict[str, Any](do="doctor")
+        where, request = given.where, dict[str, Any](do="doctor", topologies=given.datapaths)
         if where.startswith("vm:"):
             # The lab VM is discarded afterwards, so loaded modules may stay. In this profile one thread emulates all
             # CPUs, which makes it safe to arm tracers.
@@ -59,10 +62,11 @@ def run(given: argparse.Namespace) -> int:
             raise
         # The doctor is needed most if no namespace can be created, so it then probes without one.
         note(str(error))
-        answer = next(agent_main.doctor({}))
+        answer = next(agent_main.doctor({"topologies": given.datapaths}))
     del answer["event"]
     reading.join()
     from labkit.commands import doctor_text
 
-    print(doctor_text.as_json(answer) if given.json else doctor_text.as_text(answer, every=given.all), end="")
+    every = given.all or given.datapaths
+    print(doctor_text.as_json(answer) if given.json else doctor_text.as_text(answer, every=every), end="")
     return 0

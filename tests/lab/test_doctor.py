@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import IN_A_NAMESPACE, ROOT, Need
+from conftest import IN_A_NAMESPACE, ROOT, Need, met
 
 from labkit.measure.hosts import local
+from labkit.measure.topologies import TABLE
 
 PROGRAM = """
 import json, sys, time, msgspec
@@ -269,3 +270,19 @@ def test_concurrent_doctors(need: Need) -> None:
     answers = [json.loads(one.communicate(timeout=60)[0]) for one in running]
     assert all(one.returncode == 0 for one in running)
     assert available(answers[0]) == available(answers[1]) == available(answers[2])
+
+
+def test_every_topology_is_built(need: Need) -> None:
+    need("root", "ip", "veth", "bridge")
+    argv = [sys.executable, "-P", "-m", "labkit.cli", "doctor", "--datapaths", "--json"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    answer = json.loads(done.stdout)
+    works = available(answer)
+    assert TABLE.keys() <= works.keys()
+    assert works["veth_bridge"] is True
+    for name, kind in (("ipvlan_l2", "ipvlan"), ("vxlan", "vxlan"), ("gre", "gre"), ("ovs", "ovs kernel")):
+        assert works[name] is met(kind), name
+    groups = {one["name"]: one["group"] for one in answer["capabilities"]}
+    assert (groups["ovs_dpdk"], groups["veth_xdp"]) == ("user space", "eBPF acceleration")
+    [detail] = [one["detail"] for one in answer["capabilities"] if one["name"] == "SR-IOV"]
+    assert detail.startswith("labkit has no topology for it; it needs a NIC with virtual functions")

@@ -94,10 +94,15 @@ def serve(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def doctor(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Report what this kernel and machine can do; `alone` in the request: the kernel is discarded afterwards."""
+    """Report what this kernel and machine can do.
+
+    `alone` in the request: the kernel is discarded afterwards. `topologies`: try these, not capabilities.
+    """
     from labkit.measure import capabilities  # what only a doctor needs
 
-    probed = capabilities.capabilities(alone=request.get("alone", False))
+    probed = capabilities.capabilities(
+        alone=request.get("alone", False), topologies=request.get("topologies", False)
+    )
     result = [msgspec.to_builtins(one) for one in probed]
     yield {
         "event": "doctor",

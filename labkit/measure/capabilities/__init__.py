@@ -36,14 +36,21 @@ def _groups(alone: bool, versions: Callable[[], dict[str, str | None]]) -> tuple
     )
 
 
-def capabilities(*, alone: bool = False) -> list[Capability]:
+def _topologies() -> tuple[Group, ...]:
+    from labkit.measure.capabilities import datapaths  # what only this question needs
+
+    return ("privilege", platforms.privilege), ("datapaths", datapaths.datapaths)
+
+
+def capabilities(*, alone: bool = False, topologies: bool = False) -> list[Capability]:
     """Try all capabilities, group by group. Never raises: a group that cannot be tried says so. Takes 0.3 s.
 
     `alone`: the kernel belongs to a lab VM that is discarded, so modules may stay loaded and nobody else traces.
+    `topologies`: build each topology instead, which takes ten seconds.
     """
     result: list[Capability] = []
-    with machine.asking_versions(tools.TOOLS) as versions:
-        for group, probes in _groups(alone, versions):
+    with machine.asking_versions(() if topologies else tools.TOOLS) as versions:
+        for group, probes in _topologies() if topologies else _groups(alone, versions):
             try:
                 result += probes()
             except Exception as error:

@@ -114,6 +114,14 @@ class Topology:
 
 
 Builder = Callable[[str, Spec], AbstractContextManager[Topology]]
+# Where packets are forwarded between containers (draft-ietf-bmwg-containerized-infra-08). ONE_HOST: they are not.
+ONE_HOST, KERNEL_SPACE, USER_SPACE, EBPF, HARDWARE = MODELS = (
+    "one host's own traffic",
+    "kernel space",
+    "user space",
+    "eBPF acceleration",
+    "smart NIC acceleration",
+)
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,7 @@ class TopologyKind:
     `copies_leave`: returns whether the topology (its name) sends copies of packets to another host. `shares_ends`:
     returns whether an end of the topology (its name) belongs to several pairs. `generators`: the only generators whose
     load takes the way that the topology is about; None: all. `links`: kinds of links that labkit lacks.
+    `model`: one of MODELS.
     """
 
     build: Builder
@@ -159,6 +168,7 @@ class TopologyKind:
     shares_ends: Callable[[str], bool] = lambda _name: False
     generators: tuple[str, ...] | None = None
     links: tuple[LinkKind, ...] = ()
+    model: str = KERNEL_SPACE
 
 
 def address(family: int, side: int, number: int, prefix: int | None = None) -> Interface:

@@ -11,7 +11,16 @@ from labkit.common import extensions, switch_options
 from labkit.common.errors import BadInput, choose
 from labkit.common.extensions import on_call
 from labkit.measure.topologies import linux_datapaths
-from labkit.measure.topologies.base import BuiltSide, Spec, Topology, TopologyKind
+from labkit.measure.topologies.base import (
+    EBPF,
+    KERNEL_SPACE,
+    ONE_HOST,
+    USER_SPACE,
+    BuiltSide,
+    Spec,
+    Topology,
+    TopologyKind,
+)
 from labkit.measure.topologies.network import build as network_builder
 from labkit.measure.topologies.network.build import described, entered, one_side
 from labkit.measure.topologies.network.kinds import KINDS
@@ -39,7 +48,7 @@ _OVS = TopologyKind(
     why_no_tags=switch_options.why_no_tags,
 )
 TABLE: dict[str, TopologyKind] = {
-    "loopback": TopologyKind(linux_datapaths.loopback),
+    "loopback": TopologyKind(linux_datapaths.loopback, model=ONE_HOST),
     "veth": TopologyKind(described(linux_datapaths.veth)),
     "veth_bridge": TopologyKind(
         described(linux_datapaths.veth_bridge),
@@ -53,14 +62,20 @@ TABLE: dict[str, TopologyKind] = {
         described(linux_datapaths.veth_routed),
         why_no_tags=lambda _name: "its router has no interface in a VLAN",
     ),
-    **{name: TopologyKind(described(linux_datapaths.veth_redirect)) for name in linux_datapaths.REDIRECTS},
+    **{
+        name: TopologyKind(described(linux_datapaths.veth_redirect), model=EBPF)
+        for name in linux_datapaths.REDIRECTS
+    },
     "veth_redirect_neigh": TopologyKind(
         described(linux_datapaths.veth_redirect),
+        model=EBPF,
         why_no_tags=lambda _name: "its router has no interface in a VLAN",
     ),
-    # Both publish the port of iperf3 alone.
+    # Both publish one port, that of iperf3, which sockperf uses, too.
     "veth_published_proxy": TopologyKind(
-        on_call(f"{_PUBLISHED}:veth_published_proxy"), generators=("iperf3", "sockperf")
+        on_call(f"{_PUBLISHED}:veth_published_proxy"),
+        generators=("iperf3", "sockperf"),
+        model=USER_SPACE,
     ),
     "veth_published_nat": TopologyKind(
         on_call(f"{_PUBLISHED}:veth_published_nat"), generators=("iperf3", "sockperf")
@@ -76,7 +91,10 @@ TABLE: dict[str, TopologyKind] = {
     "ipvlan_l2": replace(_IPVLAN, side=partial(one_side, linux_datapaths.ipvlan)),
     **dict.fromkeys(linux_datapaths.TUNNELS, _TUNNEL),
     "overlay": TopologyKind(network_builder.overlay),
-    **dict.fromkeys(switch_options.NAMES, _OVS),
+    **{
+        name: replace(_OVS, model=KERNEL_SPACE if name == "ovs" else USER_SPACE)
+        for name in switch_options.NAMES
+    },
 }
 TABLE |= extensions.load_all("labkit.topologies", TopologyKind, TABLE)
 KINDS.update({link.name: link for kind in TABLE.values() for link in kind.links})
