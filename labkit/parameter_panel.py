@@ -51,7 +51,7 @@ class _Bar(NotebookBar):
 
 
 class Panel:
-    """The panel of an experiment. values: the initial values of parameters, by name."""
+    """The panel of an experiment. values: the initial values of parameters, by name, instead of the experiment's."""
 
     def __init__(self, experiment: str = "datapaths", **values: Any) -> None:
         self._name, self._experiment = experiment, experiments.find(experiment)
@@ -63,7 +63,7 @@ class Panel:
         self._thread: threading.Thread | None = None
         self._bar: _Bar | None = None
         self.fields: dict[str, ipywidgets.Text] = {}
-        for name, value in (defaults | values).items():
+        for name, value in (defaults | dict(self._experiment.first) | values).items():
             about = self._experiment.help[name]
             known = self._experiment.parameters.known_values(name)
             field = ipywidgets.Combobox if known else ipywidgets.Text

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +74,16 @@ class RunContext:
 @dataclass(frozen=True)
 class Experiment:
     """An experiment: its parameters, the function that yields its events (rows, progress), the function that
-    estimates its duration in seconds, and what it measures, in a few words."""
+    estimates its duration in seconds, and what it measures, in a few words.
+
+    `first`: the parameters that a panel begins with, because their question has an answer.
+    """
 
     parameters: type[Parameters]
     run: Callable[[Any, RunContext], Iterator[Event]]
     planned_s: Callable[[Any], float]
     about: str = ""
+    first: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def help(self) -> dict[str, str]:

@@ -531,4 +531,5 @@ EXPERIMENT = Experiment(
     on_call(f"{_MEASURED}.run"),
     on_call(f"{_MEASURED}.planned_s"),
     "which topology, kind of endpoint or change is faster: throughput or round-trip times",
+    {"topology": "veth_bridge,macvlan_bridge", "rounds": 5, "slices": 12, "whole_runs": 1, "duration_s": 1},
 )

@@ -24,9 +24,16 @@ def panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> panels.Panel:
 
 def test_every_parameter_has_a_field(panel: panels.Panel) -> None:
     assert list(panel.fields) == list(panel._experiment.parameters().asdict())
-    assert panel.given() == {"rounds": "3"}
+    assert panel.given()["rounds"] == "3"
     with pytest.raises(BadInput, match="there is no parameter turns"):
         panels.Panel("datapaths", turns=3)
+
+
+def test_the_first_question_has_an_answer(panel: panels.Panel) -> None:
+    given = panel.given()
+    assert given["topology"] == "veth_bridge,macvlan_bridge"
+    assert panels.Panel("datapaths").given()["rounds"] == "5"
+    assert panel.verdict.value.startswith("It takes about ")
 
 
 def test_every_field_has_its_meaning_beside_it(panel: panels.Panel) -> None:
@@ -114,7 +121,7 @@ def test_start_stop_resume(panel: panels.Panel, monkeypatch: pytest.MonkeyPatch)
     panel.start.click()
     panel.wait()
     assert seen[0] == seen[1], "the same parameters in the same folder"
-    assert seen[0][1] == {"rounds": "3"}
+    assert seen[0][1]["rounds"] == "3"
     assert panel.run is not None
     assert len(panel.run.rows) == 180
     assert "panel.run" in panel.text.value
