@@ -342,3 +342,10 @@ def rows_on_disk(folder: Path) -> dict[str, bytes]:
     """Return the row files of a run; check that every line is a row."""
     run_folder.read_rows(folder)
     return {path.name: path.read_bytes() for path in sorted((folder / "rows").glob("*.jsonl"))}
+
+
+def names_in_run() -> list[str]:
+    """Return the names in /run and, if it exists, in /run/netns, without those of tests that run beside this one."""
+    beside = ("labkit-measuring-", "labkit-browser-")
+    names = [name for name in os.listdir("/run") if not name.startswith(beside)]
+    return sorted([*names, *(str(path) for path in Path("/run/netns").glob("*"))])

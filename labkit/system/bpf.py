@@ -7,31 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import os
-import platform
 import struct
 
 from labkit.common.errors import Unsupported
+from labkit.system.machine.bpf import call
 
-NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}  # of bpf(2)
 PROG_LOAD, LINK_CREATE = 5, 28
 SCHED_CLS, XDP = 3, 6  # enum bpf_prog_type
 XDP_HAS_FRAGS = 1 << 5  # BPF_F_XDP_HAS_FRAGS (Linux 5.18): frames larger than a page
 BPF_XDP = 37  # enum bpf_attach_type
 XDP_MODES = {"generic": 1 << 1, "native": 1 << 2}  # XDP_FLAGS_SKB_MODE and _DRV_MODE of linux/if_link.h
 LOG_BYTES = 64 * 1024
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
-    """Call bpf(2) and return its result. Raises OSError."""
-    if (syscall := NUMBERS.get(platform.machine())) is None:
-        raise OSError(f"labkit does not know the number of the system call bpf(2) on {platform.machine()}")
-    result = int(_libc.syscall(syscall, command, attributes, len(attributes)))
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
 
 
 def instruction(code: int, register: int = 0, value: int = 0, source: int = 0) -> bytes:

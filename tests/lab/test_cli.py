@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from sandbox import LABKIT, Done, Sandbox, one_sentence, only_run, sandbox, until
+from sandbox import LABKIT, Done, Sandbox, names_in_run, one_sentence, only_run, sandbox, until
 
 from labkit import __version__
 from labkit.commands import doctor
@@ -181,13 +181,6 @@ def in_a_shell(machine: Sandbox, script: str, *words: str) -> Done:
         argv, input=script, cwd=machine.folder / "here", env=machine.environment | {"SHELL": "/bin/bash"},
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
-
-
-def names_in_run() -> list[str]:
-    """Return the names in /run and, if it exists, in /run/netns, without those of tests that run beside this one."""
-    beside = ("labkit-measuring-", "labkit-browser-")
-    names = [name for name in os.listdir("/run") if not name.startswith(beside)]
-    return sorted([*names, *(str(path) for path in Path("/run/netns").glob("*"))])
 
 
 def test_shell(machine: Sandbox) -> None:

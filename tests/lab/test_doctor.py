@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import IN_A_NAMESPACE, ROOT, Need, met
+from sandbox import names_in_run
 
 from labkit.measure.hosts import local
 from labkit.measure.topologies import TABLE
@@ -223,7 +224,7 @@ def interfaces() -> set[str]:
 
 
 def test_doctor_leaves_nothing(tracefs: Path) -> None:
-    before = interfaces(), set(os.listdir("/run")), (tracefs / "current_tracer").read_text()
+    before = interfaces(), names_in_run(), (tracefs / "current_tracer").read_text()
     left = tracefs / "instances" / "labkit-doctor-killed"  # a killed process would leave this behind
     left.mkdir()
     with subprocess.Popen(
@@ -237,7 +238,7 @@ def test_doctor_leaves_nothing(tracefs: Path) -> None:
         parameters.stdout.read()
         assert parameters.wait(60) == 0
     assert ours(tracefs) == []
-    assert (interfaces(), set(os.listdir("/run")), (tracefs / "current_tracer").read_text()) == before
+    assert (interfaces(), names_in_run(), (tracefs / "current_tracer").read_text()) == before
     assert inner
     assert not Path(f"/proc/{inner[0]}").exists()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import struct
 from collections import Counter
 from collections.abc import Iterator
@@ -14,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.system.bpf import call
-
+NUMBERS = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}  # of bpf(2)
 PROG_GET_NEXT_ID, PROG_GET_FD_BY_ID, OBJ_GET_INFO_BY_FD, TASK_FD_QUERY = 11, 13, 15, 20
 LINK_GET_FD_BY_ID, LINK_GET_NEXT_ID = 30, 31
 KINDS = (
@@ -29,6 +29,7 @@ LINKS = (
     "unspec", "raw tracepoint", "tracing", "cgroup", "iterator", "netns", "xdp", "perf event", "kprobe multi",
     "struct_ops", "netfilter", "tcx", "uprobe multi", "netkit", "sockmap",
 )  # fmt: skip
+_libc = ctypes.CDLL(None, use_errno=True)
 EVENTS = ("raw tracepoint", "tracepoint", "kprobe", "kretprobe", "uprobe", "uretprobe")
 
 
@@ -55,6 +56,17 @@ def programs() -> list[Program]:
         Program(one.number, one.kind, one.name, one.tag, tuple(sorted(places.get(one.number, ()))))
         for one in result
     ]
+
+
+def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
+    """Call bpf(2) and return its result. Raises OSError."""
+    if (syscall := NUMBERS.get(platform.machine())) is None:
+        raise OSError(f"labkit does not know the number of the system call bpf(2) on {platform.machine()}")
+    result = int(_libc.syscall(syscall, command, attributes, len(attributes)))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 def _attributes(*words: int) -> ctypes.Array[ctypes.c_char]:

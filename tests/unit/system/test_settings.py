@@ -179,5 +179,5 @@ def test_unknown_programs_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> int:
         raise PermissionError
 
-    monkeypatch.setattr(bpf, "_call", refused)
+    monkeypatch.setattr(bpf, "call", refused)
     assert bpf.programs() == []
