@@ -149,6 +149,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "bridge": link("bridge", "name one type bridge"),
     "macvlan": link("macvlan", VETH, "name three link one type macvlan"),
     "ipvlan": link("ipvlan", VETH, "name three link one type ipvlan"),
+    "user-mode networks": (
+        lambda: AS_ROOT and works("pasta", "--version") and works("slirp4netns", "--version"),
+        "there is no pasta or slirp4netns (Debian packages passt and slirp4netns), or this user is not root",
+    ),
     "clsact": (
         lambda: AS_ROOT and works(*IN_A_NAMESPACE, "tc", "qdisc", "add", "dev", "lo", "clsact"),
         "no BPF program can be attached by tc: the kernel lacks CONFIG_NET_SCH_INGRESS, or this user is not root",

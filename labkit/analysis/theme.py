@@ -74,6 +74,8 @@ _ARMS = {
     "veth_redirect_neigh": ArmStyle(_OCHRE, "arrow-down", "dashdot"),
     "veth_xdp": ArmStyle(_PURPLE, "arrow-left", "solid"),
     "veth_xdp_generic": ArmStyle(_PURPLE, "arrow-bar-left", "dot"),
+    "pasta": ArmStyle(_BLUE, "y-up-open", "dot"),
+    "slirp4netns": ArmStyle(_BROWN, "y-down-open", "longdashdot"),
     "macvlan_bridge": ArmStyle(_VERMILLION, "diamond", "solid"),
     "macvlan_private": ArmStyle(_BROWN, "diamond-tall", "dot"),
     "macvlan_vepa": ArmStyle(_OCHRE, "diamond-wide", "dash"),

@@ -13,7 +13,8 @@ KINDS = {
 }  # fmt: skip
 IPV4_ALONE = {"ipip"}
 # overlay is its own network (test_own_networks.py), and DPDK needs an MTU of at most 1500 (test_open_vswitch.py)
-PAIRED_TOPOLOGIES = [name for name in TABLE if name not in ("overlay", "ovs_dpdk")]
+# The user-mode networks pass no packets on (test_user_mode.py).
+PAIRED_TOPOLOGIES = [name for name in TABLE if name not in ("overlay", "ovs_dpdk", "pasta", "slirp4netns")]
 
 
 def require_kind(name: str, need: Need) -> None:

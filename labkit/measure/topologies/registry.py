@@ -28,6 +28,7 @@ from labkit.measure.topologies.network.parts import Network
 
 _GUESTS = "labkit.measure.topologies.containers_and_guests"
 _SWITCH = "labkit.measure.topologies.open_vswitch.topology"
+_USER_MODE = "labkit.measure.topologies.user_mode"
 _PUBLISHED = "labkit.measure.topologies.published_ports"
 _MACVLAN = TopologyKind(described(linux_datapaths.macvlan), takes_parent=True)
 _IPVLAN = TopologyKind(described(linux_datapaths.ipvlan), takes_parent=True)
@@ -80,6 +81,15 @@ TABLE: dict[str, TopologyKind] = {
     "veth_published_nat": TopologyKind(
         on_call(f"{_PUBLISHED}:veth_published_nat"), generators=("iperf3", "sockperf")
     ),
+    **{
+        name: TopologyKind(
+            on_call(f"{_USER_MODE}:user_mode"),
+            check_load=on_call(f"{_USER_MODE}:check_load"),
+            why_no_tags=lambda name: f"{name} copies payload, not frames",
+            model=USER_SPACE,
+        )
+        for name in ("pasta", "slirp4netns")
+    },
     **{f"macvlan_{mode}": _MACVLAN for mode in KINDS["macvlan"].modes},
     "macvlan_bridge": replace(_MACVLAN, side=partial(one_side, linux_datapaths.macvlan)),
     # Two devices of one parent in this mode never exchange frames (drivers/net/macvlan.c, macvlan_queue_xmit):

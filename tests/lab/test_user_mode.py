@@ -1,0 +1,57 @@
+"""User-mode networks with the real programs: payload arrives, packets do not, and nothing remains."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+from sandbox import names_in_run, until
+
+from labkit import live
+from labkit.common.errors import BadInput
+from labkit.measure.topologies import check
+from labkit.measure.topologies.user_mode import COMMANDS
+
+pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "iperf3", "user-mode networks")
+
+
+def listens(server: live.Endpoint) -> bool:
+    return ":5201" in server.run("ss", "-ltnH")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_payload_arrives_from_the_hosts_own_address(name: str) -> None:
+    before = names_in_run()
+    with live.build(name, pairs=2, mtu_bytes=9000) as net:
+        for number in range(2):
+            client, server = net.endpoints[f"client{number}"], net.endpoints[f"server{number}"]
+            [tap] = json.loads(client.run("ip", "-j", "link", "show", "eth0"))
+            assert (tap["mtu"], tap["link_type"]) == (9000, "ether")
+            assert " 0% packet loss" in client.run("ping", "-n", "-c3", "-i0.2", server.address or "")
+            serving = server.start("iperf3", "--server", "--one-off", "--json")
+            assert until(functools.partial(listens, server), 10)
+            report = json.loads(client.run("iperf3", "-c", server.address or "", "-t1", "--json"))
+            assert report["end"]["sum_received"]["bytes"] > 0
+            peer = json.loads(serving.wait())["start"]["accepted_connection"]["host"]
+            assert peer != client.address, "the program's own socket, not the client's packets"
+    assert names_in_run() == before
+
+
+def test_ipv6() -> None:
+    with live.build("pasta", family=6) as net:
+        address = net.endpoints["server0"].address or ""
+        assert ":" in address
+        assert " 0% packet loss" in net.endpoints["client0"].run("ping", "-n", "-c3", "-i0.2", address)
+
+
+@pytest.mark.parametrize(
+    ("name", "mtu_bytes", "family", "words"),
+    [
+        ("slirp4netns", 1500, 6, "slirp4netns has IPv6 as an experiment only"),
+        ("pasta", 65535, 4, "the largest MTU of pasta is 65520"),
+    ],
+)
+def test_what_a_program_cannot_do(name: str, mtu_bytes: int, family: int, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        check(name, (1, mtu_bytes, family), "iperf3")
