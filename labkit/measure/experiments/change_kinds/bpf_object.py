@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 
-MOV_R0, EXIT = 0xB7, 0x95  # r0 = immediate; return r0 (Documentation/bpf/standardization/instruction-set.rst)
+from labkit.system import bpf
+
 # Return values that pass a packet on: XDP_PASS (linux/bpf.h), TC_ACT_OK (linux/pkt_cls.h)
 PASS = {"xdp": 2, "tc": 0}
 EM_BPF, ET_REL = 247, 1
@@ -19,7 +20,7 @@ HEADER_BYTES, SECTION_BYTES, SYMBOL_BYTES = 64, 64, 24
 
 def pass_program(section: str) -> bytes:
     """Return the object file of a program that returns PASS[section] for every packet, in a section of that name."""
-    code = struct.pack("<BBhi", MOV_R0, 0, 0, PASS[section]) + struct.pack("<BBhi", EXIT, 0, 0, 0)
+    code = bpf.constant(PASS[section])
     names = b"\0" + section.encode() + b"\0license\0.symtab\0.strtab\0pass\0"
     # struct Elf64_Sym: name, info (global function), other, section, value, size
     symbols = bytes(SYMBOL_BYTES) + struct.pack("<IBBHQQ", names.index(b"pass\0"), 0x12, 0, 1, 0, len(code))
