@@ -20,6 +20,7 @@ LINK = LinkKind(
     "netkit",
     peer_attribute="IFLA_NETKIT_PEER_INFO",
     peer_data=(("IFLA_NETKIT_MODE", 0),),
+    since="6.7",
     attributes=(
         ("IFLA_NETKIT_UNSPEC", "none"),
         ("IFLA_NETKIT_PEER_INFO", "info_peer"),

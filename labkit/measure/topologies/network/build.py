@@ -139,7 +139,7 @@ def entered(stack: ExitStack, builder: contextlib.AbstractContextManager[Built])
             raise
         raise Unsupported(
             f"this kernel has no {error.unknown} (CONFIG_{kinds.option(error.unknown)} is not set and no module was"
-            " found): use a kernel that has it (where=vm:debian boots one in a lab VM)"
+            f" found): {kinds.way_out(error.unknown)}"
         ) from None
 
 

@@ -49,7 +49,8 @@ class LinkKind:
     (`id_bits`, `id_name`).
 
     `carries_frames`: it can be a port of a bridge. `attributes`: names and types, for a kind that pyroute2 lacks
-    (`netlink.define_kind`). `option`: the kernel's build option, if it has another name. `meaning`: returns the error
+    (`netlink.define_kind`). `option`: the kernel's build option, if it has another name. `since`: the first
+    release of Linux that has it, if Debian's usual kernel is older. `meaning`: returns the error
     to raise when the kernel refused device `number` on a lower device in a mode.
     """
 
@@ -65,6 +66,7 @@ class LinkKind:
     tunnel_data: Callable[[Tunnel, int | None], dict[str, Any]] | None = None
     attributes: tuple[tuple[str, str], ...] = ()
     option: str = ""
+    since: str = ""
     meaning: Callable[[netlink.LinkError, str, int], LabkitError] = lambda error, _mode, _number: error
 
     def __post_init__(self) -> None:
@@ -156,6 +158,14 @@ KINDS: dict[str, LinkKind] = {
 def option(kind: str) -> str:
     """Return the kernel's build option of a kind of link."""
     return (KINDS[kind].option if kind in KINDS else "") or kind.upper()
+
+
+def way_out(kind: str) -> str:
+    """Return what to do on a kernel without a kind of link. `labkit kernels get RELEASE` knows newer ones than
+    Debian's usual one."""
+    if kind in KINDS and (since := KINDS[kind].since):
+        return f"use Linux {since} or later, here or in a lab VM (labkit kernels get RELEASE, then where=vm:RELEASE)"
+    return "use a kernel that has it (where=vm:debian boots one in a lab VM)"
 
 
 def tunnels() -> list[str]:
