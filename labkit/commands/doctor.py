@@ -49,7 +49,9 @@ def run(given: argparse.Namespace) -> int:
     reading.start()
 
     try:
-        where, request = given.where, dict[str, Any](do="doctor", topologies=given.datapaths)
+        where, request = given.where, dict[str, Any](do="doctor")
+        if given.datapaths:
+            request["topologies"] = True
         if where.startswith("vm:"):
             # The lab VM is discarded afterwards, so loaded modules may stay. In this profile one thread emulates all
             # CPUs, which makes it safe to arm tracers.
