@@ -460,7 +460,7 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
     """The load is far below what the switch can carry, so no packet is lost. Each copy is a packet more to send."""
     words = (
         "mirrors=0,4", "readers=", "loads=udp:512@4e7", "rounds=1", "duration_s=1", "omit_s=0",
-        "observe=perf_record,switch", "profile_rounds=5",
+        "observe=perf_record,switch", "profile_rounds=8",
     )  # fmt: skip
     with sandbox(tmp_path, user=False) as machine:
         done = machine.labkit("run", "virtual_tap", *words, timeout=300)
@@ -471,7 +471,8 @@ def test_why_names_what_mirrors_cost(tmp_path: Path) -> None:
         [point] = json.loads(done.stdout)["points"]
     assert point["cause"] == "mirrors"
     assert point["sentence"].startswith("The cause is the change of mirrors from 0 to 4")
-    assert "sending packets through packet sockets costs" in point["sentence"]
+    # Each copy is sent through a packet socket, and the switch handles it before: either part can be the larger one.
+    assert re.search("(through packet sockets|the switch's own code) costs", point["sentence"])
     assert "for each copy" in point["sentence"]
     page = (folder / "why.html").read_text().replace("\\", "")
     actions = re.findall(r"the busiest flow has the actions ([\w,]+)", page)
