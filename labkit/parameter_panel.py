@@ -63,7 +63,7 @@ class Panel:
         self._thread: threading.Thread | None = None
         self._bar: _Bar | None = None
         self.fields: dict[str, ipywidgets.Text] = {}
-        for name, value in (defaults | dict(self._experiment.first) | values).items():
+        for name, value in (defaults | dict(self._experiment.panel_values) | values).items():
             about = self._experiment.help[name]
             known = self._experiment.parameters.known_values(name)
             field = ipywidgets.Combobox if known else ipywidgets.Text

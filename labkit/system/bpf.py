@@ -34,7 +34,7 @@ def helper_call(helper: int, *arguments: int) -> bytes:
     return b"".join([*moves, instruction(CALL, value=helper), instruction(EXIT)])
 
 
-def constant(value: int) -> bytes:
+def returning(value: int) -> bytes:
     """Return a program that does nothing and returns a number."""
     return instruction(MOVE_VALUE, 0, value) + instruction(EXIT)
 

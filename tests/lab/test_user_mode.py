@@ -49,7 +49,7 @@ def test_ipv6() -> None:
     ("name", "mtu_bytes", "family", "words"),
     [
         ("slirp4netns", 1500, 6, "slirp4netns has IPv6 as an experiment only"),
-        ("pasta", 65535, 4, "the largest MTU of pasta is 65520"),
+        ("pasta", 65535, 4, "the largest MTU of pasta is 65521"),
     ],
 )
 def test_what_a_program_cannot_do(name: str, mtu_bytes: int, family: int, words: str) -> None:

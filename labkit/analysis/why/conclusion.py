@@ -365,7 +365,7 @@ def _claim_of_change(evidence: Evidence, best: Candidate) -> Iterator[str]:
 def _measured(evidence: Evidence) -> str:
     """Return the sentence about the verdict, or an empty text where it is unknown or the profiled rounds show it as
     well."""
-    if (measured := evidence.any_verdict) is None:
+    if (measured := evidence.measured) is None:
         return ""
     if not measured.is_certain:
         # The profiled rounds are fewer, but closer to each other: what they say alone is not the verdict.

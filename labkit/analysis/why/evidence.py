@@ -68,14 +68,14 @@ class Evidence:
     closed: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
 
     @functools.cached_property
-    def any_verdict(self) -> verdict.Verdict | None:
+    def measured(self) -> verdict.MeasuredVerdict | None:
         """The verdict of the measuring rounds, whatever it says."""
         return verdict.of_point(self.point)
 
     @property
-    def verdict(self) -> verdict.Verdict | None:
+    def verdict(self) -> verdict.MeasuredVerdict | None:
         """The verdict of the measuring rounds, if it says faster or slower."""
-        return self.any_verdict if self.any_verdict is not None and self.any_verdict.is_certain else None
+        return self.measured if self.measured is not None and self.measured.is_certain else None
 
     @property
     def contradicts_verdict(self) -> bool:

@@ -46,7 +46,7 @@ def sentences(sides: Sides) -> tuple[list[str], list[str]]:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MeasuredVerdict:
     """The verdict on both sides of a point. is_certain: whether it says faster or slower; is_right_slower: which."""
 
     is_certain: bool
@@ -54,7 +54,7 @@ class Verdict:
     sentence: str
 
 
-def of_point(point: ProfiledPoint) -> Verdict | None:
+def of_point(point: ProfiledPoint) -> MeasuredVerdict | None:
     """Return the verdict of the measuring rounds on both arms of a point, None if nothing compares them.
 
     Of several, one that says faster or slower comes first.
@@ -82,7 +82,9 @@ def of_point(point: ProfiledPoint) -> Verdict | None:
     is_certain = result["word"].isin(CERTAIN)
     first = (result[is_certain] if is_certain.any() else result).iloc[0]
     of_right = left.folder != right.folder or first["topology"] == right.topology
-    return Verdict(bool(is_certain.any()), (first["word"] == "slower") == of_right, str(first["sentence"]))
+    return MeasuredVerdict(
+        bool(is_certain.any()), (first["word"] == "slower") == of_right, str(first["sentence"])
+    )
 
 
 def _arm_verdicts(left: ProfiledArm, right: ProfiledArm) -> Iterator[str]:

@@ -76,14 +76,14 @@ class Experiment:
     """An experiment: its parameters, the function that yields its events (rows, progress), the function that
     estimates its duration in seconds, and what it measures, in a few words.
 
-    `first`: the parameters that a panel begins with, because their question has an answer.
+    `panel_values`: the parameters that a panel begins with, because their question has an answer.
     """
 
     parameters: type[Parameters]
     run: Callable[[Any, RunContext], Iterator[Event]]
     planned_s: Callable[[Any], float]
     about: str = ""
-    first: Mapping[str, Any] = field(default_factory=dict)
+    panel_values: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def help(self) -> dict[str, str]:

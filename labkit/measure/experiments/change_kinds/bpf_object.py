@@ -20,7 +20,7 @@ HEADER_BYTES, SECTION_BYTES, SYMBOL_BYTES = 64, 64, 24
 
 def pass_program(section: str) -> bytes:
     """Return the object file of a program that returns PASS[section] for every packet, in a section of that name."""
-    code = bpf.constant(PASS[section])
+    code = bpf.returning(PASS[section])
     names = b"\0" + section.encode() + b"\0license\0.symtab\0.strtab\0pass\0"
     # struct Elf64_Sym: name, info (global function), other, section, value, size
     symbols = bytes(SYMBOL_BYTES) + struct.pack("<IBBHQQ", names.index(b"pass\0"), 0x12, 0, 1, 0, len(code))

@@ -139,7 +139,7 @@ def entered(stack: ExitStack, builder: contextlib.AbstractContextManager[Built])
             raise
         raise Unsupported(
             f"this kernel has no {error.unknown} (CONFIG_{kinds.option(error.unknown)} is not set and no module was"
-            f" found): {kinds.way_out(error.unknown)}"
+            f" found): {kinds.remedy(error.unknown)}"
         ) from None
 
 

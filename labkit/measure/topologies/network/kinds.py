@@ -160,7 +160,7 @@ def option(kind: str) -> str:
     return (KINDS[kind].option if kind in KINDS else "") or kind.upper()
 
 
-def way_out(kind: str) -> str:
+def remedy(kind: str) -> str:
     """Return what to do on a kernel without a kind of link. `labkit kernels get RELEASE` knows newer ones than
     Debian's usual one."""
     if kind in KINDS and (since := KINDS[kind].since):

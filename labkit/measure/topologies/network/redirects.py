@@ -26,6 +26,7 @@ def attach(
 ) -> None:
     """Attach the program of each redirect until the stack is closed. Raises Unsupported if this kernel cannot."""
     filters: dict[str, list[tuple[int, str, int]]] = {}
+    passing: int | None = None
     with ExitStack() as programs:
         for redirect in described.redirects:
             here, to = (described.interfaces[redirect.at, name] for name in (redirect.interface, redirect.to))
@@ -45,8 +46,9 @@ def attach(
             if redirect.hook == "xdp":
                 # A veth transmits frames only to a peer that polls, which one with a program does (veth_xdp_xmit). The
                 # kernel's own tests give it one that passes everything, too.
-                passing = bpf.load("pass", "xdp", bpf.constant(XDP_PASS))
-                programs.callback(os.close, passing)
+                if passing is None:
+                    passing = bpf.load("pass", "xdp", bpf.returning(XDP_PASS))
+                    programs.callback(os.close, passing)
                 _attach_xdp(passing, index[to.far], space[to.far[0]], "native", stack)
             mode = "generic" if redirect.hook == "xdp_generic" else "native"
             _attach_xdp(program, index[here.key], space[here.at], mode, stack)
