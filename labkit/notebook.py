@@ -15,7 +15,17 @@ from IPython.core.getipython import get_ipython
 from IPython.display import Markdown, display
 from pandas.io.formats.style import Styler
 
-from labkit.analysis import displays, figures, load, profile_doubts, published_runs, run_figures, stats, theme
+from labkit.analysis import (
+    displays,
+    figures,
+    load,
+    profile_doubts,
+    protocols,
+    published_runs,
+    run_figures,
+    stats,
+    theme,
+)
 from labkit.analysis import verdicts as verdict_tables
 from labkit.analysis import why as why_page
 from labkit.analysis.change_effects import all_verdicts
@@ -462,7 +472,7 @@ def _findings(verdicts: pd.DataFrame) -> list[str]:
     for key, group in load.groups(known, names):
         values = dict(zip(names, key, strict=True))
         mtu = [] if values["mtu_bytes"] is None else [f"MTU {values['mtu_bytes']:g}"]
-        labels = [str(values["protocol"]).upper(), *mtu, *load.non_defaults(values)]
+        labels = [protocols.find(str(values["protocol"])).label, *mtu, *load.non_defaults(values)]
         for (topology, _), rows in group.groupby(["topology", "baseline"], sort=False):
             lines.append(f"- **{', '.join(labels)}:** {_claims(str(topology), rows)}")
     return [*lines, *_without_ratio(verdicts)]
