@@ -19,8 +19,8 @@ PLURALS = {"is": "are", "was": "were", "shows": "show"}
 
 
 def question(verdicts: pd.DataFrame) -> str:
-    """Return what the verdicts answer: `Which is faster, veth or vxlan: ping median round-trip time?`; an empty text if
-    there are none."""
+    """Return what the verdicts answer: `Which is faster for ping (median round-trip time): veth or vxlan?`; an empty text
+    if there are none."""
     if not len(verdicts):
         return ""
     own = verdicts[verdicts["baseline"].eq(verdicts["baseline"].iloc[0])]  # not those of changes
@@ -29,10 +29,11 @@ def question(verdicts: pd.DataFrame) -> str:
     about = [protocols.find(str(name)) for name in verdicts["protocol"].unique()]
     metrics = dict.fromkeys(one.average for one in about)
     measured = [
-        f"{units.listed([one.label for one in about if one.average == metric])} {metric}"
+        f"{units.listed([one.label for one in about if one.average == metric])} ({metric})"
         for metric in metrics
     ]
-    return f"Which is faster{f', {named}' if named else f' of {len(arms)} arms'}: {units.listed(measured)}?"
+    which = "Which" if named else f"Which of {len(arms)} arms"
+    return f"{which} is faster for {units.listed(measured)}{f': {named}' if named else ''}?"
 
 
 def answer(verdicts: pd.DataFrame) -> str:

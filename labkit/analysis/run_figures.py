@@ -17,6 +17,7 @@ from labkit.analysis.change_effects import all_verdicts
 from labkit.analysis.figures.panels import KEYS
 from labkit.analysis.findings import loss_rates
 from labkit.analysis.load import part
+from labkit.analysis.protocols import TIMED
 from labkit.common import extensions, schema
 
 # Takes all rows of one experiment and returns its profiles on demand, because reading those takes time
@@ -46,7 +47,8 @@ def of_run(table: pd.DataFrame, profiles: Profiles) -> dict[str, Callable[[], go
 
 
 def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], go.Figure]]:
-    """Return the figures of compared rows and their verdicts: the verdicts, and three charts over the number of pairs.
+    """Return the figures of compared rows and their verdicts: the verdicts, three charts over the number of pairs, and
+    percentiles of round trips if there are any.
 
     The charts are left out where they would pool rows that are never compared, for example two loss goals.
     """
@@ -58,6 +60,8 @@ def usual(rows: pd.DataFrame, compared: pd.DataFrame) -> dict[str, Callable[[], 
     if rows["cpu_s"].notna().any():
         made["cpu_per_gigabyte"] = lambda: figures.cpu_per_gigabyte(rows)
     made["slices"] = lambda: figures.slices(rows)
+    if rows["protocol"].isin(TIMED).any():
+        made["percentiles"] = lambda: figures.percentiles(rows)
     return made
 
 

@@ -168,7 +168,7 @@ def test_report_command(run: Path, machine: Sandbox, project: Path) -> None:
     page = run / "report.html"
     assert done.stdout == f"report: {page}\n"
     text = page.read_text()
-    assert "<h1>Which is faster, veth or veth_bridge: TCP throughput?</h1>" in text
+    assert "<h1>Which is faster for TCP (throughput): veth or veth_bridge?</h1>" in text
     assert "Which container datapath is faster?" not in text
     again = machine.labkit("report", str(run), cwd=project)
     assert again.stdout == done.stdout

@@ -22,6 +22,7 @@ from labkit.analysis.figures.kernels import kernels
 from labkit.analysis.figures.line_chart import CPU, FAINT, THROUGHPUT, against, axis_of
 from labkit.analysis.figures.load_loss import load_loss
 from labkit.analysis.figures.panels import Panel, arms, finish, grid, panels
+from labkit.analysis.figures.percentiles import percentiles
 from labkit.analysis.load import metric_values
 from labkit.analysis.protocols import PROTOCOLS, TIMED
 from labkit.common import units
@@ -35,6 +36,7 @@ __all__ = [
     "functions",
     "kernels",
     "load_loss",
+    "percentiles",
     "rates",
     "slices",
     "throughput",

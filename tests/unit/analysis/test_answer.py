@@ -61,13 +61,13 @@ def test_the_question_names_what_was_measured() -> None:
     def asked(*arms: str, **columns: object) -> str:
         return question(verdicts.verdicts(table(dict.fromkeys(arms, 1.0), **columns)))
 
-    assert asked("veth", "vxlan", "gre") == "Which is faster, veth, vxlan or gre: TCP throughput?"
+    assert asked("veth", "vxlan", "gre") == "Which is faster for TCP (throughput): veth, vxlan or gre?"
     assert (
         asked("veth", "vxlan", protocol="ping")
-        == "Which is faster, veth or vxlan: ping median round-trip time?"
+        == "Which is faster for ping (median round-trip time): veth or vxlan?"
     )
-    assert asked(*"abcdef") == "Which is faster of 6 arms: TCP throughput?"
+    assert asked(*"abcdef") == "Which of 6 arms is faster for TCP (throughput)?"
     assert asked("veth") == ""
     both = pd.concat([table({"a": 1.0, "b": 1.0}, protocol=name) for name in ("tcp", "udp", "ping")])
     text = question(verdicts.verdicts(both))
-    assert text == "Which is faster, a or b: ping median round-trip time and TCP and UDP throughput?"
+    assert text == "Which is faster for ping (median round-trip time) and TCP and UDP (throughput): a or b?"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
@@ -14,6 +15,7 @@ from synthetic_report import ROUNDS, SLICES
 
 from labkit.analysis import figures, theme
 from labkit.analysis.figures import line_chart
+from labkit.common.schema import LATENCIES
 
 
 def lines(figure: go.Figure) -> list[go.Scatter]:
@@ -159,6 +161,16 @@ def test_missing_arm(role: str) -> None:
     for draw in (figures.throughput, figures.slices, figures.cpu_per_gigabyte):
         draw(rows[rows["role"] != role])
         draw(rows[rows["role"] == role])
+
+
+def test_percentiles_from_the_median_to_the_longest() -> None:
+    times = dict(zip(LATENCIES, (1, 2, 4, 8, 16), strict=True))
+    columns = {f"latency_{name}_s": 1e-5 * factor for name, factor in times.items()}
+    rows = synthetic_report.rows(protocols=("tcp",), pairs=(1,)).assign(**columns)
+    assert not figures.percentiles(rows).data  # bulk transfers have no round trips
+    figure = figures.percentiles(rows.assign(protocol="tcp_rr"))
+    assert {tuple(np.round(line.y)) for line in lines(figure)} == {(10, 20, 40, 80, 160)}
+    assert next(figure.select_xaxes()).ticktext == ("p50", "p90", "p99", "p99.9", "max")
 
 
 def test_slices_compared_within_a_round() -> None:

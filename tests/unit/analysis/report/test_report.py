@@ -375,7 +375,7 @@ def general(folder: Path, tags: list[str], **columns: Any) -> str:
 
 def test_a_report_asks_what_its_run_asked(tmp_path: Path) -> None:
     page = general(tmp_path / "run", [notebook_cells.GENERAL], protocol="ping")
-    assert "<h1>Which is faster, veth or vxlan: ping median round-trip time?</h1>" in page
+    assert "<h1>Which is faster for ping (median round-trip time): veth or vxlan?</h1>" in page
     assert "Any question" not in page
     order = [page.index(words) for words in ('class="answer"', "the forest", "how to read it", "some prose")]
     assert order == sorted(order), "the answer, the figure that shows it, and the rest"
