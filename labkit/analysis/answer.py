@@ -19,8 +19,8 @@ PLURALS = {"is": "are", "was": "were", "shows": "show"}
 
 
 def question(verdicts: pd.DataFrame) -> str:
-    """Return what the verdicts answer: `Which is faster for ping (median round-trip time): veth or vxlan?`; an empty text
-    if there are none."""
+    """Return what the verdicts answer: `Which is faster for ping (median round-trip time): veth or vxlan?`; an empty
+    text if there are none."""
     if not len(verdicts):
         return ""
     own = verdicts[verdicts["baseline"].eq(verdicts["baseline"].iloc[0])]  # not those of changes

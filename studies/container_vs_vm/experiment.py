@@ -7,20 +7,18 @@ arm, in random order, before they are removed.
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
-from labkit.common.limits import EACH_ONCE
-from labkit.measure.experiments import datapaths, measuring_loop
+from labkit.measure.experiments import measuring_loop, several_loads
 from labkit.measure.experiments.datapaths_parameters import REPETITION, TWO_HOSTS, DatapathParameters
-from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.topologies import Network
 
-LOADS = ("udp:800", "tcp", "ping")
 USUAL = DatapathParameters.help()
 
 
-class ContainerVsVmParameters(DatapathParameters, frozen=True, kw_only=True):
+class ContainerVsVmParameters(several_loads.SeveralLoads, frozen=True, kw_only=True):
     """Parameters of the experiment: those of `datapaths`, and the loads."""
 
     ABSENT: ClassVar[tuple[str, ...]] = ("generator", "protocol", "length_bytes", *REPETITION, *TWO_HOSTS)
@@ -30,11 +28,7 @@ class ContainerVsVmParameters(DatapathParameters, frozen=True, kw_only=True):
     )
     endpoint: tuple[str, ...] = ("namespace", "container", "guest", "shared_guest")
     protocol: str = "udp"
-    loads: Annotated[
-        tuple[str, ...],
-        "loads between the endpoints, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
-        EACH_ONCE,
-    ] = LOADS
+    loads: tuple[str, ...] = ("udp:800", "tcp", "ping")
     observe: Annotated[
         tuple[str, ...],
         USUAL["observe"]
@@ -51,20 +45,11 @@ class ContainerVsVmParameters(DatapathParameters, frozen=True, kw_only=True):
                 f"topology={','.join(self.topology_names)}: endpoint kinds are compared on one topology; name one"
             )
         super().check()
-        for load in self.loads:
-            self.for_load(load).check()
-
-
-def plan(parameters: ContainerVsVmParameters, seed: int) -> Plan:
-    """Return the plan of the experiment; `seed` decides the random orders."""
-    return datapaths.plan_of_loads(
-        parameters, seed, {load: parameters.for_load(load) for load in parameters.loads}
-    )
 
 
 EXPERIMENT = measuring_loop.experiment(
     ContainerVsVmParameters,
-    plan,
+    functools.partial(several_loads.plan, observes_all=False),
     about="containers against virtual machines, and the boundary between machines alone",
     observers_may_lack=True,
 )

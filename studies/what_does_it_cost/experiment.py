@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from labkit.common.errors import BadInput
-from labkit.common.limits import EACH_ONCE
-from labkit.measure.experiments import changes, datapaths, measuring_loop
+from labkit.measure.experiments import changes, measuring_loop, several_loads
 from labkit.measure.experiments.changes import Change
 from labkit.measure.experiments.datapaths_parameters import TWO_HOSTS, DatapathParameters
-from labkit.measure.experiments.measuring_loop import Plan
 from labkit.measure.topologies import Network
 
 PRICE_LIST = (
@@ -32,22 +30,16 @@ PRICE_LIST = (
     "tc_bpf: tc_bpf pass at server",
     "xdp: xdp pass at server",
 )
-LOADS = ("tcp", "udp:512")
 USUAL = DatapathParameters.help()
 
 
-class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
-    """Parameters of the experiment: those of `datapaths`, and the loads."""
+class WhatDoesItCost(several_loads.SeveralLoads, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths` with several loads."""
 
     ABSENT: ClassVar[tuple[str, ...]] = ("generator", "protocol", "length_bytes", "half_width", *TWO_HOSTS)
 
     topology: Annotated[tuple[str | Network, ...], "what is changed, one"] = ("veth_bridge",)
     change: tuple[Change, ...] = changes.parse(PRICE_LIST)
-    loads: Annotated[
-        tuple[str, ...],
-        "loads between the endpoints, one after the other: udp:BYTES, tcp, ping, each with or without :BYTES",
-        EACH_ONCE,
-    ] = LOADS
     observe: Annotated[tuple[str, ...], USUAL["observe"] + "; with every load"] = ()
     rounds: int = 5
     slices: int = 6
@@ -63,18 +55,10 @@ class WhatDoesItCost(DatapathParameters, frozen=True, kw_only=True):
         if not self.change:
             raise BadInput("change needs at least one change")
         super().check()
-        for load in self.loads:
-            self.for_load(load).check()
-
-
-def plan(parameters: WhatDoesItCost, seed: int) -> Plan:
-    """Return the plan of the experiment; `seed` decides the random orders."""
-    loads = {load: parameters.for_load(load) for load in parameters.loads}
-    return datapaths.plan_of_loads(parameters, seed, loads, observes_all=True)
 
 
 EXPERIMENT = measuring_loop.experiment(
     WhatDoesItCost,
-    plan,
+    several_loads.plan,
     about="the price list of everyday changes: firewall rules, offloads, queueing disciplines and others",
 )

@@ -28,7 +28,10 @@ def percentiles(rows: pd.DataFrame) -> go.Figure:
     A line joins the geometric means of the rounds' percentiles; bars are 95 % intervals.
     """
     timed = rows[rows["protocol"].isin(TIMED)]
-    each = [timed.assign(one_of=ONE_OF[name], value=timed[f"latency_{name}_s"].astype(float)) for name in LATENCIES]
+    each = [
+        timed.assign(one_of=ONE_OF[name], value=timed[f"latency_{name}_s"].astype(float))
+        for name in LATENCIES
+    ]
     table = pd.concat(each, ignore_index=True)
     parts = panels(table, columns_count=2, by_pairs=True)
     figure = grid(parts, PANEL_PX)

@@ -508,21 +508,6 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         one = (self.nic(side), machine_netns, side, ours, self.link_delay_s)
         return topologies.Spec(pairs, self.mtu_bytes, self.family, *one)
 
-    def for_load(self, load: str) -> DatapathParameters:
-        """Return the parameters of `datapaths` for one of an experiment's loads (`udp:800` or `tcp`).
-
-        Raises BadInput for an invalid load.
-        """
-        protocol, colon, size = load.partition(":")
-        is_size = size.isascii() and size.isdigit() and len(size) < 7
-        if protocol not in registry.PROTOCOLS or bool(colon) != is_size:
-            raise BadInput(
-                f"loads={load} is not a load: write {', '.join(registry.PROTOCOLS)}, or with a size,"
-                " for example udp:800"
-            )
-        length = int(size) if colon else None
-        return DatapathParameters.like(self, protocol=protocol, length_bytes=length)
-
 
 # The command line asks for parameters, and only the process that measures imports how.
 _MEASURED = "labkit.measure.experiments.datapaths:MEASURED"

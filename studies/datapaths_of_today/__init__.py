@@ -1,0 +1,1 @@
+"""The datapaths that CNIs and rootless containers choose between today."""

@@ -1,0 +1,8 @@
+"""The figures of the experiment: what a packet costs each datapath."""
+
+from __future__ import annotations
+
+from labkit.analysis import figures
+from labkit.analysis.run_figures import of_part
+
+FIGURES = {"cost": of_part("cost", lambda rows: figures.cost(rows[rows["protocol"].eq("udp")]))}
