@@ -214,8 +214,9 @@ def test_project_sweep_files(name: str, project: Path) -> None:
             published = {"veth_published_proxy", "veth_published_nat"}
             assert {*point.parameters["topology"]} == {"veth_bridge", "macvlan_bridge", *published}
         assert [point.parameters.get("length_bytes") for point in result.points] == [None, 8192]
-    elif name == "datapaths_of_today.yaml":
-        assert {*REDIRECTS} - {"veth_xdp_generic"} < {*result.points[0].parameters["topology"]}
+    elif result.experiment == "datapaths_of_today":
+        parameters = experiments.find(result.experiment).parameters.of({})
+        assert {*REDIRECTS} - {"veth_xdp_generic"} < {*parameters.asdict()["topology"]}
     else:
         assert result.points[0].parameters["topology"][:3] == ["veth_bridge", "macvlan_bridge", "ipvlan_l2"]
 
