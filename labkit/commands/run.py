@@ -45,9 +45,10 @@ copied there, and all its files there are removed after the run.
     labkit run datapaths where=vm:debian topology=veth_bridge,ipvlan_l2 rounds=5 duration_s=3
     labkit run datapaths topology=veth,vxlan,gre where=vm:debian,cpus=1 rounds=5 duration_s=3
 
-nodes=two puts the clients on one host and the servers on another: two lab VMs with a cable between
-them, or two machines with a NIC each (where=ssh:ONE peer=ssh:OTHER parent=NIC,NIC). If mirrors copy
-into a tunnel, the second host only receives their copies.
+nodes=two puts the clients on one host and the servers on another: two nodes on this machine with a
+veth as the cable between them, two lab VMs, or two machines with a NIC each (where=ssh:ONE
+peer=ssh:OTHER parent=NIC,NIC). If mirrors copy into a tunnel, the second host only receives their
+copies.
 
     labkit run datapaths where=vm:debian nodes=two mtu_bytes=9000 link_rate_bps=1e8
 

@@ -37,7 +37,8 @@ def conversation(
     asks = {**request, "peer": peer, "patience_s": PATIENCE_S}
     with ExitStack() as stack:
         parameters = request["parameters"]
-        cable = hosts.join_nodes([where, peer], parameters["link_rate_bps"], parameters["mtu_bytes"])
+        link = (parameters["parent"], parameters["link_rate_bps"], parameters["mtu_bytes"])
+        cable = hosts.join_nodes([where, peer], *link)
         one, other = stack.enter_context(cable)
         far = stack.enter_context(hosts.conversation(peer, serve, say, other))
         if peer.startswith("ssh:"):

@@ -82,6 +82,17 @@ def test_tcp_rows(machine: Sandbox) -> None:
     assert all({"start", "end"} <= page[side].keys() for page in pages for side in ("client", "server"))
 
 
+def test_cable_of_labkit_has_its_rate(machine: Sandbox) -> None:
+    before = machine.interfaces()
+    rows = machine.rows("nodes=two", BOTH, "link_rate_bps=1e8", "mtu_bytes=9000", "pairs=2", *SHORT)
+    assert machine.interfaces() == before  # each node's end was in a namespace of its own
+    assert {row["arm"] for row in rows} == ARMS
+    for row in rows:
+        assert row["status"] in MEASURED, row["reason"]
+        assert (row["nodes"], row["parent"], row["machine"]) == ("two", None, row["peer_machine"])
+    assert 5e7 < max(row["throughput_bps"] for row in rows if row["status"] == "ok") < 1.1e8
+
+
 def test_nic_with_an_index_that_a_port_also_has(machine: Sandbox) -> None:
     """Ports of a topology have indexes from 100, and a NIC of a machine with many interfaces may have one of these."""
     ip(machine, "link del nic0", "link add nic0 index 101 up type veth peer name far-nic0 index 103")

@@ -11,7 +11,7 @@ from sandbox import Sandbox, clean_sandbox
 
 pytestmark = pytest.mark.needs("root", "qemu", "lab kernel", "tap")
 
-ACROSS = "topology=macvlan_bridge,ipvlan_l2"  # the other tests have veth_bridge
+ACROSS = "topology=macvlan_bridge,ipvlan_l2,ipvlan_l3"  # the other tests have veth_bridge
 MEASURED = ("ok", "invalid")  # on a loaded machine, flows may not overlap long enough to count
 RATE_BPS = 1e8
 
@@ -25,7 +25,7 @@ def machine(tmp_path: Path) -> Iterator[Sandbox]:
 def test_line_rate_at_mtu_9000(lab_kernel: str, machine: Sandbox) -> None:
     words = (f"where=vm:{lab_kernel}", "nodes=two", ACROSS, "mtu_bytes=9000", f"link_rate_bps={RATE_BPS:g}")
     rows = machine.rows(*words, "pairs=2", "duration_s=5", "omit_s=1", timeout=500)
-    assert [row["status"] in MEASURED for row in rows] == [True] * 3, [row["reason"] for row in rows]
+    assert [row["status"] in MEASURED for row in rows] == [True] * 4, [row["reason"] for row in rows]
     assert {row["topology"] for row in rows} == set(ACROSS.removeprefix("topology=").split(","))
     for row in rows:
         assert row["kernel"] == row["peer_kernel"] == lab_kernel

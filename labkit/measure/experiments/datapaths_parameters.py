@@ -192,15 +192,16 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         OneOf(("one", "two")),
     ] = "one"
     peer: Annotated[
-        str | None, "host of the servers with nodes=two; none: a second lab VM like that of where"
+        str | None,
+        "host of the servers with nodes=two; none: a second one like that of where, with labkit's cable",
     ] = None
     link_rate_bps: Annotated[
         float | None,
-        "rate of the link between two lab VMs, each way (tbf); none: unlimited",
+        "rate of labkit's cable between two nodes, each way (tbf); none: unlimited",
         Within(1e5, 1e11),
     ] = None
     link_delay_s: Annotated[
-        float | None, "delay of the link between two lab VMs, each way (netem)", Within(0, 10)
+        float | None, "delay of labkit's cable between two nodes, each way (netem)", Within(0, 10)
     ] = None
     seed: Annotated[
         int | None, "seed of every random order; none: chosen at random and recorded", Within(0, 2**31 - 1)
@@ -364,9 +365,9 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
                 "observe needs nodes=one: an observer sees one kernel, and with nodes=two half of the work is another"
                 " host's; leave observe or nodes out"
             )
-        if self.peer is None and not self.where.startswith("vm:"):
+        if self.peer is None and self.where.startswith("ssh:"):
             raise BadInput(
-                f"nodes=two with where={self.where} needs the servers' host: add peer=ssh:NAME, or use lab VMs"
+                f"nodes=two with where={self.where} needs the servers' host: add peer=ssh:NAME, or leave where out"
             )
         hosts.check(self.servers_host)
         virtual = [one.startswith("vm:") for one in (self.where, self.servers_host)]
@@ -377,7 +378,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             )
         if all(virtual) and self.parent is not None:
             raise BadInput(f"parent={self.parent}: labkit creates the NICs of two lab VMs; leave parent out")
-        if not any(virtual):
+        if not any(virtual) and not self.has_own_cable:
             self._check_nics()
 
     def _check_monitored(self) -> None:
@@ -403,7 +404,7 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         for name in ("link_rate_bps", "link_delay_s"):
             if (value := getattr(self, name)) is not None:
                 raise BadInput(
-                    f"{name}={value}: labkit limits only the link between two lab VMs; leave {name} out"
+                    f"{name}={value}: labkit limits only the cable that it makes itself; leave {name} out, or parent"
                 )
         if self.parent is None:
             raise BadInput(
@@ -414,6 +415,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
             raise BadInput(
                 f"parent={self.parent}: clients and servers cannot share a NIC; name another for the servers"
             )
+
+    @property
+    def has_own_cable(self) -> bool:
+        """Whether labkit makes the cable between two nodes: between lab VMs, or on this machine."""
+        return self.nodes == "two" and self.parent is None and not self.servers_host.startswith("ssh:")
 
     @property
     def has_remote_servers(self) -> bool:

@@ -77,14 +77,14 @@ def conversation(
 ) -> AbstractContextManager[process.Conversing]:
     """Start a labkit process on `where` and send it the request; it ends with the block.
 
-    `say` gets one sentence for each slow step of the start. `nic` is a lab VM's NIC (from `joined`). Raises the errors
-    of `check`, and those of a host that cannot be started or reached.
+    `say` gets one sentence for each slow step of the start. `nic`: this node's end of the cable (from `join_nodes`).
+    Raises the errors of `check`, and those of a host that cannot be started or reached.
     """
     check(where)
     if where == "here":
         from labkit.measure.hosts import local  # the process that measures does not need it
 
-        return local.conversation(request)
+        return local.conversation(request, nic)
     if where.startswith("ssh:"):
         from labkit.measure.hosts import ssh
 
@@ -95,11 +95,18 @@ def conversation(
 
 
 def join_nodes(
-    nodes: Sequence[str], rate_bps: float | None, mtu_bytes: int
+    nodes: Sequence[str], parent: str | None, rate_bps: float | None, mtu_bytes: int
 ) -> AbstractContextManager[tuple[Any, Any]]:
-    """Lay a cable between two lab VMs; yield the NIC of each for `conversation`, or (None, None) for other hosts."""
-    if not all(where.startswith("vm:") for where in nodes):
+    """Lay a cable between two lab VMs or two nodes of this kernel; yield each node's end for `conversation`.
+
+    Yields (None, None) for hosts that a cable joins already: those of `parent`.
+    """
+    if parent is not None:
         return nullcontext((None, None))
+    if all(where == "here" for where in nodes):
+        from labkit.measure.hosts import cable
+
+        return cable.cable(rate_bps, mtu_bytes)
     from labkit.measure.hosts import vm_link
 
     return vm_link.link(rate_bps, mtu_bytes)

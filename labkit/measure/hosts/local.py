@@ -57,22 +57,24 @@ def prefix() -> list[str]:
 
 
 @contextmanager
-def conversation(request: dict[str, Any]) -> Iterator[process.Conversation]:
+def conversation(request: dict[str, Any], machine_netns: int | None = None) -> Iterator[process.Conversation]:
     """Start a labkit process as PID 1 of its own namespaces, and send it the request.
 
     The request also has what the process cannot see from its namespaces: many sysctls of the machine (net.core.*), and
     a file descriptor of the machine's network namespace (None without privilege), through which it reaches NICs of the
-    machine. A process that traces gets a guard. One whose request names a generator's companion gets that: a program
-    that outlives it (`Generator.companion`).
+    machine; `machine_netns` takes its place for one of two nodes on this machine. A process that traces gets a guard.
+    One whose request names a generator's companion gets that: a program that outlives it (`Generator.companion`).
     """
     with ExitStack() as stack:
         report: dict[str, Any] = {}
         outliving: list[process.Companion] = []
         pass_fds: list[int] = []
         if privileged():
-            pass_fds.append(os.open("/proc/self/ns/net", os.O_RDONLY))
-            stack.callback(os.close, pass_fds[0])
-            report["machine_netns"] = pass_fds[0]
+            if machine_netns is None:
+                machine_netns = os.open("/proc/self/ns/net", os.O_RDONLY)
+                stack.callback(os.close, machine_netns)
+            pass_fds.append(machine_netns)
+            report["machine_netns"] = machine_netns
         if request.get("traces") or request.get("changes_machine"):
             from labkit.system.machine import tracing_guard  # what only such a request needs
 

@@ -16,6 +16,7 @@ import msgspec
 
 from labkit.common.errors import Failed, LabkitError
 from labkit.measure.hosts import local
+from labkit.measure.hosts.cable import limit_rate
 from labkit.measure.hosts.vm import VmNic
 from labkit.system import netlink, process
 from labkit.system.netlink.taps import check_taps, new_tap
@@ -23,8 +24,6 @@ from labkit.system.qemu import command
 
 BRIDGE = netlink.FIRST_INDEX
 LARGEST_MTU = 65521  # the maximum of a tap (drivers/net/tun.c)
-# The queue of a rate-limited link holds 50 ms, like an ordinary switch.
-QUEUE_MS = 50
 
 
 @contextmanager
@@ -72,12 +71,7 @@ def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:
         fds += new_tap(name)
         index = netlink.index_of(name)
         kernel.do(netlink.set_link(index, mtu_bytes=LARGEST_MTU), netlink.set_master(index, BRIDGE))
-        if rate_bps is not None:
-            # The burst must hold a packet, and 1 ms of traffic because timers may be late. Larger packets are
-            # segmented.
-            burst = max(2 * (mtu_bytes + 18), int(rate_bps / 8 / 1000))
-            words = ["rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
-            process.output(["tc", "qdisc", "add", "dev", name, "root", "tbf", *words])
+        limit_rate(name, rate_bps, mtu_bytes)
     kernel.close()
     return fds
 

@@ -188,6 +188,11 @@ def mac(number: int, part: int = 0, ours: bytes = _OURS) -> str:
     return ":".join(f"{byte:02x}" for byte in (2, *ours, part, number >> 8, number & 255))
 
 
+def nic_mac(spec: Spec, side: int) -> str:
+    """Return the MAC address that labkit gives its own NIC of the clients' node (side 1) or the servers' (2)."""
+    return mac(side, 4, spec.ours)
+
+
 def numbers(spec: Spec) -> range:
     """Return the numbers of the ends: a client has an even number, its server the next one."""
     return range(2 * spec.pairs) if spec.side is None else range(spec.side - 1, 2 * spec.pairs, 2)

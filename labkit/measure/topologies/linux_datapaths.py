@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Interface
 
-from labkit.common.errors import BadInput
+from labkit.common.errors import BadInput, Unsupported
 from labkit.measure.endpoints import Endpoint, Pair, namespaces
 from labkit.measure.topologies.base import (
     BETWEEN,
@@ -21,6 +21,7 @@ from labkit.measure.topologies.base import (
     end_address,
     end_name,
     mac,
+    nic_mac,
     numbers,
 )
 from labkit.measure.topologies.network.kinds import KINDS, arithmetic, headers, length_bytes
@@ -170,7 +171,29 @@ def ipvlan(name: str, spec: Spec) -> Network:
     # The L3 modes resolve no addresses. The MAC address of a NIC is for ARP to find.
     is_known = mode == "l2" and spec.parent is None and spec.side is None
     parts = ends(spec, (lambda _number: PARENT_MAC) if is_known else None)
-    return network(name, spec, [*parts, *_shared("ipvlan", mode, spec)])
+    routes = [] if spec.side is None or mode == "l2" else _routes_of_parent(name, spec)
+    return network(name, spec, [*parts, *_shared("ipvlan", mode, spec), *routes])
+
+
+def _routes_of_parent(name: str, spec: Spec) -> list[Part]:
+    """Return routes from the parent to the ends on the other host, and their MAC address.
+
+    In the L3 modes the parent's namespace routes what leaves (drivers/net/ipvlan/ipvlan_core.c,
+    ipvlan_process_outbound), and the ends answer no ARP. Raises Unsupported for a NIC that labkit did not make, because
+    its namespace is the machine's own.
+    """
+    if spec.side is None or spec.parent is not None:
+        raise Unsupported(
+            f"{name} needs routes in the namespace of its parent, and labkit changes none of the machine's: leave"
+            " parent out, so that labkit makes the cable, or use ipvlan_l2"
+        )
+    far_mac = nic_mac(spec, 3 - spec.side)
+    far = [str(end_address(spec, number ^ 1).ip) for number in numbers(spec)]
+    return [
+        part
+        for ip in far
+        for part in (Route(BETWEEN, ip, out="parent"), Neighbour(BETWEEN, "parent", ip, far_mac))
+    ]
 
 
 def _shared(kind: str, mode: str, spec: Spec, mac_of: Callable[[int], str] | None = None) -> list[Part]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.measure.endpoints import Namespace
-from labkit.measure.topologies.base import Spec
+from labkit.measure.topologies.base import Spec, nic_mac
 from labkit.system import netlink, process
 
 DELAY_LIMIT = 1_000_000  # packets that netem may hold; its default of 1,000 would limit the rate
@@ -38,18 +38,19 @@ class Nic:
 
 @contextmanager
 def machine_nic(spec: Spec) -> Iterator[Nic]:
-    """Find the NIC `spec.parent`; if that is None, the only NIC of a lab VM."""
+    """Find the NIC `spec.parent`; if that is None, this node's end of labkit's own cable, or the only NIC of a lab
+    VM."""
     if spec.machine_netns is None:
         raise Unsupported(
             f"parent={spec.parent} is a NIC of the machine, and only root may use it:"
             " run as root, or leave parent out"
         )
-    name = spec.parent or _virtual_nic()
     with netlink.inside(spec.machine_netns):
         socket = netlink.Netlink()
+        with open("/proc/thread-self/net/dev") as file:
+            known = sorted(line.split(":")[0].strip() for line in file if ":" in line)
+        name = spec.parent or (netlink.CABLE if netlink.CABLE in known else _virtual_nic())
         try:
-            with open("/proc/thread-self/net/dev") as file:
-                known = sorted(line.split(":")[0].strip() for line in file if ":" in line)
             index = netlink.index_of(name)
         except OSError:
             socket.close()
@@ -80,9 +81,9 @@ def borrowed_nic(
 ) -> Iterator[tuple[netlink.Netlink, int]]:
     """Borrow a NIC that is up and takes the MTU; yield a netlink socket in its namespace and its index there.
 
-    With `moved`, and always in a lab VM, labkit moves the NIC into the namespace `between`. There it has `index`; 0:
-    its own if that is free, else the kernel's choice. labkit configures a lab VM's own NIC as needed. It uses the NIC
-    of another machine as it is, or raises BadInput with the command that helps.
+    With `moved`, and always if labkit made it, labkit moves the NIC into the namespace `between`. There it has `index`;
+    0: its own if that is free, else the kernel's choice. labkit configures its own NIC as needed. It uses any other NIC
+    as it is, or raises BadInput with the command that helps.
     """
     with machine_nic(spec) as nic:
         if spec.parent is not None:
@@ -92,11 +93,13 @@ def borrowed_nic(
             return
         _check_free(nic)
         with _move_nic(nic, spec, between, index) as index_there:
-            mtu = spec.mtu_bytes if spec.parent is None else None
+            own = {"mtu_bytes": spec.mtu_bytes} if spec.parent is None else {}
+            if own and spec.side is not None:
+                own |= {"mac": nic_mac(spec, spec.side)}
             try:
-                between.netlink.do(netlink.set_link(index_there, mtu_bytes=mtu))
+                between.netlink.do(netlink.set_link(index_there, **own))
             except netlink.LinkError as error:
-                raise Unsupported(f"{nic.name} of the lab VM does not take MTU {mtu} ({error})") from None
+                raise Unsupported(f"{nic.name} does not take MTU {spec.mtu_bytes} ({error})") from None
             if spec.delay_s:
                 _delay(between, index_there, spec.delay_s)
             yield between.netlink, index_there

@@ -99,6 +99,10 @@ TABLE: dict[str, TopologyKind] = {
     ),
     **{f"ipvlan_{mode}": _IPVLAN_ROUTED for mode in KINDS["ipvlan"].modes},
     "ipvlan_l2": replace(_IPVLAN, side=partial(one_side, linux_datapaths.ipvlan)),
+    **{
+        f"ipvlan_{mode}": replace(_IPVLAN_ROUTED, side=partial(one_side, linux_datapaths.ipvlan))
+        for mode in ("l3", "l3s")
+    },
     **dict.fromkeys(linux_datapaths.TUNNELS, _TUNNEL),
     "overlay": TopologyKind(network_builder.overlay),
     **{

@@ -36,13 +36,14 @@ from labkit.system.netlink.messages import (
     set_master,
     shut_link,
 )
-from labkit.system.netlink.netns import index_of, inside, new_namespaces
+from labkit.system.netlink.netns import CABLE, index_of, inside, new_namespaces
 from labkit.system.netlink.rtnl import pyroute2_version
 from labkit.system.netlink.sockets import LinkCounters, LinkError, Netlink
 
 __all__ = [
-    "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "addresses", "define_kind",
-    "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address", "new_bpf_filter", "new_ingress",
-    "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote", "new_route", "not_promiscuous",
-    "pyroute2_version", "qdisc", "qdiscs", "remotes", "routes", "set_link", "set_master", "shut_link", "static_routes",
+    "CABLE", "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "addresses",
+    "define_kind", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
+    "new_bpf_filter", "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote",
+    "new_route", "not_promiscuous", "pyroute2_version", "qdisc", "qdiscs", "remotes", "routes", "set_link",
+    "set_master", "shut_link", "static_routes",
 ]  # fmt: skip

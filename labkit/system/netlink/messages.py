@@ -116,6 +116,7 @@ def set_link(
     *,
     up: bool = True,
     mtu_bytes: int | None = None,
+    mac: str | None = None,
     master: int | None = None,
     hairpin: bool | None = None,
 ) -> Message:
@@ -131,6 +132,8 @@ def set_link(
     attributes: list[tuple[str, Any]] = []
     if mtu_bytes is not None:
         attributes.append(("IFLA_MTU", mtu_bytes))
+    if mac is not None:
+        attributes.append(("IFLA_ADDRESS", mac))
     if master is not None:
         attributes.append(("IFLA_MASTER", master))
     if hairpin is not None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from labkit.system.netlink.sockets import LinkError, Netlink
 
 CLONE_NEWNET = 0x40000000
+CABLE = "cable"  # the name of both ends of a cable between two nodes of this kernel
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

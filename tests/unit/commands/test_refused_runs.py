@@ -50,7 +50,7 @@ datapaths affinity=4099 -> there is no CPU 4099; there are
 datapaths 'parent=eth0; rm -rf' topology=macvlan_bridge -> parent='eth0; rm -rf' is not valid
 datapaths parent=eth0 -> veth_bridge has no parent: only macvlan and ipvlan have one
 datapaths link_rate_bps=1e8 -> link_rate_bps=100000000.0 needs nodes=two: add it
-datapaths nodes=two -> nodes=two with where=here needs the servers' host
+datapaths nodes=two where=ssh:there -> nodes=two with where=ssh:there needs the servers' host
 datapaths {CABLE} topology=veth -> veth cannot connect two hosts: with nodes=two choose veth_bridge, macvlan_bridge,
 datapaths {CABLE} slices=5 -> with nodes=two use slices=0
 datapaths {CABLE} 'change=gro: offload gro on at server' -> half of the path is another host's
@@ -58,9 +58,9 @@ datapaths {CABLE} observe=perf_stat -> observe needs nodes=one: an observer sees
 datapaths {CABLE} endpoint=container -> nodes=two runs programs in namespaces only: leave endpoint out
 datapaths nodes=two peer=there parent=nic0,nic1 -> where=there is not a host: choose here
 datapaths nodes=two peer=here parent=nic0 -> parent='nic0' is not valid
-datapaths nodes=two peer=here -> needs parent=NIC,NIC
+datapaths nodes=two peer=ssh:there -> needs parent=NIC,NIC
 datapaths nodes=two peer=here parent=nic0,nic0 -> cannot share a NIC
-datapaths {CABLE} link_delay_s=0.01 -> labkit limits only the link between two lab VMs
+datapaths {CABLE} link_delay_s=0.01 -> labkit limits only the cable that it makes itself
 datapaths {CABLE} where=vm:debian -> labkit cannot connect a lab VM with another machine
 datapaths {VMS} parent=nic0,nic1 -> leave parent out
 datapaths events_of=cpu -> events_of=cpu: choose machine, switch
