@@ -157,6 +157,10 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: AS_ROOT and works(*IN_A_NAMESPACE, "tc", "qdisc", "add", "dev", "lo", "clsact"),
         "no BPF program can be attached by tc: the kernel lacks CONFIG_NET_SCH_INGRESS, or this user is not root",
     ),
+    "netem": (
+        lambda: AS_ROOT and works(*IN_A_NAMESPACE, "tc", "qdisc", "add", "dev", "lo", "root", "netem"),
+        "this kernel has no netem (sch_netem), or this user is not root",
+    ),
     "vxlan": link("vxlan", "name one type vxlan id 1 dstport 4789"),
     "geneve": link("geneve", "name one type geneve id 1 remote 192.0.2.1"),
     "gre": link("net_ipgre", "name one type gre local 192.0.2.1 remote 192.0.2.2"),

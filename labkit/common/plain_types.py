@@ -18,6 +18,7 @@ _SENTENCES = (
     (re.compile(r"Object contains unknown field (`.*`)"), r"there is no field \1"),
     (re.compile(r"Invalid (?:enum )?value ('.*')"), r"\1 is not one of the known values"),
 )
+_BOUND = re.compile(r"Expected `([^`]*)` (>=|<=) (\S+)")
 _EXPECTED = re.compile(r"Expected `([^`]*)`(?:, got `([^`]*)`)?")
 
 
@@ -29,7 +30,9 @@ def wrong_type(error: Exception) -> str:
     text, _, place = str(error).partition(" - at `$")
     for pattern, words in _SENTENCES:
         text = pattern.sub(words, text)
-    if match := _EXPECTED.fullmatch(text):
+    if match := _BOUND.fullmatch(text):
+        text = f"{_types(match[1])} of at {'least' if match[2] == '>=' else 'most'} {float(match[3]):g} is needed"
+    elif match := _EXPECTED.fullmatch(text):
         text = f"{_types(match[1])} is needed" + (f", not {_types(match[2])}" if match[2] else "")
     place = place.removesuffix("`").removeprefix(".")
     return f"{place}: {text}" if place else text

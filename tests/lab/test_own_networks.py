@@ -14,8 +14,9 @@ from sandbox import one_sentence, sandbox
 
 from labkit import live
 from labkit.common import packets
-from labkit.common.errors import BadInput, Failed
+from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.topology_state import InterfaceState
+from labkit.measure.topologies import Network
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth", "bridge", "vxlan", "iperf3")
 
@@ -69,6 +70,37 @@ def test_vxlan_with_three_endpoints(group: bool, outside: int) -> None:
             assert "ttl=64" in ping(net, source, target, mtu_bytes - 28)
         assert remotes(net, "n1") == ([to] if to else [own.format(2), own.format(3)])
         assert remotes(net, "n1", mac_of(net, "c3", "eth0")) == [own.format(3)]
+
+
+WAN = (
+    {"type": "node", "name": "a", "container": True},
+    {"type": "node", "name": "b", "container": True},
+    {"type": "cable", "one": ["a", "eth0", "10.0.0.1/24"], "other": ["b", "eth0", "10.0.0.2/24"]},
+)
+
+
+def wan(**impairment: object) -> Network:
+    parts = [*WAN, {"type": "impairment", "at": "a", "interface": "eth0", **impairment}]
+    return msgspec.convert({"name": "wan", "pairs": [["a", "b"]], "parts": parts}, Network)
+
+
+def test_an_impaired_cable_has_its_rate_and_its_delay() -> None:
+    with live.build(wan(rate_bps=8e6)) as net:
+        [bucket] = json.loads(net.endpoints["a"].run("tc", "-j", "qdisc", "show", "dev", "eth0"))
+        assert (bucket["kind"], bucket["options"]["rate"]) == ("tbf", 1_000_000)  # bytes per second
+        assert "ttl=64" in ping(net, "a", "10.0.0.2", 56)
+    for wrong, words in (({}, "does nothing"), ({"loss": 0.1, "jitter_s": 0.1}, "need delay_s")):
+        with pytest.raises(BadInput, match=words), live.build(wan(**wrong)):
+            pass
+    if not met("netem"):
+        with (
+            pytest.raises(Unsupported, match="needs netem"),
+            live.build(wan(delay_s=0.02)),
+        ):
+            pass
+        return
+    with live.build(wan(delay_s=0.02)) as net:
+        assert float(ping(net, "a", "10.0.0.2", 56).split("time=")[1].split()[0]) >= 20
 
 
 def test_network_from_a_file(tmp_path: Path) -> None:

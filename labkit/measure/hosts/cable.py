@@ -8,10 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 from labkit.common.errors import Failed, Unsupported
 from labkit.measure.hosts import local
-from labkit.system import netlink, process
-
-# The queue of a rate-limited link holds 50 ms, like an ordinary switch.
-QUEUE_MS = 50
+from labkit.system import machine, netlink, process
 
 
 @contextmanager
@@ -37,21 +34,11 @@ def cable(rate_bps: float | None, mtu_bytes: int) -> Iterator[tuple[int, int]]:
                 with netlink.inside(fd):
                     index = netlink.index_of(netlink.CABLE)
                     kernel.do(netlink.set_link(index))
-                    limit_rate(netlink.CABLE, rate_bps, mtu_bytes)
+                    if rate_bps is not None:
+                        bucket = machine.token_bucket(rate_bps, mtu_bytes)
+                        process.output(["tc", "qdisc", "add", "dev", netlink.CABLE, "root", *bucket])
         except (netlink.LinkError, Failed) as error:
             raise Unsupported(
                 f"two nodes on this machine need a veth, and tbf for link_rate_bps: {error}"
             ) from None
         yield one, other
-
-
-def limit_rate(name: str, rate_bps: float | None, mtu_bytes: int) -> None:
-    """Limit what an interface of the calling thread's namespace sends, in bit/s; None: not at all.
-
-    The burst holds a packet, and 1 ms of traffic because timers may be late. Larger packets are segmented.
-    """
-    if rate_bps is None:
-        return
-    burst = max(2 * (mtu_bytes + 18), int(rate_bps / 8 / 1000))
-    words = ["rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
-    process.output(["tc", "qdisc", "add", "dev", name, "root", "tbf", *words])

@@ -16,9 +16,8 @@ import msgspec
 
 from labkit.common.errors import Failed, LabkitError
 from labkit.measure.hosts import local
-from labkit.measure.hosts.cable import limit_rate
 from labkit.measure.hosts.vm import VmNic
-from labkit.system import netlink, process
+from labkit.system import machine, netlink, process
 from labkit.system.netlink.taps import check_taps, new_tap
 from labkit.system.qemu import command
 
@@ -71,7 +70,9 @@ def make(rate_bps: float | None, mtu_bytes: int) -> list[int]:
         fds += new_tap(name)
         index = netlink.index_of(name)
         kernel.do(netlink.set_link(index, mtu_bytes=LARGEST_MTU), netlink.set_master(index, BRIDGE))
-        limit_rate(name, rate_bps, mtu_bytes)
+        if rate_bps is not None:
+            bucket = machine.token_bucket(rate_bps, mtu_bytes)
+            process.output(["tc", "qdisc", "add", "dev", name, "root", *bucket])
     kernel.close()
     return fds
 

@@ -18,7 +18,7 @@ from labkit.system.machine.cpu_time import (
     thread_times,
 )
 from labkit.system.machine.host_load import HostLoad, with_host_load
-from labkit.system.machine.interfaces import offloads, qdisc
+from labkit.system.machine.interfaces import offloads, qdisc, token_bucket
 from labkit.system.machine.programs import (
     asking_versions,
     kill_descendants,
@@ -71,6 +71,7 @@ __all__ = [
     "stolen",
     "sysctls",
     "thread_times",
+    "token_bucket",
     "versions",
     "with_host_load",
     "with_throttling",

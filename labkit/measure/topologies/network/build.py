@@ -199,6 +199,7 @@ def _built(
         result.make_uppers(stack)
         result.configure()
         result.make_redirects(stack)
+        result.impair()
         result.settle()
         yield result
 
@@ -361,6 +362,13 @@ class BuiltNetwork:
             from labkit.measure.topologies.network import redirects  # what only such a network needs
 
             redirects.attach(self.described, self.index, self.space, stack)
+
+    def impair(self) -> None:
+        """Add delays, losses and limits to the cables."""
+        if self.described.impairments:
+            from labkit.measure.topologies.network import impairments  # what only such a network needs
+
+            impairments.apply(self.described, self.mtus, self.space)
 
     def settle(self) -> None:
         """Wait until all bridges with ports carry.

@@ -22,6 +22,7 @@ from labkit.measure.topologies.network.kinds import KINDS
 from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
+    Impairment,
     Network,
     Nic,
     Node,
@@ -122,6 +123,7 @@ class NetworkIndex:
             self.of_node.setdefault(one.at, []).append(one)
         self.routes = [part for part in network.parts if isinstance(part, Route)]
         self.redirects = [part for part in network.parts if isinstance(part, Redirect)]
+        self.impairments = [part for part in network.parts if isinstance(part, Impairment)]
         self.tunnels = [one for one in self.interfaces.values() if isinstance(one.part, Tunnel)]
         # the interface that has an address; addresses are unique
         self.owner = {one.address.ip: one for one in self.interfaces.values() if one.address is not None}

@@ -10,7 +10,7 @@ They are data: written in a notebook or a file, or made by a topology, sent as J
 from __future__ import annotations
 
 import hashlib
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -158,6 +158,28 @@ class Redirect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="red
     hook: BpfHook = "tc"
 
 
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=10)]
+
+
+class Impairment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="impairment"):
+    """What happens to packets on the way out of an interface of a cable (tc-netem(8), tc-tbf(8)).
+
+    `rate_bps`: with a queue of 50 ms. `delay_s`, with a deviation of up to `jitter_s`. `loss`, `duplicate`: shares of
+    the packets. `reorder`: the share that is sent at once while the others wait. The kernel segments large TCP packets
+    for a rate; loss and duplicates are of packets as the kernel holds them, which may be many segments.
+    """
+
+    at: str
+    interface: str
+    rate_bps: Annotated[float, msgspec.Meta(ge=1e3, le=1e12)] | None = None
+    delay_s: Seconds = 0.0
+    jitter_s: Seconds = 0.0
+    loss: Share = 0.0
+    duplicate: Share = 0.0
+    reorder: Share = 0.0
+
+
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"):
     """A static route in the node `at` to a prefix or `default`: through gateways (several: equal-cost multipath) or
     an interface."""
@@ -174,7 +196,7 @@ class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="route"
         return (self.via,) if isinstance(self.via, str) else self.via
 
 
-Part = Node | Bridge | Cable | UpperDevice | Tunnel | Redirect | Route | Neighbour | Nic
+Part = Node | Bridge | Cable | UpperDevice | Tunnel | Redirect | Impairment | Route | Neighbour | Nic
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -33,6 +33,7 @@ from labkit.measure.topologies.network.parts import (
     Bridge,
     Cable,
     CableEnd,
+    Impairment,
     Neighbour,
     Network,
     Nic,
@@ -66,7 +67,18 @@ def _checked(network: Network) -> tuple[NetworkIndex, Mtus]:
         _form(part)
     _masters(network)
     described = NetworkIndex(network)
-    for look in (_pairs, _kinds, _redirects, _tunnels, _uppers, _addresses, _cables, _subnets, _routes):
+    for look in (
+        _pairs,
+        _kinds,
+        _redirects,
+        _impairments,
+        _tunnels,
+        _uppers,
+        _addresses,
+        _cables,
+        _subnets,
+        _routes,
+    ):
         look(described)
     mtus = Mtus(described)
     _mtus(described, mtus)
@@ -399,6 +411,26 @@ def _redirects(described: NetworkIndex) -> None:
                     f"the redirect of {redirect.interface} ({redirect.at}) to {redirect.to} needs the end of a cable"
                     f" called {name}: {redirect.at} has {described.names(redirect.at)}"
                 )
+
+
+def _impairments(described: NetworkIndex) -> None:
+    """Raise BadInput unless an impairment does something to the end of a cable, which has no other."""
+    places = [(one.at, one.interface) for one in described.impairments]
+    check_unique(places, lambda key: f"{key[1]} ({key[0]}) is impaired twice: write one impairment")
+    for one in described.impairments:
+        where = described.interfaces.get((one.at, one.interface))
+        if where is None or not isinstance(where.part, Cable):
+            raise BadInput(
+                f"the impairment of {one.interface} ({one.at}) needs the end of a cable: {one.at} has"
+                f" {described.names(one.at)}"
+            )
+        if (one.jitter_s or one.reorder) and not one.delay_s:
+            raise BadInput(f"the impairment of {one.interface} ({one.at}): jitter_s and reorder need delay_s")
+        if one == Impairment(one.at, one.interface):
+            raise BadInput(
+                f"the impairment of {one.interface} ({one.at}) does nothing: give it rate_bps, delay_s, loss or"
+                " duplicate"
+            )
 
 
 MIN_BYTES = {4: 68, 6: 1280}  # RFC 791, RFC 8200

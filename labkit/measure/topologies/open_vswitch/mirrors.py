@@ -58,7 +58,6 @@ UNDERLAY = "underlay"
 ERSPAN = Header("ERSPAN", 8, "draft-foschiano-erspan-03, type II")
 GRE_SEQUENCE = Header("GRE sequence number", 4, "RFC 2890")
 VLAN_TAG = Header("VLAN tag", 4, "IEEE 802.1Q")
-QUEUE_MS = 50  # of the uplink's token bucket, as for the link between two lab VMs
 DISCARD = 9
 CPUS_APART = 4  # as in the thesis: one for the switch and a client, one for a server, two for everything else
 PROOF_S, TRY_S = 30.0, 0.25
@@ -266,19 +265,8 @@ class Mirrors:
             neighbour = netlink.new_neighbour(uplink, str(FAR.ip), self._remote_mac)
             self._between.netlink.do(netlink.new_address(uplink, NEAR), neighbour)
         if (rate_bps := self._parameters.uplink_bps) is not None:
-            burst = max(2 * (self._spec.mtu_bytes + 100), int(rate_bps / 8 / 1000))
-            words = ["rate", f"{int(rate_bps)}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms"]
-            tc = [
-                *self._between.prefix,
-                machine.program("tc"),
-                "qdisc",
-                "add",
-                "dev",
-                name,
-                "root",
-                "tbf",
-            ]
-            process.output([*tc, *words])
+            tc = [*self._between.prefix, machine.program("tc"), "qdisc", "add", "dev", name, "root"]
+            process.output([*tc, *machine.token_bucket(rate_bps, self._spec.mtu_bytes)])
 
     @contextmanager
     def read(self) -> Iterator[None]:
