@@ -84,13 +84,13 @@ def test_tcp_rows(machine: Sandbox) -> None:
 
 def test_cable_of_labkit_has_its_rate(machine: Sandbox) -> None:
     before = machine.interfaces()
-    rows = machine.rows("nodes=two", BOTH, "link_rate_bps=1e8", "mtu_bytes=9000", "pairs=2", *SHORT)
+    rows = machine.rows("nodes=two", BOTH, "link_rate_bps=1e8", "mtu_bytes=9000", "pairs=2", "duration_s=2")
     assert machine.interfaces() == before  # each node's end was in a namespace of its own
     assert {row["arm"] for row in rows} == ARMS
     for row in rows:
         assert row["status"] in MEASURED, row["reason"]
         assert (row["nodes"], row["parent"], row["machine"]) == ("two", None, row["peer_machine"])
-    assert 5e7 < max(row["throughput_bps"] for row in rows if row["status"] == "ok") < 1.1e8
+    assert 5e7 < max(row["throughput_bps"] for row in rows) < 1.1e8
 
 
 def test_nic_with_an_index_that_a_port_also_has(machine: Sandbox) -> None:

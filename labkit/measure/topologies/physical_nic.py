@@ -93,11 +93,11 @@ def borrowed_nic(
             return
         _check_free(nic)
         with _move_nic(nic, spec, between, index) as index_there:
-            own = {"mtu_bytes": spec.mtu_bytes} if spec.parent is None else {}
-            if own and spec.side is not None:
-                own |= {"mac": nic_mac(spec, spec.side)}
+            own = spec.parent is None
+            mac = nic_mac(spec, spec.side) if own and spec.side is not None else None
+            mtu = spec.mtu_bytes if own else None
             try:
-                between.netlink.do(netlink.set_link(index_there, **own))
+                between.netlink.do(netlink.set_link(index_there, mtu_bytes=mtu, mac=mac))
             except netlink.LinkError as error:
                 raise Unsupported(f"{nic.name} does not take MTU {spec.mtu_bytes} ({error})") from None
             if spec.delay_s:
