@@ -31,7 +31,8 @@ VARIABLES = {
     " if others wrote them",
     "LABKIT_ALLOW": "machine_sysctl: changes may set sysctls of the whole machine while their arm is measured;"
     " trex_profile: a sweep's file may name a profile of TRex, which is code; trex_folder: it may name the folder of"
-    " TRex, from which a program is started; separate several with commas",
+    " TRex, from which a program is started; existing_network: runs may send traffic between ends that labkit did not"
+    " make; separate several with commas",
     "LABKIT_TREX": "the folder of an unpacked TRex release, from which labkit starts a server",
 }
 

@@ -27,11 +27,11 @@ from labkit.common.errors import BadInput, Failed, Unsupported
 from labkit.common.limits import Form, Within
 from labkit.common.printable import printable
 from labkit.measure.endpoints.namespace import Namespace
+from labkit.measure.existing import endpoints
 from labkit.system import machine, netlink, process
 from labkit.system.netlink import address_probe
 
 KINDS = ("veth", "macvlan", "ipvlan")
-ENGINES = ("docker", "podman")
 DHCP = "dhcp"
 LEASE_S = 30.0
 IFNAMSIZ, ETH_P_8021Q = 16, 0x8100  # linux/if.h, linux/if_ether.h
@@ -40,7 +40,6 @@ MODES = {
     "macvlan": {"IFLA_MACVLAN_MODE": 4},
     "ipvlan": {"IFLA_IPVLAN_MODE": 0},
 }  # bridge, L2 (linux/if_link.h)
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LEASE = re.compile(r"^(ip|mask|router)='([0-9. ]+)'$", re.MULTILINE)
 
 
@@ -87,41 +86,10 @@ class AttachRequest:
         Within(MIN_MTU, MAX_MTU).check("--mtu", self.mtu_bytes)
 
 
-def container_pid(container: str) -> int:
-    """Return the process id of the first process of a running Docker or Podman container.
-
-    Raises BadInput if no container of this name runs, and Unsupported if neither engine is installed.
-    """
-    if not NAME.fullmatch(container):
-        raise BadInput(f"{container!r} is not a valid container name")
-    engines = [path for name in ENGINES if os.path.isabs(path := machine.program(name))]
-    if not engines:
-        raise Unsupported("neither docker nor podman is installed, so there is no container to attach to")
-    lines = []
-    for path in engines:
-        ended = process.run(
-            [path, "inspect", "--type", "container", "--format", "{{.State.Pid}}", container], 30
-        )
-        text = ended.stdout.strip()
-        if ended.returncode == 0 and text.isdigit():
-            if text == "0":
-                raise BadInput(f"the {Path(path).name} container {container} is not running: start it first")
-            return int(text)
-        lines.append(ended.message())
-    raise BadInput(f"there is no container {container}: {'; '.join(lines)}")
-
-
 @contextmanager
 def container_namespace(container: str) -> Iterator[Namespace]:
-    """Open the network namespace of a running container.
-
-    Raises like `container_pid`, and Failed if this user may not enter the namespace.
-    """
-    pid = container_pid(container)
-    try:
-        fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise Failed(f"the network namespace of {container} cannot be entered: {error.strerror}") from None
+    """Open the network namespace of a running container. Raises the errors of `existing.endpoints.resolve`."""
+    fd = endpoints.resolve(f"container:{container}").namespace
     with netlink.inside(fd):
         space = Namespace(container, fd, netlink.Netlink())
     try:

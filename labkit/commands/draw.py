@@ -9,7 +9,8 @@ import msgspec
 
 from labkit.commands import arguments
 from labkit.commands.messages import note
-from labkit.common import run_folder, topology_state
+from labkit.common import existing_names, run_folder, topology_state
+from labkit.common.errors import BadInput
 from labkit.common.printable import printable, printable_json
 from labkit.runner import run as running
 
@@ -19,6 +20,11 @@ of a network as a file.
 
     labkit draw veth_bridge pairs=2
     labkit draw docs/network.yaml --mermaid
+
+Two names draw the path between two ends that are already there, as root: container:NAME (of Docker,
+Podman or a CRI), netns:NAME, pid:NUMBER, or host. Nothing is sent, and nothing changed.
+
+    labkit draw container:web container:cli
 """
 
 JSON = {
@@ -27,7 +33,11 @@ JSON = {
     "pairs": "a list of pairs, a client and a server each: `name`, `namespace`, `interface`, `address`",
     "namespaces": "a list: `name`; `interfaces` (`name`, `index`, `kind`, `mode`, `up`, `carrier`, `mtu_bytes`,"
     " `mac`, `addresses`, `master`, `peer`, `lower`, `tunnel`, `copies`, `redirect`); `routes` (`to`, `hops`, `source`,"
-    " `metric`, `connected`)",
+    " `metric`, `connected`); of an existing network also `rules`, `published`, and each interface's `qdisc` and"
+    " `offloads`",
+    "forward": "of an existing network, the interfaces that a packet passes from client to server: `namespace`,"
+    " `interface`, `direction`",
+    "back": "the same from server to client",
 }
 
 
@@ -47,9 +57,7 @@ def run(given: argparse.Namespace) -> int:
     """Run the command, and return the exit code."""
     from labkit.analysis import drawing
 
-    request = running.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
-    [answer] = running.ask(request["parameters"]["where"], {"do": "draw", **request}, note)
-    state = msgspec.convert(answer["state"], topology_state.State)
+    state = _existing(given) if existing_names.is_end(given.topology) else _built(given)
     if given.html:
         from labkit.analysis.drawing import figure
 
@@ -61,3 +69,22 @@ def run(given: argparse.Namespace) -> int:
         draw = drawing.dot if given.dot else drawing.mermaid if given.mermaid else drawing.tree
         print(printable(draw(state)), end="")
     return 0
+
+
+def _built(given: argparse.Namespace) -> topology_state.State:
+    """Build the topology for a moment, and return its state."""
+    request = running.one_topology(given.topology, arguments.name_value_pairs(given.parameters))
+    [answer] = running.ask(request["parameters"]["where"], {"do": "draw", **request}, note)
+    return msgspec.convert(answer["state"], topology_state.State)
+
+
+def _existing(given: argparse.Namespace) -> topology_state.State:
+    """Return the state of the path between two existing ends."""
+    from labkit.measure.existing import between  # most drawings are of what labkit builds
+
+    if len(given.parameters) != 1:
+        raise BadInput(f"{given.topology} is one end: name the other one, and nothing else, for example host")
+    with between(given.topology, given.parameters[0]) as path:
+        if path.gap is not None:
+            note(path.gap)
+        return path.state

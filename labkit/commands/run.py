@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from labkit.commands import arguments
-from labkit.commands.messages import print_error
+from labkit.commands.messages import note, print_error
 from labkit.common import run_folder
 from labkit.common.printable import printable_json
 from labkit.measure import experiments, topologies
 from labkit.measure.hosts import local
+from labkit.runner import permissions, yaml_files
 from labkit.runner import run as running
-from labkit.runner import yaml_files
 from labkit.runner.progress import Bar
 
 NOTES = """\
@@ -32,8 +32,12 @@ example of a network of your own as an arm.
     labkit run datapaths topology=veth_bridge change='gro: offload gro on at server' rounds=5 duration_s=1
     labkit run throughput topology=ovs_netdev
     labkit run datapaths topology=docs/network.yaml,veth rounds=5 duration_s=1
+    labkit run datapaths topology=existing:container:web+container:cli,veth_bridge rounds=5 slices=12 --yes
     labkit run throughput server=HOST frame_bytes=64,imix
     LABKIT_TREX=FOLDER labkit run throughput generator=trex topology=veth_bridge
+
+existing:END+END is a network that is there already: container:NAME, netns:NAME, pid:NUMBER, or host
+for this machine itself. The load runs between these two ends only, and nothing there is changed.
 
 where= chooses the kernel. vm:KERNEL boots a lab VM within seconds. The lab VM sees this machine's
 files read-only. Without KVM its CPU is emulated, and every number says so. KERNEL is debian, a
@@ -76,6 +80,8 @@ def add_arguments(parser: arguments.CommandParser) -> None:
         help="the run's folder; an unfinished run in it is resumed",
     )
     arguments.add_keep_failed(parser)
+    text = "send traffic between ends of existing networks (topology=existing:...) without asking"
+    parser.add_argument("--yes", action="store_true", help=text)
     parser.add_argument(
         "--against",
         type=run_folder.named,
@@ -131,6 +137,7 @@ def run(given: argparse.Namespace) -> int:
         _check_gate(given)
     # A user who types a command may name any file; a YAML file may only name files in its own folder.
     parameters = yaml_files.with_files(arguments.name_value_pairs(given.parameters), None)
+    _agree(given, parameters)
     bar = Bar()
     if parameters.get("where", "here") == "here":
         say_limits(bar)
@@ -161,6 +168,21 @@ def run(given: argparse.Namespace) -> int:
     from labkit.commands import compare
 
     return compare.show(given.against, folder, given)
+
+
+def _agree(given: argparse.Namespace, parameters: dict[str, Any]) -> None:
+    """Show what would be sent between existing ends, and ask whether to go on, unless --yes says so."""
+    if "existing:" not in str(parameters.get("topology", "")):
+        arguments.refuse(given, ("yes",), "without an existing network")
+        return
+    plan = running.traffic_plan(
+        given.experiment, experiments.find(given.experiment).parameters.of(parameters)
+    )
+    if plan is None:
+        return
+    note(plan)
+    if given.yes or (sys.stdin.isatty() and input("labkit: go on? [y/N] ").strip().lower() in ("y", "yes")):
+        permissions.allow(running.EXISTING)
 
 
 def _check_gate(given: argparse.Namespace) -> None:

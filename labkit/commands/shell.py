@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import ExitStack
 
 import msgspec
 
@@ -33,12 +34,13 @@ def run(given: argparse.Namespace) -> int:
         raise BadInput(
             f"where={where} is not possible: `labkit shell` runs on this kernel only; leave where out"
         )
-    fds: tuple[int, ...] = ()
-    if local.privileged():
-        fds = (os.open("/proc/self/ns/net", os.O_RDONLY),)
-        request["machine_netns"] = fds[0]
-    argv = [
-        *local.prefix(),
-        *process.python("-m", "labkit.measure.agent.main", msgspec.json.encode(request).decode()),
-    ]
-    return process.interactive(argv, pass_fds=fds)
+    with ExitStack() as stack:
+        more, fds = local.handed(request, stack)
+        if local.privileged():
+            fds.append(os.open("/proc/self/ns/net", os.O_RDONLY))
+            more["machine_netns"] = fds[-1]
+        argv = [
+            *local.prefix(),
+            *process.python("-m", "labkit.measure.agent.main", msgspec.json.encode(request | more).decode()),
+        ]
+        return process.interactive(argv, pass_fds=fds)

@@ -41,7 +41,8 @@ class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: the kernel's name of the type, or `loopback` or `nic`. up: the administrative state. carrier: the operational
     state. master: the bridge of which it is a port. peer: the other end of a veth pair. lower: the underlying device.
-    copies: the ports whose packets a mirror copies to it. An MTU or index of 0 means that only the switch knows the
+    copies: the ports whose packets a mirror copies to it. qdisc: the root queueing discipline, and offloads: ethtool's
+    groups, on or off; both of existing networks only. An MTU or index of 0 means that only the switch knows the
     interface, not the kernel.
     """
 
@@ -60,6 +61,8 @@ class InterfaceState(msgspec.Struct, frozen=True, kw_only=True):
     tunnel: TunnelState | None = None
     copies: list[Place] = []
     redirect: RedirectState | None = None
+    qdisc: str | None = None
+    offloads: dict[str, bool] = {}
 
 
 class NextHop(msgspec.Struct, frozen=True):
@@ -86,11 +89,17 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Namespace(msgspec.Struct, frozen=True):
-    """A network namespace."""
+    """A network namespace.
+
+    rules: of an existing network, each chain of nftables with its number of rules, and loaded tables of iptables.
+    published: the ports that its rules or programs publish for the ends, a sentence each.
+    """
 
     name: str
     interfaces: list[InterfaceState]
     routes: list[Route]
+    rules: dict[str, str] = {}
+    published: list[str] = []
 
 
 class PairEnd(msgspec.Struct, frozen=True):
@@ -102,13 +111,27 @@ class PairEnd(msgspec.Struct, frozen=True):
     address: str
 
 
+class Step(msgspec.Struct, frozen=True):
+    """An interface where a frame leaves a namespace or goes to the device below (out), or arrives or goes to the
+    one above (in)."""
+
+    namespace: str
+    interface: str
+    direction: str
+
+
 class State(msgspec.Struct, frozen=True):
-    """The state of a topology. Each element of `pairs` is a client and a server."""
+    """The state of a topology. Each element of `pairs` is a client and a server.
+
+    `forward` and `back`: of an existing network, the steps from its client to its server, and back.
+    """
 
     topology: str
     kernel: str
     pairs: list[tuple[PairEnd, PairEnd]]
     namespaces: list[Namespace]
+    forward: list[Step] = []
+    back: list[Step] = []
 
     def ports(self) -> dict[int, str]:
         """Return the encapsulation for each UDP port: the well-known ports and those of this topology's tunnels."""

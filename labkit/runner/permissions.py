@@ -13,6 +13,11 @@ def is_allowed(flag: str) -> bool:
     return flag in os.environ.get(ALLOW, "").split(",")
 
 
+def allow(flag: str) -> None:
+    """Allow something in this process and in those that it starts, because its user has agreed."""
+    os.environ[ALLOW] = ",".join(filter(None, [os.environ.get(ALLOW, ""), flag]))
+
+
 def is_of_a_sweep() -> bool:
     """Return whether a sweep executes this notebook, so that the parameters are those of a file."""
     return bool(os.environ.get(PROGRESS))

@@ -16,16 +16,18 @@ from typing import Any
 
 import msgspec
 
-from labkit.common import errors, run_folder, safe_files, units
+from labkit.common import errors, existing_names, run_folder, safe_files, units
 from labkit.common.errors import BadInput, Failed
 from labkit.measure import experiments, hosts, topologies
 from labkit.measure.observers.registry import TABLE
+from labkit.measure.parameters import Parameters
 from labkit.measure.topologies import Network, check_network
 from labkit.runner import code_files, permissions, two_hosts, unmeasured_point, yaml_files
 from labkit.system import machine
 
 EventCallback = Callable[[dict[str, Any]], None]
 KEEP_FAILED = "LABKIT_KEEP_FAILED"  # environment variable: show failed rows instead of measuring them again
+EXISTING = "existing_network"  # what the user allows: traffic between ends that labkit did not make
 DESCRIPTIONS = ("run.json", "environment.json")  # files of a run in which nothing was measured
 
 
@@ -129,6 +131,8 @@ def measure(
     request_parameters = requested.asdict()
     hosts.check(request_parameters["where"])
     _check_machine_sysctls(request_parameters)
+    if (plan := traffic_plan(experiment, requested)) and not permissions.is_allowed(EXISTING):
+        raise BadInput(f"{plan}: agree with --yes, or with {permissions.ALLOW}={EXISTING} in the environment")
     if _traces(request_parameters):
         hosts.check_tracing(request_parameters["where"])
     folder = run_folder.new_run(experiment) if folder is None else folder
@@ -212,6 +216,22 @@ def measure(
                 run_folder.write_json(folder / "run.json", description)
     watch({"event": "finished", "elapsed_s": time.monotonic() - begun})
     return folder
+
+
+def traffic_plan(experiment: str, requested: Parameters) -> str | None:
+    """Return what a run would send between ends that labkit did not make, in one sentence; None if nothing."""
+    names = getattr(requested, "existing_networks", [])
+    if not names or not isinstance(requested, experiments.DatapathParameters):
+        return None
+    seconds = units.duration(experiments.find(experiment).planned_s(requested))
+    paced = [units.si(requested.rate_bps, "bit/s")] if requested.rate_bps else []
+    paced += [f"{requested.rate_rps} requests a second"] if requested.rate_rps else []
+    rate = paced[0] if paced else "as fast as the path carries it"
+    pairs = units.listed([" to ".join(existing_names.ends(name)) for name in names])
+    return (
+        f"labkit would send {requested.protocol} traffic from {pairs}, {rate}, in turns with the other arms, for"
+        f" {seconds} in all, and change nothing there"
+    )
 
 
 def _check_owner(folder: Path) -> None:

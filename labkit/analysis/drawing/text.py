@@ -20,6 +20,13 @@ from labkit.analysis.drawing.graph import (
 )
 from labkit.common.topology_state import InterfaceState, Namespace, Place, State, TunnelState
 
+# Those that are usually on, so that it matters where one is off.
+USUAL_OFFLOADS = (
+    "tx-checksumming",
+    "tcp-segmentation-offload",
+    "generic-segmentation-offload",
+    "generic-receive-offload",
+)
 _DOT_STYLES = {
     "veth": "solid", "port": "dotted", "lower": "dashed", "tunnel": "bold", "mirror": "dashed",
     "redirect": "solid",
@@ -44,6 +51,11 @@ def tree(state: State) -> str:
             start = f"  {one.name.ljust(names)}  {kind(one).ljust(kinds)}  MTU {one.mtu_bytes or '–':<5}"
             lines.append("  ".join([start, "; ".join(_facts(one))]).rstrip())
         lines += [f"  route {line}" for line in _routes(space)]
+        lines += [f"  {name}: {what}" for name, what in space.rules.items()]
+        lines += [f"  {sentence}" for sentence in space.published]
+    for name, steps in (("there", state.forward), ("back", state.back)):
+        if steps:
+            lines += ["", f"{name}: {' > '.join(f'{one.namespace}/{one.interface}' for one in steps)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -61,6 +73,10 @@ def _facts(one: InterfaceState) -> Iterator[str]:
         yield f"{one.redirect.helper} at {one.redirect.hook} to {_at(one.redirect.to)}"
     if one.copies:
         yield f"copies of {', '.join(place.interface for place in one.copies)}"
+    if one.qdisc not in (None, "noqueue"):
+        yield f"qdisc {one.qdisc}"
+    if off := [name for name in USUAL_OFFLOADS if one.offloads.get(name) is False]:
+        yield f"off: {', '.join(off)}"
     yield from condition(one)
 
 

@@ -263,16 +263,26 @@ REQUESTS = {
 }
 
 
+def _received(line: bytes) -> dict[str, Any]:
+    """Return a request, and keep the existing networks that it hands over."""
+    request: dict[str, Any] = msgspec.json.decode(line)
+    if "existing" in request:
+        from labkit.measure.existing import arm  # what only an existing network needs
+
+        arm.receive(request["existing"])
+    return request
+
+
 def main() -> None:
     """Read one request and answer it."""
     process.raise_open_files()
     if len(sys.argv) > 1:
         try:
-            sys.exit(shell(msgspec.json.decode(sys.argv[1])))
+            sys.exit(shell(_received(sys.argv[1].encode())))
         except LabkitError as error:
             print(f"labkit: {printable(str(error))}", file=sys.stderr)
             sys.exit(2)
-    request = msgspec.json.decode(sys.stdin.buffer.readline())
+    request = _received(sys.stdin.buffer.readline())
     process.raise_priority()
     with contextlib.suppress(BrokenPipeError):
         _answer(REQUESTS[request["do"]](request))

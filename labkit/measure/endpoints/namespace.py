@@ -122,7 +122,8 @@ class Endpoint:
 
     With a `runtime`, programs run in it: a container in the namespace, or a guest. The cable of a guest ends in the
     namespace with the interface `tap`; `interface` is then inside the guest. `published_address`: an address of the
-    host at which clients reach the ports of this end; None: they use `address`.
+    host at which clients reach the ports of this end; None: they use `address`. `port_offset`: added to the port of a
+    generator's server here, where several arms share an end.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Endpoint:
     runtime: EndpointRuntime | None = None
     tap: str | None = None
     published_address: str | None = None
+    port_offset: int = 0
 
     @property
     def prefix(self) -> list[str]:
@@ -190,6 +192,7 @@ class RemoteEnd:
 
     name: str
     address: str
+    port_offset: int = 0
 
 
 @dataclass(frozen=True)

@@ -286,6 +286,10 @@ def apply(change: Change, topology: Topology) -> list[dict[str, Any]]:
     `after`. Raises Unsupported if the kernel lacks a feature, Failed if it refuses a step or only a part of the change
     has an effect, NoEffect if no part has one.
     """
+    if topology.shown is not None and len(change.parameters) < sum(
+        len(step.options) for step in change.steps
+    ):
+        raise Unsupported(f"change {change.name}: nothing of an existing network is changed")
     result: Counter[tuple[str, str, str, str, str]] = Counter()
     without: list[str] = []
     with while_measured(change, topology) as machine_effects:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import msgspec
 
+from labkit.common import existing_names
 from labkit.common.errors import BadInput
 from labkit.common.extensions import on_call
 from labkit.common.limits import DISTINCT, EACH_ONCE, EachOnce, Form, Offered, OneOf, Within
@@ -78,7 +79,8 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     ] = "here"
     topology: Annotated[
         tuple[str | Network, ...],
-        "topologies to compare; the first is the baseline; FILE.yaml is your own network (docs/network.yaml)",
+        "topologies to compare; the first is the baseline; FILE.yaml is your own network (docs/network.yaml);"
+        " existing:END+END is one that is there, for example existing:container:web+container:cli",
         Offered(topologies.TABLE),
     ] = ("veth_bridge",)
     endpoint: Annotated[
@@ -234,6 +236,10 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         self.check_values()
         hosts.check(self.where)
         topologies.check_names(self.topology)
+        if self.where != "here" and self.existing_networks:
+            raise BadInput(
+                f"where={self.where}: {self.existing_networks[0]} is on this machine: leave where out"
+            )
         twice = "labkit itself measures the baseline twice" if self.topology else ""
         EachOnce(twice).check("topology", self.topology_names)
         Within(MIN_MTU[self.family], 65535, f"what IPv{self.family} allows").check(
@@ -264,6 +270,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
     def described_network(self, name: str) -> str | Network:
         """Return what to build for the topology of this name: the name itself, or a network's description."""
         return next((one for one in self.topology if str(one) == name), name)
+
+    @property
+    def existing_networks(self) -> list[str]:
+        """The names of topologies that are there already."""
+        return [name for name in self.topology_names if existing_names.is_network(name)]
 
     def _check_endpoints(self) -> None:
         if self.in_guests:

@@ -218,7 +218,8 @@ def built(
         for arm in rng.sample(arms, len(arms)):
             try:
                 topology = stack.enter_context(_topology(arm, parameters, run_context, pairs))
-                if parameters.slices:
+                # Where an end may not be changed, all arms are alike without it.
+                if parameters.slices and not parameters.existing_networks:
                     _keep_window(topology)
                 effects = apply_change(arm, topology, parameters)
                 built_arms.append(

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from labkit.common import safe_files
+from labkit.common import existing_names, safe_files
 from labkit.common.errors import Failed
 from labkit.system import machine, process
 from labkit.system.machine.locked_file import open_locked
@@ -56,6 +56,16 @@ def prefix() -> list[str]:
     return ["unshare", *user, "--fork", "--pid", "--kill-child", "--mount-proc", "--net", "--mount", "--"]
 
 
+def handed(request: dict[str, Any], stack: ExitStack) -> tuple[dict[str, Any], list[int]]:
+    """Return what a process needs for the existing networks of its request (`handing.hand_over`)."""
+    names = request.get("parameters", {}).get("topology", ())
+    if not any(isinstance(one, str) and existing_names.is_network(one) for one in names):
+        return {}, []
+    from labkit.measure.existing import handing  # what only an existing network needs
+
+    return handing.hand_over(request, stack)
+
+
 @contextmanager
 def conversation(request: dict[str, Any], machine_netns: int | None = None) -> Iterator[process.Conversation]:
     """Start a labkit process as PID 1 of its own namespaces, and send it the request.
@@ -75,6 +85,9 @@ def conversation(request: dict[str, Any], machine_netns: int | None = None) -> I
                 stack.callback(os.close, machine_netns)
             pass_fds.append(machine_netns)
             report["machine_netns"] = machine_netns
+        more, fds = handed(request, stack)
+        report |= more
+        pass_fds += fds
         if request.get("traces") or request.get("changes_machine"):
             from labkit.system.machine import tracing_guard  # what only such a request needs
 

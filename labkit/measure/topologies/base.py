@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
@@ -15,6 +15,7 @@ from labkit.measure.endpoints import Endpoint, Namespace, Pair, RemoteEnd, Remot
 from labkit.system import netlink
 
 if TYPE_CHECKING:
+    from labkit.common.topology_state import Step
     from labkit.measure.topologies.network.kinds import LinkKind
     from labkit.measure.topologies.network.parts import Redirect
     from labkit.measure.topologies.open_vswitch.switch import Switch
@@ -98,7 +99,8 @@ class Topology:
 
     `switch`: the Open vSwitch that joins the ends, if any. `meter`: reads counters of what joins the ends and returns
     a function; that function reads them again and returns the row columns for the time between. `doubts`: reasons to
-    doubt every row of this topology. `redirects`: what its BPF programs redirect. `at_end`: what has to be undone
+    doubt every row of this topology. `redirects`: what its BPF programs redirect. `shown`: of an existing network, the
+    interfaces on its path by namespace; None: all. `steps`: its path, there and back. `at_end`: what has to be undone
     before the topology is removed.
     """
 
@@ -110,6 +112,8 @@ class Topology:
     meter: Meter | None = None
     doubts: tuple[str, ...] = ()
     redirects: tuple[Redirect, ...] = ()
+    shown: Mapping[str, Collection[str]] | None = None
+    steps: tuple[Sequence[Step], Sequence[Step]] = ((), ())
     at_end: ExitStack = field(default_factory=ExitStack, compare=False)
 
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
-from labkit.common import extensions, switch_options
+from labkit.common import existing_names, extensions, switch_options
 from labkit.common.errors import BadInput, choose
 from labkit.common.extensions import on_call
 from labkit.measure.topologies import linux_datapaths
@@ -29,6 +29,7 @@ from labkit.measure.topologies.network.parts import Network
 _GUESTS = "labkit.measure.topologies.containers_and_guests"
 _SWITCH = "labkit.measure.topologies.open_vswitch.topology"
 _USER_MODE = "labkit.measure.topologies.user_mode"
+_EXISTING = "labkit.measure.existing.arm"
 _PUBLISHED = "labkit.measure.topologies.published_ports"
 _MACVLAN = TopologyKind(described(linux_datapaths.macvlan), takes_parent=True)
 _IPVLAN = TopologyKind(described(linux_datapaths.ipvlan), takes_parent=True)
@@ -128,6 +129,9 @@ def check_names(topologies: Iterable[str | Network]) -> None:
                     " change `name` in its file"
                 )
             continue
+        if existing_names.is_network(name):
+            existing_names.ends(name)
+            continue
         word, plus, _options = name.partition("+")
         if word not in TABLE:
             raise BadInput(f"{word} is not a topology: {choose(word, TABLE)}")
@@ -140,12 +144,26 @@ def check_names(topologies: Iterable[str | Network]) -> None:
 
 
 def kind_of(topology: str | Network) -> TopologyKind:
-    """Return the entry of a topology, without its options. A network of one's own gets an entry that builds it."""
+    """Return the entry of a topology, without its options.
+
+    A network of one's own gets an entry that builds it, and an existing one an entry that uses it.
+    """
     if isinstance(topology, Network):
         return TopologyKind(
             lambda _name, spec: network_builder.arm(topology, spec),
             check_load=lambda _name, *load: network_builder.check_load(topology, *load),
             why_no_tags=lambda _name: network_builder.why_no_tags(topology),
+        )
+    if existing_names.is_network(topology):
+        return TopologyKind(
+            on_call(f"{_EXISTING}:existing"),
+            check_load=on_call(f"{_EXISTING}:check_load"),
+            why_no_tags=lambda _name: "labkit adds no VLAN to an existing network",
+            generators=(
+                "iperf3",
+                "ping",
+                "sockperf",
+            ),  # the others need rules or interfaces of their own at the ends
         )
     return TABLE[topology.partition("+")[0]]
 
@@ -167,12 +185,14 @@ def check(
     kind.check_load(str(topology), *load)
     if kind.generators is not None and generator not in kind.generators:
         raise BadInput(
-            f"{topology} publishes the port of {', '.join(kind.generators)} only, so the load of {generator} would go"
-            " past it: choose another topology, for example veth_bridge"
+            f"{topology} takes the load of {', '.join(kind.generators)} only, not that of {generator}: choose another"
+            " topology, for example veth_bridge"
         )
     for endpoint in sorted({*IN_GUESTS} & {*endpoints} - {*kind.guests}):
         able = ", ".join(name for name, one in TABLE.items() if endpoint in one.guests)
         raise BadInput(f"{topology} does not support endpoint={endpoint}: choose {able}")
+    if "container" in endpoints and existing_names.is_network(str(topology)):
+        raise BadInput(f"{topology} has its ends already: leave endpoint out")
     if parent is not None and not kind.takes_parent:
         raise BadInput(f"parent={parent}: {topology} has no parent: only macvlan and ipvlan have one")
     if across and kind.side is None:

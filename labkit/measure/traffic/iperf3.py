@@ -74,7 +74,7 @@ def version() -> str:
     return text
 
 
-def client_argv(load: Load, address: str) -> list[str]:
+def client_argv(load: Load, address: str, port: int = PORT) -> list[str]:
     """Return the client's command line."""
     argv = [
         "iperf3",
@@ -82,7 +82,7 @@ def client_argv(load: Load, address: str) -> list[str]:
         "-c",
         address,
         "-p",
-        str(PORT),
+        str(port),
         "-t",
         str(load.duration_s),
         "--connect-timeout",
@@ -105,13 +105,13 @@ def client_argv(load: Load, address: str) -> list[str]:
     return argv + (["-Z"] if load.zerocopy else [])
 
 
-def server_argv(address: str) -> list[str]:
+def server_argv(address: str, port: int = PORT) -> list[str]:
     """Return the server's command line.
 
     It binds the server to its address. Otherwise, with both ends in one namespace, the server would answer UDP from
     the client's address.
     """
-    return ["iperf3", "-s", "-1", "-J", "-p", str(PORT), "-B", address]
+    return ["iperf3", "-s", "-1", "-J", "-p", str(port), "-B", address]
 
 
 class Servers:
@@ -126,7 +126,7 @@ class Servers:
         """Start the servers. Servers that still run, for example those that wait for a lost datagram, are killed."""
         _kill(self.programs)
         for end in self._ends:
-            self.programs.append(end.start(server_argv(end.address)))
+            self.programs.append(end.start(server_argv(end.address, PORT + end.port_offset)))
 
     def finish(self, deadline: float) -> list[Page]:
         """Wait until the servers end, kill those that still run at the deadline, and return the JSON of each."""
@@ -154,7 +154,8 @@ class Flow:
 
     def connect(self, load: Load, *, held: bool) -> None:
         """Start the client. With `held`, stop it before it sends."""
-        self.client = self.pair.client.start(client_argv(load, self.pair.server_address), held=held)
+        argv = client_argv(load, self.pair.server_address, PORT + self.pair.server.port_offset)
+        self.client = self.pair.client.start(argv, held=held)
 
     def programs(self) -> list[process.Running]:
         """Return the processes of this flow that were started on this host."""
@@ -327,7 +328,7 @@ def _listening(servers: Sequence[Endpoint], programs: Sequence[process.Running],
     """Wait until every server's port listens."""
     deadline = time.monotonic() + within_s
     for server, program in zip(servers, programs, strict=True):
-        while not server.kernel.listens(PORT):
+        while not server.kernel.listens(PORT + server.port_offset):
             if program.poll():
                 raise Failed(f"the iperf3 server ended before it listened: {program.ended().message()}")
             if time.monotonic() > deadline:

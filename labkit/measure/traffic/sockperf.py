@@ -148,17 +148,19 @@ def columns(logs: Sequence[Log], duration_s: int, rate_rps: int | None) -> dict[
     return row
 
 
-def client_argv(parameters: LoadParameters, address: str, log: Path) -> list[str]:
+def client_argv(parameters: LoadParameters, pair: Pair, log: Path) -> list[str]:
     """Return the client's command line."""
     rate = parameters.rate_rps
     mode = ["ping-pong"] if rate is None else ["under-load", f"--mps={rate}", "--reply-every=1"]
     size = SHORTEST if parameters.length_bytes is None else parameters.length_bytes
     seconds = parameters.duration_s + SPARE_S
-    return ["sockperf", *mode, *_at(parameters, address), f"-t{seconds}", f"-m{size}", f"--full-log={log}"]
+    at = _at(parameters, pair.server_address, pair.server.port_offset)
+    return ["sockperf", *mode, *at, f"-t{seconds}", f"-m{size}", f"--full-log={log}"]
 
 
-def _at(parameters: LoadParameters, address: str) -> list[str]:
-    return ["-i", address, "-p", str(PORT), *(["--tcp"] if parameters.protocol == "tcp_rr" else [])]
+def _at(parameters: LoadParameters, address: str, offset: int) -> list[str]:
+    tcp = ["--tcp"] if parameters.protocol == "tcp_rr" else []
+    return ["-i", address, "-p", str(PORT + offset), *tcp]
 
 
 def _content(client: process.Running, late: bool, path: Path) -> bytes:
@@ -210,12 +212,12 @@ class Sockperf(LatencyGenerator):
         ends = {pair.server.name: pair.server for pair in own}
         with tempfile.TemporaryDirectory() as folder, process.all_ended([]) as programs:
             for end in ends.values():
-                argv = ["sockperf", "server", *_at(parameters, end.address)]
+                argv = ["sockperf", "server", *_at(parameters, end.address, end.port_offset)]
                 programs.append(end.start(argv))
                 _wait(end, programs[-1], parameters.protocol.removesuffix("_rr"))
             paths = [Path(folder) / f"{number}.csv" for number in range(len(own))]
             clients = [
-                pair.client.start(client_argv(parameters, pair.server_address, path))
+                pair.client.start(client_argv(parameters, pair, path))
                 for pair, path in zip(own, paths, strict=True)
             ]
             programs += clients
@@ -235,7 +237,7 @@ class Sockperf(LatencyGenerator):
 def _wait(end: Endpoint, server: process.Running, transport: str) -> None:
     """Wait until a server's port is open. Raises Failed if it ends before, or is late."""
     deadline = time.monotonic() + START_S
-    while not end.kernel.listens(PORT, transport):
+    while not end.kernel.listens(PORT + end.port_offset, transport):
         if server.poll() or time.monotonic() > deadline:
             server.kill()
             raise Failed(f"the sockperf server at {end.name} did not listen: {server.ended().message()}")

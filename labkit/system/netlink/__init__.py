@@ -14,6 +14,7 @@ from labkit.system.netlink.dumps import (
     qdisc,
     qdiscs,
     remotes,
+    route_to,
     routes,
     static_routes,
 )
@@ -44,6 +45,6 @@ __all__ = [
     "CABLE", "FIRST_INDEX", "Link", "LinkCounters", "LinkError", "Message", "Netlink", "Route", "addresses",
     "define_kind", "delete_link", "id_of", "index_of", "inside", "links", "move_link", "new_address",
     "new_bpf_filter", "new_ingress", "new_link", "new_namespaces", "new_neighbour", "new_qdisc", "new_remote",
-    "new_route", "not_promiscuous", "pyroute2_version", "qdisc", "qdiscs", "remotes", "routes", "set_link",
-    "set_master", "shut_link", "static_routes",
+    "new_route", "not_promiscuous", "pyroute2_version", "qdisc", "qdiscs", "remotes", "route_to", "routes",
+    "set_link", "set_master", "shut_link", "static_routes",
 ]  # fmt: skip

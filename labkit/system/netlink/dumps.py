@@ -112,6 +112,24 @@ def routes(kernel: Netlink) -> list[Route]:
     return result
 
 
+def route_to(kernel: Netlink, address: str, source: str | None = None, arrives_at: int = 0) -> Route:
+    """Return the route that the kernel chooses for packets to an address, with one hop and its own source address.
+
+    With `source` and `arrives_at` (the index of an interface), it forwards packets that arrive there. Raises LinkError
+    without a route, or if it does not forward.
+    """
+    message = rtmsg()
+    whole, message["family"] = (32, socket.AF_INET) if ":" not in address else (128, socket.AF_INET6)
+    message["dst_len"], message["attrs"] = whole, [("RTA_DST", address)]
+    if source is not None:
+        message["src_len"] = whole
+        message["attrs"].append(("RTA_SRC", source))
+    if arrives_at:
+        message["attrs"].append(("RTA_IIF", arrives_at))
+    [answer] = kernel.ask(_request(message, RTM_GETROUTE, 0, f"find the route to {address}"))
+    return _route(_decode(rtmsg, answer))
+
+
 def static_routes(kernel: Netlink) -> list[Message]:
     """Return requests that add the static IPv4 routes of the main table again, like `ip route save`.
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from labkit.common import topology_state
 from labkit.measure import topologies
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers import switch as switch_observer
@@ -427,7 +428,7 @@ def _guests(topology: topologies.Topology) -> list[Endpoint]:
     return [end for pair in topology.pairs for end in (pair.client, pair.server) if not end.kernel.is_here]
 
 
-def _pair_path(pair: Pair, steps: Sequence[packet_path.Step]) -> list[tuple[str, str, str]]:
+def _pair_path(pair: Pair, steps: Sequence[topology_state.Step]) -> list[tuple[str, str, str]]:
     """Return the path of a pair, with the interfaces inside guests, which this kernel does not see."""
     path = [(step.namespace, step.interface, step.direction) for step in steps]
     if not pair.client.kernel.is_here:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
-from labkit.common.topology_state import InterfaceState, PairEnd, Place, State
+from labkit.common.topology_state import InterfaceState, PairEnd, Place, State, Step
 
 OUT, IN = "out", "in"
 
 
-class Step(msgspec.Struct, frozen=True):
-    """An interface where a frame leaves a namespace or goes to the device below (out), or arrives or goes to the
-    one above (in)."""
-
-    namespace: str
-    interface: str
-    direction: str
-
-
 def packet_paths(state: State) -> list[list[Step]]:
     """Return for each pair the steps from client to server; [] if no path is found."""
+    if state.forward:  # an existing network, whose routes have been followed
+        return [state.forward]
     known = {(space.name, one.name): one for space in state.namespaces for one in space.interfaces}
     return [packet_path(known, client, server) for client, server in state.pairs]
 

@@ -7,14 +7,15 @@ kernel tells that a program is attached, not what it does.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 import msgspec
 
+from labkit.common.errors import LabkitError
 from labkit.common.topology_state import (
     InterfaceState,
     Namespace,
@@ -31,19 +32,23 @@ from labkit.measure.topologies.base import MACHINE, Topology
 from labkit.measure.topologies.network.kinds import KINDS, cables
 from labkit.measure.topologies.network.parts import Redirect
 from labkit.system import netlink
+from labkit.system.machine import netfilter
+from labkit.system.netlink import ethtool
 
 ELSEWHERE = "elsewhere"  # a namespace outside the topology
 
 
 @dataclass
-class _NamespaceRead:
+class NamespaceRead:
     """A namespace while it is read: its descriptor, its links, and the namespaces that the kernel numbers in it."""
 
     name: str
     fd: int
     kernel: netlink.Netlink
     links: dict[int, netlink.Link]
-    others: dict[int, _NamespaceRead]
+    others: dict[int, NamespaceRead]
+    shown: Collection[str] | None = None  # the names of interfaces to report; None: all
+    detailed: bool = False  # with queueing disciplines, offloads and rules
 
     def place(self, link: netlink.Link, index: int) -> Place:
         """Return the interface `index` in the namespace that `link` refers to."""
@@ -59,20 +64,23 @@ def state(topology: Topology) -> State:
         for number, one in enumerate(seen):
             _number(one, number, seen)
         used = {
-            (place.namespace, place.interface)
+            place
             for one in seen
             if one.name != MACHINE
             for link in one.links.values()
             if (place := _linked_interface(one, link)) is not None
         }
-        result = [_namespace(one, used) for one in seen]
+        for one in seen:
+            if one.name == MACHINE:
+                one.shown = {place.interface for place in used if place.namespace == MACHINE}
+        result = [_namespace(one) for one in seen]
     ends = [(_end(pair.client), _end(pair.server)) for pair in topology.pairs]
     if topology.switch is not None:
         from labkit.measure.topologies.open_vswitch.state import with_switch  # what only a switch needs
 
         result = with_switch(result, topology.switch)
     result = [_with_redirects(space, topology.redirects) for space in _with_peers(result)]
-    return State(topology.name, os.uname().release, ends, result)
+    return State(topology.name, os.uname().release, ends, result, *map(list, topology.steps))
 
 
 def _with_redirects(space: Namespace, redirects: Sequence[Redirect]) -> Namespace:
@@ -92,8 +100,11 @@ def _end(endpoint: endpoints.Endpoint) -> PairEnd:
 
 
 @contextmanager
-def _all(topology: Topology) -> Iterator[list[_NamespaceRead]]:
-    seen = [_read(space.name, space.fd, space.netlink) for space in topology.namespaces]
+def _all(topology: Topology) -> Iterator[list[NamespaceRead]]:
+    seen = [namespace_read(space.name, space.fd, space.netlink) for space in topology.namespaces]
+    if topology.shown is not None:
+        for one in seen:
+            one.shown, one.detailed = topology.shown[one.name], True
     machine = topology.spec.machine_netns
     if topology.spec.parent is None or machine is None:
         yield seen
@@ -101,16 +112,17 @@ def _all(topology: Topology) -> Iterator[list[_NamespaceRead]]:
     with netlink.inside(machine):
         kernel = netlink.Netlink()
     try:
-        yield [*seen, _read(MACHINE, machine, kernel)]
+        yield [*seen, namespace_read(MACHINE, machine, kernel)]
     finally:
         kernel.close()
 
 
-def _read(name: str, fd: int, kernel: netlink.Netlink) -> _NamespaceRead:
-    return _NamespaceRead(name, fd, kernel, {link.index: link for link in netlink.links(kernel)}, {})
+def namespace_read(name: str, fd: int, kernel: netlink.Netlink) -> NamespaceRead:
+    """Read the links of a namespace, without what they refer to in others."""
+    return NamespaceRead(name, fd, kernel, {link.index: link for link in netlink.links(kernel)}, {})
 
 
-def _number(one: _NamespaceRead, position: int, seen: list[_NamespaceRead]) -> None:
+def _number(one: NamespaceRead, position: int, seen: list[NamespaceRead]) -> None:
     """Find the namespaces that this one's links refer to.
 
     A namespace has a number only as seen from another one, and the kernel translates it only for a descriptor.
@@ -127,7 +139,7 @@ def _number(one: _NamespaceRead, position: int, seen: list[_NamespaceRead]) -> N
             one.others[number] = seen[at]
 
 
-def _linked_interface(one: _NamespaceRead, link: netlink.Link) -> Place | None:
+def _linked_interface(one: NamespaceRead, link: netlink.Link) -> Place | None:
     """Return the interface that a link refers to: its peer, or a lower device."""
     index = link.data.get("IFLA_VXLAN_LINK") or link.link
     if not index or (index == link.index and link.link_netnsid is None):
@@ -135,12 +147,12 @@ def _linked_interface(one: _NamespaceRead, link: netlink.Link) -> Place | None:
     return one.place(link, index)
 
 
-def _namespace(one: _NamespaceRead, used: set[tuple[str, str]]) -> Namespace:
-    """Return the state of a namespace; of the machine's, only what the topology uses."""
+def _namespace(one: NamespaceRead) -> Namespace:
+    """Return the state of a namespace, with the interfaces that are shown."""
     addresses: dict[int, list[str]] = {}
     for index, address in netlink.addresses(one.kernel):
         addresses.setdefault(index, []).append(address)
-    shown = [link for link in one.links.values() if one.name != MACHINE or (MACHINE, link.name) in used]
+    shown = [link for link in one.links.values() if one.shown is None or link.name in one.shown]
     replicated: dict[int, list[str]] = {}
     for index, remote in netlink.remotes(one.kernel) if any(link.kind == "vxlan" for link in shown) else ():
         replicated.setdefault(index, []).append(remote)
@@ -148,10 +160,26 @@ def _namespace(one: _NamespaceRead, used: set[tuple[str, str]]) -> Namespace:
         _interface(one, link, addresses.get(link.index, []), replicated.get(link.index, [])) for link in shown
     ]
     routes = [] if one.name == MACHINE else [_route(one, route) for route in netlink.routes(one.kernel)]
-    return Namespace(one.name, interfaces, routes)
+    if not one.detailed:
+        return Namespace(one.name, interfaces, routes)
+    names = {link.name for link in shown}
+    routes = [route for route in routes if all(hop.interface in names for hop in route.hops)]
+    with netlink.inside(one.fd):
+        interfaces = [_with_details(one, state) for state in interfaces]
+        return Namespace(one.name, interfaces, routes, netfilter.rules())
 
 
-def _route(one: _NamespaceRead, route: netlink.Route) -> Route:
+def _with_details(one: NamespaceRead, state: InterfaceState) -> InterfaceState:
+    """Add the queueing discipline, and the offloads in ethtool's groups."""
+    qdisc = netlink.qdisc(one.kernel, state.index)
+    with suppress(LabkitError):  # an old kernel has no ethtool netlink
+        offloads = ethtool.features(state.name)
+        named = {name: offloads[name] for name in ethtool.GROUPS if name in offloads}
+        return msgspec.structs.replace(state, qdisc=qdisc, offloads=named)
+    return msgspec.structs.replace(state, qdisc=qdisc)
+
+
+def _route(one: NamespaceRead, route: netlink.Route) -> Route:
     hops = [
         NextHop(one.links[hop.index].name if hop.index in one.links else None, hop.via, hop.state)
         for hop in route.hops
@@ -160,7 +188,7 @@ def _route(one: _NamespaceRead, route: netlink.Route) -> Route:
 
 
 def _interface(
-    one: _NamespaceRead, link: netlink.Link, addresses: list[str], replicated: list[str]
+    one: NamespaceRead, link: netlink.Link, addresses: list[str], replicated: list[str]
 ) -> InterfaceState:
     far, has_peer = _linked_interface(one, link), link.kind in cables()
     return InterfaceState(

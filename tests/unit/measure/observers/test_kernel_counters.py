@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.common.errors import BadInput, Unsupported
+from labkit.common.topology_state import Step
 from labkit.measure.endpoints import Endpoint, Pair
 from labkit.measure.observers.counters import kernel_counters, packet_loss
 from labkit.measure.observers.perf import control, record, stat
-from labkit.measure.topologies.state.packet_path import Step
 from labkit.system import process
 from labkit.system.machine import mibs, programs
 

@@ -1,0 +1,59 @@
+"""Names of what is already there: `container:web`, `netns:blue`, `pid:4711`, `host`; and of a network between two."""
+
+from __future__ import annotations
+
+import re
+
+from labkit.common.errors import BadInput
+
+HOST, PREFIX = "host", "existing:"
+# What engines and ip(8) accept, without what a shell, a list of parameters or an option would read differently.
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+FORMS = {"container": NAME, "netns": NAME, "pid": r"[1-9]\d{0,9}", "ssh": NAME}
+EXAMPLE = "container:NAME, netns:NAME, pid:NUMBER or host"
+
+
+def is_end(text: str) -> bool:
+    """Return whether a text is meant as the name of something existing, whatever follows the kind."""
+    return text == HOST or (":" in text and text.partition(":")[0] in FORMS)
+
+
+def parse(text: str) -> tuple[str, str]:
+    """Return kind and name, for example `container` and `web`. Raises BadInput for anything else."""
+    kind, _, name = text.partition(":")
+    if text == HOST:
+        return HOST, ""
+    if kind not in FORMS:
+        raise BadInput(f"{text[:100]!r} names nothing that exists: write {EXAMPLE}")
+    if not re.fullmatch(FORMS[kind], name):
+        what = (
+            "a number"
+            if kind == "pid"
+            else "letters, digits, dots, - and _, and begins with one of the first two"
+        )
+        raise BadInput(f"{text[:100]!r} is not a valid name: what follows {kind}: is {what}")
+    return kind, name
+
+
+def network(client: str, server: str) -> str:
+    """Return the name of the network between two ends, as a topology. Raises BadInput."""
+    for each in (client, server):
+        parse(each)
+    if client == server:
+        raise BadInput(f"{client} is named twice: name two different ends")
+    return f"{PREFIX}{client}+{server}"
+
+
+def is_network(topology: str) -> bool:
+    """Return whether a topology's name is that of an existing network."""
+    return topology.startswith(PREFIX)
+
+
+def ends(topology: str) -> tuple[str, str]:
+    """Return the client and the server of an existing network's name. Raises BadInput."""
+    client, plus, server = topology.removeprefix(PREFIX).partition("+")
+    if not plus:
+        example = f"{PREFIX}container:web+container:cli"
+        raise BadInput(f"{topology[:200]!r} is not a network between two ends: write for example {example}")
+    network(client, server)
+    return client, server

@@ -1,0 +1,101 @@
+"""An existing network as an arm: load between two ends that labkit did not make, and of which it changes nothing."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.measure.endpoints import Endpoint, Namespace, Pair
+from labkit.measure.existing.handing import Handed, HandedEnd
+from labkit.measure.topologies.base import Spec, Topology
+from labkit.measure.traffic.iperf3 import PORT
+from labkit.system import netlink
+
+PORTS = 64  # how many arms may use an end at the same time
+# Other traffic at an end is looked at for so long before each set-up, and doubted from so many frames a second.
+LOOK_S, OTHERS_PPS = 0.1, 200
+_HANDED: dict[str, Handed] = {}
+_ports_in_use: set[tuple[int, int]] = set()  # inode of the server's namespace, and the offset of a port
+
+
+def receive(given: Mapping[str, Any]) -> None:
+    """Keep the networks that the process's request hands over (`handing.hand_over`)."""
+    _HANDED.update(msgspec.convert(given, dict[str, Handed]))
+
+
+def check_load(name: str, pairs: int, _mtu_bytes: int, _family: int) -> None:
+    """Raise BadInput for several pairs: there are two ends."""
+    if pairs > 1:
+        raise BadInput(f"pairs={pairs}: {name} is one pair, and labkit adds no end to it: use pairs=1")
+
+
+@contextmanager
+def existing(name: str, spec: Spec) -> Iterator[Topology]:
+    """Stand between the two ends of an existing network. Nothing is made and nothing removed.
+
+    Raises Unsupported if its ends do not have the MTU that the other arms have, and Failed if one of them has ended.
+    """
+    if name not in _HANDED:
+        raise Unsupported(f"{name} is on this machine: measure it with where=here, on one host")
+    handed = _HANDED[name]
+    with ExitStack() as stack:
+        spaces: dict[str, Namespace] = {}
+        for at, fd in handed.namespaces.items():
+            with netlink.inside(fd):
+                spaces[at] = Namespace(at, os.dup(fd), netlink.Netlink())
+            stack.callback(spaces[at].close)
+        offset = _free_port(spaces[handed.server.namespace], stack)
+        ends = [_end(one, spaces, spec, offset) for one in (handed.client, handed.server)]
+        yield Topology(
+            name,
+            spec,
+            [Pair(*ends)],
+            list(spaces.values()),
+            doubts=tuple(_others(ends)),
+            shown=handed.shown,
+            steps=(handed.forward, handed.back),
+        )
+
+
+def _end(one: HandedEnd, spaces: Mapping[str, Namespace], spec: Spec, offset: int) -> Endpoint:
+    space = spaces[one.namespace]
+    if one.process is not None and select.select([one.process], [], [], 0)[0]:
+        raise Failed(f"{one.namespace} has ended, and its network with it")
+    link = next((link for link in netlink.links(space.netlink) if link.index == one.index), None)
+    if link is None or not link.up:
+        raise Failed(f"{one.namespace} has lost its interface {one.interface}")
+    if link.mtu_bytes != spec.mtu_bytes:
+        raise Unsupported(
+            f"{one.interface} of {one.namespace} has an MTU of {link.mtu_bytes} bytes, which labkit does not change:"
+            f" give all arms the same one with mtu_bytes={link.mtu_bytes}"
+        )
+    return Endpoint(one.namespace, space, one.interface, one.index, one.address, port_offset=offset)
+
+
+def _free_port(server: Namespace, stack: ExitStack) -> int:
+    """Return an offset to the generators' port at which nobody listens, until the stack closes. Raises Failed."""
+    inode = os.fstat(server.fd).st_ino
+    for offset in range(PORTS):
+        taken = (inode, offset) in _ports_in_use
+        if not taken and not any(server.listens(PORT + offset, transport) for transport in ("tcp", "udp")):
+            _ports_in_use.add((inode, offset))
+            stack.callback(_ports_in_use.discard, (inode, offset))
+            return offset
+    raise Failed(f"{server.name} has no free port from {PORT} to {PORT + PORTS - 1}")
+
+
+def _others(ends: list[Endpoint]) -> Iterator[str]:
+    """Yield a doubt about each end at which more than a little traffic arrives while labkit sends none."""
+    before = [end.counters().received_count for end in ends]
+    time.sleep(LOOK_S)
+    for end, earlier in zip(ends, before, strict=True):
+        rate = (end.counters().received_count - earlier) / LOOK_S
+        if rate > OTHERS_PPS:
+            yield f"others use {end.interface} of {end.name}: {rate:.0f} frames per second arrived before the load"

@@ -1,0 +1,139 @@
+"""Find the ends of an existing network: containers, named namespaces, processes, this machine itself."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from labkit.common import errors, existing_names
+from labkit.common.errors import BadInput, Failed, Unsupported
+from labkit.system import machine, netlink, process
+
+NAMED = Path("/run/netns")  # where ip-netns(8) keeps names
+OWN = "/proc/self/ns/net"
+ENGINE_S = 30.0
+
+
+@dataclass(frozen=True)
+class ExistingEndpoint:
+    """An end of an existing network.
+
+    `name`: as it was given, for example `container:web`. `namespace`: an open file descriptor of its network namespace.
+    `pid`: a process in it, of a container its first one; None for `netns:NAME`.
+    """
+
+    name: str
+    namespace: int
+    pid: int | None
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.namespace)
+
+
+def resolve(name: str) -> ExistingEndpoint:
+    """Find an end by its name; close it after use. Nothing is changed.
+
+    Raises BadInput if there is no such thing, and Unsupported if this user may not enter its network namespace.
+    """
+    kind, own = existing_names.parse(name)
+    if kind == "ssh":
+        raise Unsupported(
+            f"{name}: ends on other machines cannot be resolved yet: run labkit on that machine"
+        )
+    if kind == "netns":
+        return _opened(name, f"{NAMED}/{own}", None)
+    if kind == existing_names.HOST:
+        return _opened(name, OWN, os.getpid())
+    pid = container_pid(own) if kind == "container" else int(own)
+    return _opened(name, f"/proc/{pid}/ns/net", pid)
+
+
+def _opened(name: str, path: str, pid: int | None) -> ExistingEndpoint:
+    try:
+        result = ExistingEndpoint(name, os.open(path, os.O_RDONLY | os.O_CLOEXEC), pid)
+    except FileNotFoundError:
+        there = ", ".join(sorted(os.listdir(NAMED))) if NAMED.is_dir() else ""
+        known = f"; there are {there}" if there and pid is None else ""
+        raise BadInput(f"{name} does not exist, or has just ended{known}") from None
+    except OSError as error:
+        raise Unsupported(_not_allowed(name, error.strerror or str(error))) from None
+    try:
+        if name != existing_names.HOST and os.fstat(result.namespace).st_ino == os.stat(OWN).st_ino:
+            raise BadInput(f"{name} is in this machine's own network namespace: name {existing_names.HOST}")
+        with netlink.inside(result.namespace):
+            pass
+    except netlink.LinkError as error:
+        result.close()
+        raise Unsupported(_not_allowed(name, os.strerror(error.errno))) from None
+    except BadInput:
+        result.close()
+        raise
+    return result
+
+
+def _not_allowed(name: str, reason: str) -> str:
+    return (
+        f"this user may not enter the network namespace of {name} ({reason}), and nothing of it is visible from"
+        " outside: run labkit as root of this machine"
+    )
+
+
+def container_pid(container: str) -> int:
+    """Return the process id of the first process of a running container, as its engine reports it.
+
+    Raises BadInput if no container of this name runs, and Unsupported if no engine is installed.
+    """
+    existing_names.parse(f"container:{container}")
+    engines = {name: path for name in ENGINES if os.path.isabs(path := machine.program(name))}
+    if not engines:
+        raise Unsupported(f"none of {', '.join(ENGINES)} is installed, so there is no container")
+    said = []
+    for name, path in engines.items():
+        try:
+            pid = ENGINES[name](path, container)
+        except Failed as error:
+            said.append(str(error))
+            continue
+        if not pid:
+            raise BadInput(f"the {name} container {container} is not running: start it first")
+        return pid
+    others = (
+        "another user's container is visible to that user's engine only: name a process of it, pid:NUMBER"
+    )
+    raise BadInput(f"there is no container {container}: {'; '.join(said)}; {others}")
+
+
+def _inspected(path: str, container: str) -> int:
+    """Ask Docker or Podman. Return 0 for a container that does not run. Raises Failed with the engine's words."""
+    argv = [path, "inspect", "--type", "container", "--format", "{{.State.Pid}}", container]
+    ended = process.run(argv, ENGINE_S)
+    text = ended.stdout.strip()
+    if ended.returncode or not text.isdigit():
+        raise Failed(ended.message())
+    return int(text)
+
+
+@errors.reading("the answer of crictl")
+def _of_cri(path: str, container: str) -> int:
+    """Ask an engine with the interface CRI (containerd, CRI-O). The last container of this name counts."""
+    ids = process.run([path, "ps", "--quiet", "--name", f"^{re.escape(container)}$"], ENGINE_S)
+    if ids.returncode or not ids.stdout.strip():
+        raise Failed(ids.message() if ids.returncode else "crictl lists none")
+    inspected = process.run([path, "inspect", "--output", "json", ids.stdout.split()[0]], ENGINE_S)
+    if inspected.returncode:
+        raise Failed(inspected.message())
+    return int(msgspec.json.decode(inspected.stdout)["info"]["pid"])
+
+
+# The engines that are asked, in this order, each by its own command.
+ENGINES: Mapping[str, Callable[[str, str], int]] = {
+    "docker": _inspected,
+    "podman": _inspected,
+    "crictl": _of_cri,
+}

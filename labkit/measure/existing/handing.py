@@ -1,0 +1,73 @@
+"""Hand an existing network to the process of an experiment, which lives in namespaces of its own and cannot look for
+anything."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from labkit.common import existing_names
+from labkit.common.topology_state import Step
+from labkit.measure.existing import between
+
+
+class HandedEnd(msgspec.Struct, frozen=True):
+    """An end: its namespace, and the interface and address that carry the load.
+
+    `process`: a descriptor (pidfd_open(2)) of a process in it; None for a namespace without one.
+    """
+
+    namespace: str
+    interface: str
+    index: int
+    address: str
+    process: int | None
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """An existing network: a descriptor of each namespace on its path, both ends, and the path (`path.Path`)."""
+
+    namespaces: dict[str, int]
+    client: HandedEnd
+    server: HandedEnd
+    shown: dict[str, list[str]]
+    forward: list[Step]
+    back: list[Step]
+
+
+def hand_over(request: Mapping[str, Any], stack: ExitStack) -> tuple[dict[str, Any], list[int]]:
+    """Find the existing networks among the topologies of a request; they stay open until the stack closes.
+
+    Returns what the request needs beside it, and the descriptors that the process must inherit. Raises the errors of
+    `existing.between`.
+    """
+    parameters = request.get("parameters", {})
+    handed: dict[str, Handed] = {}
+    for name in parameters.get("topology", ()):
+        if isinstance(name, str) and existing_names.is_network(name):
+            handed[name] = _handed(name, parameters["family"], stack)
+    fds = [fd for one in handed.values() for fd in one.namespaces.values()]
+    fds += [
+        end.process for one in handed.values() for end in (one.client, one.server) if end.process is not None
+    ]
+    return ({"existing": msgspec.to_builtins(handed)} if handed else {}), fds
+
+
+def _handed(name: str, family: int, stack: ExitStack) -> Handed:
+    names = existing_names.ends(name)
+    path = stack.enter_context(between(*names, family))
+    processes: dict[str, int] = {}
+    for end, pid in path.processes.items():
+        processes[end] = os.pidfd_open(pid)
+        stack.callback(os.close, processes[end])
+    client, server = (
+        HandedEnd(end.namespace.name, end.interface, end.index, end.address, processes.get(end.name))
+        for end in (path.pair.client, path.pair.server)
+    )
+    spaces = {space.name: space.fd for space in path.topology.namespaces}
+    shown = {at: sorted(interfaces) for at, interfaces in (path.topology.shown or {}).items()}
+    return Handed(spaces, client, server, shown, path.state.forward, path.state.back)

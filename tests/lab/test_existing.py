@@ -1,0 +1,318 @@
+"""Networks that others made: their paths as `labkit draw` follows them, and load between their ends.
+
+Plain commands make them, in namespaces of the test's own. What the kernel and the folders say is the same before and
+after every command.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Need
+from sandbox import LABKIT, Sandbox, one_sentence, sandbox, until
+
+pytestmark = pytest.mark.needs("root", "ip", "veth", "bridge")
+
+# A bridge of this machine with two ends, as engines make it.
+BRIDGE = """
+ip link add br0 up type bridge && ip address add 10.77.0.1/24 dev br0
+for end in web.2 cli.3; do
+    name=${end%.*}
+    ip netns add $name
+    ip link add v-$name master br0 up type veth peer name eth0 netns $name
+    ip -n $name address add 10.77.0.${end#*.}/24 dev eth0
+    ip -n $name link set eth0 up
+    ip -n $name link set lo up
+    ip -n $name route add default via 10.77.0.1
+done
+"""
+NO_NETWORK_AND_V6 = """
+ip netns add alone
+ip netns add six
+ip link add v-six master br0 up type veth peer name eth0 netns six
+ip -n six link set eth0 up
+ip -n six address add fd77::2/64 dev eth0
+"""
+# Each end behind a bridge of its own, and this machine forwards.
+ROUTED = """
+echo 1 >/proc/sys/net/ipv4/ip_forward
+for end in web.2 cli.3; do
+    name=${end%.*}; number=${end#*.}
+    ip link add br$number up type bridge && ip address add 10.77.$number.1/24 dev br$number
+    ip netns add $name
+    ip link add v-$name master br$number up type veth peer name eth0 netns $name
+    ip -n $name address add 10.77.$number.2/24 dev eth0
+    ip -n $name link set eth0 up
+    ip -n $name route add default via 10.77.$number.1
+done
+"""
+ON_A_NIC = """
+ip link add nic0 up type veth peer name far0 && ip link set far0 up
+for end in web.2 cli.3; do
+    name=${end%%.*}
+    ip netns add $name
+    ip link add link nic0 name eth0 netns $name type %s
+    ip -n $name address add 10.77.0.${end#*.}/24 dev eth0
+    ip -n $name link set eth0 up
+done
+"""
+# Two machines with a cable, and on each a bridge that a VXLAN joins.
+OVERLAY = """
+for node in 2 3; do
+    ip netns add node$node
+    ip -n node$node link set lo up
+done
+ip -n node2 link add eth0 type veth peer name eth0 netns node3
+for end in web.2.3 cli.3.2; do
+    name=${end%%.*}; rest=${end#*.}; node=${rest%.*}; other=${rest#*.}
+    ip netns add $name
+    ip -n node$node address add 192.0.2.$node/24 dev eth0
+    ip -n node$node link set eth0 up
+    ip -n node$node link add br0 up type bridge
+    ip -n node$node link add vx0 master br0 up type vxlan id 7 dstport 4789 local 192.0.2.$node remote 192.0.2.$other
+    ip -n node$node link add v-$name master br0 up type veth peer name eth0 netns $name
+    ip -n $name address add 10.77.0.$node/24 dev eth0
+    ip -n $name link set eth0 mtu 1450 up
+done
+"""
+NODES = ("node2/eth0", "node3/eth0")
+PATHS: dict[str, tuple[str, list[str]]] = {
+    "bridge": (BRIDGE, ["web/eth0 out", "host/v-web in", "host/v-cli out", "cli/eth0 in"]),
+    "routed": (
+        ROUTED,
+        ["web/eth0 out", "host/v-web in", "host/br2 in", "host/br3 out", "host/v-cli out", "cli/eth0 in"],
+    ),
+    "macvlan": (ON_A_NIC % "macvlan mode bridge", ["web/eth0 out", "cli/eth0 in"]),
+    "ipvlan": (ON_A_NIC % "ipvlan mode l2", ["web/eth0 out", "cli/eth0 in"]),
+    "vxlan": (
+        OVERLAY,
+        [
+            "web/eth0 out", "node2/v-web in", "node2/vx0 out", "node2/eth0 out", "node3/eth0 in", "node3/vx0 in",
+            "node3/v-cli out", "cli/eth0 in",
+        ],
+    ),
+}  # fmt: skip
+READ = """
+for name in "" $(ls /run/netns); do
+    in="${name:+ip netns exec $name}"
+    for what in "-d link" address rule "route show table all"; do $in ip $what; done
+    $in tc qdisc show
+    $in nft list ruleset
+    $in grep -rs "" /proc/sys/net
+done
+"""
+
+
+class Machine:
+    """A sandbox that has names of namespaces of its own."""
+
+    def __init__(self, made: Sandbox, names: subprocess.Popen[str]) -> None:
+        self.sandbox = made
+        made.words = ["nsenter", f"--target={names.pid}", "--mount", "--"]
+
+    def make(self, script: str) -> None:
+        """Make a network by plain commands, and wait until its carriers and addresses no longer change."""
+        done = self.sandbox.run("sh", "-ec", script)
+        assert done.returncode == 0, done.stderr
+        seen = [""]
+
+        def settled() -> bool:
+            seen.append("\n".join(self.everything()))
+            return seen[-1] == seen[-2] and " tentative" not in seen[-1]
+
+        assert until(settled, 30, step_s=1.2)
+
+    def everything(self) -> list[str]:
+        """Return what the kernel says of all namespaces, without counts that change by themselves."""
+        lines = self.sandbox.run("sh", "-c", READ).stdout.splitlines()
+        volatile = re.compile("conntrack_count|stable_secret|netfilter/nf_log/")
+        settings = [line for line in lines if not volatile.search(line)]
+        return [re.sub(r"_timer +[\d.]+|expires \d+sec|_lft \d+sec", "", line) for line in settings]
+
+    def state(self, *words: str) -> dict[str, Any]:
+        """Return what `labkit draw` says of the path between two ends."""
+        done = self.sandbox.labkit("draw", *words, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        state: dict[str, Any] = json.loads(done.stdout)
+        return state
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    with sandbox(tmp_path, user=False) as made:
+        names = made.start(
+            "unshare", "--mount", "sh", "-ec",
+            "mkdir -p /run/netns; mount -t tmpfs names /run/netns; echo; exec sleep 1000",
+        )  # fmt: skip
+        assert names.stdout is not None
+        assert names.stdout.readline() == "\n"
+        yield Machine(made, names)
+        names.kill()
+        names.communicate()
+
+
+def steps(of: list[dict[str, str]]) -> list[str]:
+    return [f"{one['namespace'].removeprefix('netns:')}/{one['interface']} {one['direction']}" for one in of]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_path_is_followed(name: str, machine: Machine, need: Need) -> None:
+    if name in ("macvlan", "ipvlan", "vxlan"):
+        need(name)
+    script, forward = PATHS[name]
+    machine.make(script)
+    before = machine.everything()
+    state = machine.state("netns:web", "netns:cli")
+    assert steps(state["forward"]) == forward
+    turned = {"in": "out", "out": "in"}
+    assert steps(state["back"]) == [
+        f"{step.split()[0]} {turned[step.split()[1]]}" for step in reversed(forward)
+    ]
+    shown = {one["name"] for space in state["namespaces"] for one in space["interfaces"]}
+    assert {step.split("/")[1].split()[0] for step in forward} <= shown
+    assert machine.everything() == before
+
+
+def test_drawings_say_what_is_set(machine: Machine) -> None:
+    """The drawing has MTU, queueing discipline, offloads, rules, addresses, and what publishes ports."""
+    machine.make(
+        f"""{BRIDGE}
+        ip netns exec web ethtool -K eth0 tx off >/dev/null
+        ip -n web link set eth0 mtu 1400
+        tc qdisc add dev v-cli root tbf rate 1gbit burst 64k latency 10ms
+        nft add table ip nat
+        nft 'add chain ip nat in {{ type nat hook prerouting priority -100; }}'
+        nft 'add rule ip nat in tcp dport 8080 counter dnat to 10.77.0.3:80'
+        """
+    )
+    done = machine.sandbox.labkit("draw", "netns:web", "netns:cli")
+    lines = {line.strip() for line in done.stdout.splitlines()}
+    [web] = (line for line in lines if "10.77.0.2/24" in line)
+    assert "MTU 1400" in web
+    assert "off: tx-checksumming" in web
+    assert any(line.startswith("v-cli") and "qdisc tbf" in line for line in lines)
+    assert "nftables ip nat in: 1 rule, digest" in done.stdout
+    assert "nftables: tcp dport 8080 dnat to 10.77.0.3:80" in lines
+    assert "there: netns:web/eth0 > host/v-web > host/v-cli > netns:cli/eth0" in lines
+    assert (
+        'subgraph n0["netns:web"]' in machine.sandbox.labkit("draw", "netns:web", "host", "--mermaid").stdout
+    )
+
+
+def test_what_cannot_be_is_one_sentence(machine: Machine, tmp_path: Path) -> None:
+    machine.make(BRIDGE + NO_NETWORK_AND_V6)
+    engine = tmp_path / "bin/docker"
+    engine.parent.mkdir()
+    engine.write_text('#!/bin/sh\nfor last; do :; done\ncase $last in idle) echo 0;; own) echo $PPID;;'
+                      ' *) echo "Error: No such container: $last" >&2; exit 1;; esac\n')  # fmt: skip
+    engine.chmod(0o755)
+    said = {
+        "draw netns:web": "netns:web is one end: name the other one",
+        "draw netns:web netns:web": "netns:web is named twice",
+        "draw netns:web netns:none": "netns:none does not exist, or has just ended; there are alone, cli, six, web",
+        "draw netns:web netns:alone": "netns:alone has no network: it has no interface but lo that is up",
+        "draw netns:web netns:six": "netns:web and netns:six have no version of IP in common",
+        "draw netns:web netns:-x": "'netns:-x' is not a valid name",
+        "draw netns:web 'container:a;b'": "'container:a;b' is not a valid name",
+        "draw netns:web container:idle": "the docker container idle is not running: start it first",
+        "draw netns:web container:own": "container:own is in this machine's own network namespace: name host",
+        "draw netns:web container:gone": "there is no container gone: ",
+        "draw netns:web pid:4194305": "pid:4194305 does not exist, or has just ended",
+        "draw netns:web ssh:there": "ssh:there: ends on other machines cannot be resolved yet",
+        "run datapaths topology=existing:netns:web": "'existing:netns:web' is not a network between two ends",
+        "run datapaths topology=existing:netns:web+netns:cli": "labkit would send tcp traffic from netns:web to",
+        "run datapaths topology=existing:netns:web+netns:cli pairs=2": "pairs=2: existing:netns:web+netns:cli is one",
+        "run datapaths topology=existing:netns:web+netns:cli where=vm:debian": "where=vm:debian: existing:netns:web",
+        "run throughput topology=existing:netns:web+netns:cli --yes": "existing:netns:web+netns:cli takes the load of",
+        "run datapaths topology=existing:netns:web+netns:cli mtu_bytes=9000 rounds=1 duration_s=1 --yes":
+            "existing:netns:web+netns:cli: eth0 of netns:web has an MTU of 1500 bytes",
+        "run datapaths topology=existing:netns:web+netns:six family=6 rounds=1 duration_s=1 --yes":
+            "netns:web has no address of IPv6: use family=4",
+    }  # fmt: skip
+    before = machine.everything()
+    path = f"{engine.parent}:{os.environ['PATH']}"
+    for line, done in machine.sandbox.commands(*said, PATH=path).items():
+        assert one_sentence(done).startswith(said[line]), line
+    assert machine.everything() == before
+
+
+def test_no_rights_is_one_sentence(tmp_path: Path) -> None:
+    """Root of a user namespace sees that there is a process, and nothing of its network."""
+    with sandbox(tmp_path) as made, subprocess.Popen(["unshare", "--net", "sleep", "1000"]) as other:
+        assert until(lambda: Path(f"/proc/{other.pid}/comm").read_text() == "sleep\n", 20)
+        done = made.labkit("draw", f"pid:{other.pid}", "host")
+        other.kill()
+    assert one_sentence(done).startswith(f"this user may not enter the network namespace of pid:{other.pid}")
+
+
+NETWORK = "existing:netns:web+netns:cli"
+
+
+@pytest.mark.needs("iperf3", "ping")
+def test_existing_network_is_an_arm(machine: Machine) -> None:
+    """It is compared in the same slices and whole runs as a built one, twice at the same time, beside a program of its
+    own at the usual port; a change is not applied to it."""
+    machine.make(BRIDGE)
+    busy = machine.sandbox.start("ip", "netns", "exec", "cli", "iperf3", "-s")
+    listens = lambda: machine.sandbox.run("ip", "netns", "exec", "cli", "ss", "-Hltn", "sport", "5201").stdout  # noqa: E731
+    assert until(listens, 20)
+    before = machine.everything()
+    words = ("rounds=1", "slices=3", "whole_runs=1", "duration_s=1", "omit_s=0", "--yes")
+    change = "change=gro: offload gro on at both"
+    rows = machine.sandbox.rows(f"topology={NETWORK},veth_bridge", change, *words)
+    of = {name: [row for row in rows if row["arm"] == name] for name in {row["arm"] for row in rows}}
+    for name in (NETWORK, f"{NETWORK} (again)", "veth_bridge"):
+        assert [row["status"] for row in of[name]] == ["ok"] * 4, of[name]
+        assert all(row["throughput_bps"] > 1e8 for row in of[name])
+    [refused] = of[f"{NETWORK}+gro"]
+    assert (refused["status"], refused["reason"]) == (
+        "unsupported", "change gro: nothing of an existing network is changed",
+    )  # fmt: skip
+    assert machine.everything() == before
+    busy.kill()
+    busy.communicate()
+    assert until(lambda: not machine.sandbox.pids(lambda words: "iperf3" in words[0]), 20)
+
+
+@pytest.mark.needs("iperf3", "ping")
+def test_killed_run_leaves_the_network_as_it_was(machine: Machine) -> None:
+    machine.make(BRIDGE)
+    before = machine.everything()
+    running = machine.sandbox.start(
+        *LABKIT, "run", "datapaths", f"topology={NETWORK},veth", "duration_s=60", "--yes"
+    )
+    assert until(lambda: machine.sandbox.pids(lambda words: words[0] == "iperf3" and "-c" in words), 60)
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate()
+    assert until(lambda: not machine.sandbox.pids(lambda words: "iperf3" in words[0]), 20)
+    assert machine.everything() == before
+
+
+@pytest.mark.needs("ping")
+def test_end_that_ends_is_a_reason(machine: Machine) -> None:
+    """An end that goes away in the middle of a run fails its arm, with the reason, and no other one."""
+    machine.make(BRIDGE)
+    end = machine.sandbox.start("ip", "netns", "exec", "cli", "sleep", "1000")
+    network = f"existing:netns:web+pid:{end.pid}"
+    running = machine.sandbox.start(
+        *LABKIT, "run", "datapaths", f"topology=veth,{network}", "protocol=ping", "rounds=3", "duration_s=2", "--yes",
+        "--json",
+    )  # fmt: skip
+    assert until(lambda: machine.sandbox.pids(lambda words: words[0] == "ping" and "10.77.0.3" in words), 60)
+    end.kill()
+    end.communicate()
+    out, err = running.communicate(timeout=120)
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert any(row["reason"] == f"pid:{end.pid} has ended, and its network with it" for row in rows), (
+        rows,
+        err,
+    )
+    assert all(row["status"] == "ok" for row in rows if row["topology"] == "veth")
