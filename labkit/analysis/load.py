@@ -187,7 +187,7 @@ def _migrated(df: pd.DataFrame) -> pd.DataFrame:
     """
     usual = df["protocol"].map(lambda name: protocols.find(name).generator, na_action="ignore")
     df["generator"] = df["generator"].fillna(usual.astype("str"))
-    df["nodes"] = df["nodes"].fillna("one")
+    df["nodes"], df["direction"] = df["nodes"].fillna("one"), df["direction"].fillna("forward")
     by_name = df["arm"].str.endswith(AGAIN, na=False)
     if "again" in df:
         by_name = df["again"].eq(True).where(df["again"].notna(), by_name)
@@ -470,6 +470,8 @@ def non_defaults(of: Mapping[str, Any]) -> list[str]:
     words += [f"{of['rate_bps'] / 1e6:g} Mbit/s"] if of["rate_bps"] is not None else []
     words += [f"{of['rate_rps']:,.0f} requests/s"] if of["rate_rps"] is not None else []
     words += [f"{of['streams']:g} streams"] if of["streams"] not in (None, 1) else []
+    words += [f"direction {of['direction']}"] if of["direction"] not in (None, "forward", "all") else []
+    words += [f"beside {of['load']}"] if of["load"] is not None else []
     words += [f"MSS {of['mss_bytes']:g}"] if of["mss_bytes"] is not None else []
     words += [str(of[name]) for name in ("congestion",) if of[name] is not None]
     words += ["zero copy"] if str(of["zerocopy"]) == "True" else []

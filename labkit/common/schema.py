@@ -44,6 +44,7 @@ WRITERS = {
     "throughput": "experiments that send frames at a rate (`part` also by those that follow packets)",
     "trex": "the experiments with TRex",
     "reader": "experiments with programs that watch an interface",
+    "load": "experiments that time round trips beside a load",
     "observation": "experiments that follow packets: their parts path, reachability, failure and headers",
 }
 
@@ -78,6 +79,10 @@ LATENCIES = {
     "max": (1.0, "longest round-trip time"),
 }
 PERCENTILE = "LABKIT_PERCENTILE"
+# The other round-trip times of a row that is measured beside a load: before and after it, and the difference.
+LOAD_PHASES = {
+    "idle": "before the load", "after": "after the load", "increase": "during the load, minus that before it",
+}  # fmt: skip
 
 _HOST_COLUMNS = _columns(
     "machine",
@@ -151,6 +156,7 @@ COLUMNS: tuple[Column, ...] = (
         ("rate_bps", "bit/s", "number", "the rate of each stream as requested; null: as fast as possible"),
         ("rate_rps", "1/s", "integer", "requests per second of each pair; null: each waits for the last response"),
         ("streams", "1", "integer", "parallel streams of each pair"),
+        ("direction", "", "text", "forward (data goes to servers), reverse, both; path: in, out; TRex: 0→1 or all"),
         ("mss_bytes", "byte", "integer", "the TCP maximum segment size as requested; null: the path's"),
         ("congestion", "", "text", "the TCP congestion control as requested; null: the kernel's default"),
         ("zerocopy", "", "flag", "whether the generator sends without copying"),
@@ -180,6 +186,12 @@ COLUMNS: tuple[Column, ...] = (
         use="group",
     ),
     *_columns(
+        "load",
+        "parametrises",
+        ("load", "", "text", "the protocol of the traffic beside which round trips are timed: tcp or udp"),
+        use="group",
+    ),
+    *_columns(
         "rows",
         "parametrises",
         ("duration_s", "s", "number", "the length of a whole run, without the warm-up"),
@@ -201,6 +213,8 @@ COLUMNS: tuple[Column, ...] = (
         ("window_s", "s", "number", "the time in which all flows ran and the kernel counted"),
         ("received_bytes", "byte", "number", "bytes of payload that arrived in the window"),
         ("received_count", "1", "integer", "packets that arrived in the window; of pings and requests, answers"),
+        ("forward_bps", "bit/s", "number", "the part of iperf3_bps that went from clients to servers"),
+        ("reverse_bps", "bit/s", "number", "the part of iperf3_bps that went from servers to clients"),
         ("sent_bps", "bit/s", "number", "the rate that the senders report"),
         ("sent_count", "1", "integer", "datagrams, requests or frames that the generator sent"),
         ("reported_received_count", "1", "integer", "datagrams that arrived, by the generator's count"),
@@ -410,6 +424,15 @@ COLUMNS: tuple[Column, ...] = (
         ("wanted_throughput_pps", "1/s", "number", "frames of that flow that arrived per second"),
     ),
     *_columns(
+        "load",
+        "measures",
+        *(
+            (f"{phase}_{name}_s", "s", "number", f"the {words} {how}")
+            for phase, how in LOAD_PHASES.items()
+            for name, (_share, words) in LATENCIES.items()
+        ),
+    ),
+    *_columns(
         "options",
         "parametrises",
         ("datapath", "", "text", "the switch's datapath: system (the kernel), netdev (ovs-vswitchd) or dpdk"),
@@ -433,7 +456,6 @@ COLUMNS: tuple[Column, ...] = (
         ("hop", "", "text", "path: where the packet was seen, namespace:interface"),
         ("namespace", "", "text", "path: the network namespace of the hop"),
         ("interface", "", "text", "path: the interface of the hop"),
-        ("direction", "", "text", "path: in or out; TRex: from port to port (0→1), or all"),
         ("source", "", "text", "reachability: the container that sends the requests"),
         ("target", "", "text", "reachability: the container that answers them"),
         ("source_address", "", "text", "reachability: the address of source"),

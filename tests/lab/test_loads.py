@@ -50,6 +50,19 @@ def test_slow_load_window(words: tuple[str, ...], tmp_path: Path) -> None:
     assert row["received_bytes"] > 0
 
 
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_each_direction_has_its_own_throughput(protocol: str, tmp_path: Path) -> None:
+    """Only the way to the server is a bottleneck."""
+    narrow = "change=narrow: qdisc tbf rate 20mbit burst 10kb latency 20ms at between:port1"
+    words = (narrow, "topology=veth_bridge", f"protocol={protocol}", "rate_bps=40e6", "duration_s=1")
+    rows = {row["arm"]: row for row in run(tmp_path, *words, "direction=both")}
+    row, free = rows["veth_bridge+narrow"], rows["veth_bridge"]
+    assert row["forward_bps"] == pytest.approx(19e6, rel=0.1)
+    for bps in (row["reverse_bps"], free["forward_bps"], free["reverse_bps"]):
+        assert bps == pytest.approx(40e6, rel=0.1)
+    assert row["throughput_bps"] == pytest.approx(row["forward_bps"] + row["reverse_bps"])
+
+
 @pytest.mark.long
 def test_throughput_of_64_pairs(tmp_path: Path) -> None:
     [row] = run(tmp_path, "pairs=64", "duration_s=3", "omit_s=0")

@@ -22,7 +22,7 @@ from labkit.common.units import si
 # Columns that divide a table into panels. Numbers of pairs and topologies share a panel.
 KEYS = (
     "protocol", "mtu_bytes", "nodes", "link_rate_bps", "link_delay_s", "family", "length_bytes", "rate_bps", "rate_rps",
-    "streams", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
+    "streams", "direction", "mss_bytes", "congestion", "zerocopy", "affinity", "parent", "guest",
 )  # fmt: skip
 MAX_COLUMNS = 3  # side by side at 900 px
 BETWEEN_PX = 88  # between two plots, one below the other: axis, axis title, panel title
@@ -148,6 +148,7 @@ def _title(one: dict[str, Any], varying: list[str]) -> str:
         "rate_bps": lambda rate: "unlimited" if pd.isna(rate) else si(rate, "bit/s"),
         "rate_rps": lambda rate: "closed loop" if pd.isna(rate) else f"{rate:,.0f} requests/s",
         "streams": lambda streams: f"{streams:.0f} streams",
+        "direction": str,
         "mss_bytes": lambda size: "default MSS" if pd.isna(size) else f"MSS {size:.0f}",
         "congestion": lambda name: "default congestion control" if pd.isna(name) else str(name),
         "zerocopy": lambda on: "zero copy" if str(on) == "True" else "copied",

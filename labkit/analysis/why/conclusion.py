@@ -42,11 +42,11 @@ NETWORK_FILE = "FILE.yaml"  # the file of a network of one's own, because a row 
 # are those of the experiment.
 PARAMETERS = (
     "where", "endpoint", "guest", "generator", "protocol", "pairs", "mtu_bytes", "length_bytes", "rate_bps", "rate_rps",
-    "streams", "family", "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
+    "streams", "direction", "family", "mss_bytes", "congestion", "zerocopy", "affinity", "parent",
 )  # fmt: skip
 USUAL = {
     "where": "here", "endpoint": "namespace", "pairs": "1", "mtu_bytes": "1500", "streams": "1", "family": "4",
-    "zerocopy": "False",
+    "direction": "forward", "zerocopy": "False",
 }  # fmt: skip
 # The same of a search for a rate, each with its column of a row
 SEARCHED = {

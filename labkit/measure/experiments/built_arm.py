@@ -171,7 +171,8 @@ class LocalArm(BuiltArm):
         self, parameters: DatapathParameters, generator: FlowGenerator
     ) -> Iterator[tuple[Flows, ServerSide]]:
         """Start servers; yield the flows and the servers' counters."""
-        counters = receivers(self.pairs, parameters.protocol, parameters.datagram_bytes)
+        load = parameters.protocol, parameters.datagram_bytes, parameters.direction
+        counters = receivers(self.pairs, *load)
         with generator.flows(self.pairs, parameters, emulated=self.emulated) as flows:
             if self.placements is not None:
                 flows.move_ends(self.placements())

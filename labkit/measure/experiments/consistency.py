@@ -107,7 +107,7 @@ def _rates(row: dict[str, Any]) -> str | None:
         kernel = received_bytes * 8 / window_s if window_s else iperf3
         # A paced flow sends in blocks, and the window may cut off a part of one.
         block = row.get("length_bytes") or (TCP_BLOCK_BYTES if row.get("protocol") == "tcp" else 0)
-        flows = (row.get("pairs") or 1) * (row.get("streams") or 1)
+        flows = (row.get("pairs") or 1) * (row.get("streams") or 1) * (1 + (row.get("direction") == "both"))
         slack = 2 * 8 * block * flows / window_s if window_s and row.get("rate_bps") else 0.0
         if max(kernel, iperf3) > MAX_RATE_RATIO * min(kernel, iperf3) + slack:
             return (

@@ -32,8 +32,8 @@ MIN_MTU = {4: 68, 6: 1280}  # RFC 791, RFC 8200
 
 # Groups of parameters, for experiments that do not have them (`Parameters.ABSENT`)
 LOAD = (
-    "protocol", "length_bytes", "rate_bps", "rate_rps", "streams", "omit_s", "placement", "mss_bytes", "congestion",
-    "zerocopy", "affinity",
+    "protocol", "length_bytes", "rate_bps", "rate_rps", "streams", "direction", "omit_s", "placement", "mss_bytes",
+    "congestion", "zerocopy", "affinity",
 )  # fmt: skip
 REPETITION = ("slices", "whole_runs", "half_width")
 OBSERVATION = (
@@ -136,6 +136,11 @@ class DatapathParameters(ObservedParameters, frozen=True, kw_only=True):
         Within(1, 500_000),
     ] = None
     streams: Annotated[int, "parallel streams of each pair", Within(1, 128, "this is iperf3's limit")] = 1
+    direction: Annotated[
+        str,
+        "where iperf3's data goes: forward (from clients to servers), reverse, or both at once",
+        OneOf(("forward", "reverse", "both")),
+    ] = "forward"
     duration_s: Annotated[int, "duration of a whole run, without the warm-up", Within(1, 3600)] = 5
     omit_s: Annotated[
         int, "warm-up that is left out of a whole run", Within(0, 60, "this is iperf3's limit")

@@ -92,7 +92,8 @@ def _flows(
     artefact: Path,
     counting: Counting | None,
 ) -> Measured:
-    losses = built_arm.counted_losses(parameters.family) if parameters.protocol == "udp" else list
+    followed = parameters.protocol == "udp" and parameters.direction == "forward"  # the path to the servers
+    losses = built_arm.counted_losses(parameters.family) if followed else list
     with built_arm.serving(parameters, generator) as (flows, there):
         try:
             seen, joined = _counted(parameters, built_arm, flows, there, counting or nullcontext)
@@ -189,7 +190,7 @@ def _sent_too_little(
     """Return how much less than the requested rate was sent, or None."""
     if parameters.rate_bps is None:
         return None
-    flows = parameters.streams * pairs
+    flows = parameters.streams * pairs * (2 if parameters.direction == "both" else 1)
     offered = parameters.rate_bps * flows
     quantum = generator.block_bytes(parameters) * 8 * flows
     if row["sent_bps"] >= OFFERED * offered - quantum / parameters.duration_s:

@@ -46,8 +46,8 @@ class Capabilities:
 
     `length_bytes`: for each protocol the smallest and the largest length of a write, datagram or payload. `paced`: it
     can keep a given rate. `sliced`: its senders can be held and continued, so slices of several arms can alternate.
-    `streams`: the maximum number of parallel streams of a pair. `requests`: it can keep a rate of requests. `metric`:
-    the column by which arms are compared, with `higher_is_better` as its direction.
+    `streams`: the maximum number of parallel streams of a pair. `requests`: it can keep a rate of requests. `turns`:
+    servers can send, too. `metric`: the column by which arms are compared, with `higher_is_better` as its direction.
     """
 
     length_bytes: Mapping[str, tuple[int, int]]
@@ -57,6 +57,7 @@ class Capabilities:
     sliced: bool = False
     streams: int = 1
     requests: bool = False
+    turns: bool = False
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -79,6 +80,8 @@ class LoadParameters(Protocol):
     def rate_rps(self) -> int | None: ...
     @property
     def streams(self) -> int: ...
+    @property
+    def direction(self) -> str: ...
     @property
     def duration_s(self) -> int: ...
     @property
@@ -138,6 +141,12 @@ class Generator(abc.ABC):
             )
         if parameters.rate_rps is not None and not can.requests:
             raise BadInput(f"rate_rps={parameters.rate_rps}: {self.name} sends no requests; leave it out")
+        if parameters.direction != "forward":
+            given = f"direction={parameters.direction}"
+            if not can.turns:
+                raise BadInput(f"{given}: with {self.name} only clients send; leave it out")
+            if parameters.slices or parameters.nodes == "two":
+                raise BadInput(f"{given} needs whole runs on one host: use slices=0 and nodes=one")
 
 
 @dataclass(frozen=True, kw_only=True)

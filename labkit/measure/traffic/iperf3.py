@@ -9,7 +9,7 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -34,6 +34,8 @@ GRACE_S = 5.0  # how long a run may exceed its planned time before it is killed
 LAST_WORDS_S = 1.0  # how long the other end may take to write its report after one end has ended
 # For a program to start; on an emulated CPU that may be stopped for long.
 START_S, EMULATED_START_S = 10.0, 60.0
+_BACK = "_bidir_reverse"  # ends the names of the sums of the second direction
+_DIRECTIONS: dict[str, list[str]] = {"forward": [], "reverse": ["-R"], "both": ["--bidir"]}
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Load:
     congestion: str | None = None
     zerocopy: bool = False
     affinity: str | None = None  # "0,1": the client's CPU and the server's CPU
+    direction: str = "forward"
 
 
 def load_of(parameters: LoadParameters) -> Load:
@@ -76,18 +79,8 @@ def version() -> str:
 
 def client_argv(load: Load, address: str, port: int = PORT) -> list[str]:
     """Return the client's command line."""
-    argv = [
-        "iperf3",
-        "-J",
-        "-c",
-        address,
-        "-p",
-        str(port),
-        "-t",
-        str(load.duration_s),
-        "--connect-timeout",
-        "3000",
-    ]
+    argv = ["iperf3", "-J", "-c", address, "-p", str(port), "-t", str(load.duration_s)]
+    argv += ["--connect-timeout", "3000", *_DIRECTIONS[load.direction]]
     if load.protocol == "udp":
         argv += ["-u", "-b", str(int(load.rate_bps or 0))]
     elif load.rate_bps is not None:
@@ -385,17 +378,27 @@ def problem(client: process.Running, pages: Page) -> str | None:
 def metrics(pages: Sequence[Page], protocol: str) -> dict[str, Any]:
     """Compute the columns of a row: sums over all flows, from the JSON of both ends of each.
 
-    iperf3_bps is the receivers' throughput. CPU seconds are iperf3's own utilisation over the run without
-    the omitted part. Raises Failed if a page lacks a value that this version of iperf3 should write.
+    iperf3_bps is the receivers' throughput, and forward_bps and reverse_bps are its directions. CPU seconds are
+    iperf3's own utilisation over the run without the omitted part. Raises Failed if a page lacks a value that this
+    version of iperf3 should write.
     """
     try:
         ends = [page["client"]["end"] for page in pages]
-        received = [end["sum_received"] for end in ends]
         sent = [end["sum_sent"] for end in ends]
         cpu = [end["cpu_utilization_percent"] for end in ends]
+        turned = pages[0]["client"]["start"]["test_start"].get("reverse")
+        sums = {"reverse" if turned else "forward": ""}
+        sums |= {"reverse": _BACK} if f"sum_sent{_BACK}" in ends[0] else {}
+        each = {
+            f"{direction}_bps": sum(end[f"sum_received{sum_of}"]["bits_per_second"] for end in ends)
+            for direction, sum_of in sums.items()
+        }
         row: dict[str, Any] = {
-            "iperf3_bps": sum(part["bits_per_second"] for part in received),
-            "sent_bps": sum(part["bits_per_second"] for part in sent),
+            "iperf3_bps": sum(each.values()),
+            **each,
+            "sent_bps": sum(
+                end[f"sum_sent{sum_of}"]["bits_per_second"] for end in ends for sum_of in sums.values()
+            ),
             "client_cpu_s": sum(
                 use["host_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
             ),
@@ -403,19 +406,23 @@ def metrics(pages: Sequence[Page], protocol: str) -> dict[str, Any]:
                 use["remote_total"] / 100 * part["seconds"] for use, part in zip(cpu, sent, strict=True)
             ),
         }
-        return row | (_udp(pages) if protocol == "udp" else _tcp(ends))
+        return row | (_udp(pages, sums) if protocol == "udp" else _tcp(pages, sums))
     except (LookupError, TypeError, ArithmeticError) as error:
         raise Failed(f"iperf3's JSON lacks what a row needs: {error}") from None
 
 
-def _udp(pages: Sequence[Page]) -> dict[str, Any]:
-    # Take the losses from the server: the client's JSON (3.12) also counts losses in the omitted seconds.
-    servers = [page["server"]["end"] for page in pages]
-    received = [end["sum_received"] for end in servers]
+def _udp(pages: Sequence[Page], sums: Mapping[str, str]) -> dict[str, Any]:
+    # Take the losses from the receivers: a sender's JSON (3.12) also counts losses in the omitted seconds.
+    side = {"forward": "server", "reverse": "client"}
+    ends = [(page[side[one]]["end"], sum_of) for page in pages for one, sum_of in sums.items()]
+    received = [end[f"sum_received{sum_of}"] for end, sum_of in ends]
     arrived = sum(part["packets"] - part["lost_packets"] for part in received)
-    sent = sum(page["client"]["end"]["sum_sent"]["packets"] for page in pages)
+    sent = sum(
+        page["client"]["end"][f"sum_sent{sum_of}"]["packets"] for page in pages for sum_of in sums.values()
+    )
     lost = sum(part["lost_packets"] for part in received)
-    streams = [stream["udp"] for end in servers for stream in end["streams"]]
+    streams = [stream["udp"] for end, _ in ends for stream in end["streams"]]
+    streams = [one for one in streams if len(sums) == 1 or not one["sender"]]
     return {
         "sent_count": sent,
         "reported_received_count": arrived,
@@ -436,10 +443,15 @@ def _lost(sent: int, arrived: int, lost: int, most: float) -> int | None:
     return max(0, min(lost, sent - arrived))
 
 
-def _tcp(ends: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    rtts = [stream["sender"]["mean_rtt"] for end in ends for stream in end["streams"]]
+def _tcp(pages: Sequence[Page], sums: Mapping[str, str]) -> dict[str, Any]:
+    ends = [page["client"]["end"] for page in pages]
+    sides = [side.get("end", {}) for page in pages for side in page.values()]
+    streams = [stream["sender"] for side in sides for stream in side.get("streams", [])]
+    rtts = [one["mean_rtt"] for one in streams if one["sender"]]
     return {
-        "retransmits_count": sum(end["sum_sent"]["retransmits"] for end in ends),
+        "retransmits_count": sum(
+            end[f"sum_sent{sum_of}"]["retransmits"] for end in ends for sum_of in sums.values()
+        ),
         "rtt_s": sum(rtts) / len(rtts) / 1e6,
         "sender_congestion": ends[0].get("sender_tcp_congestion"),
     }
@@ -455,6 +467,7 @@ class Iperf3(FlowGenerator):
         paced=True,
         sliced=True,
         streams=128,
+        turns=True,
     )
     reported_bps = "iperf3_bps"
     grace_s, last_words_s = GRACE_S, LAST_WORDS_S

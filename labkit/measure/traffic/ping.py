@@ -34,6 +34,8 @@ NEARLY_ALL, COARSE = 0.95, 1e-3
 ECHO_S = 0.2  # between two echo requests of this process
 REQUEST, REPLY = {4: 8, 6: 128}, {4: 0, 6: 129}
 IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PMTUDISC_DO, IPV6_DONTFRAG = 10, 23, 2, 62  # linux/in.h, linux/in6.h
+SO_TIMESTAMPNS = 35  # asm-generic/socket.h
+SEQUENCES = 1 << 16
 HEADER = struct.Struct("!BBHHH")  # type, code, checksum, identifier, sequence number
 _RTT = re.compile(r"time=([0-9.]+) ms(?! \(DUP!\))")  # without duplicates: each request counts once
 
@@ -75,6 +77,7 @@ class Echo:
             self._socket = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
             options = [(socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER, PMTUDISC_DO)]
             options += [(socket.IPPROTO_IPV6, IPV6_DONTFRAG, 1)]
+        options += [(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)]
         try:
             for option in options:
                 self._socket.setsockopt(*option)
@@ -90,24 +93,26 @@ class Echo:
 
     def send(self) -> None:
         """Send one request. Raises OSError if the kernel refuses it, for example because it exceeds the MTU."""
-        self._sequence += 1
+        self._sequence = (self._sequence + 1) % SEQUENCES
         words = (REQUEST[self._family] << 8, self._identifier, self._sequence)  # the payload is all zeros
         total = sum(words)
         checksum = ~(total + (total >> 16)) & 0xFFFF if self._family == 4 else 0  # the kernel makes ICMPv6's
         header = HEADER.pack(REQUEST[self._family], 0, checksum, self._identifier, self._sequence)
         self._socket.send(header + bytes(self._length_bytes - HEADER.size))
 
-    def answered(self) -> bool:
-        """Read what has arrived; return whether an answer is among it. Raises OSError for an error that came back."""
+    def answer(self) -> tuple[int, int] | None:
+        """Return the number of an answered request (from 1, modulo SEQUENCES), and when the kernel received the answer,
+        in nanoseconds since 1970; None if no more answers have arrived. Raises OSError for an error that came back."""
         while True:
             try:
-                data = self._socket.recv(1 << 16)
+                data, about, _flags, _from = self._socket.recvmsg(1 << 16, 64)
             except BlockingIOError:
-                return False
+                return None
             begin = 4 * (data[0] & 15) if self._family == 4 else 0  # IPv4 delivers its own header as well
-            kind, _, _, identifier, _ = HEADER.unpack_from(data, begin)
+            kind, _, _, identifier, sequence = HEADER.unpack_from(data, begin)
             if (kind, identifier) == (REPLY[self._family], self._identifier):
-                return True
+                seconds, nanoseconds = struct.unpack("qq", about[0][2][:16])
+                return sequence, seconds * 1_000_000_000 + nanoseconds
 
     def close(self) -> None:
         """Close the socket."""
@@ -139,7 +144,7 @@ def _unanswered(
                     one.send()
             for descriptor, _event in poll.poll(1e3 * max(0.0, min(again, deadline) - now)):
                 pair, one = waiting[descriptor]
-                if one.answered():
+                if one.answer():
                     poll.unregister(descriptor)
                     del waiting[descriptor]
                     one.close()

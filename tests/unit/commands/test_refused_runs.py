@@ -85,6 +85,10 @@ datapaths generator=ping protocol=tcp -> protocol=tcp: the generator ping suppor
 datapaths generator=ping slices=4 -> slices need senders
 datapaths generator=ping rate_bps=1e6 -> rate_bps=1000000: ping has no rate_bps; leave it out
 datapaths protocol=udp length_bytes=8 -> length_bytes=8 is outside 16 to 65507: the range of udp with iperf3
+datapaths direction=both slices=2 -> direction=both needs whole runs on one host
+datapaths protocol=udp_rr direction=reverse -> direction=reverse: with sockperf only clients send; leave it out
+latency_under_load load=udp -> load=udp needs rate_bps
+latency_under_load baseline=tbf -> baseline=tbf: name one of the changes, or none
 datapaths rate_rps=9 -> rate_rps=9: iperf3 sends no requests; leave it out
 datapaths protocol=udp_rr affinity=0 -> affinity=0: sockperf has no affinity; leave it out
 datapaths protocol=udp_rr duration_s=61 -> duration_s=61 is outside 1 to 60: sockperf keeps each message in memory

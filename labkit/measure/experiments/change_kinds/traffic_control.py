@@ -26,7 +26,7 @@ SHORT_DIGEST = r"sha256:[0-9a-f]{12,64}"
 
 
 class Qdisc(Kind):
-    """The root queueing discipline of an interface, in tc's syntax."""
+    """The root queueing discipline of an interface, in tc's syntax; with `parent` first, one below the root."""
 
     example = "qdisc fq_codel limit 1000 at client"
     takes: ClassVar = {"words": ".+"}
@@ -47,13 +47,14 @@ class Qdisc(Kind):
     def apply(self, place: Place, options: Mapping[str, Any]) -> None:
         words = options["words"].split()
         checks.output_or_raise(
-            place.kernel.run("tc", "qdisc", "replace", "dev", place.interface, "root", *words),
+            place.kernel.run("tc", "qdisc", "replace", "dev", place.interface, *self._root(words), *words),
             f"qdisc {options['words']}",
             ("qdisc not found", "no such file"),
         )
 
     def verify(self, after: State, options: Mapping[str, Any], place: Place) -> None:
         words, shown = options["words"].split(), after["qdisc"].splitlines()
+        shown = shown if self._root(words) else shown[-1:]
         for name, value in itertools.pairwise(words):
             # tc shows numbers of packets as they are, and converts the units of sizes, rates and times.
             now = (
@@ -63,6 +64,10 @@ class Qdisc(Kind):
             )
             if now is not None and int(now[1]) != int(value):
                 raise Failed(f"{place}: the kernel set {name} of the qdisc to {now[1]} instead of {value}")
+
+    @staticmethod
+    def _root(words: list[str]) -> list[str]:
+        return [] if words[0] == "parent" else ["root"]
 
 
 def _check_arguments(kind: str, text: str) -> None:

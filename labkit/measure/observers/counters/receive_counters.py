@@ -104,9 +104,14 @@ class Receivers:
         return [now >= then + enough for now, then in zip(self.per_server(), before, strict=True)]
 
 
-def receivers(pairs: Sequence[Pair], protocol: str, length_bytes: int | None) -> Receivers:
-    """Return the counters of the servers of these pairs."""
+def receivers(
+    pairs: Sequence[Pair], protocol: str, length_bytes: int | None, direction: str = "forward"
+) -> Receivers:
+    """Return the counters of the servers of these pairs, or of whoever receives in this direction."""
     servers, clients = [pair.server for pair in pairs], [pair.client for pair in pairs]
+    if direction != "forward":
+        both = direction == "both"
+        servers, clients = clients + servers * both, servers + clients * both
     return Receivers(servers, protocol, length_bytes, clients)
 
 

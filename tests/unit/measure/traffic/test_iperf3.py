@@ -144,6 +144,7 @@ def test_missing_json_fields(missing: str) -> None:
     [
         (iperf3.Load(), "-t 5 -O 1"),
         (iperf3.Load(omit_s=0, streams=4), "-t 5 -P 4"),
+        (iperf3.Load(direction="both"), "-t 5 --bidir"),
         (iperf3.Load("udp", length_bytes=64), "-u -b 0 -O 1 -l 64"),
         (iperf3.Load("udp", rate_bps=2.5e6), "-u -b 2500000"),
         (
