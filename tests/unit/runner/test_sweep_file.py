@@ -209,6 +209,8 @@ def test_project_sweep_files(name: str, project: Path) -> None:
         assert {point.parameters["loss_limit"] for point in result.points} == {1e-4}
     elif result.experiment == "what_does_it_cost":
         assert {point.parameters["topology"] for point in result.points} == {"veth_bridge"}
+    elif result.experiment == "latency_under_load":
+        assert [point.parameters["preset"] for point in result.points] == ["bloat", "rrul"]
     elif name == "published_ports.yaml":
         for point in result.points:
             published = {"veth_published_proxy", "veth_published_nat"}

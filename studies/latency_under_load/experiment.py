@@ -1,0 +1,303 @@
+"""Time round trips before, during and after a load between the same ends.
+
+A probe runs at a fixed rate all the time. The load is iperf3's: TCP as fast as the path allows, or UDP at a rate, from
+clients to servers, back, or both ways at once. One row has the round-trip times of all three phases.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from labkit.common import run_folder, schema, units
+from labkit.common.errors import BadInput, Failed
+from labkit.common.limits import OneOf, Within
+from labkit.common.schema import LATENCIES
+from labkit.measure.experiments import datapaths_parameters as usual
+from labkit.measure.experiments import measuring_loop
+from labkit.measure.experiments.built_arm import BuiltArm
+from labkit.measure.experiments.changes import Change
+from labkit.measure.experiments.datapaths_parameters import DatapathParameters
+from labkit.measure.experiments.measurement_point import Built, Load, MeasurementPoint, Record
+from labkit.measure.experiments.measuring_loop import Plan, Running, shuffled
+from labkit.measure.experiments.rows import Arm, Measured
+from labkit.measure.traffic.base import latency_columns
+from labkit.measure.traffic.iperf3 import GRACE_S, IPERF3
+from labkit.system import machine
+from studies.latency_under_load.probes import LINGER_S, MOST_RPS, Probing, probing
+from studies.latency_under_load.recording import Recording
+
+COLUMNS = schema.names(writer=("load",))
+START_S = 5.0  # until every flow carries data
+SETTLE_S = 0.3  # for the probes to begin
+OFFERED = 0.98  # below this share of what was requested, the sender was the limit
+# Of iperf3's report: what does not describe the probes.
+REPORTED = (
+    "forward_bps",
+    "reverse_bps",
+    "retransmits_count",
+    "rtt_s",
+    "sender_congestion",
+    "client_cpu_s",
+    "server_cpu_s",
+)
+
+
+def _shaped(*qdiscs: str) -> str:
+    """Return these queueing disciplines at both ports of a bridge, so that both directions of a link are shaped."""
+    return " and ".join(f"qdisc {one} at between:port{port}" for port in (0, 1) for one in qdiscs)
+
+
+RATE = "rate 20mbit burst 10kb"
+_LINK = f"handle 1: tbf {RATE} limit 1mb"
+# A bottleneck of 20 Mbit/s with another queue in each arm.
+BLOAT = (
+    f"tbf: {_shaped(f'tbf {RATE} latency 50ms')}",
+    f"pfifo-1000: {_shaped(_LINK, 'parent 1: pfifo limit 1000')}",
+    f"fq_codel: {_shaped(_LINK, 'parent 1: fq_codel')}",
+    f"cake: {_shaped('cake bandwidth 20mbit')}",
+)
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "rrul": {"streams": 4, "direction": "both"},
+    "bloat": {"streams": 4, "topology": "veth_bridge", "change": BLOAT, "baseline": "tbf"},
+}
+
+
+class LatencyUnderLoad(DatapathParameters, frozen=True, kw_only=True):
+    """Parameters of the experiment: those of `datapaths` for iperf3's load, and the probe's."""
+
+    ABSENT: ClassVar[tuple[str, ...]] = (
+        *usual.REPETITION, *usual.OBSERVATION, *usual.TWO_HOSTS, "endpoint", "guest", "generator", "length_bytes",
+        "placement",
+    )  # fmt: skip
+
+    preset: Annotated[
+        str | None,
+        "values of other parameters, where these are none: rrul (four TCP streams each way) or bloat (one way over a"
+        " link of 20 Mbit/s: tbf alone, with a pfifo of 1,000 packets and with fq_codel, and cake)",
+        OneOf(PRESETS),
+    ] = None
+    protocol: Annotated[str, "the probe: ping (echo requests)", OneOf(("ping",))] = "ping"
+    rate_rps: Annotated[int | None, "probes per second of each pair", Within(1, MOST_RPS)] = 100
+    load: Annotated[str, "what loads the path: tcp, or udp at rate_bps", OneOf(("tcp", "udp"))] = "tcp"
+    idle_s: Annotated[int, "how long probes run before the load, and after it", Within(1, 600)] = 2
+    interval_s: Annotated[
+        float, "the time between two readings of the throughput over time", Within(0.1, 1)
+    ] = 0.1
+    baseline: Annotated[
+        str | None,
+        "the change whose arm is the baseline; the unchanged topology is then not measured; none: that topology",
+    ] = None
+    rounds: int = 5
+    omit_s: Annotated[int, "the beginning of the load, in which round-trip times do not count"] = 2
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return the parameters from names and values, with those of a preset where none is given."""
+        name = given.get("preset")
+        chosen = PRESETS.get(name, {}) if isinstance(name, str) else {}
+        settable = {one for preset in PRESETS.values() for one in preset}
+        own = {one: value for one, value in given.items() if one not in settable or not _is_none(value)}
+        return super().of({**chosen, **own})
+
+    def check(self) -> None:
+        """Raise BadInput, with one sentence, for parameters that cannot be measured."""
+        super().check()
+        IPERF3.check(self.load_parameters)
+        if self.load == "udp" and self.rate_bps is None:
+            raise BadInput(
+                "load=udp needs rate_bps: without a rate UDP fills every queue, and its sender a CPU"
+            )
+        if self.rate_rps is None:
+            raise BadInput("rate_rps=none: probes run at a rate")
+        if self.baseline not in (None, *(one.name for one in self.change)):
+            raise BadInput(f"baseline={self.baseline}: name one of the changes, or none")
+
+    def _check_load(self) -> None:
+        """Check nothing: the probe's rate is not that of requests."""
+
+    def check_programs(self) -> None:
+        """Raise Unsupported where a program that the experiment cannot do without is missing or too old."""
+        super().check_programs()
+        IPERF3.version()
+
+    def with_change(self, change: Change | None) -> DatapathParameters:
+        """Return the parameters of an arm with this change, which may set some of them. Raises BadInput."""
+        if change is None or not change.parameters:
+            return self
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in self.ABSENT}
+        return type(self).of(given | {"preset": None, "baseline": None, "change": ()} | change.parameters)
+
+    @property
+    def load_parameters(self) -> DatapathParameters:
+        """The parameters of the load."""
+        return DatapathParameters.like(self, protocol=self.load, rate_rps=None, change=())
+
+
+def _is_none(value: Any) -> bool:
+    return (
+        value is None
+        or value in ((), [], "")
+        or (isinstance(value, str) and value.lower() in ("none", "null"))
+    )
+
+
+@dataclass(frozen=True)
+class Beside(Load):
+    """A load with probes beside it."""
+
+    parameters: LatencyUnderLoad
+
+    def columns(self, _arm: Arm) -> dict[str, Any]:
+        """Return the columns of the load."""
+        return dict.fromkeys(COLUMNS) | {"load": self.parameters.load, "method": self.method}
+
+    def trial_s(self, pairs: int) -> float:
+        """Estimate the duration of a trial of one arm in seconds."""
+        return super().trial_s(pairs) + 2 * self.parameters.idle_s + SETTLE_S + LINGER_S
+
+    def trial(self, built_arm: BuiltArm, artefacts: Path, record: Record) -> None:
+        """Measure one arm and record its row. Raises LabkitError for what fails."""
+        parameters = built_arm.arm.parameters(self.parameters)
+        assert isinstance(parameters, LatencyUnderLoad)
+        with built_arm.while_measured():
+            record(measure(parameters, built_arm, artefacts / f"{built_arm.arm.stem}-course.json.gz"))
+
+
+@dataclass(frozen=True)
+class Round(MeasurementPoint):
+    """A round, whose baseline may be a changed arm."""
+
+    parameters: LatencyUnderLoad
+
+    def arms(self, usable: list[Arm]) -> list[Arm]:
+        """Return the arms that are compared: with a parameter `baseline` those of changes only."""
+        if self.parameters.baseline is None:
+            return usable
+        changed = [arm for arm in usable if arm.change is not None and arm.role != "control"]
+        first = [arm for arm in changed if arm.change and arm.change.name == self.parameters.baseline][:1]
+        others = [dataclasses.replace(arm, role="variant") for arm in changed if arm not in first]
+        return [
+            dataclasses.replace(arm, role=role) for arm in first for role in ("baseline", "control")
+        ] + others
+
+    def measured_arms(self, usable: list[Arm]) -> list[Arm]:
+        """Return the arms of which it has rows when it is complete."""
+        return self.arms(usable)
+
+    @contextmanager
+    def built(self, running: Running, rng: random.Random) -> Iterator[Built]:
+        """Build the arms that are compared. While they are built, each is a variant of the unchanged topology."""
+        roles = {arm.label: arm for arm in self.arms(running.usable)}
+        if self.parameters.baseline is None:
+            with super().built(running, rng) as result:
+                yield result
+            return
+        built = [dataclasses.replace(arm, role="variant", again=arm.is_second) for arm in roles.values()]
+        with super().built(dataclasses.replace(running, usable=built), rng) as (built_arms, failed):
+            arms = [dataclasses.replace(one, arm=roles[one.arm.label]) for one in built_arms]
+            for one in arms:
+                for other in arms:
+                    if other.arm.role == "baseline":
+                        one.compare(other)
+            yield arms, [(roles[arm.label], why) for arm, why in failed]
+
+
+def plan(parameters: LatencyUnderLoad, seed: int) -> Plan:
+    """Return the plan of the experiment; `seed` decides the random orders."""
+    points = [
+        Round(f"{pairs}-r{number}", pairs, number, [Beside(parameters)],
+              f"{units.counted(pairs, 'pair')}, round {number + 1} of {parameters.rounds}", parameters)
+        for number, pairs in shuffled(parameters.rounds, seed, parameters.pairs)
+    ]  # fmt: skip
+    finished = f"all {units.counted(parameters.rounds, 'round')} were measured"
+    return Plan(parameters, points, finished, refused_columns={"load": parameters.load})
+
+
+def measure(parameters: LatencyUnderLoad, built_arm: BuiltArm, artefact: Path) -> Measured:
+    """Measure round trips before, during and after the load of one arm. Raises Failed if load or probes fail.
+
+    The course of the measurement is written to `artefact`.
+    """
+    load, pairs, phases = parameters.load_parameters, built_arm.pairs, {}
+    recording = Recording(pairs, parameters.interval_s)
+    assert parameters.rate_rps is not None
+    with built_arm.serving(load, IPERF3) as (flows, there), probing(pairs, parameters.rate_rps) as probes:
+        idle_s = time.monotonic() + SETTLE_S
+        recording.until(idle_s + parameters.idle_s)
+        phases["idle"] = idle_s, time.monotonic()
+        flows.stage()
+        flows.go()
+        if not there.carrying(START_S):
+            raise Failed(flows.early_end() or f"not every flow carried data within {START_S:.0f} s")
+        begun_s = time.monotonic()
+        recording.until(begun_s + load.omit_s, flows.wait)
+        metered, times, loaded_s = built_arm.metered(), machine.cpu_times(), time.monotonic()
+        recording.until(begun_s + load.omit_s + load.duration_s, flows.wait)
+        used, joined = machine.cpu_times() - times, metered()
+        phases["loaded"] = loaded_s, time.monotonic()
+        recording.until(time.monotonic() + GRACE_S, flows.wait)
+        reports, problem = flows.finish(time.monotonic(), there.pages)
+        if problem:
+            raise Failed(problem)
+        phases["after"] = time.monotonic(), time.monotonic() + parameters.idle_s
+        recording.until(phases["after"][1])
+    run_folder.write_artefact(artefact, recording.course(begun_s, probes.probes, phases))
+    window_s = phases["loaded"][1] - phases["loaded"][0]
+    reported = IPERF3.metrics(reports, load.protocol)
+    row = {
+        "artefact": str(artefact.relative_to(artefact.parents[2])),
+        "window_s": window_s,
+        **used.columns,
+        **joined,
+        **{name: reported[name] for name in REPORTED if name in reported},
+        **round_trips(probes, phases),
+    }
+    doubts = [*machine.stolen(used.steal_s, window_s), *_doubts(parameters, row, reported, len(pairs))]
+    return built_arm.measured(row, doubts)
+
+
+def round_trips(probes: Probing, phases: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    """Return the columns of the probes: of the load, before it, after it, and the increase. Raises Failed without
+    answers."""
+    seen = {name: probes.within(*window) for name, window in phases.items()}
+    columns = {name: latency_columns(times, lost) for name, (times, lost) in seen.items()}
+    row: dict[str, Any] = {**columns["loaded"], "loop": "open"}
+    for name in LATENCIES:
+        of = {phase: columns[phase][f"latency_{name}_s"] for phase in columns}
+        before, during = of["idle"], of["loaded"]
+        row[f"idle_{name}_s"], row[f"after_{name}_s"] = before, of["after"]
+        row[f"increase_{name}_s"] = None if before is None or during is None else during - before
+    times, lost = seen["loaded"]
+    return row | {"received_count": len(times), "lost_count": lost, "sent_count": len(times) + lost}
+
+
+def _doubts(
+    parameters: LatencyUnderLoad, row: Mapping[str, Any], reported: Mapping[str, Any], pairs: int
+) -> Iterator[str]:
+    """Yield what weakens a row: too few probes, and a load that was not as requested."""
+    planned = (parameters.rate_rps or 0) * row["window_s"] * pairs
+    if row["sent_count"] < OFFERED * planned - pairs:
+        yield f"{row['sent_count']} of {planned:.0f} probes were sent during the load: the sender waited for a CPU"
+    if row["lost_count"]:
+        share = units.percent(row["lost_count"] / row["sent_count"])
+        yield f"{share} of the probes during the load got no answer, and count as slower than all others"
+    ways = 2 if parameters.direction == "both" else 1
+    offered = (parameters.rate_bps or 0) * parameters.streams * pairs * ways
+    if reported["sent_bps"] < OFFERED * offered:
+        yield f"the load sent {units.si(reported['sent_bps'], 'bit/s')} of the requested {units.si(offered, 'bit/s')}"
+    if reported.get("lost_count"):
+        yield f"{units.percent(reported['lost_count'] / reported['sent_count'])} of the load's datagrams were lost"
+
+
+EXPERIMENT = measuring_loop.experiment(
+    LatencyUnderLoad,
+    plan,
+    about="round-trip times while the path is loaded: which queue keeps them short",
+)

@@ -1,0 +1,96 @@
+"""State how much longer round trips take under load: for each arm in seconds, and as verdicts about the increase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from labkit.analysis import load, protocols, verdicts
+from labkit.analysis.displays import show
+from labkit.analysis.run_figures import of_part
+from labkit.common.schema import LATENCIES
+from labkit.common.units import si
+from studies.latency_under_load import figure
+from studies.latency_under_load.figure import WAYS
+from studies.linear_fit import interval, mean
+
+
+def increase_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts (`verdicts.verdicts`) about the increase of the judged percentile instead of its value.
+
+    An arm without an increase in some measurement has no ratio, so it is left out (`without_increase`).
+    """
+    column = _increase()
+    metrics = dict.fromkeys(protocols.TIMED, (column, False))
+    return verdicts.verdicts(rows[~rows["topology"].isin(without_increase(rows))], metrics=metrics)
+
+
+def without_increase(rows: pd.DataFrame) -> list[str]:
+    """Return the arms of which some measurement had no longer round trips under load than before it."""
+    ok = rows[rows["status"].eq("ok") & rows[_increase()].le(0)]
+    return list(ok["topology"].unique())
+
+
+def _increase() -> str:
+    return f"increase_{protocols.percentile()}_s"
+
+
+def table(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return for each group and arm the judged percentile in each phase and the throughput, as text for people.
+
+    With 95 % intervals over rounds.
+    """
+    name = protocols.percentile()
+    columns = {
+        "idle": f"idle_{name}_s", "under load": f"latency_{name}_s", "after": f"after_{name}_s",
+        "increase": _increase(),
+    }  # fmt: skip
+    lines = []
+    for key, group in load.groups(rows[rows["status"].eq("ok")]):
+        for arm, own in group.groupby("arm", sort=False):
+            times = {words: _estimate(own[column]) for words, column in columns.items()}
+            rates = {way: _rate(own[f"{way}_bps"]) for way in WAYS}
+            lines.append({"load": load.group_text(key), "arm": arm, **times, **rates})
+    return pd.DataFrame(lines, columns=["load", "arm", *columns, *WAYS])
+
+
+def _estimate(values: pd.Series[float]) -> str:
+    known = values.dropna()
+    return interval(mean(known.to_numpy(float))) if len(known) else ""
+
+
+def _rate(values: pd.Series[float]) -> str:
+    return si(values.mean(), "bit/s") if values.notna().any() else ""
+
+
+def _sentences(rows: pd.DataFrame) -> Iterator[str]:
+    what = LATENCIES[protocols.percentile()][1]
+    for one in table(rows).to_dict("records"):
+        rates = " and ".join(f"{one[way]} {way}" for way in WAYS if one[way])
+        yield (
+            f"**{one['arm']}**, {one['load']}: the {what} grows by {one['increase']}, from {one['idle']} to"
+            f" {one['under load']} under load ({rates}), and is {one['after']} after it."
+        )
+    for arm in without_increase(rows):
+        yield f"{arm}: some measurement shows no increase of the {what}, so its increase has no ratio."
+    for sentence in increase_verdicts(rows)["sentence"]:
+        yield f"Increase of the {what}: {sentence}."
+
+
+def findings(rows: pd.DataFrame, _profiles: pd.DataFrame) -> list[str]:
+    """Return the sentences about all rows."""
+    return list(_sentences(rows))
+
+
+def show_increase(rows: pd.DataFrame) -> None:
+    """Show the round-trip times in each phase, and what they say."""
+    show(table(rows), findings(rows, pd.DataFrame()))
+
+
+FIGURES: dict[str, Any] = {
+    "over_time": of_part("cost", figure.over_time),
+    "latency_cdf": of_part("cost", figure.latency_cdf),
+    "latency_box": of_part("cost", figure.latency_box),
+}

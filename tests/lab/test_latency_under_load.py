@@ -1,0 +1,65 @@
+"""Round-trip times under load on a real bridge whose ports are bottlenecks: a planted queue shows under load only."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from sandbox import sandbox
+
+from labkit.analysis import load
+from studies.latency_under_load import finding
+from studies.latency_under_load.experiment import BLOAT
+
+pytestmark = [pytest.mark.long, pytest.mark.needs("namespaces", "iperf3", "ip", "ping", "veth", "bridge")]
+QUEUE_S, RATE_BPS = 0.02, 20e6
+PLANTED = "planted: qdisc tbf rate 20mbit burst 10kb latency 20ms at between:port1"
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """Measure a planted queue of 20 ms as the baseline, and the queues of `bloat`."""
+    with sandbox(tmp_path_factory.mktemp("load"), user=False) as made:
+        folder = made.folder / "run"
+        words = ["preset=bloat", f"change={'; '.join([PLANTED, *BLOAT[1:]])}", "baseline=planted", "rounds=3"]
+        words += ["omit_s=2", "duration_s=2", "idle_s=1", "--folder", str(folder)]
+        done = made.labkit("run", "latency_under_load", *words, timeout=400)
+        assert done.returncode == 0, done.stderr
+        return load.load(folder)
+
+
+def test_planted_queue_is_in_the_loaded_percentile_only(rows: pd.DataFrame) -> None:
+    own = rows[rows["topology"].eq("planted")]
+    assert list(own["status"]) == ["ok"] * 6, own["reason"]
+    assert set(own["role"]) == {"baseline", "control"}
+    for row in own.to_dict("records"):
+        assert 0.5 * QUEUE_S < row["latency_p50_s"] < 1.5 * QUEUE_S
+        assert row["idle_p90_s"] < 0.1 * QUEUE_S
+        assert row["after_p90_s"] < 0.1 * QUEUE_S
+        assert row["increase_p50_s"] == pytest.approx(row["latency_p50_s"] - row["idle_p50_s"])
+        assert 0.85 * RATE_BPS < row["forward_bps"] < RATE_BPS
+        assert row["sent_count"] == row["received_count"] + row["lost_count"] == pytest.approx(200, abs=5)
+
+
+def test_bloat_has_the_right_verdicts(rows: pd.DataFrame) -> None:
+    for table in (finding.increase_verdicts(rows), *[load_verdicts(rows)]):
+        words = table.set_index("topology")["word"]
+        assert words["pfifo-1000"] == "slower"
+        for shorter in ("fq_codel", "cake"):  # where the kernel has them
+            assert words.get(shorter, "unsupported") in ("faster", "unsupported")
+    assert any("planted" in line and "under load" in line for line in finding.findings(rows, pd.DataFrame()))
+
+
+def load_verdicts(rows: pd.DataFrame) -> pd.DataFrame:
+    from labkit.analysis.verdicts import verdicts
+
+    return verdicts(rows)
+
+
+def test_figures_show_the_queue_over_time(rows: pd.DataFrame) -> None:
+    drawn = {name: draw(rows, pd.DataFrame) for name, draw in finding.FIGURES.items()}
+    lines = [one for one in drawn["over_time"].data if one.name == "pfifo-1000"]
+    throughput, latency = (pd.Series(one.y, one.x) for one in lines)
+    assert throughput[:-0.1].max() < 1 < 15 < throughput[1:3.5].median()
+    assert latency[:-0.1].median() < 2 < 100 < latency[2.5:3.5].median()
+    assert {one.name for one in drawn["latency_cdf"].data} >= {"planted", "pfifo-1000"}
+    assert len(drawn["latency_box"].data) >= 3
