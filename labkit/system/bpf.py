@@ -15,8 +15,15 @@ from labkit.system.machine.bpf import call
 PROG_LOAD, LINK_CREATE = 5, 28
 SCHED_CLS, XDP = 3, 6  # enum bpf_prog_type
 XDP_HAS_FRAGS = 1 << 5  # BPF_F_XDP_HAS_FRAGS (Linux 5.18): frames larger than a page
-BPF_XDP = 37  # enum bpf_attach_type
-XDP_MODES = {"generic": 1 << 1, "native": 1 << 2}  # XDP_FLAGS_SKB_MODE and _DRV_MODE of linux/if_link.h
+BPF_XDP, BPF_NETKIT_PRIMARY, BPF_NETKIT_PEER = 37, 54, 55  # enum bpf_attach_type
+# Where a program can be attached: its type, and XDP_FLAGS_SKB_MODE or _DRV_MODE of linux/if_link.h. Those of a netkit
+# run on what its primary end or its peer transmits (drivers/net/netkit.c).
+PLACES = {
+    "generic XDP": (BPF_XDP, 1 << 1),
+    "native XDP": (BPF_XDP, 1 << 2),
+    "netkit (primary)": (BPF_NETKIT_PRIMARY, 0),
+    "netkit (peer)": (BPF_NETKIT_PEER, 0),
+}
 LOG_BYTES = 64 * 1024
 
 
@@ -40,7 +47,7 @@ def returning(value: int) -> bytes:
 
 
 def load(name: str, hook: str, code: bytes) -> int:
-    """Load a program for the hook `tc` or `xdp`, and return its file descriptor.
+    """Load a program for the hook `xdp`, or for `tc` and `netkit`, and return its file descriptor.
 
     Raises Unsupported with the verifier's last line, or with what the kernel does not allow.
     """
@@ -72,17 +79,17 @@ def _reason(error: OSError, said: list[str]) -> str:
     return str(error.strerror or error)
 
 
-def attach_xdp(program: int, index: int, mode: str) -> int:
-    """Attach a program at XDP of the interface `index` of the calling thread's network namespace.
+def attach(program: int, index: int, place: str) -> int:
+    """Attach a program at the interface `index` of the calling thread's network namespace, which is a netkit's primary.
 
-    `mode`: a key of XDP_MODES. Returns the file descriptor of the link. The kernel detaches the program when the
+    `place`: a key of PLACES. Returns the file descriptor of the link. The kernel detaches the program when the
     descriptor is closed or the interface is gone. Raises Unsupported if the kernel refuses.
     """
     try:
-        attributes = struct.pack("=IIII", program, index, BPF_XDP, XDP_MODES[mode])
+        attributes = struct.pack("=IIII", program, index, *PLACES[place])
         return call(LINK_CREATE, ctypes.create_string_buffer(attributes, 64))
     except OSError as error:
         raise Unsupported(
-            f"the kernel does not attach a BPF program at {mode} XDP of an interface ({error.strerror or error}): Linux"
-            " 5.9 or later can"
+            f"the kernel does not attach a BPF program at {place} of an interface ({error.strerror or error}): Linux"
+            " 5.9 or later can at XDP of a veth, Linux 6.7 at netkit"
         ) from None

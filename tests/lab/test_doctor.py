@@ -35,6 +35,7 @@ UNSHARE = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", "--net"
 # Arguments of `ip link add` for each link kind and tunnel, and of `tc qdisc add` for each queueing discipline.
 LINKS = {
     "veth": "name probe type veth peer name far",
+    "netkit": "name probe type netkit",
     "bridge": "name probe type bridge",
     "macvlan": "name probe link lower type macvlan mode bridge",
     "macvtap": "name probe link lower type macvtap mode bridge",

@@ -20,7 +20,7 @@ from labkit.measure import experiments
 HERE = ROOT / "tests/extending"
 TOYS = (
     "toy_topology",
-    "toy_netkit",
+    "toy_macvtap",
     "toy_generator",
     "toy_observer",
     "toy_experiment",
@@ -76,11 +76,11 @@ def test_topology_generator_and_observer(python: Path, tmp_path: Path) -> None:
 @pytest.mark.needs("namespaces")
 def test_new_kind_of_link(python: Path, tmp_path: Path) -> None:
     """The kernel is asked for it, and a kernel without it is named as the reason."""
-    words = ("topology=netkit", "protocol=ping", "rounds=1", "duration_s=1")
+    words = ("topology=macvtap", "protocol=ping", "rounds=1", "duration_s=1")
     done = labkit(python, "run", "datapaths", *words, "--folder", str(tmp_path / "run"))
     rows = run_folder.read_rows(tmp_path / "run")
     lacks = (
-        "this kernel has no netkit (CONFIG_NETKIT is not set and no module was found): use Linux 6.7 or later"
+        "this kernel has no macvtap (CONFIG_MACVTAP is not set and no module was found): use a kernel that"
     )
     assert all(row["status"] == "ok" or str(row["reason"]).startswith(lacks) for row in rows), done.stderr
     assert rows

@@ -19,7 +19,7 @@ from topology_kinds import IPV4_ALONE, PAIRED_TOPOLOGIES, require_kind
 
 from labkit.measure.hosts import local
 from labkit.measure.topologies import TABLE
-from labkit.measure.topologies.linux_datapaths import TUNNELS
+from labkit.measure.topologies.linux_datapaths import ROUTED, TUNNELS
 
 pytestmark = pytest.mark.needs("namespaces", "ip", "ping", "veth")
 
@@ -93,7 +93,7 @@ def test_endpoints_reach_each_other_up_to_the_mtu(
         words = f"client0 gets no answer from server0 to a ping of {mtu + 1} bytes"
         assert result["too_large"].startswith(words)
         assert "message too long" in result["too_large"].lower()
-    assert result["ttl"] == [63 if name == "veth_routed" else 64] * pairs
+    assert result["ttl"] == [63 if name in ROUTED else 64] * pairs
     assert all(
         (":" in address) == (family == 6) for pair in result["pairs"] for address in (pair[1], pair[3])
     )

@@ -8,7 +8,7 @@ from labkit.measure.topologies import TABLE
 
 KINDS = {
     "veth_bridge": "bridge", "macvlan": "macvlan", "ipvlan": "ipvlan", "vxlan": "vxlan", "vxlan_gre": "gre",
-    "veth_redirect": "clsact", "veth_xdp": "clsact",
+    "netkit": "netkit", "netkit_redirect": "clsact", "veth_redirect": "clsact", "veth_xdp": "clsact",
     "veth_published": "bridge", "veth_published_nat": "nft", "gre": "gre", "geneve": "geneve", "ipip": "ipip",
 }  # fmt: skip
 IPV4_ALONE = {"ipip"}

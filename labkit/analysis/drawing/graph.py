@@ -13,7 +13,7 @@ from labkit.common.topology_state import InterfaceState, Namespace, Place, Route
 
 # How two interfaces can be joined, in the order of the legend.
 JOIN_KINDS = {
-    "veth": "veth pair",
+    "veth": "veth or netkit pair",
     "port": "port of a bridge",
     "lower": "made on a lower device",
     "tunnel": "tunnel",

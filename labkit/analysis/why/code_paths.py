@@ -257,6 +257,7 @@ PATHS = (
           r"|^(parameter )?family"),
     _path("UDP", r"udp_.*|__udp.*|udpv6_.*", r"^(parameter )?family"),
     _path("IP", r"ip_.*|__ip_.*|ip6_.*|ipv6_.*|__ipv6_.*|inet6?_.*", r"net\.ipv[46]\.ip_|^(parameter )?family"),
+    _path("the virtual cable (netkit)", r"netkit_.*", r"info_kind:.*\bnetkit\b"),
     _path("the virtual cable (veth)", r"veth_.*", r"info_kind:.*\bveth\b"),
     _path("the backlog of received packets", r"process_backlog|enqueue_to_backlog|__?netif_rx.*|__napi_poll"
           r"|net_rx_action"

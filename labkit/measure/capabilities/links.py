@@ -23,6 +23,7 @@ from labkit.measure.capabilities.base import (
     refused,
     unloaded_module,
 )
+from labkit.measure.topologies.network.kinds import remedy
 from labkit.system import netlink
 
 TUNSETIFF, IFF_TUN, IFF_TAP, IFF_NO_PI = 0x400454CA, 1, 2, 0x1000  # linux/if_tun.h
@@ -33,7 +34,8 @@ UNKNOWN = "this kernel does not support it"
 class Kind:
     """A kind of link: its kernel option, what is lost without it, and what it needs.
 
-    `leaves` are interfaces that loading its module leaves in the machine's own network.
+    `leaves` are interfaces that loading its module leaves in the machine's own network. `newer`: the remedy, if
+    Debian's usual kernel lacks it, too.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Kind:
     data: dict[str, Any] = field(default_factory=dict)
     on_lower: bool = False
     leaves: str | None = None
+    newer: str = ""
 
 
 V4 = ("192.0.2.1", "192.0.2.2")  # RFC 5737, documentation addresses; nothing is sent
@@ -62,6 +65,7 @@ def _tunnels(name: str) -> str:
 
 LINKS = (
     Kind("veth", "VETH", "namespaces cannot be connected, so only loopback can be measured"),
+    Kind("netkit", "NETKIT", _datapaths("netkit"), newer=remedy("netkit")),
     Kind("bridge", "BRIDGE", "the veth_bridge and macvlan_vepa datapaths cannot be measured on this kernel"),
     Kind("macvlan", "MACVLAN", _datapaths("macvlan"), {"IFLA_MACVLAN_MODE": 4}, on_lower=True),
     Kind("macvtap", "MACVTAP", "no guest can be attached by macvtap", {"IFLA_MACVTAP_MODE": 4}, on_lower=True),
@@ -192,18 +196,18 @@ def _try(group: str, kind: Kind, probe: Callable[[], None], alone: bool = False)
     if kind.leaves and not alone and (module := unloaded_module(f"rtnl-link-{kind.name}")):
         text = f"not tried: loading its module {module} may leave {kind.leaves} in the machine's network"
         return Capability(group, kind.name, None, text, None, f"{LOAD}{module}, then run the doctor again")
-    return attempt(group, kind.name, probe, kind.lost, _remedy_for(kind.option))
+    return attempt(group, kind.name, probe, kind.lost, _remedy_for(kind.option, kind.newer))
 
 
-def _remedy_for(option: str) -> Callable[[int], str]:
-    def remedy(number: int) -> str:
+def _remedy_for(option: str, newer: str = "") -> Callable[[int], str]:
+    def by_error(number: int) -> str:
         if number in (errno.EPERM, errno.EACCES):
             return AS_ROOT
         if number in (errno.EOPNOTSUPP, errno.ENOENT, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
-            return kernel_with(option)
+            return newer or kernel_with(option)
         return "see the kernel's log for the reason (dmesg)"
 
-    return remedy
+    return by_error
 
 
 def _link(here: Space, kind: Kind) -> Callable[[], None]:

@@ -100,11 +100,21 @@ def veth_bridge(name: str, spec: Spec, bridge_mac: str | None = None) -> Network
     )
 
 
-def veth_routed(name: str, spec: Spec) -> Network:
-    """Describe a veth from every end to a router, each with a subnet of two addresses.
+# The kind of cable and its mode of each arm whose ends are joined by a router.
+ROUTED = {"veth_routed": ("veth", None), "netkit": ("netkit", "l2"), "netkit_l3": ("netkit", "l3")}
 
-    Calico does the same, and adds policies.
+
+def routed(name: str, spec: Spec) -> Network:
+    """Describe a cable from every end to a router, each with a subnet of two addresses.
+
+    Calico does the same with veth, and adds policies. Of netkits the router has the primary ends, as with Cilium. Those
+    in layer 3 mode have no MAC addresses.
     """
+    kind, mode = ROUTED[name]
+
+    def mac_of(number: int, part: int = 0) -> str | None:
+        return None if mode == "l3" else mac(number, part, spec.ours)
+
     # RFC 3021: a /31 has two usable addresses, the even one is the router's; /127 likewise (RFC 6164)
     short = 31 if spec.family == 4 else 127
     parts: list[Part] = []
@@ -112,44 +122,43 @@ def veth_routed(name: str, spec: Spec) -> Network:
         at, side, even = end_name(number), 1 + number % 2, 2 * (number // 2) + 1
         gateway = address(spec.family, side, even, short)
         own = address(spec.family, side, even + 1, short)
-        port = CableEnd(BETWEEN, f"port{number}", str(gateway), mac=mac(number, PORT_SIDE, spec.ours))
-        parts += [
-            Node(at, container=True),
-            Cable(port, CableEnd(at, "eth0", str(own), mac=mac(number, 0, spec.ours))),
-            Neighbour(BETWEEN, port.name, str(own.ip), mac(number, 0, spec.ours)),
-            Neighbour(at, "eth0", str(gateway.ip), mac(number, PORT_SIDE, spec.ours)),
-            Route(at, "default", via=str(gateway.ip)),
-        ]
+        port = CableEnd(BETWEEN, f"port{number}", str(gateway), mac=mac_of(number, PORT_SIDE))
+        end = CableEnd(at, "eth0", str(own), mac=mac_of(number))
+        parts += [Node(at, container=True), Cable(port, end, kind=kind, mode=mode)]
+        if port.mac is not None and end.mac is not None:
+            parts += [
+                Neighbour(BETWEEN, port.name, str(own.ip), end.mac),
+                Neighbour(at, "eth0", str(gateway.ip), port.mac),
+            ]
+        parts.append(Route(at, "default", via=str(gateway.ip)))
     return network(name, spec, [*parts, Node(BETWEEN, forwards=True)])
 
 
-# The helper and the hook of each arm whose ports are joined by BPF programs.
-REDIRECTS: dict[str, tuple[BpfHelper, BpfHook]] = {
-    "veth_redirect": ("bpf_redirect", "tc"),
-    "veth_redirect_peer": ("bpf_redirect_peer", "tc"),
-    "veth_redirect_neigh": ("bpf_redirect_neigh", "tc"),
-    "veth_xdp": ("bpf_redirect", "xdp"),
-    "veth_xdp_generic": ("bpf_redirect", "xdp_generic"),
+# What each arm whose ports are joined by BPF programs has below them (None: all ends in one subnet), the helper and the
+# hook. In the routed ones, the router forwards nothing: bpf_redirect_neigh routes, and netkit needs no MAC addresses.
+REDIRECTS: dict[str, tuple[str | None, BpfHelper, BpfHook]] = {
+    "veth_redirect": (None, "bpf_redirect", "tc"),
+    "veth_redirect_peer": (None, "bpf_redirect_peer", "tc"),
+    "veth_redirect_neigh": ("veth_routed", "bpf_redirect_neigh", "tc"),
+    "veth_xdp": (None, "bpf_redirect", "xdp"),
+    "veth_xdp_generic": (None, "bpf_redirect", "xdp_generic"),
+    "netkit_redirect": ("netkit_l3", "bpf_redirect", "netkit"),
+    "netkit_redirect_peer": ("netkit_l3", "bpf_redirect_peer", "tc"),
 }
 
 
-def veth_redirect(name: str, spec: Spec) -> Network:
-    """Describe a veth from every end, and programs that redirect what a port receives to the partner's port.
+def redirected(name: str, spec: Spec) -> Network:
+    """Describe a cable from every end, and programs that redirect what comes to a port to the partner's port.
 
-    CNIs with eBPF host routing do the same, with a lookup of the target in place of a constant. With
-    bpf_redirect_neigh the ends are those of `veth_routed`, because the helper routes.
+    CNIs with eBPF host routing do the same, with a lookup of the target in place of a constant.
     """
-    helper, hook = REDIRECTS[name]
-    base = veth_routed if helper == "bpf_redirect_neigh" else _veth_ports
+    below, helper, hook = REDIRECTS[name]
+    shared = [*ends_with_known_macs(spec), Node(BETWEEN), *ports(spec, None)]
+    parts = shared if below is None else routed(below, spec).parts
     redirects = [
         Redirect(BETWEEN, f"port{number}", f"port{number ^ 1}", helper, hook) for number in numbers(spec)
     ]
-    described = base(name, spec)
-    return Network(name, (*described.parts, *redirects), described.pairs, described.mtu_bytes)
-
-
-def _veth_ports(name: str, spec: Spec) -> Network:
-    return network(name, spec, [*ends_with_known_macs(spec), Node(BETWEEN), *ports(spec, None)])
+    return network(name, spec, [*parts, *redirects])
 
 
 def macvlan(name: str, spec: Spec) -> Network:

@@ -36,6 +36,10 @@ _IPVLAN = TopologyKind(described(linux_datapaths.ipvlan), takes_parent=True)
 _IPVLAN_ROUTED = replace(
     _IPVLAN, why_no_tags=lambda _name: "ipvlan in layer 3 sends only IP packets without a tag"
 )
+_ROUTED = TopologyKind(
+    described(linux_datapaths.routed), why_no_tags=lambda _name: "its router has no interface in a VLAN"
+)
+_REDIRECTED = TopologyKind(described(linux_datapaths.redirected), model=EBPF)
 _TUNNEL = TopologyKind(
     described(linux_datapaths.tunnel),
     check_load=lambda name, _pairs, mtu_bytes, family: linux_datapaths.outside_bytes(name, mtu_bytes, family),
@@ -60,19 +64,11 @@ TABLE: dict[str, TopologyKind] = {
         },
         side=partial(one_side, linux_datapaths.veth_bridge),
     ),
-    "veth_routed": TopologyKind(
-        described(linux_datapaths.veth_routed),
-        why_no_tags=lambda _name: "its router has no interface in a VLAN",
-    ),
+    **dict.fromkeys(linux_datapaths.ROUTED, _ROUTED),
     **{
-        name: TopologyKind(described(linux_datapaths.veth_redirect), model=EBPF)
-        for name in linux_datapaths.REDIRECTS
+        name: replace(_REDIRECTED, why_no_tags=_ROUTED.why_no_tags) if below else _REDIRECTED
+        for name, (below, _helper, _hook) in linux_datapaths.REDIRECTS.items()
     },
-    "veth_redirect_neigh": TopologyKind(
-        described(linux_datapaths.veth_redirect),
-        model=EBPF,
-        why_no_tags=lambda _name: "its router has no interface in a VLAN",
-    ),
     # Both publish one port, that of iperf3, which sockperf uses, too.
     "veth_published_proxy": TopologyKind(
         on_call(f"{_PUBLISHED}:veth_published_proxy"),

@@ -253,15 +253,17 @@ class BuiltNetwork:
     def make_cables(self) -> None:
         """Create the interfaces that have a peer, and make them bridge ports."""
         messages: dict[str, list[netlink.Message]] = {}
+        programmed = {(each.at, each.interface) for each in self.described.redirects if each.hook == "netkit"}
         for cable in (part for part in self.described.network.parts if isinstance(part, Cable)):
             one, other = (self.described.interfaces[end.at, end.name] for end in (cable.one, cable.other))
             far = {
                 "name": other.name, "index": self._at(other), "netns": self.space[other.at].fd, "mac": cable.other.mac,
             }  # fmt: skip
             kind = kinds.KINDS[cable.kind]
+            data = kind.cable_data(cable.mode, [end.key in programmed for end in (one, other)])
             message = netlink.new_link(
                 cable.kind, one.name, index=self._at(one), mtu_bytes=self.mtus.of(one), mac=cable.one.mac,
-                master=self._master(one), peer=far, peer_attribute=kind.peer_attribute, data=dict(kind.peer_data),
+                master=self._master(one), peer=far, peer_attribute=kind.peer_attribute, data=data,
             )  # fmt: skip
             messages.setdefault(one.at, []).append(message)
         self._do(messages)

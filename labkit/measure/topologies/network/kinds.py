@@ -36,15 +36,17 @@ GRE = Header("GRE", 4, "RFC 2784, without checksum")
 GRE_KEY = Header("GRE key", 4, "RFC 2890")
 IP = {4: IPV4, 6: IPV6}
 KEYED = 0x2000  # GRE_KEY of linux/if_tunnel.h, in network order
+BLACKHOLE = 2  # NETKIT_DROP of linux/if_link.h
 
 
 @dataclass(frozen=True)
 class LinkKind:
     """A kind of link, under the kernel's name for it.
 
-    A cable has a `peer_attribute` (of IFLA_INFO_DATA), which describes the other end, and `peer_data`, its other
-    attributes. A device on a lower device has `modes`, by name, and their `mode_attribute`. A tunnel has `tunnel_data`,
-    a function that returns its attributes (its second argument is the index of the interface that it is bound to),
+    A cable has a `peer_attribute` (of IFLA_INFO_DATA), which describes the other end, and may have `policies`: the
+    attributes that decide about what arrives at its first and at its other end if no program does. A device on a lower
+    device has `modes`, by name, and their `mode_attribute`; a cable can have them, too. A tunnel has `tunnel_data`, a
+    function that returns its attributes (its second argument is the index of the interface that it is bound to),
     `headers` between the outer IP header and the inner packet, from the outside in, and the field of its identifier
     (`id_bits`, `id_name`).
 
@@ -56,7 +58,7 @@ class LinkKind:
 
     name: str
     peer_attribute: str = ""
-    peer_data: tuple[tuple[str, int], ...] = ()
+    policies: tuple[str, ...] = ()
     modes: dict[str, int] = field(default_factory=dict)
     mode_attribute: str = ""
     headers: tuple[Header, ...] = ()
@@ -77,6 +79,11 @@ class LinkKind:
     def port(self) -> int | None:
         """The UDP port of the kind (IANA), for tunnels in UDP."""
         return UDP_PORTS.get(self.name)
+
+    def cable_data(self, mode: str | None, programmed: Sequence[bool]) -> dict[str, int]:
+        """Return the attributes of a cable. `programmed`: whether a program decides about what arrives at each end."""
+        modes = {self.mode_attribute: self.modes[mode or next(iter(self.modes))]} if self.modes else {}
+        return modes | {name: BLACKHOLE for name, one in zip(self.policies, programmed, strict=False) if one}
 
 
 def _vxlan(tunnel: Tunnel, lower: int | None) -> dict[str, Any]:
@@ -132,6 +139,19 @@ KINDS: dict[str, LinkKind] = {
     kind.name: kind
     for kind in (
         LinkKind("veth", peer_attribute="VETH_INFO_PEER"),
+        LinkKind(  # linux/if_link.h (IFLA_NETKIT_…), numbered from 0; the kernel's own default mode is l3
+            "netkit",
+            peer_attribute="IFLA_NETKIT_PEER_INFO",
+            policies=("IFLA_NETKIT_PEER_POLICY", "IFLA_NETKIT_POLICY"),
+            modes={"l2": 0, "l3": 1},
+            mode_attribute="IFLA_NETKIT_MODE",
+            since="6.7",
+            attributes=(
+                ("IFLA_NETKIT_UNSPEC", "none"), ("IFLA_NETKIT_PEER_INFO", "info_peer"),
+                ("IFLA_NETKIT_PRIMARY", "uint8"), ("IFLA_NETKIT_POLICY", "uint32"),
+                ("IFLA_NETKIT_PEER_POLICY", "uint32"), ("IFLA_NETKIT_MODE", "uint32"),
+            ),
+        ),
         LinkKind("bridge"),
         LinkKind(  # the modes of linux/if_link.h
             "macvlan",
@@ -180,7 +200,7 @@ def cables() -> list[str]:
 
 def uppers() -> list[str]:
     """Return the names of the kinds that are devices on a lower device."""
-    return [name for name, kind in KINDS.items() if kind.modes]
+    return [name for name, kind in KINDS.items() if kind.modes and not kind.peer_attribute]
 
 
 def headers(*kinds: str, family: int = 4, key: bool = False) -> tuple[Header, ...]:

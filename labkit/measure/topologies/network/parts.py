@@ -17,7 +17,7 @@ import msgspec
 from labkit.common import packets
 
 BpfHelper = Literal["bpf_redirect", "bpf_redirect_peer", "bpf_redirect_neigh"]
-BpfHook = Literal["tc", "xdp", "xdp_generic"]
+BpfHook = Literal["tc", "xdp", "xdp_generic", "netkit"]
 UDP_PORTS = {kind: port for port, kind in packets.PORTS.items()}  # of the kinds of tunnels that are in UDP
 
 
@@ -58,13 +58,15 @@ class Bridge(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="bridg
 class Cable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="cable"):
     """Two interfaces that are each other's peer: a routed link with addresses, or a bridge port with a master.
 
-    `kind`: veth, or another kind with peers. `mtu_bytes` None: the network's.
+    `kind`: veth, netkit (Linux 6.7; `one` is its primary end), or another kind with peers. `mode`: of netkit, l2 or l3
+    (without MAC addresses); None: the kind's first. `mtu_bytes` None: the network's.
     """
 
     one: CableEnd
     other: CableEnd
     mtu_bytes: int | None = None
     kind: str = "veth"
+    mode: str | None = None
 
 
 class UpperDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="upper"):
@@ -148,7 +150,8 @@ class Redirect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="red
     `helper` (bpf-helpers(7)): bpf_redirect transmits at `to`. bpf_redirect_peer gives it to the other end of `to`'s
     cable, past the queue of the CPU (Linux 5.10). bpf_redirect_neigh transmits at `to` as the node's routing table and
     neighbours say, without its forwarding code (Linux 5.10). `hook`: tc (clsact, direct action), xdp (in the driver,
-    before there is an skb), or xdp_generic.
+    before there is an skb), xdp_generic, or netkit: at the other end's transmission, before the packet arrives at
+    `interface`, where the kernel then drops whatever no program decides about (its policy is blackhole).
     """
 
     at: str

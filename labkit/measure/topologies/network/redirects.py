@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from labkit.common.errors import Unsupported
 from labkit.measure.endpoints import Namespace
 from labkit.measure.topologies.network.model import Key, NetworkIndex
+from labkit.measure.topologies.network.parts import Cable
 from labkit.system import bpf, netlink
 from labkit.system.netlink.ethtool import complete_packets
 
@@ -39,6 +40,13 @@ def attach(
             if redirect.hook == "tc":
                 filters.setdefault(here.at, []).append((index[here.key], name, program))
                 continue
+            if redirect.hook == "netkit":
+                # Only the primary end takes programs: for what it transmits, and for what its peer does.
+                assert isinstance(here.part, Cable), "it was checked"
+                primary = here.part.one.at, here.part.one.name
+                end = "peer" if here.key == primary else "primary"
+                _attach(program, index[primary], space[primary[0]], f"netkit ({end})", stack)
+                continue
             # A frame of XDP has no place for "the checksum is still to be computed" (drivers/net/veth.c,
             # veth_convert_skb_to_xdp_buff), and generic XDP drops what is larger than the MTU (xdp_ok_fwd_dev). So the
             # ends send complete packets.
@@ -49,16 +57,16 @@ def attach(
                 if passing is None:
                     passing = bpf.load("pass", "xdp", bpf.returning(XDP_PASS))
                     programs.callback(os.close, passing)
-                _attach_xdp(passing, index[to.far], space[to.far[0]], "native", stack)
+                _attach(passing, index[to.far], space[to.far[0]], "native XDP", stack)
             mode = "generic" if redirect.hook == "xdp_generic" else "native"
-            _attach_xdp(program, index[here.key], space[here.at], mode, stack)
+            _attach(program, index[here.key], space[here.at], f"{mode} XDP", stack)
         for at, own in filters.items():
             _attach_tc(own, space[at])
 
 
-def _attach_xdp(program: int, index: int, space: Namespace, mode: str, stack: ExitStack) -> None:
+def _attach(program: int, index: int, space: Namespace, place: str, stack: ExitStack) -> None:
     with netlink.inside(space.fd):
-        stack.callback(os.close, bpf.attach_xdp(program, index, mode))
+        stack.callback(os.close, bpf.attach(program, index, place))
 
 
 def _attach_tc(filters: list[tuple[int, str, int]], space: Namespace) -> None:

@@ -328,6 +328,15 @@ def _kinds(described: NetworkIndex) -> None:
         ):
             if isinstance(one.part, part) and one.kind not in known:
                 raise BadInput(f"{one} has the unknown kind {one.kind}: {choose(one.kind, known)}")
+        mode = one.part.mode if isinstance(one.part, Cable | UpperDevice) else None
+        if mode is not None and mode not in (modes := kinds.KINDS[one.kind].modes):
+            raise BadInput(f"{one} has the mode {mode}: {one.kind} has {', '.join(modes) or 'none'}")
+        if isinstance(one.part, Cable) and mode == "l3":
+            end = one.part.one if one.key == (one.part.one.at, one.part.one.name) else one.part.other
+            if end.mac is not None or end.master is not None:
+                raise BadInput(
+                    f"{one} has the mode l3, without MAC addresses: leave out mac and master, or use mode l2"
+                )
 
 
 def _tunnels(described: NetworkIndex) -> None:
@@ -393,8 +402,6 @@ def _uppers(described: NetworkIndex) -> None:
         if not isinstance(one.part, UpperDevice):
             continue
         lower = described.interfaces.get(one.part.lower)
-        if one.part.mode not in (modes := kinds.KINDS[one.kind].modes):
-            raise BadInput(f"{one} has the mode {one.part.mode}: {one.kind} has {', '.join(modes)}")
         if lower is None or not isinstance(lower.part, Cable) or lower.master is not None:
             raise BadInput(
                 f"{one} needs the end of a cable below it, which is no bridge port: name one as lower"
@@ -411,6 +418,12 @@ def _redirects(described: NetworkIndex) -> None:
                     f"the redirect of {redirect.interface} ({redirect.at}) to {redirect.to} needs the end of a cable"
                     f" called {name}: {redirect.at} has {described.names(redirect.at)}"
                 )
+        here = described.interfaces[redirect.at, redirect.interface]
+        if redirect.hook == "netkit" and (here.kind != "netkit" or redirect.helper == "bpf_redirect_peer"):
+            raise BadInput(
+                f"the redirect of {here} at the hook netkit needs a cable of kind netkit, and bpf_redirect or"
+                " bpf_redirect_neigh, because bpf_redirect_peer takes only what has arrived: use the hook tc"
+            )
 
 
 def _impairments(described: NetworkIndex) -> None:

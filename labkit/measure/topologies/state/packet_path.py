@@ -23,8 +23,8 @@ def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, s
     back = list(_outwards(known, Place(server.namespace, server.interface)))
     if not there or not back:
         return []
-    if len(there) > 1 and len(back) > 1 and _jumps_over(known, there[-1][0], back[-1][0]):
-        return _steps(there, back[:-1])
+    if len(there) > 1 and len(back) > 1 and (skips := _skipped(known, there[-1][0], back[-1][0])) is not None:
+        return _steps(there[:-1], back) if skips == there[-1][0] else _steps(there, back[:-1])
     back_places = [place for place, _ in back]
     if there[0] == back[0]:  # loopback both sends and receives
         return _steps(there[:1], back[:1])
@@ -42,11 +42,16 @@ def packet_path(known: dict[tuple[str, str], InterfaceState], client: PairEnd, s
     return _steps(there, back) if there[-1][0].namespace == back[-1][0].namespace else []
 
 
-def _jumps_over(known: dict[tuple[str, str], InterfaceState], here: Place, port: Place) -> bool:
-    """Return whether a program at an interface gives packets to the other end of this port's cable, so that the port
-    never transmits them (skb_do_redirect, net/core/filter.c)."""
+def _skipped(known: dict[tuple[str, str], InterfaceState], here: Place, port: Place) -> Place | None:
+    """Return the interface that packets skip because of a program that redirects what comes to `here` to `port`.
+
+    bpf_redirect_peer gives them to the other end of the port's cable, so the port never transmits them
+    (skb_do_redirect, net/core/filter.c). A program of netkit runs before they arrive (netkit_xmit).
+    """
     redirect = known[here.namespace, here.interface].redirect
-    return redirect is not None and redirect.to == port and redirect.helper == "bpf_redirect_peer"
+    if redirect is None or redirect.to != port:
+        return None
+    return here if redirect.hook == "netkit" else port if redirect.helper == "bpf_redirect_peer" else None
 
 
 def _reflects(known: dict[tuple[str, str], InterfaceState], upper: Place) -> bool:

@@ -209,9 +209,11 @@ def _interface(
 
 
 def _mode(link: netlink.Link) -> str | None:
-    """Return the mode of macvlan or ipvlan, which pyroute2 gives as a word or a number."""
-    mode = link.data.get("IFLA_MACVLAN_MODE", link.data.get("IFLA_IPVLAN_MODE"))
-    return next((name for name, number in KINDS["ipvlan"].modes.items() if number == mode), mode)
+    """Return the mode of an interface, which pyroute2 gives as a word or a number; None if its kind has no modes."""
+    if link.kind not in KINDS:
+        return None
+    mode = link.data.get(KINDS[link.kind].mode_attribute)
+    return next((name for name, number in KINDS[link.kind].modes.items() if number == mode), mode)
 
 
 def _tunnel(link: netlink.Link, replicated: list[str]) -> TunnelState | None:

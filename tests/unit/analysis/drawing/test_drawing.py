@@ -31,7 +31,7 @@ def test_dot() -> None:
     assert text.startswith('graph "vxlan" {\n  label="vxlan, 1 pair, Linux 6.1"')
     assert '    "client0/eth0" [label="eth0 · vxlan 42\\n10.1.0.1/8"];' in text
     assert '  "client0/eth0" -- "server0/eth0" [style=bold, tooltip="tunnel"];' in text
-    assert '  "client0/under" -- "server0/under" [style=solid, tooltip="veth pair"];' in text
+    assert '  "client0/under" -- "server0/under" [style=solid, tooltip="veth or netkit pair"];' in text
     assert '"client0/eth0" -- "client0/under" [style=dashed' in text
     assert text.count("{") == text.count("}") == 3
     assert "lo" not in [line.split("/")[-1].split('"')[0] for line in text.splitlines()]
@@ -198,7 +198,7 @@ def test_tree_of_the_overlay() -> None:
 def test_legend_entries_are_unique() -> None:
     drawn = figure.topology(tunnelled())
     lines = [trace for trace in drawn.data if trace.mode == "lines"]
-    assert [trace.name for trace in lines] == ["veth pair", "made on a lower device", "tunnel"]
+    assert [trace.name for trace in lines] == ["veth or netkit pair", "made on a lower device", "tunnel"]
     assert len({(trace.line.dash, trace.line.color) for trace in lines}) == 3
     words = [text for trace in drawn.data if trace.mode == "text" for text in trace.text]
     assert "eth0 · vxlan 42<br>10.1.0.1/8" in words

@@ -9,7 +9,6 @@ import pytest
 
 from labkit.common.topology_state import Place
 from labkit.measure.topologies.base import Spec, Topology
-from labkit.measure.topologies.network import kinds
 from labkit.measure.topologies.state import packet_path, read
 from labkit.system import netlink
 
@@ -17,14 +16,12 @@ from labkit.system import netlink
 def test_any_kind_of_cable_joins_two_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's list is made up, because few kernels have netkit. As lower devices of each other, the ends would
     make a path without an end."""
-    monkeypatch.setitem(
-        kinds.KINDS, "netkit", kinds.LinkKind("netkit", peer_attribute="IFLA_NETKIT_PEER_INFO")
-    )
     names = ("client0", "server0")
     links = {
         name: netlink.Link(
             index=100 + at, name="eth0", kind="netkit", up=True, carrier=True, mtu_bytes=1500,
-            mac=f"02:00:00:00:00:0{at}", master=None, link=101 - at, link_netnsid=7, data={},
+            mac=f"02:00:00:00:00:0{at}", master=None, link=101 - at, link_netnsid=7,
+            data={"IFLA_NETKIT_MODE": 1},
         )
         for at, name in enumerate(names)
     }  # fmt: skip
@@ -40,7 +37,7 @@ def test_any_kind_of_cable_joins_two_peers(monkeypatch: pytest.MonkeyPatch) -> N
     pair: Any = SimpleNamespace(client=ends[0], server=ends[1])
     state = read.state(Topology("netkit", Spec(), [pair], spaces))
     [[one], [other]] = [space.interfaces for space in state.namespaces]
-    assert (one.peer, one.lower) == (Place("server0", "eth0"), None)
+    assert (one.peer, one.lower, one.mode) == (Place("server0", "eth0"), None, "l3")
     assert (other.peer, other.lower) == (Place("client0", "eth0"), None)
     [steps] = packet_path.packet_paths(state)
     assert [(step.namespace, step.direction) for step in steps] == [("client0", "out"), ("server0", "in")]
